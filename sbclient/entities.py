@@ -1,0 +1,246 @@
+"""What a namespace's entities are: their descriptions, with the names of `azure.servicebus.management`.
+
+A description is a plain value. `None` in one that is handed to a create means the service's default, which the
+description that comes back states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum, StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+UNLIMITED: Final = timedelta.max
+"""No limit, for lives and idle times. The service writes it `P10675199DT2H48M5.4775807S`."""
+
+NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
+"""The service's word for "not yet", in `accessed_at_utc`."""
+
+
+class EntityStatus(StrEnum):
+    """Whether an entity takes and gives messages."""
+
+    ACTIVE = "Active"
+    CREATING = "Creating"
+    DELETING = "Deleting"
+    DISABLED = "Disabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+    RENAMING = "Renaming"
+    RESTORING = "Restoring"
+    SEND_DISABLED = "SendDisabled"
+    UNKNOWN = "Unknown"
+
+
+class EntityAvailabilityStatus(StrEnum):
+    """Whether all fragments of an entity can be reached; `LIMITED` when some cannot."""
+
+    AVAILABLE = "Available"
+    LIMITED = "Limited"
+    RENAMING = "Renaming"
+    RESTORING = "Restoring"
+    UNKNOWN = "Unknown"
+
+
+class MessagingSku(StrEnum):
+    BASIC = "Basic"
+    STANDARD = "Standard"
+    PREMIUM = "Premium"
+
+
+class AccessRights(StrEnum):
+    MANAGE = "Manage"
+    SEND = "Send"
+    LISTEN = "Listen"
+
+
+@dataclass(slots=True, kw_only=True)
+class AuthorizationRule:
+    """A named pair of keys and what they allow. Manage includes the other two rights."""
+
+    key_name: str
+    rights: list[AccessRights]
+    primary_key: str | None = field(default=None, repr=False)
+    secondary_key: str | None = field(default=None, repr=False)
+    created_at_utc: datetime | None = None
+    modified_at_utc: datetime | None = None
+
+
+@dataclass(slots=True)
+class QueueProperties:
+    """A queue. Sizes in MB and KB as named, spans as timedelta; see `create_queue` of the administration client."""
+
+    name: str
+    authorization_rules: list[AuthorizationRule] | None = None
+    auto_delete_on_idle: timedelta | None = None
+    dead_lettering_on_message_expiration: bool | None = None
+    default_message_time_to_live: timedelta | None = None
+    duplicate_detection_history_time_window: timedelta | None = None
+    enable_batched_operations: bool | None = None
+    enable_express: bool | None = None
+    enable_partitioning: bool | None = None
+    lock_duration: timedelta | None = None
+    max_delivery_count: int | None = None
+    max_size_in_megabytes: int | None = None
+    requires_duplicate_detection: bool | None = None
+    requires_session: bool | None = None
+    status: EntityStatus | None = None
+    forward_to: str | None = None
+    user_metadata: str | None = None
+    forward_dead_lettered_messages_to: str | None = None
+    max_message_size_in_kilobytes: int | None = None
+    availability_status: EntityAvailabilityStatus | None = None
+
+
+@dataclass(slots=True)
+class TopicProperties:
+    """A topic; see `create_topic` of the administration client."""
+
+    name: str
+    authorization_rules: list[AuthorizationRule] | None = None
+    auto_delete_on_idle: timedelta | None = None
+    default_message_time_to_live: timedelta | None = None
+    duplicate_detection_history_time_window: timedelta | None = None
+    enable_batched_operations: bool | None = None
+    enable_express: bool | None = None
+    enable_partitioning: bool | None = None
+    filtering_messages_before_publishing: bool | None = None
+    max_size_in_megabytes: int | None = None
+    requires_duplicate_detection: bool | None = None
+    size_in_bytes: int | None = None
+    status: EntityStatus | None = None
+    support_ordering: bool | None = None
+    user_metadata: str | None = None
+    max_message_size_in_kilobytes: int | None = None
+    availability_status: EntityAvailabilityStatus | None = None
+
+
+@dataclass(slots=True)
+class SubscriptionProperties:
+    """A subscription of a topic; see `create_subscription` of the administration client."""
+
+    name: str
+    auto_delete_on_idle: timedelta | None = None
+    dead_lettering_on_filter_evaluation_exceptions: bool | None = None
+    dead_lettering_on_message_expiration: bool | None = None
+    default_message_time_to_live: timedelta | None = None
+    enable_batched_operations: bool | None = None
+    forward_dead_lettered_messages_to: str | None = None
+    forward_to: str | None = None
+    lock_duration: timedelta | None = None
+    max_delivery_count: int | None = None
+    requires_session: bool | None = None
+    status: EntityStatus | None = None
+    user_metadata: str | None = None
+    availability_status: EntityAvailabilityStatus | None = None
+
+
+@dataclass(slots=True)
+class SqlRuleFilter:
+    """Messages for which the expression is true. `parameters` are the values of its `@names`."""
+
+    sql_expression: str
+    parameters: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class TrueRuleFilter:
+    """Every message."""
+
+
+@dataclass(slots=True)
+class FalseRuleFilter:
+    """No message."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CorrelationRuleFilter:
+    """Messages whose properties equal every one that is set here; strings are compared case-sensitively."""
+
+    correlation_id: str | None = None
+    message_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    label: str | None = None
+    session_id: str | None = None
+    reply_to_session_id: str | None = None
+    content_type: str | None = None
+    properties: dict[str, Any] | None = None
+
+
+RuleFilter: TypeAlias = SqlRuleFilter | TrueRuleFilter | FalseRuleFilter | CorrelationRuleFilter
+
+
+@dataclass(slots=True)
+class SqlRuleAction:
+    """`SET` and `REMOVE` statements carried out on the copy that a rule makes."""
+
+    sql_expression: str
+    parameters: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class RuleProperties:
+    """A rule of a subscription: which messages, and what is changed in them."""
+
+    name: str
+    filter: RuleFilter = field(default_factory=TrueRuleFilter)
+    action: SqlRuleAction | None = None
+    created_at_utc: datetime | None = None
+
+
+EntityProperties: TypeAlias = QueueProperties | TopicProperties | SubscriptionProperties | RuleProperties
+
+DEFAULT_RULE_NAME: Final = "$Default"
+"""The rule a new subscription has; its filter is true."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RuntimeProperties:
+    """Counts and times of an entity, summed over the fragments that can be reached.
+
+    A topic has no messages of its own but scheduled ones: its other counts are 0. Only topics have a
+    `subscription_count`.
+    """
+
+    name: str
+    accessed_at_utc: datetime = NEVER
+    created_at_utc: datetime = NEVER
+    updated_at_utc: datetime = NEVER
+    size_in_bytes: int = 0
+    total_message_count: int = 0
+    active_message_count: int = 0
+    dead_letter_message_count: int = 0
+    scheduled_message_count: int = 0
+    transfer_message_count: int = 0
+    transfer_dead_letter_message_count: int = 0
+    subscription_count: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class NamespaceProperties:
+    name: str
+    messaging_sku: MessagingSku = MessagingSku.STANDARD
+    messaging_units: int | None = None
+    created_at_utc: datetime = NEVER
+    modified_at_utc: datetime = NEVER
+    alias: str | None = None
+
+
+class EntityKind(Enum):
+    """The four kinds of things the administration client handles; the value is how many names address one."""
+
+    QUEUE = ("queue", 1)
+    TOPIC = ("topic", 1)
+    SUBSCRIPTION = ("subscription", 2)
+    RULE = ("rule", 3)
+
+
+class EntityAddress(NamedTuple):
+    """Names one entity: `("orders",)`, `("prices",)`, `("prices", "eu")` or `("prices", "eu", "$Default")`."""
+
+    kind: EntityKind
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind.value[0]} {'/'.join(self.names)}"

@@ -1,0 +1,458 @@
+"""The messages an application sends and receives, with the attributes of azure-servicebus.
+
+A message that crosses the transport port is never changed by either side: the sender hands over a private copy
+(`ServiceBusMessage.copy`), the broker keeps it, and each receiver is given a `ServiceBusReceivedMessage` of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Any, Self, TypeAlias
+from uuid import UUID
+
+from sbclient.errors import InvalidOperationError
+
+PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | UUID | Decimal | None
+"""What an application property may hold. `bytes` are sent as text, as the SDK does (`str(bytes, "utf-8")`)."""
+
+MAX_ID_LENGTH = 128
+"""Characters in a message id, session id or partition key. Source: Service Bus quotas."""
+
+_INT64 = range(-(2**63), 2**63)
+
+
+class ServiceBusMessageState(IntEnum):
+    """Where a message stands in its queue. The numbers are those of the `x-opt-message-state` annotation."""
+
+    ACTIVE = 0
+    DEFERRED = 1
+    SCHEDULED = 2
+
+
+class AmqpMessageBodyType(Enum):
+    """How the body is written in AMQP 1.0."""
+
+    DATA = 0
+    SEQUENCE = 1
+    VALUE = 2
+
+
+Body: TypeAlias = bytes | tuple[bytes, ...] | Any
+
+
+def _short_id(name: str, value: str | None) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if len(value) > MAX_ID_LENGTH:
+        raise InvalidOperationError(
+            f"{name} has {len(value)} characters, {MAX_ID_LENGTH} are allowed: shorten it or send its hash"
+        )
+    return value
+
+
+def _text(name: str, value: str | None) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+
+
+def _utc(value: datetime | None) -> datetime | None:
+    """A moment in UTC; a naive one is taken as UTC, as the SDK does."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise TypeError(f"scheduled_enqueue_time_utc must be a datetime, not {type(value).__name__}")
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _life(value: timedelta | None) -> timedelta | None:
+    if value is None:
+        return None
+    if not isinstance(value, timedelta):
+        raise TypeError(f"time_to_live must be a timedelta, not {type(value).__name__}")
+    if value < timedelta(0):
+        raise InvalidOperationError(f"time_to_live {value} is negative: give a positive duration, or None for no limit")
+    return value
+
+
+def _body(body: str | bytes | Iterable[bytes] | None) -> bytes | tuple[bytes, ...]:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode()
+    if body is None:
+        return b""
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    chunks = tuple(body)
+    for chunk in chunks:
+        if not isinstance(chunk, bytes):
+            raise TypeError(f"body must be str, bytes or an iterable of bytes; one part is {type(chunk).__name__}")
+    return chunks
+
+
+def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
+    name = key.decode() if isinstance(key, bytes) else key
+    if not isinstance(name, str):
+        raise TypeError(f"application property {key!r} must be named by a str, not {type(key).__name__}")
+    if isinstance(value, bytes):
+        try:
+            return name, value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidOperationError(
+                f"application property {name!r} holds bytes that are not UTF-8: put binary data into the body"
+            ) from error
+    if isinstance(value, int) and value not in _INT64:
+        raise InvalidOperationError(f"application property {name!r} is {value}: integers must fit into 64 bits")
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return name, value.replace(tzinfo=UTC)
+    if value is not None and not isinstance(value, str | int | float | datetime | UUID | Decimal):
+        raise TypeError(
+            f"application property {name!r} is a {type(value).__name__}: "
+            "str, int, float, bool, bytes, datetime, UUID, Decimal and None are allowed"
+        )
+    return name, value
+
+
+class ServiceBusMessage:
+    """A message to send.
+
+    Args:
+        body: text (sent as UTF-8), bytes, or an iterable of bytes (one data section each); None is an empty body.
+        application_properties: str names and str, int, float, bool, bytes, datetime, UUID, Decimal or None values.
+        session_id: at most 128 characters; required by session entities; it is the partition key there.
+        message_id: at most 128 characters; None = a UUID is given when the message is first sent, and kept.
+        scheduled_enqueue_time_utc: when the message becomes visible; naive = UTC.
+        time_to_live: how long it may wait; None = the entity's default.
+        content_type: a MIME type; `application/vnd.ms-servicebus-ping` is reserved.
+        correlation_id: free text.
+        subject: free text, Service Bus' label.
+        partition_key: at most 128 characters; must equal `session_id` where both are set.
+        to: free text.
+        reply_to: free text.
+        reply_to_session_id: at most 128 characters.
+
+    Raises:
+        InvalidOperationError: an id is too long, or the life is negative.
+        TypeError: a value has the wrong type.
+    """
+
+    __slots__ = (
+        "_application_properties",
+        "_body",
+        "_body_type",
+        "_content_type",
+        "_correlation_id",
+        "_message_id",
+        "_partition_key",
+        "_reply_to",
+        "_reply_to_session_id",
+        "_scheduled_enqueue_time_utc",
+        "_session_id",
+        "_subject",
+        "_time_to_live",
+        "_to",
+    )
+
+    def __init__(
+        self,
+        body: str | bytes | Iterable[bytes] | None,
+        *,
+        application_properties: Mapping[str | bytes, Any] | Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+        message_id: str | None = None,
+        scheduled_enqueue_time_utc: datetime | None = None,
+        time_to_live: timedelta | None = None,
+        content_type: str | None = None,
+        correlation_id: str | None = None,
+        subject: str | None = None,
+        partition_key: str | None = None,
+        to: str | None = None,
+        reply_to: str | None = None,
+        reply_to_session_id: str | None = None,
+    ) -> None:
+        self._body: Body = _body(body)
+        self._body_type = AmqpMessageBodyType.DATA
+        self._application_properties: dict[str, PropertyValue] | None = None
+        if application_properties:
+            self.application_properties = application_properties
+        self._session_id = _short_id("session_id", session_id)
+        self._message_id = _short_id("message_id", message_id)
+        self._scheduled_enqueue_time_utc = _utc(scheduled_enqueue_time_utc)
+        self._time_to_live = _life(time_to_live)
+        self._content_type = _text("content_type", content_type)
+        self._correlation_id = _text("correlation_id", correlation_id)
+        self._subject = _text("subject", subject)
+        self._partition_key = _short_id("partition_key", partition_key)
+        self._to = _text("to", to)
+        self._reply_to = _text("reply_to", reply_to)
+        self._reply_to_session_id = _short_id("reply_to_session_id", reply_to_session_id)
+
+    @property
+    def body(self) -> Any:
+        """The body: an iterator over its data sections, or the value or sequence it was sent as."""
+        if self._body_type is not AmqpMessageBodyType.DATA:
+            return self._body
+        return iter((self._body,) if isinstance(self._body, bytes) else self._body)
+
+    @property
+    def body_type(self) -> AmqpMessageBodyType:
+        """DATA for everything sent by this client; other clients may send VALUE or SEQUENCE."""
+        return self._body_type
+
+    def __bytes__(self) -> bytes:
+        """The data body as one piece.
+
+        Raises:
+            TypeError: the body is not of the DATA type.
+        """
+        if self._body_type is not AmqpMessageBodyType.DATA:
+            raise TypeError(f"a body of type {self._body_type.name} has no bytes: read .body")
+        return self._body if isinstance(self._body, bytes) else b"".join(self._body)
+
+    def __str__(self) -> str:
+        if self._body_type is not AmqpMessageBodyType.DATA:
+            return str(self._body)
+        return bytes(self).decode(errors="backslashreplace")
+
+    def __repr__(self) -> str:
+        """Names and keys, never the body: a repr ends up in logs."""
+        shown = ((name, getattr(self, name)) for name in ("message_id", "session_id", "partition_key", "subject"))
+        fields = ", ".join(f"{name}={value!r}" for name, value in shown if value is not None)
+        return f"{type(self).__name__}({fields})"
+
+    @property
+    def application_properties(self) -> dict[str, PropertyValue]:
+        """The sender's own properties; change the dict in place or assign a new one."""
+        if self._application_properties is None:
+            self._application_properties = {}
+        return self._application_properties
+
+    @application_properties.setter
+    def application_properties(self, value: Mapping[Any, Any] | None) -> None:
+        self._application_properties = dict(_property(key, item) for key, item in value.items()) if value else None
+
+    @property
+    def session_id(self) -> str | None:
+        return self._session_id
+
+    @session_id.setter
+    def session_id(self, value: str | None) -> None:
+        self._session_id = _short_id("session_id", value)
+
+    @property
+    def message_id(self) -> str | None:
+        return self._message_id
+
+    @message_id.setter
+    def message_id(self, value: str | None) -> None:
+        self._message_id = _short_id("message_id", value)
+
+    @property
+    def scheduled_enqueue_time_utc(self) -> datetime | None:
+        return self._scheduled_enqueue_time_utc
+
+    @scheduled_enqueue_time_utc.setter
+    def scheduled_enqueue_time_utc(self, value: datetime | None) -> None:
+        self._scheduled_enqueue_time_utc = _utc(value)
+
+    @property
+    def time_to_live(self) -> timedelta | None:
+        return self._time_to_live
+
+    @time_to_live.setter
+    def time_to_live(self, value: timedelta | None) -> None:
+        self._time_to_live = _life(value)
+
+    @property
+    def content_type(self) -> str | None:
+        return self._content_type
+
+    @content_type.setter
+    def content_type(self, value: str | None) -> None:
+        self._content_type = _text("content_type", value)
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self._correlation_id
+
+    @correlation_id.setter
+    def correlation_id(self, value: str | None) -> None:
+        self._correlation_id = _text("correlation_id", value)
+
+    @property
+    def subject(self) -> str | None:
+        return self._subject
+
+    @subject.setter
+    def subject(self, value: str | None) -> None:
+        self._subject = _text("subject", value)
+
+    @property
+    def partition_key(self) -> str | None:
+        return self._partition_key
+
+    @partition_key.setter
+    def partition_key(self, value: str | None) -> None:
+        self._partition_key = _short_id("partition_key", value)
+
+    @property
+    def to(self) -> str | None:
+        return self._to
+
+    @to.setter
+    def to(self, value: str | None) -> None:
+        self._to = _text("to", value)
+
+    @property
+    def reply_to(self) -> str | None:
+        return self._reply_to
+
+    @reply_to.setter
+    def reply_to(self, value: str | None) -> None:
+        self._reply_to = _text("reply_to", value)
+
+    @property
+    def reply_to_session_id(self) -> str | None:
+        return self._reply_to_session_id
+
+    @reply_to_session_id.setter
+    def reply_to_session_id(self, value: str | None) -> None:
+        self._reply_to_session_id = _short_id("reply_to_session_id", value)
+
+    def copy(self, **changes: Any) -> ServiceBusMessage:
+        """A plain `ServiceBusMessage` with the same content, its properties checked again.
+
+        Args:
+            changes: attributes to set on the copy, by name.
+
+        Raises:
+            InvalidOperationError, TypeError: as the constructor.
+        """
+        twin = ServiceBusMessage.__new__(ServiceBusMessage)
+        self._copy_content(twin)
+        if twin._application_properties:
+            twin.application_properties = twin._application_properties
+        for name, value in changes.items():
+            setattr(twin, name, value)
+        return twin
+
+    def _copy_content(self, twin: ServiceBusMessage) -> None:
+        twin._body = self._body
+        twin._body_type = self._body_type
+        properties = self._application_properties
+        twin._application_properties = dict(properties) if properties else None
+        twin._session_id = self._session_id
+        twin._message_id = self._message_id
+        twin._scheduled_enqueue_time_utc = self._scheduled_enqueue_time_utc
+        twin._time_to_live = self._time_to_live
+        twin._content_type = self._content_type
+        twin._correlation_id = self._correlation_id
+        twin._subject = self._subject
+        twin._partition_key = self._partition_key
+        twin._to = self._to
+        twin._reply_to = self._reply_to
+        twin._reply_to_session_id = self._reply_to_session_id
+
+
+class ServiceBusReceivedMessage(ServiceBusMessage):
+    """A message from a queue or subscription, with what the broker says of it.
+
+    Made by transports only. Attributes beyond those of `ServiceBusMessage`:
+
+        sequence_number: 64 bits; on a partitioned entity the top 16 name the fragment.
+        enqueued_sequence_number: the number it had where it was first stored, or None.
+        enqueued_time_utc: when it was stored.
+        expires_at_utc: when its life ends, or None.
+        locked_until_utc: when the lock ends; None for a peeked, deleted or session message.
+        lock_token: names this delivery; None for a peeked or deleted message.
+        delivery_count: earlier failed deliveries, 0 at first.
+        state: active, deferred or scheduled.
+        dead_letter_reason, dead_letter_error_description, dead_letter_source: set on dead-lettered messages.
+    """
+
+    __slots__ = (
+        "dead_letter_source",
+        "delivery_count",
+        "enqueued_sequence_number",
+        "enqueued_time_utc",
+        "expires_at_utc",
+        "is_settled",
+        "lock_token",
+        "locked_until_utc",
+        "sequence_number",
+        "state",
+    )
+
+    sequence_number: int
+    enqueued_sequence_number: int | None
+    enqueued_time_utc: datetime
+    expires_at_utc: datetime | None
+    locked_until_utc: datetime | None
+    lock_token: UUID | None
+    delivery_count: int
+    state: ServiceBusMessageState
+    dead_letter_source: str | None
+    is_settled: bool
+
+    @classmethod
+    def of(
+        cls,
+        content: ServiceBusMessage,
+        *,
+        sequence_number: int,
+        enqueued_time_utc: datetime,
+        enqueued_sequence_number: int | None = None,
+        expires_at_utc: datetime | None = None,
+        locked_until_utc: datetime | None = None,
+        lock_token: UUID | None = None,
+        delivery_count: int = 0,
+        state: ServiceBusMessageState = ServiceBusMessageState.ACTIVE,
+        dead_letter_source: str | None = None,
+    ) -> Self:
+        """What a receiver is handed for `content`."""
+        received = cls.__new__(cls)
+        content._copy_content(received)
+        received.sequence_number = sequence_number
+        received.enqueued_sequence_number = enqueued_sequence_number
+        received.enqueued_time_utc = enqueued_time_utc
+        received.expires_at_utc = expires_at_utc
+        received.locked_until_utc = locked_until_utc
+        received.lock_token = lock_token
+        received.delivery_count = delivery_count
+        received.state = state
+        received.dead_letter_source = dead_letter_source
+        received.is_settled = False
+        return received
+
+    @property
+    def dead_letter_reason(self) -> str | None:
+        """Why it was dead-lettered; travels as the application property `DeadLetterReason`."""
+        return self._text_property(DEAD_LETTER_REASON)
+
+    @property
+    def dead_letter_error_description(self) -> str | None:
+        """The longer text; travels as the application property `DeadLetterErrorDescription`."""
+        return self._text_property(DEAD_LETTER_DESCRIPTION)
+
+    def _text_property(self, name: str) -> str | None:
+        value = (self._application_properties or {}).get(name)
+        return value if isinstance(value, str) else None
+
+
+DEAD_LETTER_REASON = "DeadLetterReason"
+DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
+
+
+def chunks_of(message: ServiceBusMessage) -> Iterator[bytes]:
+    """The data sections of a message, for what measures or encodes it."""
+    body = message._body
+    if isinstance(body, bytes):
+        yield body
+    else:
+        yield from body

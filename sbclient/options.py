@@ -1,0 +1,132 @@
+"""What an application may choose about pairing and retries: defaults with unit and source, checked once.
+
+Sources: "documented" is the page on paired namespaces of the retired .NET client; everything else is this project's
+own choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal
+
+from sbclient.errors import InvalidOperationError, ServiceBusError
+
+PARTNER_CLOSE_GRACE: Final = timedelta(seconds=5)
+"""How long one side of a pair may be closed before the other is faulted (documented)."""
+
+BACKLOG_HEADROOM_BYTES: Final = 1024
+"""What the rewrite for a backlog queue may add to a message; about 512 bytes are used."""
+
+SERVER_BUSY_PAUSE: Final = timedelta(seconds=10)
+"""How long a client waits after the service said it was busy (documented)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedNamespaceOptions:
+    """How a client behaves when its primary namespace fails.
+
+    Attributes:
+        failover_interval: how long an entity must fail, without one success, before its sends are diverted. 0 to 60
+            minutes, default 1 minute (documented); 0 diverts at the first outage error, that very send included.
+        ping_primary_interval: pause between two pings of a failed-over entity. 1 second to 30 minutes, default
+            1 minute (documented).
+        backlog_queue_count: how many backlog queues the secondary holds. At least 1, default 10 (documented).
+        enable_syphon: whether this process also moves the backlog home. Default False for senders; at least one
+            process needs True (documented).
+        divert_while_suspect: whether sends that fail during the failover interval are diverted at once instead of
+            raising. Default False (documented behaviour).
+        pings_to_recover: consecutive accepted pings that bring an entity back. Default 1 (documented behaviour).
+        probe: what a ping is: `"message"`, an empty message with a life of 1 s that the broker never delivers
+            (documented), or `"link"`, a sender link opened and closed, which no receiver can ever see.
+        backlog_time_to_live: what the syphon restores of a finite time to live: `"remaining"` what was left of it,
+            `"restart"` all of it, as the original did.
+        ordering: `"none"`, as documented, or `"session"`: the order inside each session is kept across a failover, by
+            session-enabled backlog queues. Assumes one producer for each session.
+        provision: whether missing backlog queues are made: `"create"`, `"verify"` (raise if one is missing) or
+            `"none"` (do not look), for identities without the Manage right.
+        primary_name: the first segment of the backlog queues' names; None = the primary's first DNS label.
+        reserve_backlog_headroom: whether a message that would fit the primary but, rewritten, no backlog queue is
+            refused already while the primary is healthy. Default True: 1 KiB is kept free.
+        missing_entity_grace: how long the syphon keeps messages for an entity that does not exist before it
+            dead-letters them. Default 24 hours.
+        syphon_long_poll: how long the syphon waits at an empty backlog queue. Default 15 minutes (documented).
+        is_outage: replaces the built-in judgement of which error, after retries, counts as an outage; None keeps it.
+
+    Raises:
+        InvalidOperationError: a value is out of its range; the text names it and the range.
+    """
+
+    failover_interval: timedelta = timedelta(minutes=1)
+    ping_primary_interval: timedelta = timedelta(minutes=1)
+    backlog_queue_count: int = 10
+    enable_syphon: bool = False
+    divert_while_suspect: bool = False
+    pings_to_recover: int = 1
+    probe: Literal["message", "link"] = "message"
+    backlog_time_to_live: Literal["remaining", "restart"] = "remaining"
+    ordering: Literal["none", "session"] = "none"
+    provision: Literal["create", "verify", "none"] = "create"
+    primary_name: str | None = None
+    reserve_backlog_headroom: bool = True
+    missing_entity_grace: timedelta = timedelta(hours=24)
+    syphon_long_poll: timedelta = timedelta(minutes=15)
+    is_outage: Callable[[ServiceBusError], bool] | None = None
+
+    def __post_init__(self) -> None:
+        _span("failover_interval", self.failover_interval, timedelta(0), timedelta(minutes=60))
+        _span("ping_primary_interval", self.ping_primary_interval, timedelta(seconds=1), timedelta(minutes=30))
+        _span("missing_entity_grace", self.missing_entity_grace, timedelta(0), timedelta(days=3650))
+        _span("syphon_long_poll", self.syphon_long_poll, timedelta(seconds=1), timedelta(hours=24))
+        _count("backlog_queue_count", self.backlog_queue_count)
+        _count("pings_to_recover", self.pings_to_recover)
+        _choice("probe", self.probe, ("message", "link"))
+        _choice("backlog_time_to_live", self.backlog_time_to_live, ("remaining", "restart"))
+        _choice("ordering", self.ordering, ("none", "session"))
+        _choice("provision", self.provision, ("create", "verify", "none"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryOptions:
+    """The one retry policy, with the SDK's names.
+
+    Attributes:
+        retry_total: tries after the first one. Default 3 (the SDK's).
+        retry_backoff_factor: seconds before the first retry, doubled each time, with jitter. Default 0.8 (the SDK's).
+        retry_backoff_max: the longest pause in seconds. Default 30.
+        timeout: seconds for one operation, all its retries and a diversion included. Default 60: the service needs up
+            to 15 s to place a message elsewhere when a fragment of a partitioned entity does not answer.
+
+    Raises:
+        InvalidOperationError: a value is negative, or the timeout is 0.
+    """
+
+    retry_total: int = 3
+    retry_backoff_factor: float = 0.8
+    retry_backoff_max: float = 30.0
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("retry_total", "retry_backoff_factor", "retry_backoff_max"):
+            if getattr(self, name) < 0:
+                raise InvalidOperationError(f"{name} is {getattr(self, name)}: it must be 0 or more")
+        if self.timeout <= 0:
+            raise InvalidOperationError(f"timeout is {self.timeout} s: it must be more than 0")
+
+
+def _span(name: str, value: timedelta, least: timedelta, most: timedelta) -> None:
+    if not isinstance(value, timedelta):
+        raise InvalidOperationError(f"{name} is {value!r}: give a timedelta")
+    if not least <= value <= most:
+        raise InvalidOperationError(f"{name} is {value}: it must be between {least} and {most}")
+
+
+def _count(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidOperationError(f"{name} is {value!r}: it must be a whole number of at least 1")
+
+
+def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidOperationError(f"{name} is {value!r}: it must be one of {', '.join(map(repr, allowed))}")

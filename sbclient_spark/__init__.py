@@ -1,0 +1,1 @@
+"""Spark DataFrames written to Service Bus through the failover client."""
