@@ -1,0 +1,235 @@
+"""For tests and simulations: an asyncio event loop in which time is a number, so that hours of waiting pass at once.
+
+    async def main() -> float:
+        await asyncio.sleep(3600)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == 3600.0   # at once
+
+The laws of the virtual loop:
+
+1. Its time starts at 0 and stands still while anything is ready to run. When nothing is, it becomes exactly the moment
+   of the next timer. Nothing really sleeps.
+2. Timers of one moment fire in the order in which they were set. With the same program and the same seeds, two runs are
+   the same step by step.
+3. While a thread works for the loop (`run_in_executor`, `asyncio.to_thread`), virtual time stands still and the loop
+   really waits. Callbacks of other threads (`call_soon_threadsafe`) run at the virtual moment at which they come in.
+4. Sockets are served when they are ready, but they do not hold up time: what waits for the network under a timeout
+   belongs on a real loop.
+5. It never hangs. Where a real loop would wait for ever it raises `DeadlockError`, which says who waits and where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import selectors
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+
+from sbclient.clock import VirtualClock
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
+__all__ = ["PATIENCE_S", "DeadlockError", "VirtualClock", "VirtualLoop", "run_virtual"]
+
+PATIENCE_S: Final = 10.0
+"""How long, in real seconds, the loop waits for threads and sockets when nothing else can go on."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class DeadlockError(RuntimeError):
+    """Nothing in a virtual loop can go on, or its time ran past the horizon. The text says which tasks wait where."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose `time()` is virtual; see the laws above.
+
+    All of asyncio works on it: `sleep`, `timeout`, `call_later`, `TaskGroup`, `Queue`, `Event`, threads. It is a loop
+    factory for `asyncio.Runner`; `run_virtual` is the short way.
+
+    Args:
+        horizon_s: the loop time after which `DeadlockError` is raised, so that a periodic task does not keep a
+            forgotten program alive for ever; None = no end.
+        patience_s: real seconds to wait for threads and sockets when nothing else can go on; then `DeadlockError`.
+    """
+
+    # What this class shares with `asyncio.BaseEventLoop`, unchanged from Python 3.7 on.
+    _scheduled: list[asyncio.TimerHandle]
+    _clock_resolution: float
+
+    def __init__(self, *, horizon_s: float | None = None, patience_s: float = PATIENCE_S) -> None:
+        self._time_s = 0.0
+        self._horizon_s = math.inf if horizon_s is None else horizon_s
+        self._patience_s = patience_s
+        self._threads_at_work = 0
+        self._ranks = count()
+        super().__init__(_Poll(self._pass_time))
+        self._clock_resolution = math.ulp(0.0)
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._time_s
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As in asyncio, and callbacks of the same moment are called in the order of these calls."""
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        timer = _Timer(when, callback, args, self, context)
+        timer.rank = next(self._ranks)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """As in asyncio; virtual time stands still until the thread has finished."""
+        result: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        self._threads_at_work += 1
+        result.add_done_callback(self._thread_finished)
+        return result
+
+    async def shutdown_default_executor(self, *args: Any) -> None:
+        """As in asyncio; virtual time stands still until the threads have ended."""
+        self._threads_at_work += 1
+        try:
+            await super().shutdown_default_executor(*args)
+        finally:
+            self._threads_at_work -= 1
+
+    def _thread_finished(self, _: asyncio.Future[Any]) -> None:
+        self._threads_at_work -= 1
+
+    def _pass_time(self, poll: _Poll, timeout_s: float | None) -> list[_Event]:
+        """What the loop does where a real one blocks.
+
+        Args:
+            poll: the sockets, and the pipe by which other threads wake the loop.
+            timeout_s: real loops would block that long; 0 = something is ready, None = there is no timer.
+        """
+        if timeout_s == 0:
+            return poll.ready(0) if poll.has_sockets else []
+        if events := poll.ready(0):
+            return events
+        moment = self._scheduled[0].when() if timeout_s is not None else math.inf
+        if self._threads_at_work or moment == math.inf:
+            return self._wait_for_the_world(poll)
+        if moment > self._horizon_s:
+            raise DeadlockError(self._story(f"its time would pass the horizon of {self._horizon_s:g} s"))
+        self._time_s = moment
+        # A timer is due when it is earlier than now plus the resolution: one float further is exactly "not later".
+        self._clock_resolution = math.ulp(moment)
+        return []
+
+    def _wait_for_the_world(self, poll: _Poll) -> list[_Event]:
+        if not (self._threads_at_work or poll.has_sockets or threading.active_count() > 1):
+            raise DeadlockError(self._story("nothing is ready, and no timer is set"))
+        if events := poll.ready(self._patience_s):
+            return events
+        raise DeadlockError(self._story(f"no thread and no socket moved for {self._patience_s:g} real seconds"))
+
+    def _story(self, reason: str) -> str:
+        waiting = sorted(asyncio.all_tasks(self), key=lambda task: (len(task.get_name()), task.get_name()))
+        lines = [f"the virtual loop stands at {self._time_s:g} s: {reason}; {len(waiting)} tasks wait for ever"]
+        return "\n".join(lines + [f"  {task.get_name()} {_place(task)}" for task in waiting])
+
+
+def run_virtual(main: Coroutine[Any, Any, T], *, horizon_s: float | None = None, patience_s: float = PATIENCE_S) -> T:
+    """Run a coroutine to its end on a new virtual loop, as `asyncio.run` does on a real one.
+
+    Within it, `sbclient.clock.VirtualClock()` and `loop.time()` tell the virtual time, which starts at 0.
+
+    Args:
+        main: what to run; tasks it leaves behind are cancelled.
+        horizon_s, patience_s: as in `VirtualLoop`.
+
+    Returns: what `main` returns.
+
+    Raises:
+        DeadlockError: all tasks wait for something that can never happen.
+        RuntimeError: an event loop is already running in this thread.
+    """
+
+    def virtual_loop() -> VirtualLoop:
+        return VirtualLoop(horizon_s=horizon_s, patience_s=patience_s)
+
+    with asyncio.Runner(loop_factory=virtual_loop) as runner:
+        return runner.run(main)
+
+
+def _place(task: asyncio.Task[Any]) -> str:
+    """Where a task waits: file, line and function of the innermost frame that it owns."""
+    awaited: Any = task.get_coro()
+    frame = None
+    while awaited is not None and getattr(awaited, "cr_frame", None) is not None:
+        frame, awaited = awaited.cr_frame, awaited.cr_await
+    if frame is None:
+        return "at an unknown place"
+    return f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+
+
+_Event = tuple[selectors.SelectorKey, int]
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer that knows how many were set before it."""
+
+    __slots__ = ("rank",)
+
+    rank: int
+    _scheduled: bool
+
+    def __lt__(self, other: object) -> bool:
+        if isinstance(other, _Timer):
+            return (self.when(), self.rank) < (other.when(), other.rank)
+        return NotImplemented
+
+
+class _Poll(selectors.BaseSelector):
+    """The sockets of a loop, where the loop itself decides whether to wait for them.
+
+    Args:
+        pass_time: called with this object wherever a loop would block.
+    """
+
+    def __init__(self, pass_time: Callable[[_Poll, float | None], list[_Event]]) -> None:
+        self._pass_time = pass_time
+        self._system = selectors.DefaultSelector()
+
+    @property
+    def has_sockets(self) -> bool:
+        """Whether anything but the loop's own wake-up pipe is registered."""
+        return len(self._system.get_map()) > 1
+
+    def ready(self, real_s: float) -> list[_Event]:
+        """What is ready, or becomes ready within so many real seconds."""
+        return self._system.select(real_s)
+
+    def select(self, timeout: float | None = None) -> list[_Event]:
+        return self._pass_time(self, timeout)
+
+    def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._system.register(fileobj, events, data)
+
+    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
+        return self._system.unregister(fileobj)
+
+    def modify(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._system.modify(fileobj, events, data)
+
+    def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
+        return self._system.get_map()
+
+    def get_key(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
+        return self._system.get_key(fileobj)
+
+    def close(self) -> None:
+        self._system.close()

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+
+import pytest
+
+from sbclient.testing import DeadlockError, VirtualClock, VirtualLoop, run_virtual
+
+YEAR_S = 366 * 86400.0
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_sleeping_for_years_takes_no_real_time_and_ends_at_the_exact_moment() -> None:
+    async def main() -> list[float]:
+        moments = [now()]
+        for span_s in (0.1, 0.2, 30 * YEAR_S, 0.25):
+            await asyncio.sleep(span_s)
+            moments.append(now())
+        return moments
+
+    begun = time.perf_counter()
+    assert run_virtual(main()) == [0.0, 0.1, 0.1 + 0.2, 0.1 + 0.2 + 30 * YEAR_S, 0.1 + 0.2 + 30 * YEAR_S + 0.25]
+    assert time.perf_counter() - begun < 5.0
+
+
+def test_the_virtual_clock_follows_the_loop() -> None:
+    async def main() -> tuple[float, float]:
+        clock = VirtualClock(epoch=1000.0)
+        await clock.sleep(60.0)
+        return clock.now(), clock.monotonic()
+
+    assert run_virtual(main()) == (1060.0, 60.0)
+
+
+def test_timers_of_one_moment_fire_in_the_order_they_were_set() -> None:
+    async def main() -> list[int]:
+        fired: list[int] = []
+        for number in range(100):
+            asyncio.get_running_loop().call_at(5.0, fired.append, number)
+        await asyncio.sleep(5.0)
+        return fired
+
+    assert run_virtual(main()) == list(range(100))
+
+
+def test_a_timer_does_not_fire_before_its_moment() -> None:
+    later = 1.0 + 1e-12
+
+    async def main() -> list[tuple[str, float]]:
+        fired: list[tuple[str, float]] = []
+        loop = asyncio.get_running_loop()
+        loop.call_at(later, lambda: fired.append(("later", now())))
+        loop.call_at(1.0, lambda: fired.append(("sooner", now())))
+        await asyncio.sleep(2.0)
+        return fired
+
+    assert run_virtual(main()) == [("sooner", 1.0), ("later", later)]
+
+
+def test_time_stands_still_while_something_is_ready() -> None:
+    async def main() -> float:
+        asyncio.get_running_loop().call_later(1e-9, lambda: None)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        return now()
+
+    assert run_virtual(main()) == 0.0
+
+
+def test_a_cancelled_timer_neither_fires_nor_moves_time() -> None:
+    async def main() -> tuple[list[str], float]:
+        fired: list[str] = []
+        loop = asyncio.get_running_loop()
+        handles = [loop.call_later(10.0, fired.append, "cancelled") for _ in range(300)]
+        loop.call_later(20.0, fired.append, "kept")
+        for handle in handles:
+            handle.cancel()
+        await asyncio.sleep(15.0)
+        return fired, now()
+
+    assert run_virtual(main()) == ([], 15.0)
+
+
+def test_timeouts_groups_queues_and_events_work_together() -> None:
+    async def main() -> list[tuple[str, float]]:
+        seen: list[tuple[str, float]] = []
+        queue: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
+        done = asyncio.Event()
+
+        async def produce() -> None:
+            for word in ("a", "b"):
+                await asyncio.sleep(10)
+                await queue.put(word)
+            await asyncio.sleep(10)
+            done.set()
+
+        async def consume() -> None:
+            while not done.is_set():
+                try:
+                    async with asyncio.timeout(7):
+                        seen.append((await queue.get(), now()))
+                except TimeoutError:
+                    seen.append(("nothing", now()))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(produce())
+            group.create_task(consume())
+        return seen
+
+    assert run_virtual(main()) == [
+        ("nothing", 7.0),
+        ("a", 10.0),
+        ("nothing", 17.0),
+        ("b", 20.0),
+        ("nothing", 27.0),
+        ("nothing", 34.0),
+    ]
+
+
+def test_a_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        await asyncio.sleep(3)
+        await asyncio.create_task(never(), name="the one that waits")
+
+    with pytest.raises(DeadlockError) as raised:
+        run_virtual(main())
+    text = str(raised.value)
+    assert "stands at 3 s" in text
+    assert "the one that waits" in text
+    assert "locks.py" in text
+
+
+def test_an_infinite_timer_is_no_timer() -> None:
+    async def main() -> None:
+        await asyncio.sleep(float("inf"))
+
+    with pytest.raises(DeadlockError):
+        run_virtual(main())
+
+
+def test_after_a_deadlock_the_tasks_are_cancelled_and_clean_up() -> None:
+    cleaned: list[float] = []
+
+    async def main() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1)
+            cleaned.append(now())
+
+    with pytest.raises(DeadlockError):
+        run_virtual(main())
+    assert cleaned == [1.0]
+
+
+def test_the_horizon_ends_a_program_that_would_tick_for_ever() -> None:
+    ticks: list[float] = []
+
+    async def main() -> None:
+        while True:
+            await asyncio.sleep(60)
+            ticks.append(now())
+
+    with pytest.raises(DeadlockError, match="horizon"):
+        run_virtual(main(), horizon_s=150.0)
+    assert ticks == [60.0, 120.0]
+
+
+def test_time_stands_still_while_a_thread_works_for_the_loop() -> None:
+    def work() -> int:
+        time.sleep(0.05)
+        return 42
+
+    async def main() -> tuple[int, float]:
+        async with asyncio.timeout(0.001):
+            return await asyncio.to_thread(work), now()
+
+    assert run_virtual(main()) == (42, 0.0)
+
+
+def test_time_moves_again_after_a_thread_has_finished() -> None:
+    async def main() -> float:
+        await asyncio.to_thread(int)
+        await asyncio.sleep(100)
+        return now()
+
+    assert run_virtual(main()) == 100.0
+
+
+def test_a_callback_from_another_thread_wakes_the_loop() -> None:
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[str] = loop.create_future()
+
+        def work() -> None:
+            time.sleep(0.05)
+            loop.call_soon_threadsafe(answer.set_result, "from outside")
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            return await answer
+        finally:
+            thread.join()
+
+    assert run_virtual(main()) == "from outside"
+
+
+def test_waiting_for_a_silent_thread_is_bounded() -> None:
+    released = threading.Event()
+
+    async def main() -> None:
+        await asyncio.to_thread(released.wait)
+
+    loop = VirtualLoop(patience_s=0.05)
+    try:
+        with pytest.raises(DeadlockError, match="real seconds"):
+            loop.run_until_complete(main())
+    finally:
+        released.set()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.1))
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def test_sockets_are_served() -> None:
+    async def main() -> bytes:
+        near, far = socket.socketpair()
+        with near, far:
+            near.setblocking(False)
+            far.setblocking(False)
+            loop = asyncio.get_running_loop()
+            async with asyncio.TaskGroup() as group:
+                received = group.create_task(loop.sock_recv(far, 100))
+                await loop.sock_sendall(near, b"over the wire")
+            return received.result()
+
+    assert run_virtual(main()) == b"over the wire"
+
+
+def test_an_error_of_the_program_comes_out_as_it_is() -> None:
+    async def main() -> None:
+        await asyncio.sleep(1)
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        run_virtual(main())
+
+
+def test_a_closed_loop_takes_no_more_timers() -> None:
+    loop = VirtualLoop()
+    loop.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        loop.call_at(1.0, lambda: None)
+
+
+def _trace() -> list[tuple[int, float]]:
+    async def main() -> list[tuple[int, float]]:
+        seen: list[tuple[int, float]] = []
+
+        async def tick(number: int) -> None:
+            for _ in range(20):
+                await asyncio.sleep((number * 7 % 5) * 0.1)
+                seen.append((number, now()))
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(tick(number))
+        return seen
+
+    return run_virtual(main())
+
+
+def test_two_runs_are_the_same_step_by_step() -> None:
+    assert _trace() == _trace()
