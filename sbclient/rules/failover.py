@@ -172,9 +172,14 @@ class EntityFailover:
         """Whether a ping is to be sent now."""
         return self.is_failed_over and self._ping_at is not None and now >= self._ping_at
 
+    def ping_started(self) -> int:
+        """A ping is on its way, so that no second one is due; returns the generation it belongs to."""
+        self._ping_at = None
+        return self.generation
+
     def ping_answered(self, now: float, *, accepted: bool, generation: int) -> Transition | None:
         """A ping begun in that generation has ended; the next one is planned."""
-        if generation != self.generation or not self.is_failed_over:
+        if generation != self.generation or not self.is_failed_over or self.is_forced:
             return None
         self._pings_accepted = self._pings_accepted + 1 if accepted else 0
         if self._pings_accepted >= self._pings_to_recover:
