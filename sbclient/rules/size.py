@@ -1,0 +1,181 @@
+"""How many bytes a message takes in our AMQP 1.0 encoding, counted without encoding it.
+
+Every limit is judged by this number, and `sbclient.amqp` writes exactly that many bytes. The widths are those of
+AMQP 1.0, parts 1.6 and 3.2, always in the most compact encoding of the kind named here:
+
+    value                                    constructor       bytes
+    null; true, false                        40; 41, 42        1
+    uint 0; to 255; above                    43; 52; 70        1; 2; 5
+    int -128..127; 32 bits; 64 bits          54; 71; 81        2; 5; 9
+    float                                    82                9
+    Decimal; UUID                            94; 98            17
+    datetime                                 83                9
+    str, symbol, binary to 255 bytes; above  a1 a3 a0; b1...   2 + n; 5 + n
+    list without; to 254; more bytes inside  45; c0; d0        1; 3 + n; 9 + n
+    map to 254; more bytes inside            c1; d1            3 + n; 9 + n
+
+Sections, each behind a descriptor of 3 bytes (00 53 xx), in this order:
+
+    70 header                  only with a time to live: list of null, null, ttl (uint, whole milliseconds rounded down,
+                               at most 2**32 - 1)
+    72 message-annotations     only what is set: x-opt-partition-key, x-opt-scheduled-enqueue-time; keys are symbols
+    73 properties              if anything is set: list up to the last that is set, of message-id, user-id (null), to,
+                               subject, reply-to, correlation-id, content-type (symbol), content-encoding (null),
+                               absolute-expiry-time (null), creation-time (null), group-id = session id,
+                               group-sequence (null), reply-to-group-id
+    74 application-properties  if there are any: map; bytes are sent as str
+    75 data                    one for each part of the body, an empty one for no part; or
+    76 amqp-sequence           one list for each part of a body of type SEQUENCE; or
+    77 amqp-value              the body of type VALUE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage, chunks_of
+
+PARTITION_KEY_ANNOTATION: Final = "x-opt-partition-key"
+SCHEDULED_ENQUEUE_TIME_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
+
+MAX_TTL_MS: Final = 2**32 - 1
+"""The longest time to live that the header can say; a longer one is sent as this, 49.7 days."""
+
+_DESCRIPTOR = 3
+_TIMESTAMP = 9
+_MILLISECOND = timedelta(milliseconds=1)
+_PARTITION_KEY_WIDTH = 2 + len(PARTITION_KEY_ANNOTATION)
+_SCHEDULE_WIDTH = 2 + len(SCHEDULED_ENQUEUE_TIME_ANNOTATION) + _TIMESTAMP
+
+
+def encoded_size(message: ServiceBusMessage) -> int:
+    """The bytes of one encoded message.
+
+    Raises:
+        TypeError: a body of type VALUE or SEQUENCE holds what AMQP cannot say.
+    """
+    size = _properties(message) + _annotations(message.partition_key, message.scheduled_enqueue_time_utc is not None)
+    if message.time_to_live is not None:
+        size += _header(message.time_to_live)
+    properties = message._application_properties
+    if properties:
+        size += _DESCRIPTOR + _map(properties)
+    if message.body_type is AmqpMessageBodyType.DATA:
+        return size + _data(chunks_of(message))
+    if message.body_type is AmqpMessageBodyType.VALUE:
+        return size + _DESCRIPTOR + _value(message.body)
+    return size + sum(_DESCRIPTOR + _list(sum(map(_value, part))) for part in message.body)
+
+
+def batch_size(messages: Sequence[ServiceBusMessage]) -> int:
+    """The bytes of several messages sent in one transfer, 0 for none.
+
+    Each is a data section that holds its encoded bytes. In front of them stand the first one's partition key as
+    annotation, and its message id and session id as properties.
+    """
+    if not messages:
+        return 0
+    first = messages[0]
+    size = _annotations(first.partition_key, is_scheduled=False)
+    size += _property_list(first.message_id, *(None,) * 9, first.session_id)
+    for message in messages:
+        size += _DESCRIPTOR + _variable(encoded_size(message))
+    return size
+
+
+def _header(time_to_live: timedelta) -> int:
+    ttl_ms = time_to_live // _MILLISECOND
+    return _DESCRIPTOR + _list(2 + (1 if ttl_ms == 0 else 2 if ttl_ms <= 255 else 5))
+
+
+def _annotations(partition_key: str | None, is_scheduled: bool) -> int:
+    if partition_key is None:
+        return _DESCRIPTOR + _compound(_SCHEDULE_WIDTH) if is_scheduled else 0
+    inside = _PARTITION_KEY_WIDTH + _text(partition_key)
+    return _DESCRIPTOR + _compound(inside + _SCHEDULE_WIDTH if is_scheduled else inside)
+
+
+def _properties(message: ServiceBusMessage) -> int:
+    return _property_list(
+        message.message_id,
+        None,
+        message.to,
+        message.subject,
+        message.reply_to,
+        message.correlation_id,
+        message.content_type,
+        None,
+        None,
+        None,
+        message.session_id,
+        None,
+        message.reply_to_session_id,
+    )
+
+
+def _property_list(*fields: str | None) -> int:
+    inside = unwritten_nulls = 0
+    for field in fields:
+        if field is None:
+            unwritten_nulls += 1
+        else:
+            inside += unwritten_nulls + _text(field)
+            unwritten_nulls = 0
+    return _DESCRIPTOR + _compound(inside) if inside else 0
+
+
+def _data(parts: Iterable[bytes]) -> int:
+    return sum(_DESCRIPTOR + _variable(len(part)) for part in parts) or _DESCRIPTOR + _variable(0)
+
+
+def _variable(length: int) -> int:
+    return length + (2 if length <= 255 else 5)
+
+
+def _text(text: str) -> int:
+    return _variable(len(text) if text.isascii() else len(text.encode()))
+
+
+def _compound(inside: int) -> int:
+    """A map, or a list with something in it; the size that it states counts one byte for the number of items."""
+    return inside + (3 if inside <= 254 else 9)
+
+
+def _list(inside: int) -> int:
+    return _compound(inside) if inside else 1
+
+
+def _integer(value: int) -> int:
+    return 2 if -128 <= value <= 127 else 5 if -(2**31) <= value < 2**31 else 9
+
+
+def _map(items: Mapping[Any, Any]) -> int:
+    return _compound(sum(_value(key) + _value(value) for key, value in items.items()))
+
+
+def _value(value: PropertyValue | Sequence[Any] | Mapping[Any, Any]) -> int:
+    for kind, width in _WIDTHS:
+        if isinstance(value, kind):
+            return width(value)
+    raise TypeError(f"AMQP has no way to write a {type(value).__name__}: send str, int, float, bytes, lists and maps")
+
+
+_WIDTHS: Final[tuple[tuple[type, Callable[[Any], int]], ...]] = (
+    (str, _text),
+    (bool, lambda _: 1),
+    (int, _integer),
+    (type(None), lambda _: 1),
+    (float, lambda _: 9),
+    (bytes, lambda value: _variable(len(value))),
+    (datetime, lambda _: _TIMESTAMP),
+    (UUID, lambda _: 17),
+    (Decimal, lambda _: 17),
+    (Mapping, _map),
+    (list, lambda value: _list(sum(map(_value, value)))),
+    (tuple, lambda value: _list(sum(map(_value, value)))),
+)
+"""Each type that can be sent, and its width; the first that fits counts, so bool stands before int."""
