@@ -1,0 +1,264 @@
+"""Seal a message for a backlog queue, so that one queue can hold messages of many entities, and unseal it again.
+
+Laws (source: paired namespaces, documented, unless said otherwise):
+
+1. The destination's path, session id, finite time to live and schedule are stored as application properties under the
+   four names below, and the last three are cleared. Everything else travels unchanged.
+2. Unsealing restores all of it exactly and removes the four. A life is unlimited from the service's maximum on, which
+   is the same as none.
+3. A property of the application that bears one of the four names, or begins with `x-ms-user-`, is stored with
+   `x-ms-user-` in front of its name (our choice: it is kept and not overwritten).
+4. In a session-enabled backlog queue the message has a session id of that queue. A partition key would differ from it,
+   so it is stored as well, as `x-ms-user-partitionkey`, which law 3 gives to no property of an application (our choice).
+5. What cannot be brought home is refused with a reason that never changes, to dead-letter it with.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, NamedTuple
+
+from sbclient.errors import InvalidOperationError
+from sbclient.message import MAX_ID_LENGTH, PropertyValue, ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.rules.backlog import is_backlog_path
+from sbclient.rules.entity_path import check_entity_path
+
+PATH: Final = "x-ms-path"
+SESSION_ID: Final = "x-ms-sessionid"
+TIME_TO_LIVE: Final = "x-ms-timetolive"
+SCHEDULED_ENQUEUE_TIME: Final = "x-ms-scheduledenqueuetimeutc"
+USER_PREFIX: Final = "x-ms-user-"
+PARTITION_KEY: Final = "x-ms-user-partitionkey"
+
+DESTINATION_MISSING: Final = "DestinationMissing"
+"""No `x-ms-path`, or it is not a string."""
+DESTINATION_ILLEGAL: Final = "DestinationIllegal"
+"""`x-ms-path` cannot name a queue or topic, or names a backlog queue."""
+PROPERTY_MALFORMED: Final = "PropertyMalformed"
+"""A property that is to be restored has the wrong type or cannot be read."""
+TTL_EXPIRED: Final = "TTLExpiredException"
+"""Less than one second of the message's life is left. The service's own word for it."""
+
+UNLIMITED_LIFE: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
+"""The service's longest time to live, 2**63 - 1 ticks of 100 ns: such a message never expires."""
+
+_ALIASES = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_ENQUEUE_TIME})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_NUMBER = r"([0-9]{{1,20}}(?:[.,][0-9]{{1,20}})?){unit}"
+_WEEKS = re.compile("P" + _NUMBER.format(unit="W"))
+_SPAN = re.compile(
+    "P(?=.)(?:{D})?(?:T(?=.)(?:{H})?(?:{M})?(?:{S})?)?".format(**{unit: _NUMBER.format(unit=unit) for unit in "DHMS"})
+)
+_UNIT_US = (86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000)
+
+
+class MalformedEnvelopeError(Exception):
+    """A message of a backlog queue cannot be brought home.
+
+    Attributes:
+        reason: one of the four constants of this module; what to dead-letter the message with.
+        description: one sentence with what was found.
+    """
+
+    def __init__(self, reason: str, description: str) -> None:
+        super().__init__(f"{reason}: {description}")
+        self.reason = reason
+        self.description = description
+
+
+class Unsealed(NamedTuple):
+    """Where a message of a backlog queue is to go, and the message as it was first sent."""
+
+    destination: str
+    message: ServiceBusMessage
+
+
+def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str | None = None) -> ServiceBusMessage:
+    """A copy of the message, rewritten for a backlog queue.
+
+    Args:
+        destination: the path of the queue or topic that it was sent to.
+        native_session_id: the session it takes in a session-enabled backlog queue; None for a plain one.
+
+    Raises:
+        InvalidOperationError: the destination cannot be restored.
+    """
+    properties: dict[str, PropertyValue] = {PATH: _checked_destination(destination)}
+    for name, value in message.application_properties.items():
+        properties[USER_PREFIX + name if _is_reserved(name) else name] = value
+    if message.session_id is not None:
+        properties[SESSION_ID] = message.session_id
+    if message.time_to_live is not None and message.time_to_live < UNLIMITED_LIFE:
+        properties[TIME_TO_LIVE] = _duration_text(message.time_to_live)
+    if message.scheduled_enqueue_time_utc is not None:
+        properties[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc
+    partition_key = message.partition_key
+    if native_session_id is not None and partition_key is not None:
+        properties[PARTITION_KEY] = partition_key
+        partition_key = None
+    return message.copy(
+        application_properties=properties,
+        session_id=native_session_id,
+        time_to_live=None,
+        scheduled_enqueue_time_utc=None,
+        partition_key=partition_key,
+    )
+
+
+def unseal(received: ServiceBusReceivedMessage, *, now: float, life: Literal["remaining", "restart"]) -> Unsealed:
+    """The destination and the message as it was, of a message received from a backlog queue.
+
+    Args:
+        now: seconds since 1970-01-01 UTC.
+        life: whether a finite time to live is restored as what is `"remaining"` of it, in whole seconds, the time in
+            the backlog queue counting from the later of its arrival there and its schedule, or as all of it.
+
+    Raises:
+        MalformedEnvelopeError: it cannot be brought home; its `reason` and `description` say why.
+    """
+    sealed = received.application_properties
+    destination = _destination(sealed)
+    schedule = _schedule(sealed)
+    time_to_live = _time_to_live(sealed)
+    session_id, partition_key = _short_text(sealed, SESSION_ID), _short_text(sealed, PARTITION_KEY)
+    if received.session_id is None and partition_key is None:
+        partition_key = received.partition_key
+    if time_to_live is not None and life == "remaining":
+        time_to_live = _remaining(time_to_live, max(received.enqueued_time_utc, schedule or _EPOCH), now)
+    try:
+        message = received.copy(
+            application_properties=_restored(sealed),
+            session_id=session_id,
+            time_to_live=time_to_live,
+            scheduled_enqueue_time_utc=schedule,
+            partition_key=partition_key,
+        )
+    except (InvalidOperationError, TypeError) as error:
+        raise MalformedEnvelopeError(PROPERTY_MALFORMED, str(error)) from error
+    return Unsealed(destination, message)
+
+
+def _checked_destination(path: str) -> str:
+    destination = check_entity_path(path)
+    if is_backlog_path(destination):
+        raise InvalidOperationError(f"{path!r} lies among the backlog queues: nothing may be moved there")
+    return destination
+
+
+def _is_reserved(name: str) -> bool:
+    return name in _ALIASES or name.startswith(USER_PREFIX)
+
+
+def _restored(sealed: dict[str, PropertyValue]) -> dict[str, PropertyValue]:
+    """The application's own properties, under their own names."""
+    restored: dict[str, PropertyValue] = {}
+    for name, value in sealed.items():
+        own = name.removeprefix(USER_PREFIX)
+        if own != name and _is_reserved(own):
+            restored[own] = value
+        elif name not in _ALIASES and name != PARTITION_KEY:
+            restored[name] = value
+    return restored
+
+
+def _malformed(name: str, found: str, wanted: str) -> MalformedEnvelopeError:
+    return MalformedEnvelopeError(PROPERTY_MALFORMED, f"{name} is {found}, not {wanted}")
+
+
+def _destination(sealed: dict[str, PropertyValue]) -> str:
+    path = sealed.get(PATH)
+    if not isinstance(path, str):
+        found = f"is a {type(path).__name__}, not a path" if PATH in sealed else "is not set"
+        raise MalformedEnvelopeError(DESTINATION_MISSING, f"{PATH} {found}, so nobody knows where the message belongs")
+    try:
+        return _checked_destination(path)
+    except InvalidOperationError as error:
+        raise MalformedEnvelopeError(DESTINATION_ILLEGAL, f"{PATH}: {error}") from error
+
+
+def _short_text(sealed: dict[str, PropertyValue], name: str) -> str | None:
+    if name not in sealed:
+        return None
+    value = sealed[name]
+    if not isinstance(value, str):
+        raise _malformed(name, f"a {type(value).__name__}", "a string")
+    if len(value) > MAX_ID_LENGTH:
+        raise _malformed(name, f"a string of {len(value)} characters", f"one of at most {MAX_ID_LENGTH}")
+    return value
+
+
+def _schedule(sealed: dict[str, PropertyValue]) -> datetime | None:
+    """The schedule; some clients hand a timestamp over as the int of milliseconds that it is on the wire."""
+    if SCHEDULED_ENQUEUE_TIME not in sealed:
+        return None
+    value = sealed[SCHEDULED_ENQUEUE_TIME]
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _malformed(SCHEDULED_ENQUEUE_TIME, f"a {type(value).__name__}", "a timestamp")
+    try:
+        return _EPOCH + timedelta(milliseconds=value)
+    except OverflowError as error:
+        raise _malformed(SCHEDULED_ENQUEUE_TIME, f"{value} ms", "a moment of the years 1 to 9999") from error
+
+
+def _time_to_live(sealed: dict[str, PropertyValue]) -> timedelta | None:
+    if TIME_TO_LIVE not in sealed:
+        return None
+    value = sealed[TIME_TO_LIVE]
+    if not isinstance(value, str):
+        raise _malformed(TIME_TO_LIVE, f"a {type(value).__name__}", "a duration")
+    life_us = _microseconds(value)
+    if life_us is None:
+        raise _malformed(
+            TIME_TO_LIVE, f"{value[:40]!r}", "an ISO 8601 duration of weeks, days, hours, minutes or seconds"
+        )
+    return timedelta(microseconds=life_us) if life_us < UNLIMITED_LIFE // timedelta(microseconds=1) else None
+
+
+def _remaining(time_to_live: timedelta, since: datetime, now: float) -> timedelta:
+    """What is left of a life, in whole seconds, of at least one."""
+    passed = timedelta(seconds=now) - (since - _EPOCH)
+    left = time_to_live - max(passed, timedelta(0))
+    if left < timedelta(seconds=1):
+        raise MalformedEnvelopeError(
+            TTL_EXPIRED, f"of its time to live of {time_to_live} less than 1 s is left, since {since.isoformat()}"
+        )
+    return timedelta(seconds=left // timedelta(seconds=1))
+
+
+def _duration_text(span: timedelta) -> str:
+    """A duration in ISO 8601, to the microsecond: `P1DT2H3M4.5S`, `PT0S`."""
+    hours, rest = divmod(span.seconds, 3600)
+    minutes, seconds = divmod(rest, 60)
+    fraction = f".{span.microseconds:06}".rstrip("0") if span.microseconds else ""
+    time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
+    if seconds or fraction:
+        time += f"{seconds}{fraction}S"
+    if span.days and not time:
+        return f"P{span.days}D"
+    return f"P{span.days}DT{time}" if span.days else f"PT{time or '0S'}"
+
+
+def _microseconds(text: str) -> int | None:
+    """The microseconds, rounded down, of an ISO 8601 duration without years and months; None if it is none.
+
+    Only the last number may have a fraction, with a point or a comma.
+    """
+    weeks = _WEEKS.fullmatch(text)
+    if weeks is not None:
+        return _scaled(weeks[1], 7 * _UNIT_US[0])
+    span = _SPAN.fullmatch(text)
+    if span is None:
+        return None
+    given = [(number, unit_us) for number, unit_us in zip(span.groups(), _UNIT_US, strict=True) if number is not None]
+    if any(not number.isdigit() for number, _ in given[:-1]):
+        return None
+    return sum(_scaled(number, unit_us) for number, unit_us in given)
+
+
+def _scaled(number: str, unit_us: int) -> int:
+    whole, _, fraction = number.replace(",", ".").partition(".")
+    return int(whole + fraction) * unit_us // int(10 ** len(fraction))
