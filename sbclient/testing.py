@@ -138,7 +138,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _story(self, reason: str) -> str:
         waiting = sorted(asyncio.all_tasks(self), key=lambda task: (len(task.get_name()), task.get_name()))
-        lines = [f"the virtual loop stands at {self._time_s:g} s: {reason}; {len(waiting)} tasks wait for ever"]
+        lines = [f"the virtual loop stands at {self._time_s:g} s: {reason}. Who waits:"]
         return "\n".join(lines + [f"  {task.get_name()} {_place(task)}" for task in waiting])
 
 
@@ -166,14 +166,18 @@ def run_virtual(main: Coroutine[Any, Any, T], *, horizon_s: float | None = None,
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Where a task waits: file, line and function of the innermost frame that it owns."""
+    """Where a task waits: the innermost place outside asyncio, and what it awaits there."""
+    frames = []
     awaited: Any = task.get_coro()
-    frame = None
-    while awaited is not None and getattr(awaited, "cr_frame", None) is not None:
-        frame, awaited = awaited.cr_frame, awaited.cr_await
-    if frame is None:
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        frames.append(frame)
+        awaited = awaited.cr_await
+    if not frames:
         return "at an unknown place"
-    return f"at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+    own = [frame for frame in frames if not frame.f_globals.get("__name__", "").startswith("asyncio.")]
+    place = (own or frames)[-1]
+    where = f"at {place.f_code.co_filename}:{place.f_lineno} in {place.f_code.co_qualname}"
+    return where if frames[-1] is place else f"{where}, for {frames[-1].f_code.co_qualname}"
 
 
 _Event = tuple[selectors.SelectorKey, int]
