@@ -43,6 +43,18 @@ class AmqpMessageBodyType(Enum):
 Body: TypeAlias = bytes | tuple[bytes, ...] | Any
 
 
+def _sayable(name: str, value: str) -> str:
+    """Text that UTF-8 can say, so that no encoder and no hash of a key meets half a character later."""
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidOperationError(
+                f"{name} holds a lone surrogate, half a character that UTF-8 cannot say: mend it where it was read"
+            ) from None
+    return value
+
+
 def _short_id(name: str, value: str | None) -> str | None:
     if value is None:
         return None
@@ -52,13 +64,15 @@ def _short_id(name: str, value: str | None) -> str | None:
         raise InvalidOperationError(
             f"{name} has {len(value)} characters, {MAX_ID_LENGTH} are allowed: shorten it or send its hash"
         )
-    return value
+    return _sayable(name, value)
 
 
 def _text(name: str, value: str | None) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    return _sayable(name, value)
 
 
 def _utc(value: datetime | None) -> datetime | None:
@@ -84,7 +98,7 @@ def _body(body: str | bytes | Iterable[bytes] | None) -> bytes | tuple[bytes, ..
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
-        return body.encode()
+        return _sayable("body", body).encode()
     if body is None:
         return b""
     if isinstance(body, bytearray | memoryview):
@@ -97,9 +111,12 @@ def _body(body: str | bytes | Iterable[bytes] | None) -> bytes | tuple[bytes, ..
 
 
 def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
-    name = key.decode() if isinstance(key, bytes) else key
+    name = key.decode(errors="surrogateescape") if isinstance(key, bytes) else key
     if not isinstance(name, str):
         raise TypeError(f"application property {key!r} must be named by a str, not {type(key).__name__}")
+    _sayable("the name of an application property", name)
+    if isinstance(value, str):
+        return name, _sayable(f"application property {name!r}", value)
     if isinstance(value, bytes):
         try:
             return name, value.decode()
@@ -111,7 +128,7 @@ def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
         raise InvalidOperationError(f"application property {name!r} is {value}: integers must fit into 64 bits")
     if isinstance(value, datetime) and value.tzinfo is None:
         return name, value.replace(tzinfo=UTC)
-    if value is not None and not isinstance(value, str | int | float | datetime | UUID | Decimal):
+    if value is not None and not isinstance(value, int | float | datetime | UUID | Decimal):
         raise TypeError(
             f"application property {name!r} is a {type(value).__name__}: "
             "str, int, float, bool, bytes, datetime, UUID, Decimal and None are allowed"
