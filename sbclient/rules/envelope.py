@@ -9,7 +9,7 @@ Laws (source: paired namespaces, documented, unless said otherwise):
 3. A property of the application that bears one of the four names, or begins with `x-ms-user-`, is stored with
    `x-ms-user-` in front of its name (our choice: it is kept and not overwritten).
 4. In a session-enabled backlog queue the message has a session id of that queue. A partition key would differ from it,
-   so it is stored as well, as `x-ms-user-partitionkey`, which law 3 gives to no property of an application (our choice).
+   so it is stored as well, as `x-ms-user-partitionkey`, a name that law 3 gives to nothing else (our choice).
 5. What cannot be brought home is refused with a reason that never changes, to dead-letter it with.
 """
 
@@ -63,9 +63,12 @@ class MalformedEnvelopeError(Exception):
     """
 
     def __init__(self, reason: str, description: str) -> None:
-        super().__init__(f"{reason}: {description}")
+        super().__init__(reason, description)
         self.reason = reason
         self.description = description
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.description}"
 
 
 class Unsealed(NamedTuple):
@@ -194,14 +197,14 @@ def _schedule(sealed: dict[str, PropertyValue]) -> datetime | None:
     if SCHEDULED_ENQUEUE_TIME not in sealed:
         return None
     value = sealed[SCHEDULED_ENQUEUE_TIME]
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _malformed(SCHEDULED_ENQUEUE_TIME, f"a {type(value).__name__}", "a timestamp")
     try:
-        return _EPOCH + timedelta(milliseconds=value)
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return _EPOCH + timedelta(milliseconds=value)
     except OverflowError as error:
-        raise _malformed(SCHEDULED_ENQUEUE_TIME, f"{value} ms", "a moment of the years 1 to 9999") from error
+        raise _malformed(SCHEDULED_ENQUEUE_TIME, f"{value!r}", "a moment of the years 1 to 9999") from error
+    raise _malformed(SCHEDULED_ENQUEUE_TIME, f"a {type(value).__name__}", "a timestamp")
 
 
 def _time_to_live(sealed: dict[str, PropertyValue]) -> timedelta | None:
