@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbclient.errors import InvalidOperationError
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
+from sbclient.rules.envelope import (
+    DESTINATION_ILLEGAL,
+    DESTINATION_MISSING,
+    PROPERTY_MALFORMED,
+    TTL_EXPIRED,
+    UNLIMITED_LIFE,
+    MalformedEnvelopeError,
+    Unsealed,
+    seal,
+    unseal,
+)
+from tests.rules.strategies import BACKLOG_AT, content_of, entity_paths, messages, received, short_ids
+
+NOW = BACKLOG_AT.timestamp()
+LIFE = timedelta(minutes=10)
+MOMENT = datetime(2024, 1, 1, 12, tzinfo=UTC)
+
+Life = Literal["remaining", "restart"]
+
+
+def plain(**changes: Any) -> ServiceBusMessage:
+    return ServiceBusMessage(b"hi", **changes)
+
+
+def unsealed(
+    properties: dict[str, Any], *, now: float = NOW, life: Life = "remaining", at: datetime = BACKLOG_AT
+) -> Unsealed:
+    """What comes of a backlog message with these properties, as some client may have written them."""
+    return unseal(received(plain(application_properties=properties), at=at), now=now, life=life)
+
+
+def refusal(properties: dict[str, Any], *, now: float = NOW, life: Life = "remaining") -> str:
+    with pytest.raises(MalformedEnvelopeError) as caught:
+        unsealed(properties, now=now, life=life)
+    assert caught.value.description in str(caught.value)
+    return caught.value.reason
+
+
+def remaining(life: timedelta, passed_s: float, *, schedule: datetime | None = None) -> timedelta | None:
+    sealed = seal(plain(time_to_live=life, scheduled_enqueue_time_utc=schedule), "orders")
+    return unseal(received(sealed), now=NOW + passed_s, life="remaining").message.time_to_live
+
+
+def test_n006_the_four_properties_are_written_as_documented() -> None:
+    message = plain(
+        session_id="s",
+        partition_key="s",
+        message_id="m",
+        time_to_live=timedelta(hours=26, seconds=1.5),
+        scheduled_enqueue_time_utc=MOMENT,
+        application_properties={"kept": 1},
+    )
+    sealed = seal(message, "orders/eu")
+    assert sealed.application_properties == {
+        "x-ms-path": "orders/eu",
+        "x-ms-sessionid": "s",
+        "x-ms-timetolive": "P1DT2H1.5S",
+        "x-ms-scheduledenqueuetimeutc": MOMENT,
+        "kept": 1,
+    }
+    assert (sealed.session_id, sealed.time_to_live, sealed.scheduled_enqueue_time_utc) == (None, None, None)
+    assert (sealed.partition_key, sealed.message_id, bytes(sealed)) == ("s", "m", b"hi")
+
+
+def test_n006_a_plain_message_gains_its_destination_only() -> None:
+    assert seal(plain(), "orders").application_properties == {"x-ms-path": "orders"}
+
+
+def test_sealing_leaves_the_message_as_it_was() -> None:
+    message = plain(session_id="s", time_to_live=LIFE, application_properties={"x-ms-path": "mine"})
+    before = content_of(message)
+    seal(message, "orders", native_session_id="n")
+    assert content_of(message) == before
+
+
+@given(messages(), entity_paths, st.none() | short_ids, st.booleans())
+def test_n006_unsealing_restores_the_message_exactly(
+    message: ServiceBusMessage, destination: str, native_session_id: str | None, is_enqueued_late: bool
+) -> None:
+    sealed = seal(message, destination, native_session_id=native_session_id)
+    assert sealed.session_id == native_session_id
+    assert (sealed.time_to_live, sealed.scheduled_enqueue_time_utc) == (None, None)
+    assert native_session_id is None or sealed.partition_key is None
+    home = unseal(received(sealed), now=NOW + 1e9 * is_enqueued_late, life="restart")
+    assert type(home.message) is ServiceBusMessage
+    assert home.destination == destination
+    assert content_of(home.message) == content_of(message)
+
+
+@given(messages(), entity_paths)
+def test_a_sealed_message_may_be_sealed_again(message: ServiceBusMessage, destination: str) -> None:
+    sealed = seal(message, "first")
+    twice = unseal(received(seal(sealed, destination)), now=NOW, life="restart")
+    assert twice.destination == destination
+    assert content_of(twice.message) == content_of(sealed)
+
+
+@given(messages())
+def test_no_property_takes_the_place_of_another(message: ServiceBusMessage) -> None:
+    names = seal(message, "orders", native_session_id="n").application_properties
+    added = {
+        "x-ms-path": True,
+        "x-ms-sessionid": message.session_id is not None,
+        "x-ms-timetolive": message.time_to_live is not None,
+        "x-ms-scheduledenqueuetimeutc": message.scheduled_enqueue_time_utc is not None,
+        "x-ms-user-partitionkey": message.partition_key is not None,
+    }
+    assert len(names) == len(message.application_properties) + sum(added.values())
+
+
+def test_a_users_property_with_a_name_of_ours_is_kept_beside_it() -> None:
+    own = {"x-ms-path": 7, "x-ms-user-x-ms-path": 8, "x-ms-user-partitionkey": 9, "x-ms-other": 10, "X-MS-PATH": 11}
+    sealed = seal(plain(application_properties=own, partition_key="k"), "orders", native_session_id="n")
+    assert sealed.application_properties == {
+        "x-ms-path": "orders",
+        "x-ms-user-x-ms-path": 7,
+        "x-ms-user-x-ms-user-x-ms-path": 8,
+        "x-ms-user-x-ms-user-partitionkey": 9,
+        "x-ms-other": 10,
+        "X-MS-PATH": 11,
+        "x-ms-user-partitionkey": "k",
+    }
+    home = unseal(received(sealed), now=NOW, life="remaining").message
+    assert home.application_properties == own
+    assert home.partition_key == "k"
+
+
+def test_a_foreign_property_that_only_looks_like_an_alias_is_left_alone() -> None:
+    home = unsealed({"x-ms-path": "orders", "x-ms-user-colour": "red"}).message
+    assert home.application_properties == {"x-ms-user-colour": "red"}
+
+
+def test_a_session_of_the_backlog_queue_is_not_brought_home() -> None:
+    sealed = seal(plain(partition_key="k"), "orders", native_session_id="n")
+    assert (sealed.session_id, sealed.partition_key) == ("n", None)
+    home = unseal(received(sealed), now=NOW, life="remaining").message
+    assert (home.session_id, home.partition_key) == (None, "k")
+
+
+def test_a_partition_key_that_the_service_made_of_its_own_session_is_not_brought_home() -> None:
+    sealed = seal(plain(session_id="s"), "orders", native_session_id="n")
+    home = unseal(received(sealed.copy(partition_key="n")), now=NOW, life="remaining").message
+    assert (home.session_id, home.partition_key) == ("s", None)
+
+
+def test_what_the_backlog_queue_itself_added_is_not_brought_home() -> None:
+    sealed = seal(plain(), "orders").copy(time_to_live=timedelta(days=14), scheduled_enqueue_time_utc=MOMENT)
+    home = unseal(received(sealed), now=NOW, life="remaining").message
+    assert (home.time_to_live, home.scheduled_enqueue_time_utc) == (None, None)
+
+
+def test_a_body_of_another_type_travels_unchanged() -> None:
+    message = ServiceBusMessage(None)
+    message._body, message._body_type = {"a": 1}, AmqpMessageBodyType.VALUE
+    home = unseal(received(seal(message, "orders")), now=NOW, life="remaining").message
+    assert (home.body, home.body_type) == ({"a": 1}, AmqpMessageBodyType.VALUE)
+
+
+def test_a_backslash_in_the_destination_becomes_a_slash() -> None:
+    assert seal(plain(), "a\\b").application_properties["x-ms-path"] == "a/b"
+    assert unsealed({"x-ms-path": "a\\b"}).destination == "a/b"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "/a", "a?b", "x" * 261, "orders/$DeadLetterQueue", "t/Subscriptions/s", "../a"),
+        *("p/x-servicebus-transfer/0", "P/X-SERVICEBUS-TRANSFER\\0", "p/x-servicebus-transfer-sessions/3"),
+    ],
+)
+def test_nothing_is_moved_to_what_is_no_queue_or_topic_of_an_application(path: str) -> None:
+    assert refusal({"x-ms-path": path}) == DESTINATION_ILLEGAL
+    with pytest.raises(InvalidOperationError):
+        seal(plain(), path)
+
+
+@pytest.mark.parametrize("path", [None, 7, True, MOMENT])
+def test_a_destination_that_is_no_text_counts_as_missing(path: Any) -> None:
+    assert refusal({"x-ms-path": path}) == DESTINATION_MISSING
+
+
+def test_a_message_that_was_never_sealed_has_no_destination() -> None:
+    assert refusal({}) == DESTINATION_MISSING
+    assert refusal({"x-ms-sessionid": "s"}) == DESTINATION_MISSING
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-ms-sessionid", 7),
+        ("x-ms-sessionid", None),
+        ("x-ms-sessionid", "x" * 129),
+        ("x-ms-user-partitionkey", 7),
+        ("x-ms-user-partitionkey", "x" * 129),
+        ("x-ms-timetolive", 60),
+        ("x-ms-timetolive", None),
+        ("x-ms-scheduledenqueuetimeutc", "2024-01-01"),
+        ("x-ms-scheduledenqueuetimeutc", True),
+        ("x-ms-scheduledenqueuetimeutc", None),
+        ("x-ms-scheduledenqueuetimeutc", 1.5),
+        ("x-ms-scheduledenqueuetimeutc", 2**62),
+        ("x-ms-scheduledenqueuetimeutc", -(2**62)),
+        ("x-ms-scheduledenqueuetimeutc", datetime.max.replace(tzinfo=timezone(-LIFE))),
+    ],
+)
+def test_an_alias_that_cannot_be_restored_is_refused(name: str, value: Any) -> None:
+    for life in ("remaining", "restart"):
+        assert refusal({"x-ms-path": "orders", name: value}, life=life) == PROPERTY_MALFORMED
+
+
+def test_a_property_that_no_message_may_have_is_refused() -> None:
+    sealed = received(seal(plain(), "orders"))
+    sealed.application_properties["big"] = 2**64 - 1
+    with pytest.raises(MalformedEnvelopeError) as caught:
+        unseal(sealed, now=NOW, life="remaining")
+    assert caught.value.reason == PROPERTY_MALFORMED
+
+
+def test_a_refusal_is_a_value_that_survives_pickling() -> None:
+    error = MalformedEnvelopeError(TTL_EXPIRED, "too late")
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.reason, again.description, str(again)) == ("TTLExpiredException", "too late", str(error))
+
+
+def test_reasons_never_change() -> None:
+    reasons = (DESTINATION_MISSING, DESTINATION_ILLEGAL, PROPERTY_MALFORMED, TTL_EXPIRED)
+    assert reasons == ("DestinationMissing", "DestinationIllegal", "PropertyMalformed", "TTLExpiredException")
+
+
+@pytest.mark.parametrize("value", [MOMENT, MOMENT.replace(tzinfo=None), 1_704_110_400_000])
+def test_the_schedule_may_arrive_as_a_timestamp_or_as_its_milliseconds(value: Any) -> None:
+    sealed = received(plain(application_properties={"x-ms-path": "orders"}))
+    sealed.application_properties["x-ms-scheduledenqueuetimeutc"] = value
+    assert unseal(sealed, now=NOW, life="remaining").message.scheduled_enqueue_time_utc == MOMENT
+
+
+@pytest.mark.parametrize(
+    ("text", "life"),
+    [
+        ("PT0S", timedelta(0)),
+        ("P1D", timedelta(days=1)),
+        ("P2W", timedelta(weeks=2)),
+        ("P1.5W", timedelta(weeks=1.5)),
+        ("P1DT2H3M4.5S", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+        ("PT4,25S", timedelta(seconds=4.25)),
+        ("PT0.5H", timedelta(minutes=30)),
+        ("PT1H30S", timedelta(hours=1, seconds=30)),
+        ("PT90M", timedelta(minutes=90)),
+        ("P0.25D", timedelta(hours=6)),
+        ("PT0.0000019S", timedelta(microseconds=1)),
+        ("P0010D", timedelta(days=10)),
+        ("P10675199DT2H48M5.477579S", UNLIMITED_LIFE - timedelta(microseconds=1)),
+    ],
+)
+def test_every_duration_of_fixed_length_is_read(text: str, life: timedelta) -> None:
+    home = unsealed({"x-ms-path": "orders", "x-ms-timetolive": text}, life="restart")
+    assert home.message.time_to_live == life
+
+
+@pytest.mark.parametrize(
+    "text", ["P10675199DT2H48M5.4775807S", "P10675199DT2H48M5.47758S", "P99999999999999999999D", "PT" + "9" * 20 + "S"]
+)
+def test_a_life_from_the_services_maximum_on_is_unlimited(text: str) -> None:
+    assert unsealed({"x-ms-path": "orders", "x-ms-timetolive": text}).message.time_to_live is None
+
+
+@pytest.mark.parametrize("life", [timedelta.max, UNLIMITED_LIFE])
+def test_an_unlimited_life_is_not_written(life: timedelta) -> None:
+    sealed = seal(plain(time_to_live=life), "orders")
+    assert sealed.application_properties == {"x-ms-path": "orders"}
+    assert sealed.time_to_live is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "P",
+            "PT",
+            "P1DT",
+            "1D",
+            "P1",
+            "P1H",
+            "PT1D",
+            "-PT1S",
+            "PT-1S",
+            "+PT1S",
+            "pt1s",
+            "PT1S ",
+            " PT1S",
+            "PT1S\n",
+        ),
+        *("P1Y", "P1M", "P1Y2M3D", "P1W2D", "P1WT1H", "PT1S1M", "PT.5S", "PT1.S", "PT1.5.5S", "PT1.5H30M", "P1.5DT1S"),
+        *("PT١S", "00:00:10", "P0001-01-01T00:00:00", "PT" + "9" * 21 + "S", "PT" + "9" * 100_000 + "S"),
+    ],
+)
+def test_any_other_duration_is_refused(text: str) -> None:
+    assert refusal({"x-ms-path": "orders", "x-ms-timetolive": text}, life="restart") == PROPERTY_MALFORMED
+
+
+def test_a_refusal_shows_only_the_beginning_of_an_endless_duration() -> None:
+    with pytest.raises(MalformedEnvelopeError) as caught:
+        unsealed({"x-ms-path": "orders", "x-ms-timetolive": "x" * 30_000})
+    assert len(str(caught.value)) < 200
+
+
+@given(st.timedeltas(min_value=timedelta(0), max_value=UNLIMITED_LIFE - timedelta(microseconds=1)))
+def test_a_life_is_written_and_read_to_the_microsecond(life: timedelta) -> None:
+    sealed = seal(plain(time_to_live=life), "orders")
+    assert unseal(received(sealed), now=NOW, life="restart").message.time_to_live == life
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "left_s"),
+    [(0, 600), (-5, 600), (0.001, 599), (1, 599), (1.5, 598), (598.999999, 1), (599, 1)],
+)
+def test_the_time_in_the_backlog_counts_in_whole_seconds(passed_s: float, left_s: int) -> None:
+    assert remaining(LIFE, passed_s) == timedelta(seconds=left_s)
+
+
+@pytest.mark.parametrize("passed_s", [599.000001, 599.5, 600, 601, 1e9])
+def test_with_less_than_a_second_left_a_message_has_expired(passed_s: float) -> None:
+    with pytest.raises(MalformedEnvelopeError) as caught:
+        remaining(LIFE, passed_s)
+    assert caught.value.reason == TTL_EXPIRED
+
+
+def test_a_life_shorter_than_a_second_has_expired_in_any_backlog() -> None:
+    with pytest.raises(MalformedEnvelopeError) as caught:
+        remaining(timedelta(seconds=0.999), 0)
+    assert caught.value.reason == TTL_EXPIRED
+
+
+def test_a_life_begins_at_the_schedule_if_that_is_later() -> None:
+    late = BACKLOG_AT + timedelta(minutes=5)
+    assert remaining(LIFE, 60, schedule=late) == LIFE
+    assert remaining(LIFE, 300, schedule=late) == LIFE
+    assert remaining(LIFE, 360, schedule=late) == timedelta(minutes=9)
+    assert remaining(LIFE, 60, schedule=BACKLOG_AT - timedelta(minutes=5)) == timedelta(minutes=9)
+
+
+def test_a_life_that_restarts_never_ends_in_the_backlog() -> None:
+    sealed = seal(plain(time_to_live=LIFE), "orders")
+    assert unseal(received(sealed), now=NOW + 1e6, life="restart").message.time_to_live == LIFE
+
+
+def test_a_message_without_a_life_never_expires_in_the_backlog() -> None:
+    assert unseal(received(seal(plain(), "orders")), now=NOW + 1e9, life="remaining").message.time_to_live is None
+
+
+@given(st.integers(0, 10**12), st.integers(-(10**12), 10**12), st.none() | st.integers(-(10**12), 10**12))
+def test_the_remaining_life_is_what_was_not_used_up(life_us: int, passed_us: int, schedule_us: int | None) -> None:
+    schedule = None if schedule_us is None else BACKLOG_AT + timedelta(microseconds=schedule_us)
+    used_us = max(0, passed_us - max(0, schedule_us or 0))
+    left_s = (life_us - used_us) // 1_000_000
+    if left_s < 1:
+        with pytest.raises(MalformedEnvelopeError):
+            remaining(timedelta(microseconds=life_us), passed_us / 1e6, schedule=schedule)
+    else:
+        left = remaining(timedelta(microseconds=life_us), passed_us / 1e6, schedule=schedule)
+        assert left == timedelta(seconds=left_s)
