@@ -143,10 +143,15 @@ class EntityFailover:
         return self.state is FailoverState.FAILED_OVER
 
     def outage(self, now: float, *, keys: PingKeys) -> Transition | None:
-        """An outage error survived the retries of a send with these keys."""
+        """An outage error survived the retries of a send with these keys.
+
+        The last keys that failed are kept for the pings, also when a send without keys fails after them: a ping
+        without keys would prove nothing about their fragment.
+        """
         if self.is_failed_over:
             return None
-        self.ping_keys = keys
+        if keys != PingKeys() or self.state is FailoverState.HEALTHY:
+            self.ping_keys = keys
         changed = self._apply(FailoverEvent.OUTAGE, now)
         if self._deadline_at is None:
             self._deadline_at = now + self._failover_interval_s
@@ -207,7 +212,7 @@ class EntityFailover:
         if after is not FailoverState.SUSPECT:
             self._deadline_at = None
         if event is FailoverEvent.MARKED_UNHEALTHY and self.is_forced:
-            self.is_forced, self._ping_at = False, now
+            self.is_forced, self._ping_at, self._pings_accepted = False, now, 0
         if after is before:
             return None
         self.state, self.since_at = after, now
