@@ -32,14 +32,17 @@ HOUSE: Final = {
         transport transport.base
         broker.sql.syntax broker.sql.like broker.sql.values broker.sql.properties broker.sql.grammar broker.sql.builder
         broker.sql.parser broker.sql.evaluation broker.sql broker.filters
-        broker broker.profile broker.faults broker.policy broker.deadlines broker.deduplication broker.entry
-        broker.session broker.fragment broker.placement broker.entity broker.rule broker.topic broker.forwarding
-        broker.transactions broker.admission broker.namespace
+        broker broker.profile broker.faults broker.policy broker.descriptions broker.deadlines broker.deduplication
+        broker.entry broker.session broker.fragment broker.placement broker.entity broker.rule broker.topic
+        broker.forwarding broker.transactions broker.admission broker.directory broker.namespace
     """,
     3: "clock tasks broker.host",
     4: "transport.memory transport.azure_message transport.azure server",
     5: "retry provisioning pair core",
-    6: "batch transaction outbox diversion session_order sender lock_renewer receiver pinger backlog_source destination syphon",
+    6: """
+        batch transaction outbox diversion session_order sender lock_renewer receiver pinger
+        backlog_source destination syphon
+    """,
     7: "client administration sbclient testing",
     8: "cli sbclient_spark",
 }
