@@ -26,22 +26,24 @@ HOUSE: Final = {
         rules rules.entity_path rules.connection_string rules.partition_key rules.transaction_key rules.size rules.ping
         rules.backlog rules.envelope rules.failover
         amqp.errors amqp.types amqp.decimals amqp.encode amqp.decode amqp.fields amqp.states amqp.performatives
-        amqp.transfers amqp.frames amqp.sasl amqp.message amqp.link amqp.session amqp.connection amqp
+        amqp.transfers amqp.frames amqp.sasl amqp.sections amqp.message amqp.link amqp.session amqp.connection amqp
     """,
     2: """
         transport transport.base
         broker.sql.syntax broker.sql.like broker.sql.values broker.sql.properties broker.sql.grammar broker.sql.builder
-        broker.sql.parser broker.sql.evaluation broker.sql broker.filters
+        broker.sql.parser broker.sql.binding broker.sql.expressions broker.sql.predicates broker.sql.statements
+        broker.sql broker.filters
         broker broker.profile broker.faults broker.policy broker.descriptions broker.deadlines broker.deduplication
         broker.entry broker.session broker.fragment broker.placement broker.entity broker.rule broker.topic
-        broker.forwarding broker.transactions broker.admission broker.directory broker.namespace
+        broker.forwarding broker.transactions broker.admission broker.directory broker.management
+        broker.namespace
     """,
     3: "clock tasks broker.host",
     4: "transport.memory transport.azure_message transport.azure server",
     5: "retry provisioning pair core",
     6: """
         batch transaction outbox diversion session_order sender lock_renewer receiver pinger
-        backlog_source destination syphon
+        backlog_source session_source destination syphon
     """,
     7: "client administration sbclient testing",
     8: "cli sbclient_spark",
