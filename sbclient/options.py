@@ -109,9 +109,9 @@ class RetryOptions:
 
     def __post_init__(self) -> None:
         for name in ("retry_total", "retry_backoff_factor", "retry_backoff_max"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # so that NaN is refused too
                 raise InvalidOperationError(f"{name} is {getattr(self, name)}: it must be 0 or more")
-        if self.timeout <= 0:
+        if not self.timeout > 0:
             raise InvalidOperationError(f"timeout is {self.timeout} s: it must be more than 0")
 
 

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from inspect import signature
+
+import pytest
+from azure.servicebus import management as sdk
+
+from sbclient.entities import (
+    DEFAULT_RULE_NAME,
+    NEVER,
+    UNLIMITED,
+    AccessRights,
+    AuthorizationRule,
+    CorrelationRuleFilter,
+    EntityAddress,
+    EntityAvailabilityStatus,
+    EntityKind,
+    EntityStatus,
+    MessagingSku,
+    QueueProperties,
+    RuleProperties,
+    RuntimeProperties,
+    SqlRuleAction,
+    SqlRuleFilter,
+    SubscriptionProperties,
+    TopicProperties,
+    TrueRuleFilter,
+)
+
+
+def names_of(kind: type) -> set[str]:
+    return set(signature(kind).parameters)
+
+
+@pytest.mark.parametrize(
+    "kind", [QueueProperties, TopicProperties, SubscriptionProperties, RuleProperties, CorrelationRuleFilter]
+)
+def test_descriptions_have_exactly_the_sdks_names(kind: type) -> None:
+    assert names_of(kind) == names_of(getattr(sdk, kind.__name__))
+
+
+@pytest.mark.parametrize("kind", [EntityStatus, EntityAvailabilityStatus, AccessRights, MessagingSku])
+def test_words_are_the_sdks_and_compare_to_their_text(kind: type[Enum]) -> None:
+    theirs = {member.name: member.value for member in getattr(sdk, kind.__name__)}
+    assert {member.name: member.value for member in kind} == theirs
+    assert all(member == member.value for member in kind)
+
+
+@pytest.mark.parametrize("kind", ["Queue", "Topic", "Subscription"])
+def test_counts_have_the_sdks_names(kind: str) -> None:
+    sdk_names = {name for name in dir(getattr(sdk, f"{kind}RuntimeProperties")) if not name.startswith("_")}
+    filter_counts = {"correlation_filter_count", "sql_filter_count"}
+    assert sdk_names - filter_counts <= names_of(RuntimeProperties)
+
+
+def test_counts_begin_at_nothing() -> None:
+    runtime = RuntimeProperties(name="orders")
+    assert all(
+        getattr(runtime, name) == 0 for name in names_of(RuntimeProperties) if name.endswith(("_count", "bytes"))
+    )
+    assert runtime.accessed_at_utc == NEVER == datetime(1, 1, 1, tzinfo=UTC)
+
+
+def test_a_description_leaves_everything_but_the_name_to_the_service() -> None:
+    for kind in (QueueProperties, TopicProperties, SubscriptionProperties):
+        described = kind("orders")
+        assert described.name == "orders"
+        assert all(getattr(described, field.name) is None for field in fields(kind)[1:])
+
+
+def test_a_rule_lets_everything_through_unless_told_otherwise() -> None:
+    assert RuleProperties("$Default").filter == TrueRuleFilter()
+    assert RuleProperties("a").filter is not RuleProperties("b").filter
+    assert RuleProperties("a").action is None
+    assert DEFAULT_RULE_NAME == "$Default"
+
+
+def test_descriptions_are_compared_by_what_they_say() -> None:
+    assert QueueProperties("a", requires_session=True) == QueueProperties("a", requires_session=True)
+    assert QueueProperties("a", requires_session=True) != QueueProperties("a", requires_session=False)
+    assert SqlRuleFilter("a = @b", {"@b": 1}) != SqlRuleFilter("a = @b", {"@b": 2})
+    assert SqlRuleAction("SET a = 1") == SqlRuleAction("SET a = 1", None)
+
+
+def test_keys_are_never_shown() -> None:
+    rule = AuthorizationRule(
+        key_name="root", rights=[AccessRights.SEND], primary_key="SECRET-1", secondary_key="SECRET-2"
+    )
+    for shown in (repr(rule), str(rule), repr(QueueProperties("orders", authorization_rules=[rule]))):
+        assert "root" in shown
+        assert "SECRET" not in shown
+
+
+def test_an_address_says_what_it_names() -> None:
+    assert str(EntityAddress(EntityKind.QUEUE, ("orders/eu",))) == "queue orders/eu"
+    assert str(EntityAddress(EntityKind.RULE, ("prices", "eu", "$Default"))) == "rule prices/eu/$Default"
+    assert [kind.value for kind in EntityKind] == [("queue", 1), ("topic", 1), ("subscription", 2), ("rule", 3)]
+
+
+def test_unlimited_is_longer_than_anything_the_service_counts() -> None:
+    assert timedelta(days=10675199, hours=2, minutes=48, seconds=5.477581) < UNLIMITED

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from sbclient import errors
+from sbclient.errors import (
+    BacklogUnavailableError,
+    InvalidOperationError,
+    MessageAlreadySettled,
+    MessageSizeExceededError,
+    OperationTimeoutError,
+    ServiceBusError,
+    TransactionNotSupportedError,
+)
+
+CLASSES = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == errors.__name__
+}
+TREE: dict[str, type[ServiceBusError]] = {
+    name: kind for name, kind in CLASSES.items() if issubclass(kind, ServiceBusError)
+}
+OUTAGES = {
+    "OperationTimeoutError",
+    "ServiceBusConnectionError",
+    "ServiceBusCommunicationError",
+    "ServiceBusInternalError",
+    "MessagingEntityDisabledError",
+    "ServiceBusQuotaExceededError",
+}
+TRANSIENT = {
+    "OperationTimeoutError",
+    "ServiceBusConnectionError",
+    "ServiceBusCommunicationError",
+    "ServiceBusInternalError",
+    "ServiceBusServerBusyError",
+}
+
+
+def test_f1_exactly_these_errors_are_outages() -> None:
+    assert {name for name, kind in TREE.items() if kind.is_outage} == OUTAGES
+
+
+def test_f3_exactly_these_errors_are_tried_again() -> None:
+    assert {name for name, kind in TREE.items() if kind.is_transient} == TRANSIENT
+
+
+def test_f2_a_busy_server_is_no_outage() -> None:
+    busy = errors.ServiceBusServerBusyError
+    assert busy.is_transient
+    assert not busy.is_outage
+
+
+def test_each_error_stands_for_a_condition_of_its_own() -> None:
+    own = [vars(kind).get("condition") for kind in TREE.values()]
+    conditions = [condition for condition in own if condition is not None]
+    assert len(conditions) == len(set(conditions))
+    assert all(re.fullmatch(r"(amqp|com\.microsoft):[a-z:-]+", condition) for condition in conditions)
+
+
+def test_a_caller_who_asks_for_the_forbidden_is_told_amqp_not_allowed() -> None:
+    assert InvalidOperationError.condition == TransactionNotSupportedError.condition == "amqp:not-allowed"
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    drawn = re.findall(r"^ {4}[│ ]*(?:[├└]── )?(\w+)", inspect.getdoc(errors) or "", flags=re.MULTILINE)
+    assert sorted(drawn) == sorted(CLASSES)
+    notes = dict(re.findall(r"(\w+)(?: \(ours\))? +(outage|transient)(?:\b)", inspect.getdoc(errors) or ""))
+    assert {name for name, note in notes.items() if note == "outage"} - {"MessagingEntityNotFoundError"} == OUTAGES
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_error_keeps_its_text_and_survives_pickling(name: str) -> None:
+    error = CLASSES[name]("orders: no")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is CLASSES[name]
+    assert str(again) == str(error) == "orders: no"
+    assert getattr(again, "message", None) == getattr(error, "message", None)
+
+
+def test_the_text_is_an_attribute_as_in_the_sdk() -> None:
+    assert all(kind("orders: no").message == "orders: no" for kind in TREE.values())
+
+
+def test_mistakes_of_the_caller_are_value_errors_too() -> None:
+    values = {name for name, kind in CLASSES.items() if issubclass(kind, ValueError)}
+    assert values == {
+        InvalidOperationError.__name__,
+        TransactionNotSupportedError.__name__,
+        MessageSizeExceededError.__name__,
+        MessageAlreadySettled.__name__,
+    }
+    assert not issubclass(MessageAlreadySettled, ServiceBusError)
+
+
+def test_f18_every_cause_is_named_by_its_queue() -> None:
+    causes = {"p/x-servicebus-transfer/0": OperationTimeoutError("late"), "p/x-servicebus-transfer/1": OSError("cut")}
+    error = BacklogUnavailableError("'orders' was not accepted", causes)
+    assert error.causes == causes
+    for part in ("'orders' was not accepted", "transfer/0: OperationTimeoutError: late", "transfer/1: OSError: cut"):
+        assert part in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert sorted(again.causes) == sorted(causes)
+
+
+def test_causes_are_a_copy_and_may_be_absent() -> None:
+    causes: dict[str, Exception] = {"q": OSError("cut")}
+    error = BacklogUnavailableError("no", causes)
+    causes.clear()
+    assert list(error.causes) == ["q"]
+    assert BacklogUnavailableError("no").causes == {}

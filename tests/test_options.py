@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sbclient.errors import InvalidOperationError
+from sbclient.options import BACKLOG_HEADROOM_BYTES, PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions
+
+
+def seconds(value: float) -> timedelta:
+    return timedelta(seconds=value)
+
+
+def test_n004_defaults_are_the_documented_ones() -> None:
+    options = PairedNamespaceOptions()
+    assert options.failover_interval == timedelta(minutes=1)
+    assert options.ping_primary_interval == timedelta(minutes=1)
+    assert options.backlog_queue_count == 10
+    assert options.enable_syphon is False
+    assert options.syphon_long_poll == timedelta(minutes=15)
+    assert (options.ordering, options.pings_to_recover, options.probe) == ("none", 1, "message")
+    assert (options.provision, options.backlog_time_to_live) == ("create", "remaining")
+    assert timedelta(seconds=5) == PARTNER_CLOSE_GRACE
+    assert BACKLOG_HEADROOM_BYTES == 1024
+
+
+def test_f3_defaults_of_the_retry_policy() -> None:
+    retry = RetryOptions()
+    assert (retry.retry_total, retry.retry_backoff_factor, retry.retry_backoff_max, retry.timeout) == (3, 0.8, 30, 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("failover_interval", timedelta(0), timedelta(minutes=60)),
+        ("ping_primary_interval", seconds(1), timedelta(minutes=30)),
+        ("missing_entity_grace", timedelta(0), timedelta(days=3650)),
+        ("syphon_long_poll", seconds(1), timedelta(hours=24)),
+    ],
+)
+def test_n004_spans_keep_their_ranges(name: str, least: timedelta, most: timedelta) -> None:
+    for value in (least, most):
+        assert getattr(options_with(name, value), name) == value
+    for wrong in (least - timedelta(microseconds=1), most + timedelta(microseconds=1), timedelta.max, 60, None, "1"):
+        with pytest.raises(InvalidOperationError) as caught:
+            options_with(name, wrong)
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["backlog_queue_count", "pings_to_recover"])
+def test_n004_counts_are_whole_numbers_from_one(name: str) -> None:
+    assert getattr(options_with(name, 1), name) == 1
+    for wrong in (0, -1, 1.0, True, "1", None):
+        with pytest.raises(InvalidOperationError):
+            options_with(name, wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("probe", ("message", "link")),
+        ("backlog_time_to_live", ("remaining", "restart")),
+        ("ordering", ("none", "session")),
+        ("provision", ("create", "verify", "none")),
+    ],
+)
+def test_choices_are_among_the_named_ones(name: str, allowed: tuple[str, ...]) -> None:
+    for value in allowed:
+        assert getattr(options_with(name, value), name) == value
+    for wrong in ("", allowed[0].upper(), None, 1):
+        with pytest.raises(InvalidOperationError) as caught:
+            options_with(name, wrong)
+        assert all(repr(value) in str(caught.value) for value in allowed)
+
+
+def test_options_cannot_be_changed_after_they_were_checked() -> None:
+    for options in (PairedNamespaceOptions(), RetryOptions()):
+        field = dataclasses.fields(options)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(options, field, None)
+
+
+@pytest.mark.parametrize("name", ["retry_total", "retry_backoff_factor", "retry_backoff_max", "timeout"])
+def test_f3_no_number_of_the_retry_policy_is_negative_or_not_a_number(name: str) -> None:
+    for wrong in (-1, float("nan")):
+        settings: dict[str, Any] = {name: wrong}
+        with pytest.raises(InvalidOperationError) as caught:
+            RetryOptions(**settings)
+        assert name in str(caught.value)
+
+
+def test_f3_a_timeout_of_nothing_is_refused_but_no_retries_are_fine() -> None:
+    assert RetryOptions(retry_total=0, retry_backoff_factor=0, retry_backoff_max=0).retry_total == 0
+    with pytest.raises(InvalidOperationError):
+        RetryOptions(timeout=0)
+
+
+def options_with(name: str, value: Any) -> PairedNamespaceOptions:
+    return PairedNamespaceOptions(**{name: value})
