@@ -1,0 +1,117 @@
+"""The grammar of filters and actions, and its terminals in the words of an error text.
+
+It is the documented one: a filter is a predicate, an action a list of SET and REMOVE, and a predicate is never a value.
+Beyond the documents, an integer may be written in hexadecimal (`0x1F`), and `,` is taken between statements as well as
+`;`. There are no comments.
+
+Source: MicrosoftDocs/azure-docs, `service-bus-messaging-sql-filter.md` and `service-bus-messaging-sql-rule-action.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sbclient.broker.sql.syntax import KEYWORDS, REGULAR_NAME
+
+GRAMMAR: Final = rf"""
+filter: disjunction
+action: statement (","? statement)*
+
+?statement: SET property "=" sum ";"?  -> assignment
+          | REMOVE property ";"?       -> removal
+
+?disjunction: conjunction (OR conjunction)*
+?conjunction: negation (AND negation)*
+?negation: NOT negation                -> negated
+         | predicate
+?predicate: sum comparison sum         -> compared
+          | property IS NULL           -> is_null
+          | property IS NOT NULL       -> is_not_null
+          | sum IN choices             -> is_in
+          | sum NOT IN choices         -> is_not_in
+          | sum LIKE sum [ESCAPE sum]      -> is_like
+          | sum NOT LIKE sum [ESCAPE sum]  -> is_not_like
+          | EXISTS "(" property ")"    -> exists
+          | "(" disjunction ")"
+!comparison: "=" | "<>" | "!=" | "<" | "<=" | ">" | ">="
+choices: "(" sum ("," sum)* ")"
+
+?sum: product
+    | sum (PLUS | MINUS) product       -> calculated
+?product: sign
+        | product (STAR | SLASH | PERCENT) sign  -> calculated
+?sign: (PLUS | MINUS) sign             -> signed
+     | value
+?value: INTEGER                        -> integer
+      | HEXADECIMAL                    -> hexadecimal
+      | DECIMAL                        -> decimal
+      | TEXT                           -> text
+      | (TRUE | FALSE | NULL)          -> word
+      | PARAMETER                      -> parameter
+      | property
+      | NAME "(" [sum ("," sum)*] ")"  -> function
+      | "(" sum ")"
+property: name ["." name]
+!name: NAME | BRACKETED | QUOTED
+
+AND: /AND\b/i
+OR: /OR\b/i
+NOT: /NOT\b/i
+IS: /IS\b/i
+NULL: /NULL\b/i
+IN: /IN\b/i
+LIKE: /LIKE\b/i
+ESCAPE: /ESCAPE\b/i
+EXISTS: /EXISTS\b/i
+TRUE: /TRUE\b/i
+FALSE: /FALSE\b/i
+SET: /SET\b/i
+REMOVE: /REMOVE\b/i
+
+NAME: /(?!(?:{"|".join(KEYWORDS)})\b){REGULAR_NAME}/i
+BRACKETED: /\[(?:[^\]]|\]\])++\]/
+QUOTED: /"(?:[^"]|"")++"/
+PARAMETER: /@\w+/
+TEXT: /'(?:[^']|'')*+'/
+HEXADECIMAL.3: /0x[0-9a-f]+/i
+DECIMAL.2: /(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+/i
+INTEGER: /[0-9]+/
+PLUS: "+"
+MINUS: "-"
+STAR: "*"
+SLASH: "/"
+PERCENT: "%"
+
+%ignore /\s+/
+"""
+
+EXPECTED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("SET or REMOVE", ("SET", "REMOVE")),
+    ("NOT", ("NOT",)),
+    ("a value", ("INTEGER", "TEXT")),
+    ("the name of a property", ("NAME", "BRACKETED")),
+    ("EXISTS", ("EXISTS",)),
+    ("a comparison (= <> < <= > >=)", ("LESSTHAN",)),
+    ("'='", ("EQUAL",)),
+    ("IN", ("IN",)),
+    ("LIKE", ("LIKE",)),
+    ("IS NULL", ("IS",)),
+    ("NULL", ("NULL",)),
+    ("an arithmetic operator", ("STAR",)),
+    ("ESCAPE", ("ESCAPE",)),
+    ("AND", ("AND",)),
+    ("OR", ("OR",)),
+    ("'('", ("LPAR",)),
+    ("')'", ("RPAR",)),
+    ("','", ("COMMA",)),
+    ("';'", ("SEMICOLON",)),
+    ("the end", ("$END",)),
+)
+"""What is written for which of the grammar's terminals, in the order of an error text."""
+
+IMPLIED: Final = {
+    "a value": ("the name of a property", "'('", "NULL"),
+    "a comparison (= <> < <= > >=)": ("'='", "'('"),
+    "IN": ("NOT",),
+}
+"""Words that would only repeat what another has said."""

@@ -1,0 +1,105 @@
+"""From the text of a filter or action to its tree, or to an error that says where it goes wrong and what is missing."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from lark import Lark, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from sbclient.broker.sql.builder import Refusal, TreeBuilder, is_beyond
+from sbclient.broker.sql.grammar import EXPECTED, GRAMMAR, IMPLIED
+from sbclient.broker.sql.syntax import Node, Position, Statements, refused
+from sbclient.errors import InvalidOperationError
+
+MAX_EXPRESSION_LENGTH: Final = 1024
+"""Characters in a filter or action. Source: Service Bus quotas (B-077)."""
+
+MAX_STATEMENTS: Final = 32
+"""Statements in an action. Source: Service Bus quotas (B-077)."""
+
+MAX_DEPTH: Final = 100
+"""Levels of a tree; our own, so that no rule can exhaust the stack."""
+
+_HINTS: Final = {
+    "'": "the text that begins here is never closed",
+    "[": "the name that begins here is empty or never closed",
+    '"': "the name that begins here is empty or never closed",
+    "_": "a name that begins with _ needs brackets",
+}
+"""What is meant by a character that begins nothing."""
+
+
+def parse_filter(text: str) -> Node:
+    """The tree of a predicate.
+
+    Raises:
+        InvalidOperationError: it is too long or not of the language; the text names line and column, what was found
+            there and what was expected.
+    """
+    return _parse(text, "filter")
+
+
+def parse_action(text: str) -> Statements:
+    """The statements of an action, at least one.
+
+    Raises:
+        InvalidOperationError: as `parse_filter`, or there are more than 32 statements.
+    """
+    statements = _parse(text, "action")
+    assert isinstance(statements, Statements)
+    if len(statements.statements) > MAX_STATEMENTS:
+        raise InvalidOperationError(
+            f"the action has {len(statements.statements)} statements, {MAX_STATEMENTS} are allowed: use several rules"
+        )
+    return statements
+
+
+def _parse(text: str, kind: str) -> Node:
+    if len(text) > MAX_EXPRESSION_LENGTH:
+        raise InvalidOperationError(
+            f"the {kind} has {len(text)} characters, {MAX_EXPRESSION_LENGTH} are allowed: use several rules"
+        )
+    try:
+        tree: Any = _parser().parse(text, start=kind)
+    except UnexpectedInput as error:
+        raise _unexpected(error, text, kind) from None
+    except Refusal as refusal:
+        raise refused(kind, refusal.position, refusal.reason) from None
+    _check(tree, kind)
+    return tree  # type: ignore[no-any-return]  # lark types the tree of its own, not that of the transformer
+
+
+def _check(tree: Node, kind: str) -> None:
+    """Refuse what the grammar cannot see: too many levels, and a 2^63 that no minus sign stands before."""
+    level, depth = [tree], 0
+    while level:
+        for node in level:
+            if is_beyond(node):
+                raise refused(kind, node.position, f"the integer {node} does not fit into 64 bits")
+        level, depth = [part for node in level for part in node.parts()], depth + 1
+    if depth > MAX_DEPTH:
+        raise InvalidOperationError(f"the {kind} is {depth} levels deep, {MAX_DEPTH} are allowed: use several rules")
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Lark:
+    """Built when the first rule is read, and kept: it takes some ten milliseconds."""
+    return Lark(GRAMMAR, start=["filter", "action"], parser="lalr", lexer="contextual", transformer=TreeBuilder())
+
+
+def _unexpected(error: UnexpectedInput, text: str, kind: str) -> InvalidOperationError:
+    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        lines = text.split("\n")
+        position, found = Position(len(lines), len(lines[-1]) + 1), "the end"
+    else:
+        position = Position(error.line, error.column)
+        found = repr(str(error.token)[:40] if isinstance(error, UnexpectedToken) else text[error.pos_in_stream or 0])
+        if isinstance(error, UnexpectedCharacters) and error.char in _HINTS:
+            return refused(kind, position, _HINTS[error.char])
+    accepted = error.interactive_parser.accepts()  # type: ignore[no-untyped-call]
+    words = [word for word, terminals in EXPECTED if not accepted.isdisjoint(terminals)]
+    implied = {repeated for word in words for repeated in IMPLIED.get(word, ())}
+    expected = [word for word in words if word not in implied]
+    listed = " or ".join(filter(None, (", ".join(expected[:-1]), expected[-1])))
+    return refused(kind, position, f"found {found}, expected {listed}")

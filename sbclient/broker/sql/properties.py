@@ -1,0 +1,128 @@
+"""The properties a rule can name: those of the system by a fixed table, the sender's own by their keys.
+
+Names are case-insensitive (B-073). A system property that is not in the table is an error when the rule is made; a user
+property that the message does not have is null. `Subject`, `ScheduledEnqueueTime` and `TransactionPartitionKey` are the
+newer clients' names of `Label`, `ScheduledEnqueueTimeUtc` and `ViaPartitionKey`.
+
+Source: MicrosoftDocs/azure-docs, `service-bus-messages-payloads.md`, which also says which ones are read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from operator import attrgetter
+from random import Random
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from sbclient.message import PropertyValue, ServiceBusMessage, ServiceBusMessageState
+
+
+class SystemProperties(NamedTuple):
+    """What the broker knows of a message beside its content; None where there is no such value (yet).
+
+    Attributes:
+        enqueued_time_utc, expires_at_utc, locked_until_utc: moments with a zone.
+        size_bytes: the stored size.
+    """
+
+    enqueued_time_utc: datetime | None = None
+    sequence_number: int | None = None
+    enqueued_sequence_number: int | None = None
+    delivery_count: int = 0
+    expires_at_utc: datetime | None = None
+    locked_until_utc: datetime | None = None
+    lock_token: UUID | None = None
+    state: ServiceBusMessageState = ServiceBusMessageState.ACTIVE
+    size_bytes: int | None = None
+    dead_letter_source: str | None = None
+    via_partition_key: str | None = None
+    force_persistence: bool = False
+
+
+class Scope(NamedTuple):
+    """All that an expression is evaluated over. `properties` are those of `message`, taken out once."""
+
+    properties: dict[str, PropertyValue]
+    message: ServiceBusMessage
+    system: SystemProperties
+    random: Random | None
+
+
+class SystemProperty(NamedTuple):
+    """Where a system property is found in a scope, and how an action may set it.
+
+    Attributes:
+        read: its value in a scope.
+        attribute: the attribute of the message that SET and REMOVE change; None where it is read-only.
+    """
+
+    name: str
+    read: Callable[[Scope], Any]
+    attribute: str | None
+
+
+def _of_message(name: str, attribute: str) -> SystemProperty:
+    return SystemProperty(name, attrgetter(f"message.{attribute}"), attribute)
+
+
+def _of_broker(name: str, attribute: str) -> SystemProperty:
+    return SystemProperty(name, attrgetter(f"system.{attribute}"), None)
+
+
+SYSTEM_PROPERTIES: Final[Mapping[str, SystemProperty]] = {
+    each.name.lower(): each
+    for each in (
+        _of_message("ContentType", "content_type"),
+        _of_message("CorrelationId", "correlation_id"),
+        _of_message("Label", "subject"),
+        _of_message("Subject", "subject"),
+        _of_message("MessageId", "message_id"),
+        _of_message("PartitionKey", "partition_key"),
+        _of_message("ReplyTo", "reply_to"),
+        _of_message("ReplyToSessionId", "reply_to_session_id"),
+        _of_message("ScheduledEnqueueTimeUtc", "scheduled_enqueue_time_utc"),
+        _of_message("ScheduledEnqueueTime", "scheduled_enqueue_time_utc"),
+        _of_message("SessionId", "session_id"),
+        _of_message("TimeToLive", "time_to_live"),
+        _of_message("To", "to"),
+        _of_broker("DeadLetterSource", "dead_letter_source"),
+        _of_broker("DeliveryCount", "delivery_count"),
+        _of_broker("EnqueuedSequenceNumber", "enqueued_sequence_number"),
+        _of_broker("EnqueuedTimeUtc", "enqueued_time_utc"),
+        _of_broker("ExpiresAtUtc", "expires_at_utc"),
+        _of_broker("ForcePersistence", "force_persistence"),
+        _of_broker("LockedUntilUtc", "locked_until_utc"),
+        _of_broker("LockToken", "lock_token"),
+        _of_broker("SequenceNumber", "sequence_number"),
+        _of_broker("Size", "size_bytes"),
+        SystemProperty("State", lambda scope: int(scope.system.state), None),  # a plain integer, as any other
+        _of_broker("TransactionPartitionKey", "via_partition_key"),
+        _of_broker("ViaPartitionKey", "via_partition_key"),
+    )
+}
+
+
+def key_of(properties: Iterable[str], name: str) -> str | None:
+    """The key that a user property's name means: the one spelt alike, else the first that differs only in case."""
+    if name in properties:
+        return name
+    lowered = name.lower()
+    return next((key for key in properties if key.lower() == lowered), None)
+
+
+def user_property(name: str) -> Callable[[Scope], Any]:
+    """A function that reads the user property of that name; None if it is missing or null."""
+    lowered = name.lower()
+
+    def read(scope: Scope) -> Any:
+        properties = scope.properties
+        if name in properties:
+            return properties[name]
+        for key in properties:
+            if key.lower() == lowered:
+                return properties[key]
+        return None
+
+    return read
