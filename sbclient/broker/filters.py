@@ -54,18 +54,16 @@ def compile_filter(rule_filter: RuleFilter) -> Filter:
     Raises:
         InvalidOperationError: the expression or a value is refused; the text says where and why.
     """
-    match rule_filter:
-        case TrueRuleFilter():
-            return _EVERY
-        case FalseRuleFilter():
-            return _NONE
-        case SqlRuleFilter():
-            from sbclient.broker.sql.parser import parse_filter  # loads the parser library: only who writes SQL waits
+    if isinstance(rule_filter, TrueRuleFilter):
+        return _EVERY
+    if isinstance(rule_filter, FalseRuleFilter):
+        return _NONE
+    if isinstance(rule_filter, CorrelationRuleFilter):
+        return _CorrelationFilter(rule_filter)
+    from sbclient.broker.sql.parser import parse_filter  # loads the parser library: only who writes SQL waits for it
 
-            tree = parse_filter(rule_filter.sql_expression)
-            return _SqlFilter(predicate(tree, Binding("filter", rule_filter.parameters)))
-        case CorrelationRuleFilter():
-            return _CorrelationFilter(rule_filter)
+    tree = parse_filter(rule_filter.sql_expression)
+    return _SqlFilter(predicate(tree, Binding("filter", rule_filter.parameters)))
 
 
 def compile_action(action: SqlRuleAction) -> Action:

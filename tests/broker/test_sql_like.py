@@ -1,0 +1,97 @@
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbclient.broker.sql.like import matcher
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "is_match"),
+    [
+        ("", "", True),
+        ("", "a", False),
+        ("%", "", True),
+        ("%", "any\nthing", True),
+        ("%%", "x", True),
+        ("_", "", False),
+        ("_", "\n", True),
+        ("_", "ab", False),
+        ("abc", "abc", True),
+        ("abc", "ABC", False),
+        ("ab%", "abc", True),
+        ("ab%", "a", False),
+        ("%bc", "abc", True),
+        ("%bc", "abcd", False),
+        ("%bus%", "the bus stops", True),
+        ("%bus%", "bu s", False),
+        ("a%c", "abbc", True),
+        ("a%c", "ac", True),
+        ("a%a", "a", False),
+        ("%a%b%", "ba", False),
+        ("%a%b%", "xaxbx", True),
+        ("a_c%", "abcd", True),
+        ("%_", "", False),
+        ("%_b", "ab", True),
+        ("%ab_%c", "abababxc", True),
+        ("[a].*", "[a].*", True),
+        ("[a].*", "a", False),
+        ("(%", "(x", True),
+    ],
+)
+def test_b073_percent_is_any_run_and_underscore_any_character(pattern: str, text: str, is_match: bool) -> None:
+    assert matcher(pattern)(text) is is_match
+
+
+@pytest.mark.parametrize(
+    ("pattern", "escape", "text", "is_match"),
+    [
+        ("ABC\\%", "\\", "ABC%", True),
+        ("ABC\\%", "\\", "ABCD", False),
+        ("50!%!!", "!", "50%!", True),
+        ("!_x", "!", "_x", True),
+        ("!_x", "!", "ax", False),
+        ("!ab", "!", "ab", True),
+        ("%%%%", "%", "%%", True),
+        ("_%_%", "_", "%%", True),
+    ],
+)
+def test_b073_the_escape_makes_the_next_character_literal(pattern: str, escape: str, text: str, is_match: bool) -> None:
+    assert matcher(pattern, escape)(text) is is_match
+
+
+@pytest.mark.parametrize(("pattern", "escape"), [("a", ""), ("a", "ab"), ("a!", "!"), ("!!!", "!"), ("%%%", "%")])
+def test_an_escape_that_is_not_one_character_or_escapes_nothing_is_refused(pattern: str, escape: str) -> None:
+    with pytest.raises(ValueError):
+        matcher(pattern, escape)
+
+
+def naive(pattern: str, text: str) -> bool:
+    """By the definition: a run takes nothing, or one character more."""
+    if not pattern:
+        return not text
+    if pattern[0] == "%":
+        return naive(pattern[1:], text) or (bool(text) and naive(pattern, text[1:]))
+    return bool(text) and pattern[0] in ("_", text[0]) and naive(pattern[1:], text[1:])
+
+
+@given(st.text("ab%_", max_size=7), st.text("ab_%", max_size=9))
+def test_a_pattern_matches_what_the_definition_says(pattern: str, text: str) -> None:
+    assert matcher(pattern)(text) is naive(pattern, text)
+
+
+@given(st.text("a%_!.[\\", max_size=8), st.text("a%_!.[\\", max_size=8))
+def test_an_escaped_text_matches_itself_alone(wanted: str, other: str) -> None:
+    match = matcher(re.sub("[%_!]", r"!\g<0>", wanted), "!")
+    assert match(wanted)
+    assert match(other) is (wanted == other)
+
+
+@pytest.mark.parametrize("pattern", ["%" + "a%" * 500 + "b", "%" + "a_%" * 300 + "b%", "a%" * 500 + "b_"])
+def test_no_pattern_takes_more_than_a_moment(pattern: str) -> None:
+    match = matcher(pattern)
+    before = time.process_time()
+    assert not match("a" * 32_768)
+    assert time.process_time() - before < 1.0  # a pattern that is tried over and over takes years
