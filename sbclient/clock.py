@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
 class Clock:
@@ -29,6 +30,14 @@ class Clock:
     def timeout(self, span_s: float | None) -> asyncio.Timeout:
         """A context whose body is cancelled, and raises `TimeoutError`, after that many seconds; None never."""
         return asyncio.timeout(span_s)
+
+    async def wait(self, tasks: Iterable[asyncio.Task[Any]], span_s: float) -> set[asyncio.Task[Any]]:
+        """Wait for tasks, at most that many seconds; returns those that have not ended by then."""
+        waited_for = set(tasks)
+        if not waited_for:
+            return set()
+        _, late = await asyncio.wait(waited_for, timeout=span_s)
+        return late
 
     def call_later(self, span_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
         """Let the running loop call `action` after that many seconds; the handle cancels it."""

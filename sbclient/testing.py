@@ -59,14 +59,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         horizon_s: the loop time after which `DeadlockError` is raised, so that a periodic task does not keep a
             forgotten program alive for ever; None = no end.
         patience_s: real seconds to wait for threads and sockets when nothing else can go on; then `DeadlockError`.
+        speed: virtual seconds that pass in a real one, for somebody to watch; None = as fast as possible.
     """
 
     # What this class shares with `asyncio.BaseEventLoop`, unchanged from Python 3.7 on.
     _scheduled: list[asyncio.TimerHandle]
     _clock_resolution: float
 
-    def __init__(self, *, horizon_s: float | None = None, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, *, horizon_s: float | None = None, patience_s: float = PATIENCE_S, speed: float | None = None
+    ) -> None:
         self._time_s = 0.0
+        self._speed = speed
         self._horizon_s = math.inf if horizon_s is None else horizon_s
         self._patience_s = patience_s
         self._threads_at_work = 0
@@ -124,6 +128,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return self._wait_for_the_world(poll)
         if moment > self._horizon_s:
             raise DeadlockError(self._story(f"its time would pass the horizon of {self._horizon_s:g} s"))
+        if self._speed is not None and (events := poll.ready((moment - self._time_s) / self._speed)):
+            return events
         self._time_s = moment
         # A timer is due when it is earlier than now plus the resolution: one float further is exactly "not later".
         self._clock_resolution = math.ulp(moment)
@@ -142,14 +148,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return "\n".join(lines + [f"  {task.get_name()} {_place(task)}" for task in waiting])
 
 
-def run_virtual(main: Coroutine[Any, Any, T], *, horizon_s: float | None = None, patience_s: float = PATIENCE_S) -> T:
+def run_virtual(
+    main: Coroutine[Any, Any, T],
+    *,
+    horizon_s: float | None = None,
+    patience_s: float = PATIENCE_S,
+    speed: float | None = None,
+) -> T:
     """Run a coroutine to its end on a new virtual loop, as `asyncio.run` does on a real one.
 
     Within it, `sbclient.clock.VirtualClock()` and `loop.time()` tell the virtual time, which starts at 0.
 
     Args:
         main: what to run; tasks it leaves behind are cancelled.
-        horizon_s, patience_s: as in `VirtualLoop`.
+        horizon_s, patience_s, speed: as in `VirtualLoop`.
 
     Returns: what `main` returns.
 
@@ -159,7 +171,7 @@ def run_virtual(main: Coroutine[Any, Any, T], *, horizon_s: float | None = None,
     """
 
     def virtual_loop() -> VirtualLoop:
-        return VirtualLoop(horizon_s=horizon_s, patience_s=patience_s)
+        return VirtualLoop(horizon_s=horizon_s, patience_s=patience_s, speed=speed)
 
     with asyncio.Runner(loop_factory=virtual_loop) as runner:
         return runner.run(main)

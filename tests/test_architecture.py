@@ -40,10 +40,10 @@ HOUSE: Final = {
     """,
     3: "clock tasks broker.host",
     4: "transport.memory transport.azure_message transport.azure server",
-    5: "retry provisioning pair core",
+    5: "transport.choice retry provisioning pair core",
     6: """
         batch transaction outbox diversion session_order sender lock_renewer receiver pinger
-        backlog_source session_source destination syphon
+        backlog_source destination session_source syphon
     """,
     7: "client administration sbclient testing",
     8: "cli sbclient_spark",

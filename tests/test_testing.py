@@ -286,3 +286,9 @@ def _trace() -> list[tuple[int, float]]:
 
 def test_two_runs_are_the_same_step_by_step() -> None:
     assert _trace() == _trace()
+
+
+def test_a_loop_with_a_speed_lets_real_time_pass_too() -> None:
+    began = time.perf_counter()
+    run_virtual(asyncio.sleep(10), speed=200)
+    assert 0.04 <= time.perf_counter() - began < 5

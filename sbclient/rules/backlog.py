@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from random import Random
 from typing import Final
 from zlib import crc32
@@ -57,6 +58,11 @@ def session_backlog_queue_names(primary_name: str, count: int) -> list[str]:
     return [f"{primary_name}/{SESSION_BACKLOG_SEGMENT}/{index}" for index in range(count)]
 
 
+def native_session_id_of(path: str, session_id: str) -> str:
+    """The session, in its session backlog queue, of an entity's session: the SHA-256 of both, in hexadecimal."""
+    return sha256(f"{path.casefold()}\n{session_id}".encode()).hexdigest()
+
+
 def session_backlog_queue_of(queues: Sequence[str], session_id: str) -> str:
     """The one session backlog queue for a session, by CRC-32, so that every client takes the same."""
     return queues[crc32(session_id.encode()) % len(queues)]
@@ -93,9 +99,9 @@ class Quarantine:
         span_s = QUARANTINE_S if term is None else min(term.span_s * 2, QUARANTINE_MAX_S)
         self._terms[queue] = _Term(now + span_s, span_s)
 
-    def succeeded(self, queue: str) -> None:
-        """Forget everything that was held against a queue."""
-        self._terms.pop(queue, None)
+    def succeeded(self, queue: str) -> bool:
+        """Forget everything that was held against a queue; returns whether there was anything."""
+        return self._terms.pop(queue, None) is not None
 
     def is_in(self, queue: str, now: float) -> bool:
         term = self._terms.get(queue)

@@ -1,0 +1,224 @@
+"""One backlog queue, as the syphon sees it: what is in hand from it, and what was put aside in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from sbclient.clock import Clock
+from sbclient.errors import MessageLockLostError, MessageNotFoundError, ServiceBusError
+from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.rules.envelope import Unsealed
+from sbclient.rules.size import encoded_size
+from sbclient.transport.base import ReceiverLink, Settlement, SettleMode, Transport
+
+log = structlog.get_logger()
+
+WINDOW_MESSAGES: Final = 100
+WINDOW_BYTES: Final = 16 * 1024 * 1024
+"""How much of one backlog queue is in hand at once: memory stays bounded, and half a lock time moves it easily."""
+
+ACCEPTED_KEPT: Final = 10_000
+"""How many copies that the primary took, but whose completion failed, are remembered, so as not to send them again."""
+
+SETTLE_S: Final = 20.0
+LEAST_RENEWAL_PAUSE_S: Final = 0.25
+PEEK_MESSAGES: Final = 100
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A backlog message in hand: locked in its queue, on its way home.
+
+    Attributes:
+        size: encoded bytes.
+        lock_s: seconds that the lock lasts.
+        is_lost: the lock has ended, so that somebody else may have the message; it must not be sent any more.
+    """
+
+    message: ServiceBusReceivedMessage
+    source: BacklogSource
+    unsealed: Unsealed
+    size: int
+    lock_s: float
+    is_lost: bool = False
+
+
+class ParkedMessages(Protocol):
+    """Where a source puts what a scan finds put aside."""
+
+    def found_parked(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> bool:
+        """Take note of a deferred message; False = there is no room, it must be found again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a look through a queue found: messages that wait or are in somebody's hands, and those that had no room."""
+
+    active: int
+    overlooked: int
+
+
+class BacklogSource:
+    """One plain backlog queue.
+
+    Attributes:
+        queue: its name.
+        held: what is in hand, by sequence number.
+        changed: set whenever something in hand is settled or lost.
+    """
+
+    def __init__(self, secondary: Transport, queue: str, clock: Clock) -> None:
+        self._secondary = secondary
+        self._clock = clock
+        self._link: ReceiverLink = secondary.open_receiver(queue)
+        self._accepted: OrderedDict[int, None] = OrderedDict()
+        self._held_bytes = 0
+        self._message_bytes = 1024.0
+        self._has_hold = asyncio.Event()
+        self.queue = queue
+        self.held: dict[int, Held] = {}
+        self.changed = asyncio.Event()
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be taken in hand, by number and by their usual size."""
+        by_bytes = (WINDOW_BYTES - self._held_bytes) / max(self._message_bytes, 1.0)
+        return max(0, min(WINDOW_MESSAGES - len(self.held), int(by_bytes) if self.held else max(1, int(by_bytes))))
+
+    async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
+        """Take messages; the caller holds, settles or abandons each."""
+        return await self._link.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
+
+    async def reopen(self) -> None:
+        """Begin anew with a fresh link, after an error."""
+        await self._link.close()
+        self._link = self._secondary.open_receiver(self.queue)
+
+    def hold(self, message: ServiceBusReceivedMessage, unsealed: Unsealed) -> Held:
+        """Keep a message in hand: its lock is renewed until it is settled."""
+        held = Held(message, self, unsealed, encoded_size(message), lock_s=self._left_s(message))
+        self.held[message.sequence_number] = held
+        self._held_bytes += held.size
+        self._message_bytes += (held.size - self._message_bytes) / 8
+        self._has_hold.set()
+        return held
+
+    def _let_go(self, held: Held) -> None:
+        if self.held.pop(held.message.sequence_number, None) is not None:
+            self._held_bytes -= held.size
+            self.changed.set()
+        if not self.held:
+            self._has_hold.clear()
+
+    # -- how a message ends --------------------------------------------------------------------------------------
+
+    def was_accepted(self, message: ServiceBusReceivedMessage) -> bool:
+        """Whether the primary has this very copy already, and only its completion failed."""
+        return message.sequence_number in self._accepted
+
+    async def complete(self, held: Held) -> None:
+        """The primary has the message: remove it. If that fails, remember not to send it again."""
+        if not await self.settle(held.message, Settlement(SettleMode.COMPLETE)):
+            self._accepted[held.message.sequence_number] = None
+            if len(self._accepted) > ACCEPTED_KEPT:
+                self._accepted.popitem(last=False)
+        else:
+            self._accepted.pop(held.message.sequence_number, None)
+        self._let_go(held)
+
+    async def dead_letter(self, held: Held, reason: str, description: str) -> bool:
+        """Move it to the backlog queue's dead letters."""
+        self._let_go(held)
+        return await self.settle(held.message, Settlement(SettleMode.DEAD_LETTER, reason, description[:4096]))
+
+    async def park(self, held: Held) -> bool:
+        """Defer it in its queue: out of the others' way, to be fetched by its number."""
+        self._let_go(held)
+        return await self.settle(held.message, Settlement(SettleMode.DEFER))
+
+    async def abandon(self, held: Held) -> None:
+        """Give it back as it was."""
+        self._let_go(held)
+        await self.settle(held.message, Settlement(SettleMode.ABANDON))
+
+    async def settle(self, message: ServiceBusReceivedMessage, settlement: Settlement) -> bool:
+        """Settle a message; False if that failed, and then it will come again by itself."""
+        try:
+            await self._link.settle(message, settlement, timeout_s=SETTLE_S)
+        except ServiceBusError as error:
+            log.warning(
+                "syphon.not_settled",
+                queue=self.queue,
+                sequence_number=message.sequence_number,
+                mode=str(settlement.mode),
+                error=type(error).__name__,
+            )
+            return False
+        return True
+
+    async def fetch(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
+        """Take parked messages by number; those that are gone, or in other hands, are left out."""
+        try:
+            return await self._link.receive_deferred(numbers, timeout_s=SETTLE_S)
+        except MessageNotFoundError:
+            if len(numbers) == 1:
+                return []
+        found: list[ServiceBusReceivedMessage] = []
+        for number in numbers:
+            found += await self.fetch([number])
+        return found
+
+    async def scan(self, parked: ParkedMessages) -> Scan:
+        """Look through the whole queue for parked messages, page by page."""
+        active = overlooked = 0
+        next_number = 1
+        while page := await self._link.peek(
+            max_message_count=PEEK_MESSAGES, sequence_number=next_number, timeout_s=SETTLE_S
+        ):
+            for message in page:
+                if message.sequence_number in self.held:
+                    continue
+                if message.state is not ServiceBusMessageState.DEFERRED:
+                    active += 1
+                elif not parked.found_parked(self, message):
+                    overlooked += 1
+            next_number = max(message.sequence_number for message in page) + 1
+        return Scan(active, overlooked)
+
+    # -- locks ---------------------------------------------------------------------------------------------------
+
+    async def keep_locks(self) -> None:
+        """Renew each lock when half of it has passed; runs until cancelled."""
+        while True:
+            await self._has_hold.wait()
+            due_s = min((self._left_s(held.message) - held.lock_s / 2 for held in self.held.values()), default=0.0)
+            await self._clock.sleep(max(due_s, LEAST_RENEWAL_PAUSE_S))
+            for held in list(self.held.values()):
+                is_due = self._left_s(held.message) <= held.lock_s / 2
+                if is_due and held.message.sequence_number in self.held:
+                    await self._renew(held)
+
+    async def _renew(self, held: Held) -> None:
+        try:
+            held.message.locked_until_utc = await self._link.renew_lock(held.message, timeout_s=SETTLE_S)
+        except ServiceBusError as error:
+            log.warning("syphon.lock_not_renewed", queue=self.queue, error=type(error).__name__)
+            if isinstance(error, MessageLockLostError) or self._left_s(held.message) <= 0:
+                held.is_lost = True
+                self._let_go(held)
+
+    def _left_s(self, message: ServiceBusReceivedMessage) -> float:
+        until = message.locked_until_utc
+        return until.timestamp() - self._clock.now() if until is not None else 0.0
+
+    async def close(self) -> None:
+        """Give back everything in hand and detach."""
+        for held in list(self.held.values()):
+            await self.abandon(held)
+        await self._link.close()

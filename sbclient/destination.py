@@ -1,0 +1,312 @@
+"""One entity of the primary that backlog messages are brought home to: its line, and what to do while it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from sbclient.backlog_source import BacklogSource, Held
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.options import SERVER_BUSY_PAUSE
+from sbclient.pair import Pair
+from sbclient.rules.envelope import MalformedEnvelopeError, unseal
+
+TOO_LARGE: Final = "MessageSizeExceeded"
+"""Dead-letter reason: larger than the destination accepts."""
+REFUSED: Final = "DestinationRefused"
+"""Dead-letter reason: the destination's rules forbid the message, as a missing session id does."""
+MISSING: Final = "DestinationNotFound"
+"""Dead-letter reason: the destination has not existed for the whole `missing_entity_grace`."""
+
+TRY_S: Final = 30.0
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+
+LINE_MESSAGES: Final = 200
+"""How many messages wait in line, in hand, for one destination; what comes on top is parked."""
+PARKED_KNOWN: Final = 1000
+"""How many parked messages of one destination are known by number; others are found by a later scan."""
+GROUP_MESSAGES: Final = 100
+GROUP_BYTES: Final = 200 * 1024
+
+Take = Callable[[BacklogSource, ServiceBusReceivedMessage], Awaitable[Held | None]]
+
+
+class Destination:
+    """One entity path. Its worker is the only one that sends there, so one that hangs holds up nobody else.
+
+    Attributes:
+        path: of the queue or topic.
+        failures: consecutive failed tries; 0 = it accepts messages.
+        has_succeeded: whether it accepted the last thing that was sent.
+        retry_at: when it is tried again, in monotonic seconds.
+        worker: the task that runs `work`; set by whoever starts it.
+
+    Args:
+        counts: gains `drained` and `dead_lettered.<reason>`.
+        notify: called whenever it begins to accept or to refuse.
+    """
+
+    worker: asyncio.Task[None]
+
+    def __init__(self, pair: Pair, path: str, counts: Counter[str], notify: Callable[[], None]) -> None:
+        self._pair = pair
+        self._clock = pair.clock
+        self._link = pair.primary.open_sender(path)
+        self._line: deque[Held] = deque()
+        self._parked: dict[BacklogSource, dict[int, None]] = {}
+        self._arrived = asyncio.Event()
+        self._missing_since_at: float | None = None
+        self._is_given_up = False
+        self._may_group = True
+        self._sending: list[Held] = []
+        self._counts = counts
+        self._notify = notify
+        self._is_ending = False
+        self.path = path
+        self.failures = 0
+        self.has_succeeded = False
+        self.retry_at = 0.0
+
+    @property
+    def is_unhappy(self) -> bool:
+        """Whether the last try failed, so that its messages are put aside."""
+        return self.failures > 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits for it, in hand or put aside."""
+        return not self._line and not self._sending and not any(self._parked.values())
+
+    def has_parked_in(self, source: BacklogSource) -> bool:
+        """Whether something is known to be put aside for it in that queue."""
+        return bool(self._parked.get(source))
+
+    @property
+    def parked_count(self) -> int:
+        return sum(map(len, self._parked.values()))
+
+    async def offer(self, held: Held) -> None:
+        """Take a message into the line, or park it where there is no place for it."""
+        if self.is_unhappy or len(self._line) >= LINE_MESSAGES:
+            await self._park(held)
+        else:
+            self._line.append(held)
+            self._arrived.set()
+
+    def found_parked(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> bool:
+        """Take note of a message parked in that source; False if too many are known already."""
+        known = self._parked.setdefault(source, {})
+        if message.sequence_number not in known:
+            if len(known) >= PARKED_KNOWN:
+                return False
+            known[message.sequence_number] = None
+            self._arrived.set()
+        return True
+
+    async def _park(self, held: Held) -> None:
+        known = self._parked.setdefault(held.source, {})
+        if await held.source.park(held) and len(known) < PARKED_KNOWN:
+            known[held.message.sequence_number] = None
+            self._arrived.set()
+
+    # -- the worker ----------------------------------------------------------------------------------------------
+
+    async def work(self, take: Take) -> None:
+        """Send what is in line, then what is parked; runs until cancelled or told to end.
+
+        Args:
+            take: makes a fetched message one in hand; None if it was dealt with otherwise.
+        """
+        while not self._is_ending:
+            if self.is_unhappy:
+                await self._clock.sleep(max(self.retry_at - self._clock.monotonic(), 0.0))
+            if not self._line:
+                is_careful = self.is_unhappy and not self._is_given_up
+                await self._fetch_parked(take, limit=1 if is_careful else GROUP_MESSAGES)
+            if not self._line:
+                if self.is_unhappy and await self._answers():
+                    continue
+                if not self.is_unhappy and not any(self._parked.values()):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                continue
+            self._sending = self._next_group()
+            try:
+                if self._sending:
+                    await self._send(self._sending)
+            finally:
+                self._sending = []
+
+    async def _answers(self) -> bool:
+        """Whether the entity can be reached again, asked without a message."""
+        try:
+            await self._link.open(timeout_s=TRY_S)
+        except ServiceBusError as error:
+            await self._failed([], error)
+            return False
+        self._succeeded()
+        return True
+
+    async def _fetch_parked(self, take: Take, *, limit: int) -> None:
+        for source, known in list(self._parked.items()):
+            numbers = list(known)[: min(limit, source.room)]
+            if not numbers:
+                continue
+            try:
+                messages = await source.fetch(numbers)
+            except ServiceBusError:
+                continue
+            for number in numbers:
+                known.pop(number, None)
+            for message in messages:
+                held = await take(source, message)
+                if held is not None:
+                    self._line.append(held)
+            return
+        if any(self._parked.values()):
+            # There is something to fetch, but no room for it, or its queue does not answer.
+            await self._clock.sleep(FIRST_PAUSE_S)
+
+    def _next_group(self) -> list[Held]:
+        """Messages that go out together: one key, and not too many bytes."""
+        limit = 1 if self.is_unhappy or not self._may_group else GROUP_MESSAGES
+        group: list[Held] = []
+        size = 0
+        while self._line and len(group) < limit:
+            held = self._line[0]
+            if not held.is_lost:
+                size += held.size
+                if group and (size > GROUP_BYTES or _key(held) != _key(group[0])):
+                    break
+                group.append(held)
+            self._line.popleft()
+        return group
+
+    async def _send(self, group: list[Held]) -> None:
+        messages: list[ServiceBusMessage] = []
+        for held in list(group):
+            message = await self._fresh(held)
+            if message is None:
+                group.remove(held)
+            else:
+                messages.append(message)
+        if not messages:
+            return
+        try:
+            await self._link.send(messages, timeout_s=TRY_S)
+        except (InvalidOperationError, MessageSizeExceededError) as error:
+            self._answered()
+            if len(group) > 1:
+                await self._send_one_by_one(group)
+            else:
+                reason = TOO_LARGE if isinstance(error, MessageSizeExceededError) else REFUSED
+                await self._dead_letter(group[0], reason, str(error))
+        except ServiceBusServerBusyError:
+            self._line.extendleft(reversed(group))
+            await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
+        except ServiceBusError as error:
+            await self._failed(group, error)
+        else:
+            self._succeeded()
+            self._counts["drained"] += len(group)
+            for held in group:
+                await held.source.complete(held)
+
+    async def _send_one_by_one(self, group: list[Held]) -> None:
+        """Something in the group is refused, or grouping itself is: each message is judged alone."""
+        before = self._refused()
+        for position, held in enumerate(group):
+            if self.is_unhappy:
+                for waiting in group[position:]:
+                    await self._park(waiting)
+                return
+            if not held.is_lost:
+                await self._send([held])
+        self._may_group = self._refused() > before
+
+    def _refused(self) -> int:
+        return self._counts[f"dead_lettered.{REFUSED}"] + self._counts[f"dead_lettered.{TOO_LARGE}"]
+
+    async def _fresh(self, held: Held) -> ServiceBusMessage | None:
+        """The message as it is to be sent now: what is left of its life goes on shrinking while it waits."""
+        message = held.unsealed.message
+        if message.time_to_live is None:
+            return message
+        try:
+            return unseal(held.message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live).message
+        except MalformedEnvelopeError as error:
+            await self._dead_letter(held, error.reason, error.description)
+            return None
+
+    async def _dead_letter(self, held: Held, reason: str, description: str) -> None:
+        self._counts[f"dead_lettered.{reason}"] += 1
+        self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=held.source.queue)
+        await held.source.dead_letter(held, reason, description)
+
+    # -- happy and unhappy ---------------------------------------------------------------------------------------
+
+    def _answered(self) -> None:
+        """The entity gave an answer: it can be reached, whatever it said of the message."""
+        if self.failures:
+            self._pair.record("syphon.destination_recovered", self.path, failures=self.failures)
+        self.failures = 0
+        self._missing_since_at = None
+        self._is_given_up = False
+        self._notify()
+
+    def _succeeded(self) -> None:
+        self._answered()
+        self.has_succeeded = True
+
+    async def _failed(self, group: list[Held], error: ServiceBusError) -> None:
+        """Put aside everything in line, and try again after a while that doubles each time."""
+        if not self.failures:
+            self._pair.record("syphon.destination_unhappy", self.path, error=type(error).__name__)
+        self.failures += 1
+        self.has_succeeded = False
+        self._is_given_up = self._is_missing_too_long(error)
+        pause_s = min(FIRST_PAUSE_S * 2 ** min(self.failures - 1, 16), LONGEST_PAUSE_S)
+        if self._is_given_up and group:
+            pause_s = 0.0  # there may be many more to dead-letter, and each costs one look at the entity
+        self.retry_at = self._clock.monotonic() + pause_s * self._pair.random.uniform(0.9, 1.1)
+        for held in [*group, *self._line]:
+            if held.is_lost:
+                continue
+            if self._is_given_up:
+                await self._dead_letter(held, MISSING, str(error))
+            else:
+                await self._park(held)
+        self._line.clear()
+        self._notify()
+
+    def _is_missing_too_long(self, error: ServiceBusError) -> bool:
+        if not isinstance(error, MessagingEntityNotFoundError):
+            self._missing_since_at = None
+            return False
+        now = self._clock.monotonic()
+        if self._missing_since_at is None:
+            self._missing_since_at = now
+        return now - self._missing_since_at >= self._pair.options.missing_entity_grace.total_seconds()
+
+    def end(self) -> bool:
+        """Begin nothing new; returns whether something is on its way, so that the worker is worth waiting for."""
+        self._is_ending = True
+        return bool(self._sending)
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+def _key(held: Held) -> str | None:
+    message = held.unsealed.message
+    return message.session_id if message.session_id is not None else message.partition_key

@@ -1,0 +1,148 @@
+"""The way to the backlog: seal messages, choose a queue of the secondary, try others if it fails."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from sbclient.errors import (
+    BacklogUnavailableError,
+    InvalidOperationError,
+    MessageSizeExceededError,
+    OperationTimeoutError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.options import SERVER_BUSY_PAUSE
+from sbclient.pair import Pair, PairedEntity
+from sbclient.rules.backlog import (
+    BacklogChoice,
+    is_queue_fault,
+    native_session_id_of,
+    session_backlog_queue_of,
+)
+from sbclient.rules.envelope import seal
+from sbclient.rules.size import batch_size, encoded_size
+from sbclient.transport.base import SenderLink
+
+_LEAST_TRY_S = 2.0
+
+
+def reserve_s(timeout_s: float) -> float:
+    """How much of a caller's timeout is kept for the diversion: a quarter, at least 2 s where there are 8."""
+    return max(timeout_s / 4, 2.0 if timeout_s >= 8 else 0.0)
+
+
+class Diversion:
+    """One sender's way to the backlog: it draws a queue at its first diversion and keeps it while it works."""
+
+    def __init__(self, pair: Pair, entity: PairedEntity) -> None:
+        self._pair = pair
+        self._entity = entity
+        self._choice: BacklogChoice | None = None
+        self._links: dict[str, SenderLink] = {}
+
+    async def send(self, messages: Sequence[ServiceBusMessage], *, deadline: float) -> None:
+        """Send messages, meant for the entity, to the backlog.
+
+        They go as one transfer to one queue; with `ordering="session"` those with a session go, session by session, to
+        that session's own queue and no other.
+
+        Raises:
+            BacklogUnavailableError: no queue took them; it names what each one answered.
+            MessageSizeExceededError: they do not fit a backlog queue.
+        """
+        ordered: dict[str, list[ServiceBusMessage]] = defaultdict(list)
+        unordered: list[ServiceBusMessage] = []
+        path = self._entity.path
+        for message in messages:
+            if self.is_ordered(message):
+                native = native_session_id_of(path, message.session_id or "")
+                queue = session_backlog_queue_of(self._pair.session_backlog_queues, native)
+                ordered[queue].append(seal(message, path, native_session_id=native))
+            else:
+                unordered.append(seal(message, path))
+        for queue, sealed in ordered.items():
+            await self._send_to([queue], sealed, deadline)
+        if unordered:
+            await self._send_to(None, unordered, deadline)
+
+    def is_ordered(self, message: ServiceBusMessage) -> bool:
+        """Whether a message goes to its session's own queue; scheduled messages have no place in an order."""
+        return (
+            self._pair.options.ordering == "session"
+            and message.session_id is not None
+            and message.scheduled_enqueue_time_utc is None
+        )
+
+    async def _send_to(self, queues: list[str] | None, sealed: list[ServiceBusMessage], deadline: float) -> None:
+        """Send one transfer to the only queue allowed, or to one that this sender may choose."""
+        self._check_size(sealed)
+        clock, causes = self._pair.clock, dict[str, Exception]()
+        while (queue := self._next(queues, causes)) is not None:
+            remaining_s = deadline - clock.monotonic()
+            if remaining_s <= 0:
+                causes[queue] = OperationTimeoutError("no time was left to try it")
+                break
+            try:
+                await self._link(queue).send(
+                    sealed, timeout_s=remaining_s if queues else max(min(remaining_s, _LEAST_TRY_S), remaining_s / 2)
+                )
+            except ServiceBusServerBusyError as error:
+                pause_s = SERVER_BUSY_PAUSE.total_seconds()
+                if deadline - clock.monotonic() > pause_s:
+                    await clock.sleep(pause_s)
+                else:
+                    causes[queue] = error
+            except (InvalidOperationError, MessageSizeExceededError):
+                raise
+            except ServiceBusError as error:
+                causes[queue] = error
+                await self._drop_link(queue)
+                if is_queue_fault(error):
+                    self._pair.queue_failed(queue, error)
+            else:
+                self._pair.queue_succeeded(queue)
+                self._entity.diverted += len(sealed)
+                self._pair.counts["diverted"] += len(sealed)
+                return
+        raise BacklogUnavailableError(
+            f"{self._entity.path!r} is failed over, and no backlog queue of {self._pair.secondary.namespace} took "
+            "the message: it was not accepted, send it again later",
+            causes,
+        )
+
+    def _next(self, queues: list[str] | None, causes: dict[str, Exception]) -> str | None:
+        if queues is not None:
+            return next((queue for queue in queues if queue not in causes), None)
+        if self._choice is None:
+            self._choice = BacklogChoice(self._pair.backlog_queues, self._pair.quarantine, self._pair.random)
+        return self._choice.pick(self._pair.clock.monotonic(), tried=causes)
+
+    def _check_size(self, sealed: list[ServiceBusMessage]) -> None:
+        limits = self._pair.backlog_limits
+        if limits is None:
+            return
+        size = encoded_size(sealed[0]) if len(sealed) == 1 else batch_size(sealed)
+        limit = limits.max_message_size_bytes if len(sealed) == 1 else limits.max_batch_size_bytes
+        if size > limit:
+            raise MessageSizeExceededError(
+                f"a message for {self._entity.path!r} takes {size} bytes in the backlog, {limit} are allowed: "
+                "send less at once, or leave reserve_backlog_headroom on to hear of it while the primary is healthy"
+            )
+
+    def _link(self, queue: str) -> SenderLink:
+        link = self._links.get(queue)
+        if link is None:
+            link = self._links[queue] = self._pair.secondary.open_sender(queue)
+        return link
+
+    async def _drop_link(self, queue: str) -> None:
+        link = self._links.pop(queue, None)
+        if link is not None:
+            await link.close()
+
+    async def close(self) -> None:
+        for queue in list(self._links):
+            await self._drop_link(queue)

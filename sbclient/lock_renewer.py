@@ -1,0 +1,130 @@
+"""Renews the locks of messages and sessions in the background while an application works on them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias
+
+from sbclient.clock import Clock
+from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, ServiceBusError
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.tasks import OwnedTasks
+
+
+class LockHolder(Protocol):
+    """What a receiver is to the renewer."""
+
+    @property
+    def entity_path(self) -> str: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    async def renew_message_lock(self, message: ServiceBusReceivedMessage) -> datetime: ...
+
+
+class LockedSession(Protocol):
+    """What a session is to the renewer."""
+
+    auto_renew_error: Exception | None
+
+    @property
+    def locked_until_utc(self) -> datetime | None: ...
+
+    async def renew_lock(self) -> datetime: ...
+
+
+Renewable: TypeAlias = ServiceBusReceivedMessage | LockedSession
+OnFailure: TypeAlias = Callable[[Any, Exception | None], Awaitable[None]]
+
+
+class AutoLockRenewer:
+    """Keeps locks alive; give it to a receiver, or register messages and sessions yourself.
+
+    Args:
+        max_lock_renewal_duration: seconds after which a lock is let go. Default 300 (the SDK's).
+        on_lock_renew_failure: awaited with the message or session and the error when a lock is lost.
+        clock: the source of time; None = the real one.
+    """
+
+    def __init__(
+        self,
+        max_lock_renewal_duration: float = 300,
+        on_lock_renew_failure: OnFailure | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._max_s = max_lock_renewal_duration
+        self._on_failure = on_lock_renew_failure
+        self._clock = clock or Clock()
+        self._tasks = OwnedTasks()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop renewing everything."""
+        await self._tasks.close()
+
+    def register(
+        self,
+        receiver: LockHolder,
+        renewable: Renewable,
+        max_lock_renewal_duration: float | None = None,
+        on_lock_renew_failure: OnFailure | None = None,
+    ) -> None:
+        """Renew this lock, each time half of it has passed, until the message is settled or the time is over."""
+        max_s = self._max_s if max_lock_renewal_duration is None else max_lock_renewal_duration
+        on_failure = on_lock_renew_failure or self._on_failure
+        self._tasks.start(self._renew(receiver, renewable, max_s, on_failure), name="renew lock")
+
+    async def _renew(
+        self, receiver: LockHolder, renewable: Renewable, max_s: float, on_failure: OnFailure | None
+    ) -> None:
+        clock = self._clock
+        end_at = clock.monotonic() + max_s
+        error: Exception | None = None
+        try:
+            while not self._is_done(receiver, renewable):
+                left_s = self._left_s(renewable)
+                pause_s = left_s / 2
+                if clock.monotonic() + pause_s >= end_at:
+                    await clock.sleep(max(end_at - clock.monotonic(), 0))
+                    if not self._is_done(receiver, renewable):
+                        error = AutoLockRenewTimeout(f"the lock was renewed for {max_s} s and is let go now")
+                    break
+                await clock.sleep(pause_s)
+                if self._is_done(receiver, renewable):
+                    return
+                if isinstance(renewable, ServiceBusReceivedMessage):
+                    await receiver.renew_message_lock(renewable)
+                else:
+                    await renewable.renew_lock()
+        except (ServiceBusError, ValueError) as cause:
+            if self._is_done(receiver, renewable):
+                return
+            error = AutoLockRenewFailed(f"a lock of {receiver.entity_path!r} could not be renewed: {cause}")
+            error.__cause__ = cause
+        if error is not None:
+            if not isinstance(renewable, ServiceBusReceivedMessage):
+                renewable.auto_renew_error = error
+            if on_failure is not None:
+                await on_failure(renewable, error if isinstance(error, AutoLockRenewFailed) else None)
+
+    def _left_s(self, renewable: Renewable) -> float:
+        until = renewable.locked_until_utc
+        left_s = (until - datetime.fromtimestamp(self._clock.now(), UTC)).total_seconds() if until else 0.0
+        return max(left_s, 0.1)
+
+    @staticmethod
+    def _is_done(receiver: LockHolder, renewable: Renewable) -> bool:
+        if receiver.is_closed:
+            return True
+        return isinstance(renewable, ServiceBusReceivedMessage) and renewable.is_settled

@@ -1,0 +1,175 @@
+"""Lets the concurrent sends of one sender share transfers, so that any number of callers may use it at once.
+
+The laws, ours:
+
+1. What is sent with one key leaves in the order of the calls, one transfer at a time. Different keys do not wait for
+   each other, so that one dead fragment holds up its own keys only.
+2. Single messages that wait at the same time share the next transfer. Lists and batches are never merged or split.
+3. Each caller hears only of its own message: a rejected shared transfer is sent again one by one before any verdict.
+   A transfer in doubt is in doubt for all that were in it.
+4. A caller that gives up or runs out of time ends nobody else's transfer. If its message has not left, it never does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from sbclient.clock import Clock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.size import encoded_size
+from sbclient.tasks import OwnedTasks
+
+MAX_SHARED_MESSAGES = 1000
+MAX_SHARED_BYTES = 200 * 1024
+"""A shared transfer stays below the 256 KiB of a standard namespace with room for the rewrite of a diversion."""
+
+_VERDICT_GRACE_S = 0.5
+"""A transfer ends at its deadline with a precise error; its callers wait a moment longer to be told."""
+
+Deliver = Callable[[Sequence[ServiceBusMessage], float], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Item:
+    messages: Sequence[ServiceBusMessage]
+    deadline: float
+    may_share: bool
+    verdict: asyncio.Future[None]
+    has_left: bool = False
+
+
+@dataclass(slots=True)
+class _Lane:
+    waiting: deque[_Item] = field(default_factory=deque)
+
+
+class Outbox:
+    """The messages of one sender that are on their way.
+
+    Args:
+        deliver: sends one transfer, given its messages and its deadline in monotonic seconds.
+        path: the entity, for errors.
+        clock: the only source of time.
+    """
+
+    def __init__(self, deliver: Deliver, path: str, clock: Clock) -> None:
+        self._deliver = deliver
+        self._path = path
+        self._clock = clock
+        self._tasks = OwnedTasks()
+        self._lanes: dict[str | None, _Lane] = {}
+        self._is_sharing = True
+
+    async def send(
+        self, messages: Sequence[ServiceBusMessage], *, key: str | None, deadline: float, may_share: bool
+    ) -> None:
+        """Return when these messages were accepted, or raise what became of them.
+
+        Args:
+            key: what leaves in order; None shares one lane.
+            deadline: monotonic seconds.
+            may_share: whether they may travel with others; for single messages only.
+        """
+        item = _Item(messages, deadline, may_share, asyncio.get_running_loop().create_future())
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane()
+            lane.waiting.append(item)
+            self._tasks.start(self._empty(key, lane), name=f"send to {self._path}")
+        else:
+            lane.waiting.append(item)
+        try:
+            async with self._clock.timeout(deadline - self._clock.monotonic() + _VERDICT_GRACE_S):
+                await item.verdict
+        except TimeoutError:
+            raise OperationTimeoutError(
+                f"sending to {self._path!r} took too long: whether the message arrived is in doubt"
+                if item.has_left
+                else f"a message for {self._path!r} waited behind others until its time was over: it was not sent"
+            ) from None
+
+    async def _empty(self, key: str | None, lane: _Lane) -> None:
+        """Send what waits in a lane, transfer by transfer; the lane ends when nothing is left."""
+        group: list[_Item] = []
+        try:
+            while group := self._next_group(lane):
+                await self._send_group(group)
+        finally:
+            del self._lanes[key]
+            for item in (*group, *lane.waiting):
+                if not item.verdict.done():
+                    doubt = "whether the message arrived is in doubt" if item.has_left else "the message was not sent"
+                    item.verdict.set_exception(
+                        ServiceBusConnectionError(f"the sender of {self._path!r} was closed: {doubt}")
+                    )
+
+    def _next_group(self, lane: _Lane) -> list[_Item]:
+        group: list[_Item] = []
+        size = 0
+        while lane.waiting and len(group) < MAX_SHARED_MESSAGES:
+            item = lane.waiting[0]
+            if item.verdict.done():
+                lane.waiting.popleft()
+                continue
+            if group:
+                if not (self._is_sharing and item.may_share and group[0].may_share):
+                    break
+                size = size or encoded_size(group[0].messages[0])
+                size += encoded_size(item.messages[0])
+                if size > MAX_SHARED_BYTES:
+                    break
+            lane.waiting.popleft()
+            item.has_left = True
+            group.append(item)
+        return group
+
+    async def _send_group(self, group: list[_Item]) -> None:
+        messages = group[0].messages if len(group) == 1 else [item.messages[0] for item in group]
+        try:
+            await self._deliver(messages, max(item.deadline for item in group))
+        except (InvalidOperationError, MessageSizeExceededError) as error:
+            if len(group) == 1:
+                _tell(group, error)
+                return
+            # Something in the transfer is not allowed, or sharing it is not: each is judged by itself.
+            for item in group:
+                if not item.verdict.done():
+                    await self._send_group([item])
+            self._is_sharing = any(_is_refused(item.verdict) for item in group)
+        except ServiceBusError as error:
+            _tell(group, error)
+        except Exception as error:
+            _tell(group, error)
+            raise
+        else:
+            for item in group:
+                if not item.verdict.done():
+                    item.verdict.set_result(None)
+
+    async def close(self) -> None:
+        """End what is on its way; callers that still wait are told whether their message had left."""
+        await self._tasks.close()
+
+
+def _is_refused(verdict: asyncio.Future[None]) -> bool:
+    return verdict.done() and not verdict.cancelled() and verdict.exception() is not None
+
+
+def _tell(group: list[_Item], error: Exception) -> None:
+    """Give each caller an error of its own: one exception raised in many tasks mixes up their tracebacks."""
+    for item in group:
+        if not item.verdict.done():
+            own = error if len(group) == 1 else copy.copy(error)
+            own.__cause__ = error.__cause__
+            item.verdict.set_exception(own)

@@ -1,0 +1,90 @@
+"""Watches the entities of a pair: lets deadlines pass, and pings what is failed over until it answers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.message import ServiceBusMessage
+from sbclient.pair import Pair, PairedEntity
+from sbclient.rules.failover import PingKeys
+from sbclient.rules.ping import ping_message
+from sbclient.tasks import OwnedTasks
+
+log = structlog.get_logger()
+
+PING_TIMEOUT_S: Final = 20.0
+"""The service needs up to 15 s to place a keyless message on another fragment; a ping waits a little longer."""
+
+
+class Pinger:
+    """One for each paired client; runs until it is cancelled."""
+
+    def __init__(self, pair: Pair, tasks: OwnedTasks) -> None:
+        self._pair = pair
+        self._tasks = tasks
+        self._needs_session: set[str] = set()
+
+    async def run(self) -> None:
+        """Wake at each deadline of each entity, and whenever one changes."""
+        pair = self._pair
+        while True:
+            pair.attention.clear()
+            now = pair.clock.monotonic()
+            wake_at: list[float] = []
+            for entity in pair.entities():
+                pair.note(entity, entity.failover.advance(now))
+                if entity.failover.is_ping_due(now):
+                    generation = entity.failover.ping_started()
+                    self._tasks.start(self._ping(entity, generation), name=f"ping {entity.path}")
+                elif (deadline := entity.failover.next_deadline()) is not None:
+                    wake_at.append(deadline)
+            span_s = max(0.0, min(wake_at) - now) if wake_at else None
+            try:
+                async with pair.clock.timeout(span_s):
+                    await pair.attention.wait()
+            except TimeoutError:
+                continue
+
+    async def _ping(self, entity: PairedEntity, generation: int) -> None:
+        accepted = False
+        try:
+            accepted = await self._is_accepted(entity)
+        finally:
+            pair = self._pair
+            pair.counts["pings"] += 1
+            now = pair.clock.monotonic()
+            pair.note(entity, entity.failover.ping_answered(now, accepted=accepted, generation=generation))
+            pair.attention.set()
+
+    async def _is_accepted(self, entity: PairedEntity) -> bool:
+        link = self._pair.primary.open_sender(entity.path)
+        keys = entity.failover.ping_keys
+        try:
+            if self._pair.options.probe == "link":
+                await link.open(timeout_s=PING_TIMEOUT_S)
+                return True
+            if keys == PingKeys() and entity.path in self._needs_session:
+                keys = PingKeys(session_id=self._new_id())
+            try:
+                await link.send([self._message(keys)], timeout_s=PING_TIMEOUT_S)
+            except InvalidOperationError:
+                if keys != PingKeys():
+                    raise
+                # A keyless ping is refused by an entity that needs sessions: it does answer, so ask again properly.
+                self._needs_session.add(entity.path)
+                await link.send([self._message(PingKeys(session_id=self._new_id()))], timeout_s=PING_TIMEOUT_S)
+        except ServiceBusError as error:
+            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)
+            return False
+        finally:
+            await link.close()
+        return True
+
+    def _message(self, keys: PingKeys) -> ServiceBusMessage:
+        return ping_message(message_id=self._new_id(), session_id=keys.session_id, partition_key=keys.partition_key)
+
+    def _new_id(self) -> str:
+        return f"{self._pair.random.getrandbits(128):032x}"

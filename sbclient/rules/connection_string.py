@@ -1,0 +1,137 @@
+"""Connection strings: what they may say, and what is wrong with one that cannot be read.
+
+Formats: the service's `Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…[;EntityPath=…]`, with
+`SharedAccessSignature=…` instead of the key, with `UseDevelopmentEmulator=true` for an emulator without TLS; and our
+own `memory://name` for a broker inside the process. No error and no repr ever shows a key or a signature.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from sbclient.errors import InvalidOperationError
+
+MEMORY_SCHEME: Final = "memory://"
+
+_MEMORY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+_FIELDS: Final = {
+    name.casefold(): name
+    for name in (
+        "Endpoint",
+        "SharedAccessKeyName",
+        "SharedAccessKey",
+        "SharedAccessSignature",
+        "EntityPath",
+        "UseDevelopmentEmulator",
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionString:
+    """One namespace and how to prove who one is.
+
+    Attributes:
+        host: the DNS name or address; the name itself for `memory://name`.
+        port: as written, or None.
+        is_memory: whether the namespace lives inside this process.
+        use_development_emulator: whether it is spoken to without TLS.
+        key_name, key, signature: the credential; None where it is not given.
+        entity_path: the one entity the credential is for, or None.
+    """
+
+    host: str
+    port: int | None = None
+    is_memory: bool = False
+    use_development_emulator: bool = False
+    key_name: str | None = None
+    key: str | None = field(default=None, repr=False)
+    signature: str | None = field(default=None, repr=False)
+    entity_path: str | None = None
+
+    @property
+    def namespace(self) -> str:
+        """What names the namespace: two strings mean the same one if and only if these are equal."""
+        if self.is_memory:
+            return f"{MEMORY_SCHEME}{self.host}"
+        return self.host if self.port is None else f"{self.host}:{self.port}"
+
+
+def parse_connection_string(text: str) -> ConnectionString:
+    """Read a connection string.
+
+    Raises:
+        InvalidOperationError: it cannot be read; the text says which part, without repeating secrets.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidOperationError("the connection string is empty: give Endpoint=sb://…;… or memory://name")
+    text = text.strip()
+    if text.lower().startswith(MEMORY_SCHEME):
+        return _memory(text[len(MEMORY_SCHEME) :])
+    fields = _fields(text)
+    host, port = _endpoint(fields.get("Endpoint"))
+    emulator = fields.get("UseDevelopmentEmulator", "false").lower()
+    if emulator not in ("true", "false"):
+        raise InvalidOperationError(f"UseDevelopmentEmulator is {emulator!r} in the connection string: true or false")
+    key_name, key = fields.get("SharedAccessKeyName"), fields.get("SharedAccessKey")
+    signature = fields.get("SharedAccessSignature")
+    if signature is None and (not key_name or not key):
+        missing = "SharedAccessKeyName" if not key_name else "SharedAccessKey"
+        raise InvalidOperationError(f"the connection string of {host!r} has no {missing} and no SharedAccessSignature")
+    if signature is not None and key is not None:
+        raise InvalidOperationError(
+            f"the connection string of {host!r} has both SharedAccessKey and SharedAccessSignature: give one of them"
+        )
+    return ConnectionString(
+        host=host,
+        port=port,
+        use_development_emulator=emulator == "true",
+        key_name=key_name,
+        key=key,
+        signature=signature,
+        entity_path=fields.get("EntityPath") or None,
+    )
+
+
+def _memory(name: str) -> ConnectionString:
+    name = name.rstrip("/").lower()
+    if _MEMORY_NAME.fullmatch(name) is None:
+        raise InvalidOperationError(
+            f"'{MEMORY_SCHEME}{name}' names no namespace: letters, digits, dots and hyphens, as in memory://contoso"
+        )
+    return ConnectionString(host=name, is_memory=True)
+
+
+def _fields(text: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for number, part in enumerate(filter(None, text.split(";")), start=1):
+        name, equals, value = part.partition("=")
+        known = _FIELDS.get(name.strip().casefold())
+        if not equals or known is None:
+            # The part itself is not shown: it may be a key that was pasted without its name.
+            shown = f"{name.strip()!r} " if equals and len(name) < 32 else ""
+            raise InvalidOperationError(
+                f"part {number} {shown}of the connection string is none of {', '.join(_FIELDS.values())}"
+            )
+        if known in fields:
+            raise InvalidOperationError(f"the connection string has {known} twice")
+        fields[known] = value.strip()
+    return fields
+
+
+def _endpoint(endpoint: str | None) -> tuple[str, int | None]:
+    if not endpoint:
+        raise InvalidOperationError("the connection string has no Endpoint: it begins with Endpoint=sb://<namespace>…")
+    parts = urlsplit(endpoint if "://" in endpoint else f"sb://{endpoint}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidOperationError(f"the port in Endpoint={endpoint} is not a number up to 65535") from error
+    if not host or parts.scheme not in ("sb", "amqp", "amqps", "https") or parts.username is not None:
+        raise InvalidOperationError(
+            f"Endpoint={parts.scheme}://{host or ''} names no namespace: sb://contoso.servicebus.windows.net"
+        )
+    return host, port

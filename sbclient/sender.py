@@ -1,0 +1,417 @@
+"""Sends to one entity: to the primary, or, when it is failed over, to the backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from sbclient.batch import ServiceBusMessageBatch
+from sbclient.core import ClientCore
+from sbclient.diversion import Diversion, reserve_s
+from sbclient.entities import EntityAddress, EntityKind, QueueProperties, TopicProperties
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    ScheduleUnavailableError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    TransactionNotSupportedError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.outbox import Outbox
+from sbclient.pair import PairedEntity
+from sbclient.retry import BackOffInterrupted
+from sbclient.rules.failover import PingKeys
+from sbclient.rules.partition_key import check_keys
+from sbclient.rules.ping import check_not_ping
+from sbclient.rules.size import batch_size, encoded_size
+from sbclient.rules.transaction_key import transaction_key_of
+from sbclient.session_order import SessionOrder
+from sbclient.transaction import Transaction
+from sbclient.transport.azure_message import from_sdk, is_sdk_message
+
+Sendable: TypeAlias = ServiceBusMessage | ServiceBusMessageBatch | Iterable[ServiceBusMessage] | Any
+"""A message, a batch, or an iterable of messages; messages of azure-servicebus are taken too."""
+
+_ALIAS_BYTES = 160
+"""What sealing adds to a message besides its destination's path."""
+
+
+class ServiceBusSender:
+    """Sends to a queue or topic; any number of callers may use one at once.
+
+    Made by `get_queue_sender` and `get_topic_sender` of a client. With pairing, a send is accepted by the primary or,
+    when the entity is failed over, by one backlog queue of the secondary; either way the caller sees the same.
+    """
+
+    def __init__(self, core: ClientCore, path: str, kind: EntityKind, *, partitioned: bool | None = None) -> None:
+        self._core = core
+        self._path = path
+        self._address = EntityAddress(kind, (path,))
+        self._partitioned = partitioned
+        self._description: QueueProperties | TopicProperties | None = None
+        self._has_asked = False
+        self._link = core.primary.open_sender(path)
+        self._entity: PairedEntity | None = None
+        self._diversion: Diversion | None = None
+        self._order: SessionOrder | None = None
+        if core.pair is not None:
+            self._entity = core.pair.entity(path)
+            self._diversion = Diversion(core.pair, self._entity)
+            if core.pair.options.ordering == "session":
+                self._order = SessionOrder(core.pair, self._entity)
+        self._outbox = Outbox(self._deliver, path, core.clock)
+        self._is_closed = False
+
+    @property
+    def entity_name(self) -> str:
+        """The path of the queue or topic."""
+        return self._path
+
+    async def __aenter__(self) -> Self:
+        await self._check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the sender. What is still on its way is given up: its callers are told. Safe to call twice."""
+        self._is_closed = True
+        await self._outbox.close()
+        await self._link.close()
+        if self._diversion is not None:
+            await self._diversion.close()
+
+    async def send_messages(
+        self, message: Sendable, *, timeout: float | None = None, transaction: Transaction | None = None
+    ) -> None:
+        """Send a message, a list of messages, or a batch; a list and a batch are accepted whole or not at all.
+
+        A message without a `message_id` is given one, which stays with it. When this returns, the messages are stored.
+
+        Args:
+            timeout: seconds for everything, retries and a diversion included; None = the client's, 60 by default.
+            transaction: send as part of it; a transaction is never diverted.
+
+        Raises:
+            InvalidOperationError: keys differ, or the entity's rules forbid it; nothing was sent.
+            MessageSizeExceededError: too large for the primary or, with pairing, for the backlog; nothing was sent.
+            BacklogUnavailableError: failed over, and no backlog queue took it; it was not accepted.
+            OperationTimeoutError, ServiceBusConnectionError: whether it arrived is in doubt; send the same message
+                object again, its id stays the same.
+            ServiceBusError: any other answer of the service.
+        """
+        await self._check()
+        messages = self._outgoing(message)
+        if not messages:
+            return
+        if transaction is not None:
+            await self._send_in(transaction, messages, timeout)
+            return
+        deadline = self._core.retry.deadline(timeout)
+        first = messages[0]
+        await self._outbox.send(
+            messages,
+            key=first.session_id if first.session_id is not None else first.partition_key,
+            deadline=deadline,
+            may_share=isinstance(message, ServiceBusMessage),
+        )
+
+    async def schedule_messages(
+        self,
+        messages: Sendable,
+        schedule_time_utc: datetime,
+        *,
+        timeout: float | None = None,
+        transaction: Transaction | None = None,
+    ) -> list[int]:
+        """Send messages that become visible at a moment, and return their sequence numbers, in order.
+
+        Args:
+            schedule_time_utc: naive = UTC.
+            timeout: seconds, as for `send_messages`.
+            transaction: schedule as part of it.
+
+        Raises:
+            ScheduleUnavailableError: the entity is failed over, so no number can be given. `send_messages` with
+                `scheduled_enqueue_time_utc` set is diverted as usual.
+            ServiceBusError: as `send_messages`.
+        """
+        await self._check()
+        outgoing = [message.copy(scheduled_enqueue_time_utc=schedule_time_utc) for message in self._outgoing(messages)]
+        if not outgoing:
+            return []
+        if transaction is not None:
+            key = await self._transaction_key(transaction, outgoing)
+            timeout_s = self._core.retry.options.timeout if timeout is None else timeout
+            link = await transaction.link()
+            with self._watching(outgoing):
+                numbers = await self._link.schedule(outgoing, timeout_s=timeout_s, transaction=link)
+            transaction.pin(self._path, key)
+            return numbers
+        self._check_schedulable()
+
+        async def attempt(timeout_s: float) -> list[int]:
+            await self._check_sizes(outgoing, timeout_s)
+            return await self._link.schedule(outgoing, timeout_s=timeout_s)
+
+        with self._watching(outgoing):
+            return await self._core.retry.run(attempt, deadline=self._core.retry.deadline(timeout))
+
+    async def cancel_scheduled_messages(
+        self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
+    ) -> None:
+        """Remove messages that are still scheduled, all of them or none.
+
+        Raises:
+            MessageNotFoundError: one of the numbers is not, or no longer, scheduled.
+            ScheduleUnavailableError: the entity is failed over.
+            ServiceBusError: any other answer of the service.
+        """
+        await self._check()
+        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
+        if not numbers:
+            return
+        self._check_schedulable()
+
+        async def attempt(timeout_s: float) -> None:
+            await self._link.cancel_scheduled(numbers, timeout_s=timeout_s)
+
+        await self._core.retry.run(attempt, deadline=self._core.retry.deadline(timeout))
+
+    async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
+        """An empty batch as large as the entity, and with pairing the backlog, accepts.
+
+        Args:
+            max_size_in_bytes: a smaller limit; None = the largest.
+
+        Raises:
+            InvalidOperationError: the limit asked for is larger than what is accepted (also a ValueError).
+        """
+        await self._check()
+        pair = self._core.pair
+        if self._entity is not None and self._entity.is_failed_over and pair is not None and pair.backlog_limits:
+            limits = pair.backlog_limits
+        else:
+
+            async def attempt(timeout_s: float) -> Any:
+                return await self._link.limits(timeout_s=timeout_s)
+
+            limits = await self._core.retry.run(attempt, deadline=self._core.retry.deadline(None))
+        largest = pair.batch_limit(limits) if pair is not None else limits.max_batch_size_bytes
+        if max_size_in_bytes is not None and max_size_in_bytes > largest:
+            raise InvalidOperationError(
+                f"a batch of {max_size_in_bytes} bytes is larger than the {largest} bytes that {self._path!r} accepts"
+            )
+        return ServiceBusMessageBatch(max_size_in_bytes or largest, growth_bytes=self._growth_bytes())
+
+    # -- what goes out -------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        if self._is_closed:
+            raise InvalidOperationError(f"the sender of {self._path!r} is closed: get a new one from the client")
+        self._core.check()
+        await self._core.open()
+
+    def _outgoing(self, message: Sendable) -> list[ServiceBusMessage]:
+        """Private copies of what is to be sent, checked, each with a message id."""
+        if isinstance(message, ServiceBusMessageBatch):
+            given: Iterable[Any] = message.messages
+        elif isinstance(message, ServiceBusMessage) or is_sdk_message(message):
+            given = (message,)
+        elif isinstance(message, str | bytes) or not isinstance(message, Iterable):
+            raise TypeError(
+                f"a ServiceBusMessage, a batch or a list of messages can be sent, not {type(message).__name__}"
+            )
+        else:
+            given = message
+        return [self._copy_of(one) for one in given]
+
+    def _copy_of(self, message: Any) -> ServiceBusMessage:
+        if not isinstance(message, ServiceBusMessage):
+            if not is_sdk_message(message):
+                raise TypeError(f"a ServiceBusMessage can be sent, not {type(message).__name__}")
+            copy = from_sdk(message)
+            if copy.message_id is None:
+                copy.message_id = self._core.new_id()
+        else:
+            if message.message_id is None:
+                message.message_id = self._core.new_id()
+            copy = message.copy()
+        check_keys(copy)
+        check_not_ping(copy)
+        return copy
+
+    def _growth_bytes(self) -> int:
+        pair = self._core.pair
+        return len(self._path) + _ALIAS_BYTES if pair is not None and pair.options.reserve_backlog_headroom else 0
+
+    async def _check_sizes(self, messages: Sequence[ServiceBusMessage], timeout_s: float) -> None:
+        limits = await self._link.limits(timeout_s=timeout_s)
+        pair = self._core.pair
+        if len(messages) == 1:
+            size = encoded_size(messages[0])
+            limit = limits.max_message_size_bytes if pair is None else pair.message_limit(limits)
+        else:
+            size = batch_size(messages) + len(messages) * self._growth_bytes()
+            limit = limits.max_batch_size_bytes if pair is None else pair.batch_limit(limits)
+        if size > limit:
+            what = "a message" if len(messages) == 1 else f"{len(messages)} messages"
+            spare = " (with room for a diversion to the backlog)" if self._growth_bytes() else ""
+            raise MessageSizeExceededError(
+                f"{what} for {self._path!r} takes {size} bytes, {limit} are allowed{spare}: "
+                "send less at once, or put the content elsewhere and send its address"
+            )
+
+    # -- which way it goes ---------------------------------------------------------------------------------------
+
+    async def _deliver(self, messages: Sequence[ServiceBusMessage], deadline: float) -> None:
+        """One transfer: to the primary, and to the backlog if the entity is or becomes failed over."""
+        entity, diversion = self._entity, self._diversion
+        if entity is None or diversion is None:
+            await self._send_to_primary(messages, deadline)
+            return
+        if self._order is not None and await self._must_queue_up(self._order, diversion, messages, deadline):
+            await diversion.send(messages, deadline=deadline)
+            return
+        if not entity.is_failed_over:
+            generation = entity.failover.generation
+            primary_deadline = deadline - reserve_s(deadline - self._core.clock.monotonic())
+            try:
+                await self._send_to_primary(messages, primary_deadline, entity)
+            except BackOffInterrupted:
+                pass
+            except ServiceBusError as error:
+                if not self._is_to_be_diverted(error, messages[0], entity):
+                    raise
+            else:
+                entity.succeeded(generation)
+                return
+        if self._order is not None:
+            for message in filter(diversion.is_ordered, messages):
+                self._order.diverted(message.session_id or "")
+        await diversion.send(messages, deadline=deadline)
+
+    def _is_to_be_diverted(self, error: ServiceBusError, message: ServiceBusMessage, entity: PairedEntity) -> bool:
+        """Judge the error that survived the retries; whether this very send goes to the backlog because of it."""
+        pair = self._core.pair
+        is_outage = entity.failed(error, PingKeys(message.session_id, message.partition_key))
+        return is_outage and (entity.is_failed_over or (pair is not None and pair.options.divert_while_suspect))
+
+    async def _must_queue_up(
+        self, order: SessionOrder, diversion: Diversion, messages: Sequence[ServiceBusMessage], deadline: float
+    ) -> bool:
+        sessions = dict.fromkeys(message.session_id for message in messages if diversion.is_ordered(message))
+        waiting = [await order.must_divert(session or "", deadline=deadline) for session in sessions]
+        if any(waiting):
+            for session in sessions:
+                order.diverted(session or "")
+        return any(waiting)
+
+    async def _send_to_primary(
+        self, messages: Sequence[ServiceBusMessage], deadline: float, entity: PairedEntity | None = None
+    ) -> None:
+        async def attempt(timeout_s: float) -> None:
+            await self._check_sizes(messages, timeout_s)
+            await self._link.send(messages, timeout_s=timeout_s)
+
+        pair = self._core.pair
+        if pair is None or entity is None or pair.options.failover_interval:
+            interrupt = entity.failed_over if entity is not None else None
+            await self._core.retry.run(attempt, deadline=deadline, interrupt=interrupt)
+            return
+        # With an interval of 0 the first outage error diverts; only a link that had gone stale is opened once more.
+        was_open = self._link.is_open
+        span_s = max(deadline - self._core.clock.monotonic(), 0.001)
+        try:
+            await attempt(span_s)
+        except ServiceBusConnectionError:
+            if not was_open:
+                raise
+            await attempt(max(deadline - self._core.clock.monotonic(), 0.001))
+
+    def _check_schedulable(self) -> None:
+        if self._entity is not None and self._entity.is_failed_over:
+            raise ScheduleUnavailableError(
+                f"{self._path!r} is failed over to the backlog, where a message has no number to cancel it by: "
+                "try again after the recovery, or use send_messages with scheduled_enqueue_time_utc"
+            )
+
+    # -- transactions --------------------------------------------------------------------------------------------
+
+    async def _send_in(
+        self, transaction: Transaction, messages: Sequence[ServiceBusMessage], timeout: float | None
+    ) -> None:
+        key = await self._transaction_key(transaction, messages)
+        timeout_s = self._core.retry.options.timeout if timeout is None else timeout
+        link = await transaction.link()
+        with self._watching(messages):
+            await self._check_sizes(messages, timeout_s)
+            await self._link.send(messages, timeout_s=timeout_s, transaction=link)
+        transaction.pin(self._path, key)
+
+    async def _transaction_key(self, transaction: Transaction, messages: Sequence[ServiceBusMessage]) -> str | None:
+        """Refuse early what a partitioned entity, or one that may be, would refuse: no key, or a second one.
+
+        Returns:
+            The key the transaction is pinned to by these messages; None where the broker alone decides.
+        """
+        if self._entity is not None and self._entity.is_failed_over:
+            raise TransactionNotSupportedError(
+                f"{self._path!r} is failed over to the backlog, and a transaction is never diverted: roll back, "
+                "and try again after the recovery or send without a transaction"
+            )
+        if self._partitioned is None:
+            await self._describe()
+        if self._partitioned is False:
+            return None
+        description = self._description
+        return transaction_key_of(
+            messages,
+            pinned=transaction.key_of(self._path),
+            requires_session=isinstance(description, QueueProperties) and bool(description.requires_session),
+            requires_duplicate_detection=description is not None and bool(description.requires_duplicate_detection),
+        )
+
+    async def _describe(self) -> None:
+        """Learn, once, whether the entity is partitioned; without the right to know, it counts as partitioned."""
+        if self._has_asked:
+            return
+        self._has_asked = True
+        try:
+            description = await self._core.primary.administration.get(self._address)
+        except ServiceBusError:
+            return
+        if isinstance(description, QueueProperties | TopicProperties):
+            self._description = description
+            self._partitioned = bool(description.enable_partitioning)
+
+    def _watching(self, messages: Sequence[ServiceBusMessage]) -> _Watch:
+        return _Watch(self._entity, messages[0])
+
+
+class _Watch:
+    """Counts an error that leaves the body against the entity, as evidence of an outage."""
+
+    def __init__(self, entity: PairedEntity | None, message: ServiceBusMessage) -> None:
+        self._entity = entity
+        self._keys = PingKeys(message.session_id, message.partition_key)
+        self._generation = entity.failover.generation if entity is not None else 0
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._entity is None:
+            return
+        if error is None:
+            self._entity.succeeded(self._generation)
+        elif isinstance(error, ServiceBusError):
+            self._entity.failed(error, self._keys)

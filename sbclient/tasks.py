@@ -1,0 +1,52 @@
+"""Background tasks with an owner: nothing runs on after the thing it runs for is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+
+class OwnedTasks:
+    """The tasks of one owner. Unlike a `TaskGroup` it needs no `async with`, so that an object can be the owner.
+
+    A task that fails does not end the others; its exception goes to `on_failure`.
+    """
+
+    def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._on_failure = on_failure
+        self.is_closed = False
+
+    def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        """Run `work` in a task of its own; after `close` it is refused with `RuntimeError`."""
+        if self.is_closed:
+            work.close()
+            raise RuntimeError(f"{name} cannot start: its owner is closed")
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if self._on_failure is not None:
+            self._on_failure(error)
+        else:
+            log.error("task.failed", task=task.get_name(), error=type(error).__name__, exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel every task and wait until all have ended. Safe to call twice, and from one of the tasks."""
+        self.is_closed = True
+        current = asyncio.current_task()
+        ending = [task for task in self._tasks if task is not current]
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)

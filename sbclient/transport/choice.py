@@ -1,0 +1,48 @@
+"""Which transport a connection string or a namespace's name asks for."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from sbclient.clock import Clock
+from sbclient.errors import InvalidOperationError
+from sbclient.rules.connection_string import ConnectionString
+from sbclient.transport.base import Transport
+from sbclient.transport.memory import MemoryTransport, memory_host
+
+
+def open_transport(
+    connection: ConnectionString | None,
+    *,
+    fully_qualified_namespace: str | None = None,
+    credential: Any = None,
+    clock: Clock,
+    random: Random,
+    **sdk_options: Any,
+) -> Transport:
+    """A transport for a connection string, or for a namespace and a credential.
+
+    Args:
+        sdk_options: handed to azure-servicebus as they are: `transport_type`, `http_proxy`, `custom_endpoint_address`,
+            `connection_verify`, `ssl_context`, `user_agent`.
+
+    Raises:
+        InvalidOperationError: options of the SDK were given for a namespace inside this process.
+    """
+    if connection is not None and connection.is_memory:
+        if sdk_options:
+            raise InvalidOperationError(
+                f"{', '.join(sorted(sdk_options))} mean nothing to {connection.namespace}: leave them out"
+            )
+        return MemoryTransport(memory_host(connection.host, clock=clock))
+    from sbclient.transport.azure import open_azure_transport  # the SDK is loaded only where it is used
+
+    return open_azure_transport(
+        connection,
+        fully_qualified_namespace=fully_qualified_namespace,
+        credential=credential,
+        clock=clock,
+        random=random,
+        **sdk_options,
+    )
