@@ -1,0 +1,70 @@
+"""What a transfer must be like to be let in.
+
+Laws (source: documented, unless said otherwise):
+
+1. A message, and a transfer of several, has a largest size.
+2. A session entity takes no message without a session id; session id and partition key may not differ.
+3. On a partitioned entity the messages of one transfer share their key (said by the service's maintainers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sbclient.broker.entity import Queue
+from sbclient.broker.entry import Entry
+from sbclient.broker.topic import Topic
+from sbclient.errors import InvalidOperationError, MessageSizeExceededError
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.partition_key import check_batch_keys, check_keys
+from sbclient.rules.ping import is_ping
+from sbclient.rules.size import batch_size, encoded_size
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Messages that were let in together.
+
+    Attributes:
+        key: that places them all; None = any fragment may take them.
+        entries: the messages; pings are among them and not to be stored.
+        size_bytes: of what is to be stored.
+    """
+
+    key: str | None
+    entries: list[Entry]
+    size_bytes: int
+
+
+def admit(
+    target: Queue | Topic, messages: Sequence[ServiceBusMessage], *, is_partitioned: bool, max_batch_size_bytes: int
+) -> Transfer:
+    """Check what is sent to an entity in one transfer.
+
+    Raises:
+        InvalidOperationError, MessageSizeExceededError: it is not let in.
+    """
+    policy = target.policy
+    key = None
+    if is_partitioned:
+        key = check_batch_keys(messages, requires_duplicate_detection=policy.requires_duplicate_detection)
+    sizes = [encoded_size(message) for message in messages]
+    for message, size_bytes in zip(messages, sizes, strict=True):
+        check_keys(message)
+        if target.requires_session and message.session_id is None:
+            raise InvalidOperationError(
+                f"{target.path} requires sessions: set session_id on message {message.message_id!r}"
+            )
+        if size_bytes > policy.max_message_size_bytes:
+            raise MessageSizeExceededError(
+                f"message {message.message_id!r} has {size_bytes} bytes, "
+                f"{target.path} takes {policy.max_message_size_bytes}: send less, or a reference to it"
+            )
+    if len(messages) > 1 and (size_bytes := batch_size(messages)) > max_batch_size_bytes:
+        raise MessageSizeExceededError(
+            f"the {len(messages)} messages have {size_bytes} bytes together, "
+            f"{target.path} takes {max_batch_size_bytes} at once: send fewer"
+        )
+    entries = [Entry(message, size_bytes) for message, size_bytes in zip(messages, sizes, strict=True)]
+    return Transfer(key, entries, sum(entry.size_bytes for entry in entries if not is_ping(entry.content)))

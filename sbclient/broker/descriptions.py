@@ -1,0 +1,272 @@
+"""What the description of an entity may say: defaults, ranges, and what can be changed afterwards.
+
+Ranges and defaults are documented for the service; the sub-codes are those of its management answers, so that every
+front says the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from sbclient.broker.policy import Policy
+from sbclient.broker.profile import KIB, MIB, Partitioning, Profile
+from sbclient.entities import (
+    UNLIMITED,
+    AccessRights,
+    AuthorizationRule,
+    EntityAvailabilityStatus,
+    EntityStatus,
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from sbclient.errors import InvalidOperationError
+
+Description = TypeVar("Description", bound=QueueProperties | TopicProperties | SubscriptionProperties)
+
+MAX_AUTHORIZATION_RULES: Final = 12
+MAX_USER_METADATA: Final = 1024
+
+_LONGEST = timedelta(days=10_675_199)
+"""The service's longest time span; what is as long is no limit."""
+
+_SETTABLE_STATUS: Final = (
+    EntityStatus.ACTIVE,
+    EntityStatus.DISABLED,
+    EntityStatus.SEND_DISABLED,
+    EntityStatus.RECEIVE_DISABLED,
+)
+
+Check = Callable[[str, Any], None]
+
+
+def _refuse(text: str) -> InvalidOperationError:
+    return InvalidOperationError(f"SubCode=40000. {text}")
+
+
+def _span(least: timedelta, most: timedelta = UNLIMITED) -> Check:
+    def check(what: str, value: Any) -> None:
+        if not isinstance(value, timedelta):
+            raise _refuse(f"{what} is {value!r}: give a timedelta")
+        if not least <= value <= most:
+            raise _refuse(f"{what} is {value}: it must be between {least} and {most}")
+
+    return check
+
+
+def _count(what: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+        raise _refuse(f"{what} is {value!r}: it must be a whole number from 1 to {2**31 - 1}")
+
+
+def _flag(what: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise _refuse(f"{what} is {value!r}: give True or False")
+
+
+def _status(what: str, value: Any) -> None:
+    if value not in _SETTABLE_STATUS:
+        raise _refuse(f"{what} is {value!r}: it must be one of {', '.join(_SETTABLE_STATUS)}")
+
+
+def _metadata(what: str, value: Any) -> None:
+    if value is not None and len(value) > MAX_USER_METADATA:
+        raise _refuse(f"{what} has {len(value)} characters, {MAX_USER_METADATA} are allowed: keep it elsewhere")
+
+
+def _rules(what: str, rules: list[AuthorizationRule]) -> None:
+    if len(rules) > MAX_AUTHORIZATION_RULES:
+        raise _refuse(f"{what} has {len(rules)} rules, {MAX_AUTHORIZATION_RULES} are allowed: remove some")
+    names = [rule.key_name.casefold() for rule in rules]
+    for rule in rules:
+        if names.count(rule.key_name.casefold()) > 1:
+            raise _refuse(f"{what} has two rules named {rule.key_name!r}: rename one")
+        if AccessRights.MANAGE in rule.rights and not {AccessRights.SEND, AccessRights.LISTEN} <= set(rule.rights):
+            raise _refuse(f"{what}: rule {rule.key_name!r} has Manage without Send and Listen: give it all three")
+
+
+_LIFE = (UNLIMITED, _span(timedelta(seconds=1)))
+_IDLE = (UNLIMITED, _span(timedelta(minutes=5)))
+_LOCK = (timedelta(seconds=60), _span(timedelta(seconds=5), timedelta(minutes=5)))
+_WINDOW = (timedelta(minutes=10), _span(timedelta(seconds=20), timedelta(days=7)))
+_OFF, _ON = (False, _flag), (True, _flag)
+_DELIVERIES = (10, _count)
+_ACTIVE = (EntityStatus.ACTIVE, _status)
+_TEXT = (None, _metadata)
+
+_FIELDS: Final[Mapping[type, Mapping[str, tuple[Any, Check]]]] = MappingProxyType(
+    {
+        QueueProperties: {
+            "auto_delete_on_idle": _IDLE,
+            "dead_lettering_on_message_expiration": _OFF,
+            "default_message_time_to_live": _LIFE,
+            "duplicate_detection_history_time_window": _WINDOW,
+            "enable_batched_operations": _ON,
+            "enable_express": _OFF,
+            "enable_partitioning": _OFF,
+            "lock_duration": _LOCK,
+            "max_delivery_count": _DELIVERIES,
+            "requires_duplicate_detection": _OFF,
+            "requires_session": _OFF,
+            "status": _ACTIVE,
+            "user_metadata": _TEXT,
+        },
+        TopicProperties: {
+            "auto_delete_on_idle": _IDLE,
+            "default_message_time_to_live": _LIFE,
+            "duplicate_detection_history_time_window": _WINDOW,
+            "enable_batched_operations": _ON,
+            "enable_express": _OFF,
+            "enable_partitioning": _OFF,
+            "filtering_messages_before_publishing": _OFF,
+            "requires_duplicate_detection": _OFF,
+            "status": _ACTIVE,
+            "user_metadata": _TEXT,
+        },
+        SubscriptionProperties: {
+            "auto_delete_on_idle": _IDLE,
+            "dead_lettering_on_filter_evaluation_exceptions": _ON,
+            "dead_lettering_on_message_expiration": _OFF,
+            "default_message_time_to_live": _LIFE,
+            "enable_batched_operations": _ON,
+            "lock_duration": _LOCK,
+            "max_delivery_count": _DELIVERIES,
+            "requires_session": _OFF,
+            "status": _ACTIVE,
+            "user_metadata": _TEXT,
+        },
+    }
+)
+"""For each field that has one: the default, and what checks a value."""
+
+IMMUTABLE: Final = ("enable_partitioning", "requires_session", "requires_duplicate_detection")
+
+
+def completed(description: Description, profile: Profile) -> Description:
+    """A description with every default stated, fit to create an entity from.
+
+    Raises:
+        InvalidOperationError: a value is out of its range.
+    """
+    stated: dict[str, Any] = {"availability_status": EntityAvailabilityStatus.AVAILABLE}
+    for name, (default, check) in _FIELDS[type(description)].items():
+        value = getattr(description, name)
+        stated[name] = default if value is None else value
+        check(f"{name} of {description.name}", stated[name])
+    if not isinstance(description, SubscriptionProperties):
+        rules = description.authorization_rules or []
+        _rules(f"authorization_rules of {description.name}", rules)
+        stated["authorization_rules"] = [replace(rule, rights=list(rule.rights)) for rule in rules]
+        stated["enable_partitioning"] = _is_partitioned(description, profile)
+        fragment_count = profile.fragment_count if stated["enable_partitioning"] else 1
+        stated["max_size_in_megabytes"] = _size_in_megabytes(description, profile) * fragment_count
+        stated["max_message_size_in_kilobytes"] = _message_size_in_kilobytes(description, profile)
+    if isinstance(description, TopicProperties):
+        stated["support_ordering"] = not stated["enable_partitioning"]
+    return replace(description, **stated)
+
+
+def changed(before: Description, after: Description, profile: Profile) -> Description:
+    """The complete description of an existing entity that is given a new one; a size may be the multiplied one.
+
+    Raises:
+        InvalidOperationError: a value is out of its range, or cannot be changed.
+    """
+    kept = {
+        field.name: getattr(before, field.name)
+        for field in fields(after)
+        if getattr(after, field.name) is None and field.name in IMMUTABLE
+    }
+    after = replace(after, **kept)
+    for name in IMMUTABLE:
+        old, new = getattr(before, name, None), getattr(after, name, None)
+        if old != new:
+            raise _refuse(
+                f"{name} of {before.name} is {old} and cannot be changed to {new}: delete the entity and create it anew"
+            )
+    if isinstance(before, SubscriptionProperties) or isinstance(after, SubscriptionProperties):
+        return completed(after, profile)
+    if before.enable_partitioning and profile.partitioning is Partitioning.NEVER:
+        profile = replace(profile, partitioning=Partitioning.ALWAYS)
+    if before.enable_partitioning and after.max_size_in_megabytes is not None:
+        single, rest = divmod(after.max_size_in_megabytes, profile.fragment_count)
+        if not rest and single in profile.sizes_in_megabytes:
+            after = replace(after, max_size_in_megabytes=single)
+    return completed(after, profile)
+
+
+def policy_of(
+    description: QueueProperties | TopicProperties | SubscriptionProperties,
+    profile: Profile,
+    topic: Policy | None = None,
+) -> Policy:
+    """A complete description in the units of fragments.
+
+    Args:
+        topic: of a subscription's topic, which has the sizes.
+    """
+    policy = Policy(
+        default_life_s=span_s(description.default_message_time_to_live),
+        max_message_size_bytes=profile.max_message_size_bytes,
+    )
+    if topic is not None:
+        policy.max_size_bytes, policy.max_message_size_bytes = topic.max_size_bytes, topic.max_message_size_bytes
+    if not isinstance(description, SubscriptionProperties):
+        fragment_count = profile.fragment_count if description.enable_partitioning else 1
+        policy.max_size_bytes = (description.max_size_in_megabytes or 0) * MIB // fragment_count
+        policy.max_message_size_bytes = (description.max_message_size_in_kilobytes or 0) * KIB
+        policy.requires_duplicate_detection = bool(description.requires_duplicate_detection)
+        policy.duplicate_window_s = span_s(description.duplicate_detection_history_time_window)
+    if not isinstance(description, TopicProperties):
+        policy.lock_duration_s = span_s(description.lock_duration)
+        policy.max_delivery_count = description.max_delivery_count or 1
+        policy.dead_letters_expired = bool(description.dead_lettering_on_message_expiration)
+        policy.requires_session = bool(description.requires_session)
+    return policy
+
+
+def span_s(span: timedelta | None) -> float:
+    """A span of a description in seconds; infinity = no limit."""
+    return math.inf if span is None or span >= _LONGEST else span.total_seconds()
+
+
+def _is_partitioned(description: QueueProperties | TopicProperties, profile: Profile) -> bool:
+    if profile.partitioning is Partitioning.ASKED:
+        return bool(description.enable_partitioning)
+    if description.enable_partitioning and profile.partitioning is Partitioning.NEVER and profile.refuses_partitioning:
+        raise _refuse(f"{description.name} asks for partitioning, which {profile.name} does not have: leave it out")
+    return profile.partitioning is Partitioning.ALWAYS
+
+
+def _size_in_megabytes(description: QueueProperties | TopicProperties, profile: Profile) -> int:
+    size = description.max_size_in_megabytes
+    if size is None:
+        return profile.sizes_in_megabytes[0]
+    if size not in profile.sizes_in_megabytes:
+        raise _refuse(
+            f"max_size_in_megabytes of {description.name} is {size}: {profile.name} has "
+            f"{', '.join(map(str, profile.sizes_in_megabytes))}"
+        )
+    return size
+
+
+def _message_size_in_kilobytes(description: QueueProperties | TopicProperties, profile: Profile) -> int:
+    default, size = profile.max_message_size_bytes // KIB, description.max_message_size_in_kilobytes
+    if size is None or size == default:
+        return default
+    largest = profile.max_configurable_message_size_bytes
+    if largest is None:
+        raise _refuse(
+            f"max_message_size_in_kilobytes of {description.name} is {size}: {profile.name} has {default} only"
+        )
+    if not default <= size <= largest // KIB:
+        raise _refuse(
+            f"max_message_size_in_kilobytes of {description.name} is {size}: "
+            f"it must be from {default} to {largest // KIB}"
+        )
+    return size

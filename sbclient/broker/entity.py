@@ -1,0 +1,250 @@
+"""A queue of fragments: what a queue, a subscription and the dead-letter queues behind them have in common.
+
+Laws (source: partitioned entities, documented, unless said otherwise):
+
+1. A receive asks every fragment and takes what any of them has; fragments that are struck by a fault are passed over.
+2. What belongs to a session, a lock or a sequence number is asked of its one fragment.
+3. Peek gives the oldest messages of one fragment, the one that answers first (here: a seeded choice), at most 256 KB.
+   Asking on from the last number gives the others, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, TypeAlias
+
+from sbclient.broker.entry import Entry
+from sbclient.broker.faults import Call, Faults
+from sbclient.broker.fragment import COUNTER_BITS, TOKEN_FRAGMENT_BITS, Fragment
+from sbclient.broker.placement import Placement
+from sbclient.broker.policy import Policy, Usage
+from sbclient.broker.session import SessionLock
+from sbclient.errors import InvalidOperationError
+from sbclient.rules.entity_path import canonical
+from sbclient.transport.base import ServiceBusReceiveMode, ServiceBusSessionFilter
+
+PEEK_LIMIT_BYTES: Final = 2**18
+"""What one peek gives at most, unless its first message alone is larger. Source: partitioned entities."""
+
+QueueRing: TypeAlias = Callable[["Queue", str | ServiceBusSessionFilter | None], None]
+"""Told which queue has a message to receive, and for whom; see `fragment.Ring`."""
+
+
+class Queue:
+    """Messages in fragments.
+
+    Args:
+        path: as it was created, with the sub-queue if it is one.
+        policy: of the entity.
+        usages: one for each fragment.
+        faults, random: of the namespace.
+        ring: told of messages that can be received.
+        dead_letters: the queue behind this one; None = this lies behind another.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        policy: Policy,
+        usages: Sequence[Usage],
+        faults: Faults,
+        random: Random,
+        ring: QueueRing,
+        dead_letters: Queue | None = None,
+    ) -> None:
+        self.path = path
+        self.key = canonical(path)
+        self.policy = policy
+        self.dead_letters = dead_letters
+        self.store_queries = 0
+        self._faults = faults
+        self._random = random
+        self._turn = 0
+        self.fragments: list[Fragment] = [
+            Fragment(
+                index,
+                path,
+                policy,
+                usage,
+                random,
+                lambda whom: ring(self, whom),
+                None if dead_letters is None else dead_letters.fragments[index],
+            )
+            for index, usage in enumerate(usages)
+        ]
+        self.placement = Placement(path, self.fragments, faults, random)
+
+    def __len__(self) -> int:
+        """Messages in every state, whether or not they can be reached."""
+        return sum(map(len, self.fragments))
+
+    @property
+    def requires_session(self) -> bool:
+        return self.fragments[0].has_sessions
+
+    def next_change_at(self) -> float:
+        """When something happens here by time alone; infinity if nothing will."""
+        return min(fragment.next_change_at() for fragment in self.fragments)
+
+    def advance(self, now: float) -> None:
+        for fragment in self.fragments:
+            fragment.advance(now)
+
+    # ------------------------------------------------------------------ receive and peek
+
+    def receive(
+        self, call: Call, max_message_count: int, mode: ServiceBusReceiveMode, lock: SessionLock | None
+    ) -> list[Entry]:
+        """Take what can be had at once, at most that many messages, in the order of each fragment."""
+        if lock is not None:
+            return self._taken(call, [self.placement.reached(call, lock.fragment_index)], max_message_count, mode, lock)
+        if len(self.fragments) == 1:
+            return self._taken(call, [self.placement.reached(call, 0)], max_message_count, mode, None)
+        taken = self._taken(call, self._reachable(call), max_message_count, mode, None)
+        if not self._faults.any_active:
+            return taken
+        for fragment in {number >> COUNTER_BITS: None for number in (entry.number for entry in taken)}:
+            self._faults.delay(call, self.path, fragment)
+        return taken
+
+    def _reachable(self, call: Call) -> list[Fragment]:
+        """The fragments that answer, beginning with the one whose turn it is."""
+        self._turn = (self._turn + 1) % len(self.fragments)
+        turned = self.fragments[self._turn :] + self.fragments[: self._turn]
+        if not self._faults.any_active:
+            return turned
+        return [fragment for fragment in turned if self._faults.stopping(call, self.path, fragment.index) is None]
+
+    def _taken(
+        self,
+        call: Call,
+        fragments: Sequence[Fragment],
+        max_message_count: int,
+        mode: ServiceBusReceiveMode,
+        lock: SessionLock | None,
+    ) -> list[Entry]:
+        deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        taken: list[Entry] = []
+        yielding = list(fragments)
+        while yielding and len(taken) < max_message_count:
+            still_yielding = []
+            for fragment in yielding:
+                self.store_queries += 1
+                entry = fragment.take_and_delete(call.now, lock) if deletes else fragment.take(call.now, lock)
+                if entry is not None:
+                    taken.append(entry)
+                    still_yielding.append(fragment)
+                if len(taken) == max_message_count:
+                    break
+            yielding = still_yielding
+        return taken
+
+    def peek(
+        self, call: Call, cursor: PeekCursor, max_message_count: int, from_number: int, session_id: str | None
+    ) -> list[Entry]:
+        """The oldest messages of one fragment from a number on."""
+        if session_id is not None:
+            fragments = [self.placement.reached(call, self.placement.fragment_for(session_id).index)]
+        elif len(self.fragments) == 1:
+            fragments = [self.placement.reached(call, 0)]
+        else:
+            reachable = [
+                fragment.index
+                for fragment in self.fragments
+                if self._faults.stopping(call, self.path, fragment.index) is None
+            ]
+            fragments = [self.fragments[index] for index in cursor.order(from_number, reachable, self._random)]
+        for fragment in fragments:
+            start = from_number if from_number >> COUNTER_BITS == fragment.index else 0
+            found = self._browsed(fragment, call.now, max_message_count, start, session_id)
+            if found:
+                cursor.stopped_at(found[-1].number)
+                return found
+        return []
+
+    def _browsed(
+        self, fragment: Fragment, now: float, max_message_count: int, from_number: int, session_id: str | None
+    ) -> list[Entry]:
+        found: list[Entry] = []
+        size_bytes = 0
+        for entry in fragment.browse(now, from_number, session_id):
+            size_bytes += entry.size_bytes
+            if found and (size_bytes > PEEK_LIMIT_BYTES or len(found) == max_message_count):
+                break
+            found.append(entry)
+        return found
+
+    def release(self, now: float, token: int) -> None:
+        """Put back a message that no application has seen, also while its fragment is struck by a fault."""
+        self.fragments[token & (1 << TOKEN_FRAGMENT_BITS) - 1].release(token, now)
+
+    # ------------------------------------------------------------------ sessions
+
+    def accept_session(self, call: Call, session_id: str) -> SessionLock:
+        """Hold a session, by name.
+
+        Raises:
+            SessionCannotBeLockedError: somebody holds it.
+            ServiceBusError, NoAnswer: its fragment cannot be reached.
+        """
+        fragment = self.placement.fragment_for(session_id)
+        return self.placement.reached(call, fragment.index).accept_session(session_id, call.now)
+
+    def accept_next_session(self, call: Call) -> SessionLock | None:
+        """Hold a free session that has messages; None if there is none."""
+        for fragment in self._reachable(call):
+            session_id = fragment.next_session(call.now)
+            if session_id is not None:
+                return self.placement.reached(call, fragment.index).accept_session(session_id, call.now)
+        return None
+
+    def session_ids(self, call: Call, *, state_set_after: float | None) -> list[str]:
+        """As `Fragment.session_ids`, of the fragments that answer."""
+        return sorted(
+            session_id
+            for fragment in self._reachable(call)
+            for session_id in fragment.session_ids(call.now, state_set_after=state_set_after)
+        )
+
+    def check_receiver(self, *, with_session: bool) -> None:
+        """
+        Raises:
+            InvalidOperationError: messages are received by session only, or have none here.
+        """
+        if self.requires_session and not with_session:
+            raise InvalidOperationError(
+                f"{self.path} requires sessions: open the receiver with a session_id or NEXT_AVAILABLE_SESSION"
+            )
+        if with_session and not self.requires_session:
+            raise InvalidOperationError(f"{self.path} has no sessions: open the receiver without session_id")
+
+
+class PeekCursor:
+    """Where one browser of a partitioned entity stands: the fragments it has seen, and its last number."""
+
+    __slots__ = ("_last_number", "_order")
+
+    def __init__(self) -> None:
+        self._order: list[int] = []
+        self._last_number = 0
+
+    def order(self, from_number: int, reachable: list[int], random: Random) -> list[int]:
+        """The fragments to ask, in this order.
+
+        A number below the first message starts anew with a fragment drawn by lot; one behind the last message that was
+        given goes on where that was; any other starts at the fragment that it names.
+        """
+        if not reachable:
+            return []
+        if from_number >> COUNTER_BITS == 0 and from_number <= 1:
+            self._order = random.sample(reachable, len(reachable))
+        elif not self._order or from_number != self._last_number + 1:
+            self._order = [index for index in reachable if index >= from_number >> COUNTER_BITS]
+        else:
+            at = self._order.index(self._last_number >> COUNTER_BITS)
+            self._order = [index for index in self._order[at:] if index in reachable]
+        return self._order
+
+    def stopped_at(self, number: int) -> None:
+        self._last_number = number

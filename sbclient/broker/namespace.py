@@ -1,0 +1,407 @@
+"""The one door to a namespace of the broker: every front, in this process or over the network, comes in here.
+
+Each request is a `Call`, which says when it came and is told when its answer leaves. The door lets it in past the
+faults, finds the entity, checks that it is enabled, and hands it to the fragments. Nothing here waits: a receive that
+finds nothing returns nothing, and the host asks again when it is told that something has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from sbclient.broker.admission import Transfer, admit
+from sbclient.broker.deduplication import identity_of
+from sbclient.broker.directory import Directory, Entity
+from sbclient.broker.entity import PeekCursor, Queue, QueueRing
+from sbclient.broker.entry import Entry
+from sbclient.broker.faults import Call, Faults, Operation
+from sbclient.broker.fragment import Fragment
+from sbclient.broker.management import Management
+from sbclient.broker.profile import STD_2021, Profile
+from sbclient.broker.session import SessionLock
+from sbclient.broker.topic import Topic
+from sbclient.broker.transactions import Scope, Step, Transaction
+from sbclient.entities import EntityStatus
+from sbclient.errors import InvalidOperationError, MessagingEntityDisabledError
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.rules.entity_path import split_sub_queue
+from sbclient.rules.ping import is_ping
+from sbclient.rules.transaction_key import transaction_key_of
+from sbclient.transport.base import (
+    NEXT_AVAILABLE_SESSION,
+    SenderLimits,
+    ServiceBusReceiveMode,
+    ServiceBusSessionFilter,
+    Settlement,
+    SettleMode,
+)
+
+_SENDING: Final = (Operation.SEND, Operation.SCHEDULE, Operation.CANCEL)
+_RECEIVING: Final = (Operation.RECEIVE, Operation.RECEIVE_DEFERRED, Operation.PEEK, Operation.SESSION)
+_CLOSED_TO: Final = {
+    EntityStatus.ACTIVE: (),
+    EntityStatus.DISABLED: tuple(Operation),
+    EntityStatus.SEND_DISABLED: _SENDING,
+    EntityStatus.RECEIVE_DISABLED: _RECEIVING,
+}
+"""What an entity of each status refuses."""
+
+
+class Namespace:
+    """Entities, and what can be done with them.
+
+    Args:
+        name: of the namespace.
+        random: for lock tokens, turns and faults; the same seed and the same calls give the same answers.
+        profile: tier and year.
+        ring: told of each message that can be received, while the call that brought it about is still in progress;
+            see `fragment.Ring`.
+        removed: told of each queue that is deleted.
+
+    Attributes:
+        faults: the switches.
+        management: the management side.
+        operation_count: calls that were let in.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        random: Random,
+        profile: Profile = STD_2021,
+        ring: QueueRing = lambda _queue, _whom: None,
+        removed: Callable[[Queue], None] = lambda _queue: None,
+    ) -> None:
+        self.name = name
+        self.profile = profile
+        self.operation_count = 0
+        self.faults = Faults(name, random)
+        self.directory = Directory()
+        self.management = Management(name, profile, self.directory, self.faults, random, ring, removed)
+
+    def queue(self, path: str) -> Queue:
+        """The queue, subscription or sub-queue of a path, for who waits for its messages.
+
+        Raises:
+            MessagingEntityNotFoundError: there is none.
+            InvalidOperationError: it is a topic.
+        """
+        return self._readable(path, self.directory.find(path)[1])
+
+    def sources(self, path: str) -> list[Entity]:
+        """The entities in whose course of time something may come to a path: its own, and those that feed it."""
+        entity = self.directory.get(split_sub_queue(path)[0])
+        return [] if entity is None else [entity] if entity.topic is None else [entity, entity.topic]
+
+    # ------------------------------------------------------------------ send
+
+    def open_sender(self, call: Call, path: str) -> SenderLimits:
+        """Prove that an entity exists and may be sent to; returns what it accepts."""
+        entity, target = self._entered(call, path, as_operation=Operation.SEND)
+        self._writable(entity, target, path)
+        return SenderLimits(entity.body.policy.max_message_size_bytes, self.profile.max_batch_size_bytes)
+
+    def send(
+        self, call: Call, path: str, messages: Sequence[ServiceBusMessage], *, transaction: Transaction | None = None
+    ) -> None:
+        """Store one transfer, all of it or nothing."""
+        entity, target = self._entered(call, path)
+        self._writable(entity, target, path)
+        transfer = self._admitted(entity, target, messages)
+        if transaction is None:
+            fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
+            self._deliver(entity, fragment, transfer.entries, None, call.now)
+        else:
+            self._send_later(call, entity, messages, transfer, None, transaction)
+
+    def schedule(
+        self, call: Call, path: str, messages: Sequence[ServiceBusMessage], *, transaction: Transaction | None = None
+    ) -> list[int]:
+        """Store messages that each have a time to appear; returns their sequence numbers, in order."""
+        entity, target = self._entered(call, path)
+        self._writable(entity, target, path)
+        for message in messages:
+            if message.scheduled_enqueue_time_utc is None:
+                raise InvalidOperationError(
+                    f"message {message.message_id!r} was scheduled on {path} without scheduled_enqueue_time_utc: "
+                    "set it, or send the message"
+                )
+        transfer = self._admitted(entity, target, messages)
+        if transaction is None:
+            fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
+            fragment.advance(call.now)
+            numbers = [fragment.next_number() for _ in messages]
+            self._deliver(entity, fragment, transfer.entries, numbers, call.now)
+            return numbers
+        return self._send_later(call, entity, messages, transfer, [], transaction)
+
+    def cancel_scheduled(self, call: Call, path: str, numbers: Sequence[int]) -> None:
+        """Drop scheduled messages, all of them or none."""
+        entity, _ = self._entered(call, path)
+        placement = entity.body.placement
+        keepers = [(placement.keeper_of(call, number), number) for number in dict.fromkeys(numbers)]
+        for fragment, number in keepers:
+            fragment.check_scheduled(number, call.now)
+        for fragment, number in keepers:
+            fragment.cancel(number)
+
+    def _admitted(self, entity: Entity, target: Queue | Topic, messages: Sequence[ServiceBusMessage]) -> Transfer:
+        return admit(
+            target,
+            messages,
+            is_partitioned=entity.is_partitioned,
+            max_batch_size_bytes=self.profile.max_batch_size_bytes,
+        )
+
+    def _send_later(
+        self,
+        call: Call,
+        entity: Entity,
+        messages: Sequence[ServiceBusMessage],
+        transfer: Transfer,
+        numbers: list[int] | None,
+        transaction: Transaction,
+    ) -> list[int]:
+        """Keep a transfer in a transaction; returns the numbers of scheduled messages."""
+        transaction.check_open(call.now)
+        policy, key = entity.body.policy, None
+        if entity.is_partitioned:
+            key = transaction_key_of(
+                messages,
+                pinned=transaction.key,
+                requires_session=entity.body.requires_session,
+                requires_duplicate_detection=policy.requires_duplicate_detection,
+            )
+        fragment = entity.body.placement.choose(call, key, transfer.size_bytes)
+        scope = Scope(entity.path, fragment.index)
+        transaction.check_scope(scope, len(messages))
+        if numbers is not None:
+            numbers.extend(fragment.next_number() for _ in messages)
+        step = Step(
+            check=lambda _: None,
+            apply=lambda now: self._deliver(entity, fragment, transfer.entries, numbers, now),
+            fragment=fragment,
+            size_bytes=transfer.size_bytes,
+        )
+        transaction.add(step, scope, call.now, operation_count=len(messages), key=key)
+        return numbers or []
+
+    def _deliver(
+        self, entity: Entity, fragment: Fragment, entries: Sequence[Entry], numbers: Sequence[int] | None, now: float
+    ) -> None:
+        for position, entry in enumerate(entries):
+            identity = identity_of(entry.content, is_partitioned=entity.is_partitioned)
+            if is_ping(entry.content) or fragment.is_duplicate(identity, now):
+                continue
+            at = entry.content.scheduled_enqueue_time_utc
+            if at is not None and at.timestamp() > now:
+                number = fragment.next_number() if numbers is None else numbers[position]
+                fragment.schedule(entry, number, at.timestamp())
+            else:
+                fragment.append(entry, now)
+
+    # ------------------------------------------------------------------ receive
+
+    def open_receiver(self, call: Call, path: str, *, with_session: bool) -> None:
+        """Prove that an entity exists and may be received from, by session or without."""
+        queue = self._entered_queue(call, path, as_operation=Operation.RECEIVE)
+        queue.check_receiver(with_session=with_session)
+
+    def receive(
+        self,
+        call: Call,
+        path: str,
+        *,
+        max_message_count: int,
+        mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
+        lock: SessionLock | None = None,
+    ) -> list[ServiceBusReceivedMessage]:
+        """Take what can be had at once; the lock is that of the session to receive from."""
+        queue = self._entered_queue(call, path)
+        queue.check_receiver(with_session=lock is not None)
+        return [entry.handed_out() for entry in queue.receive(call, max_message_count, mode, lock)]
+
+    def receive_deferred(
+        self,
+        call: Call,
+        path: str,
+        numbers: Sequence[int],
+        *,
+        mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
+        lock: SessionLock | None = None,
+    ) -> list[ServiceBusReceivedMessage]:
+        """Take deferred messages, all of them or none."""
+        queue = self._entered_queue(call, path)
+        queue.check_receiver(with_session=lock is not None)
+        if lock is not None:
+            queue.placement.reached(call, lock.fragment_index).check_session(lock)
+        keepers = [(queue.placement.keeper_of(call, number), number) for number in dict.fromkeys(numbers)]
+        found = [(fragment, fragment.check_deferred(number, call.now, lock)) for fragment, number in keepers]
+        deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        for fragment, entry in found:
+            fragment.take_deferred(entry, call.now, delete=deletes)
+        return [entry.handed_out() for _, entry in found]
+
+    def release(self, call: Call, path: str, tokens: Sequence[UUID]) -> None:
+        """Put back messages that no application has seen; those whose lock has ended are back already."""
+        queue = self._readable(path, self.directory.find(path)[1])
+        for token in tokens:
+            queue.release(call.now, token.int)
+
+    def peek(
+        self,
+        call: Call,
+        path: str,
+        cursor: PeekCursor,
+        *,
+        max_message_count: int,
+        from_number: int = 0,
+        session_id: str | None = None,
+    ) -> list[ServiceBusReceivedMessage]:
+        """Look at messages from a number on, without taking them; the cursor is the browser's own."""
+        queue = self._entered_queue(call, path)
+        entries = queue.peek(call, cursor, max_message_count, from_number, session_id)
+        return [entry.peeked() for entry in entries]
+
+    # ------------------------------------------------------------------ settle
+
+    def settle(
+        self,
+        call: Call,
+        path: str,
+        tokens: Sequence[UUID],
+        settlement: Settlement,
+        *,
+        lock: SessionLock | None = None,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """End held messages, all of them or none; on a partitioned entity those of one fragment."""
+        entity, target = self._entered(call, path)
+        queue = self._readable(path, target)
+        if settlement.mode is SettleMode.DEAD_LETTER and queue.dead_letters is None:
+            raise InvalidOperationError(f"a message of {path} cannot be dead-lettered again: complete or defer it")
+        fragment = queue.placement.holder_of(call, [token.int for token in tokens])
+        for token in tokens:
+            fragment.check_lock(token.int, call.now, lock)
+        if transaction is None:
+            for token in tokens:
+                fragment.settle(token.int, settlement, call.now)
+            return
+        transaction.check_open(call.now)
+        scope = Scope(entity.path, fragment.index)
+        transaction.check_scope(scope, len(tokens))
+        for token in tokens:
+            transaction.check_settled_once(token.int)
+        for token in tokens:
+            transaction.add(_settling(fragment, token.int, settlement, lock), scope, call.now, token=token.int)
+
+    def renew_locks(self, call: Call, path: str, tokens: Sequence[UUID]) -> list[float]:
+        """Hold messages for another lock duration, all of them or none; returns when each lock then ends."""
+        queue = self._entered_queue(call, path)
+        if queue.requires_session:
+            raise InvalidOperationError(f"messages of {path} are held with their session: renew the session's lock")
+        fragment = queue.placement.holder_of(call, [token.int for token in tokens])
+        entries = [fragment.check_lock(token.int, call.now) for token in tokens]
+        return [fragment.renew(entry, call.now) for entry in entries]
+
+    def begin_transaction(self, call: Call) -> Transaction:
+        """A transaction; it is bound to the entity of its first operation."""
+        self.faults.at_door(call, None)
+        return Transaction()
+
+    def commit(self, call: Call, transaction: Transaction) -> None:
+        """Do everything that was done in a transaction, or nothing; either way it is over."""
+        scope = transaction.scope
+        try:
+            if scope is None:
+                self.faults.at_door(call, None)
+            else:
+                entity, _ = self._entered(call, scope.path)
+                entity.body.placement.reached(call, scope.fragment_index)
+            transaction.commit(call.now)
+        finally:
+            transaction.rollback()
+
+    def rollback(self, call: Call, transaction: Transaction) -> None:
+        """Do nothing of it."""
+        transaction.rollback()
+        self.faults.at_door(call, None)
+
+    # ------------------------------------------------------------------ sessions
+
+    def accept_session(
+        self, call: Call, path: str, session: str | ServiceBusSessionFilter = NEXT_AVAILABLE_SESSION
+    ) -> SessionLock | None:
+        """Hold a session; None if the next available one was asked for and there is none now."""
+        queue = self._entered_queue(call, path)
+        queue.check_receiver(with_session=True)
+        if isinstance(session, str):
+            return queue.accept_session(call, session)
+        return queue.accept_next_session(call)
+
+    def renew_session(self, call: Call, path: str, lock: SessionLock) -> float:
+        """Hold a session for another lock duration; returns when that ends."""
+        return self._session_fragment(call, path, lock).renew_session(lock, call.now)
+
+    def release_session(self, call: Call, path: str, lock: SessionLock) -> None:
+        """Let a session go, and put back what was taken under it, as when the connection is lost: no fault stops it.
+
+        A lock that has ended, or whose entity is gone, is ignored.
+        """
+        entity = self.directory.get(split_sub_queue(path)[0])
+        if entity is not None and lock.fragment_index < len(entity.body.fragments):
+            entity.body.fragments[lock.fragment_index].release_session(lock, call.now)
+
+    def get_session_state(self, call: Call, path: str, lock: SessionLock) -> bytes | None:
+        return self._session_fragment(call, path, lock).session_state(lock, call.now)
+
+    def set_session_state(self, call: Call, path: str, lock: SessionLock, state: bytes | None) -> None:
+        self._session_fragment(call, path, lock).set_session_state(lock, state, call.now)
+
+    def list_sessions(self, call: Call, path: str, *, state_updated_after: datetime | None = None) -> list[str]:
+        """Sessions with messages or, if a moment is given, those whose state was set after it; by id."""
+        queue = self._entered_queue(call, path)
+        queue.check_receiver(with_session=True)
+        after = None if state_updated_after is None else state_updated_after.timestamp()
+        return queue.session_ids(call, state_set_after=after)
+
+    def _session_fragment(self, call: Call, path: str, lock: SessionLock) -> Fragment:
+        return self._entered_queue(call, path).placement.reached(call, lock.fragment_index)
+
+    # ------------------------------------------------------------------ the door
+
+    def _entered(self, call: Call, path: str, *, as_operation: Operation | None = None) -> tuple[Entity, Queue | Topic]:
+        self.faults.at_door(call, path)
+        entity, target = self.directory.find(path)
+        status = entity.description.status or EntityStatus.ACTIVE
+        if (as_operation or call.operation) in _CLOSED_TO[status]:
+            raise MessagingEntityDisabledError(
+                f"{path} is {status} and refuses to {as_operation or call.operation}: update its status to Active"
+            )
+        self.operation_count += 1
+        return entity, target
+
+    def _entered_queue(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
+        return self._readable(path, self._entered(call, path, as_operation=as_operation)[1])
+
+    def _readable(self, path: str, target: Queue | Topic) -> Queue:
+        if isinstance(target, Topic):
+            raise InvalidOperationError(f"{path} is a topic and cannot be received from: name a subscription of it")
+        return target
+
+    def _writable(self, entity: Entity, target: Queue | Topic, path: str) -> None:
+        if target is not entity.body or entity.topic is not None:
+            raise InvalidOperationError(f"{path} cannot be sent to directly: send to {(entity.topic or entity).path}")
+
+
+def _settling(fragment: Fragment, token: int, settlement: Settlement, lock: SessionLock | None) -> Step:
+    return Step(
+        check=lambda now: fragment.check_lock(token, now, lock),
+        apply=lambda now: fragment.settle(token, settlement, now),
+        fragment=fragment,
+    )

@@ -1,0 +1,183 @@
+"""The sessions of one fragment: which messages wait in each, who holds it, and what its state is.
+
+Laws (source: message sessions, documented):
+
+1. One receiver at a time holds a session, with its present and its future messages.
+2. Any session may be accepted by name, also one that has no messages. The next available one is the
+   free session that has had messages for longest.
+3. When the lock runs out the messages taken under it are failed deliveries; when the receiver lets the session go they
+   are not.
+4. The state outlives the messages and counts toward the entity's size.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
+
+from sbclient.broker.deadlines import Deadlines
+from sbclient.broker.entry import Entry
+
+_SLACK = 16
+
+
+class SessionLock:
+    """One receiver's hold on a session; it is void once the session has another token.
+
+    Attributes:
+        session_id: the session.
+        fragment_index: the fragment that holds it.
+        token: names this hold.
+        locked_until: seconds; moved by each renewal.
+    """
+
+    __slots__ = ("fragment_index", "locked_until", "session_id", "token")
+
+    def __init__(self, session_id: str, fragment_index: int, token: int, locked_until: float) -> None:
+        self.session_id = session_id
+        self.fragment_index = fragment_index
+        self.token = token
+        self.locked_until = locked_until
+
+
+class Session:
+    """One session. `numbers` are those of its messages, rising, some of them gone; `ready` is a heap of them."""
+
+    __slots__ = (
+        "held",
+        "locked_until",
+        "message_count",
+        "numbers",
+        "ready",
+        "ready_count",
+        "state",
+        "state_set_at",
+        "token",
+    )
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.message_count = 0
+        self.ready: list[int] = []
+        self.ready_count = 0
+        self.token = 0
+        self.locked_until = math.inf
+        self.held: dict[int, None] = {}
+        self.state: bytes | None = None
+        self.state_set_at = -math.inf
+
+
+class Sessions:
+    """All sessions of one fragment.
+
+    Args:
+        entries: the fragment's messages by number.
+    """
+
+    def __init__(self, entries: Mapping[int, Entry]) -> None:
+        self._entries = entries
+        self._sessions: dict[str, Session] = {}
+        self._available: OrderedDict[str, None] = OrderedDict()
+        self.lock_ends: Deadlines[str] = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session_id: str) -> Session | None:
+        return self._sessions.get(session_id)
+
+    def add(self, session_id: str, number: int) -> None:
+        """A message came in."""
+        session = self._made(session_id)
+        session.numbers.append(number)
+        session.message_count += 1
+
+    def remove(self, session_id: str) -> None:
+        """A message has left the entries."""
+        session = self._sessions[session_id]
+        session.message_count -= 1
+        if len(session.numbers) > _SLACK + 2 * session.message_count:
+            session.numbers = [number for number in session.numbers if number in self._entries]
+        self._forget_if_empty(session_id, session)
+
+    def make_ready(self, session_id: str, number: int) -> bool:
+        """A message can be received; returns whether somebody holds the session, so that it waits for him."""
+        session = self._sessions[session_id]
+        heappush(session.ready, number)
+        session.ready_count += 1
+        if session.token:
+            return True
+        self._available[session_id] = None
+        return False
+
+    def take(self, session: Session) -> Entry | None:
+        """The first message that can be received in a session."""
+        while session.ready:
+            entry = self._entries.get(heappop(session.ready))
+            if entry is not None:
+                session.ready_count -= 1
+                return entry
+        return None
+
+    def expired(self, session_id: str) -> None:
+        """A message that could be received is gone."""
+        session = self._sessions[session_id]
+        session.ready_count -= 1
+        if not session.ready_count:
+            self._available.pop(session_id, None)
+
+    def lock(self, session_id: str, token: int, until: float) -> bool:
+        """Give a session to a receiver; False if somebody holds it."""
+        session = self._made(session_id)
+        if session.token:
+            return False
+        session.token, session.locked_until = token, until
+        self.lock_ends.set(session_id, until)
+        self._available.pop(session_id, None)
+        return True
+
+    def renew(self, session_id: str, until: float) -> None:
+        self._sessions[session_id].locked_until = until
+        self.lock_ends.set(session_id, until)
+
+    def unlock(self, session_id: str) -> list[int]:
+        """Take a session from its holder; returns the tokens of the messages that he had taken, in that order."""
+        session = self._sessions[session_id]
+        held, session.held = list(session.held), {}
+        session.token, session.locked_until = 0, math.inf
+        self.lock_ends.drop(session_id)
+        if session.ready_count:
+            self._available[session_id] = None
+        self._forget_if_empty(session_id, session)
+        return held
+
+    def next_available(self) -> str | None:
+        """The free session with messages that has been so for longest."""
+        return next(iter(self._available), None)
+
+    def browse(self, session_id: str, from_number: int) -> Iterator[Entry]:
+        """The messages of a session from a number on, in order."""
+        session = self._sessions[session_id]
+        for position in range(bisect_left(session.numbers, from_number), len(session.numbers)):
+            entry = self._entries.get(session.numbers[position])
+            if entry is not None:
+                yield entry
+
+    def ids(self, *, state_set_after: float | None) -> list[str]:
+        """Sessions with messages or, if a moment is given, those whose state was set after it; by id."""
+        if state_set_after is None:
+            return sorted(name for name, session in self._sessions.items() if session.message_count)
+        return sorted(name for name, session in self._sessions.items() if session.state_set_at > state_set_after)
+
+    def _made(self, session_id: str) -> Session:
+        session = self._sessions.get(session_id)
+        if session is None:
+            session = self._sessions[session_id] = Session()
+        return session
+
+    def _forget_if_empty(self, session_id: str, session: Session) -> None:
+        if not session.message_count and not session.token and session.state is None:
+            del self._sessions[session_id]
