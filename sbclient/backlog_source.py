@@ -8,16 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import structlog
-
 from sbclient.clock import Clock
 from sbclient.errors import MessageLockLostError, MessageNotFoundError, ServiceBusError
+from sbclient.log import get_logger
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.rules.envelope import Unsealed
 from sbclient.rules.size import encoded_size
 from sbclient.transport.base import ReceiverLink, Settlement, SettleMode, Transport
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 WINDOW_MESSAGES: Final = 100
 WINDOW_BYTES: Final = 16 * 1024 * 1024

@@ -8,14 +8,13 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
-import structlog
-
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.clock import Clock
 from sbclient.core import ClientCore
 from sbclient.entities import EntityKind
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError
 from sbclient.lock_renewer import AutoLockRenewer
+from sbclient.log import get_logger
 from sbclient.options import PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions
 from sbclient.pair import Pair
 from sbclient.pinger import Pinger
@@ -33,7 +32,7 @@ from sbclient.transaction import Transaction
 from sbclient.transport.base import ServiceBusReceiveMode, ServiceBusSubQueue, SessionChoice, Transport
 from sbclient.transport.choice import open_transport
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 SYPHON_RESTART_S: Final = 10.0
 LIST_SESSIONS_S: Final = 60.0

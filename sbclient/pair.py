@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
-import structlog
-
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.log import get_logger
 from sbclient.options import BACKLOG_HEADROOM_BYTES, PairedNamespaceOptions
 from sbclient.provisioning import provision
 from sbclient.rules.backlog import (
@@ -27,7 +26,7 @@ from sbclient.rules.entity_path import canonical
 from sbclient.rules.failover import EntityFailover, FailoverState, PingKeys, Transition, is_outage
 from sbclient.transport.base import SenderLimits, Transport
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 EVENTS_KEPT: Final = 1000
 

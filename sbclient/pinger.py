@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
-
 from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.log import get_logger
 from sbclient.message import ServiceBusMessage
 from sbclient.pair import Pair, PairedEntity
 from sbclient.rules.failover import PingKeys
 from sbclient.rules.ping import ping_message
 from sbclient.tasks import OwnedTasks
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 PING_TIMEOUT_S: Final = 20.0
 """The service needs up to 15 s to place a keyless message on another fragment; a ping waits a little longer."""

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Literal
 
-import structlog
-
 from sbclient.entities import UNLIMITED, EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import BacklogUnavailableError, MessagingEntityAlreadyExistsError, ServiceBusError
+from sbclient.log import get_logger
 from sbclient.transport.base import Administration
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 MAX_DELIVERY_COUNT: Final = 2**31 - 1
 MAX_SIZE_MEGABYTES: Final = 5120

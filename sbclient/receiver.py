@@ -7,8 +7,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-import structlog
-
 from sbclient.core import ClientCore
 from sbclient.errors import (
     InvalidOperationError,
@@ -16,6 +14,7 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.lock_renewer import AutoLockRenewer
+from sbclient.log import get_logger
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.ping import is_ping
 from sbclient.transaction import Transaction
@@ -27,7 +26,7 @@ from sbclient.transport.base import (
     SettleMode,
 )
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 T = TypeVar("T")
 

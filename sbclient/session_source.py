@@ -10,8 +10,6 @@ import asyncio
 from collections import Counter, OrderedDict
 from typing import Final, Literal
 
-import structlog
-
 from sbclient.destination import MISSING, REFUSED, TOO_LARGE
 from sbclient.errors import (
     InvalidOperationError,
@@ -21,6 +19,7 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from sbclient.log import get_logger
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pair import Pair
@@ -28,7 +27,7 @@ from sbclient.rules.envelope import MalformedEnvelopeError, unseal
 from sbclient.rules.ping import is_ping
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ReceiverLink, SenderLink, Settlement, SettleMode
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 WORKERS: Final = 4
 SESSION_MESSAGES: Final = 20

@@ -18,11 +18,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-import structlog
-
 from sbclient.backlog_source import BacklogSource, Held
 from sbclient.destination import Destination
 from sbclient.errors import ServiceBusError
+from sbclient.log import get_logger
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.pair import Pair
 from sbclient.rules.entity_path import canonical, is_entity_path
@@ -32,7 +31,7 @@ from sbclient.session_source import SessionSource
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Settlement, SettleMode
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 DESTINATIONS_KEPT: Final = 1000
 """Beyond so many, those for which nothing waits are forgotten: each has a sender link and a task."""

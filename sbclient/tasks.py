@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import structlog
+from sbclient.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 class OwnedTasks:

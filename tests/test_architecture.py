@@ -38,14 +38,14 @@ HOUSE: Final = {
         broker.forwarding broker.transactions broker.admission broker.directory broker.management
         broker.namespace
     """,
-    3: "clock tasks broker.host",
+    3: "clock log tasks broker.host",
     4: "transport.memory transport.azure_message transport.azure server",
     5: "transport.choice retry provisioning pair core",
     6: """
         batch transaction outbox diversion session_order sender lock_renewer receiver pinger
         backlog_source destination session_source syphon
     """,
-    7: "client administration sbclient testing",
+    7: "administration client testing sbclient",
     8: "cli sbclient_spark",
 }
 """Every file by its module name without `sbclient.`; a name may stand here before its file exists."""
