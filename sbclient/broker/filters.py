@@ -24,7 +24,6 @@ from sbclient.entities import (
     FalseRuleFilter,
     RuleFilter,
     SqlRuleAction,
-    SqlRuleFilter,
     TrueRuleFilter,
 )
 from sbclient.errors import InvalidOperationError
