@@ -181,8 +181,6 @@ def _of_user(rule_filter: CorrelationRuleFilter) -> list[_Condition]:
 def _is_equal(value: object, wanted: Value) -> bool:
     if type(value) is str and type(wanted) is str:
         return value == wanted
-    if value is None:
-        return False
     try:
         return compare("=", value, wanted, "correlation")
     except FilterError:

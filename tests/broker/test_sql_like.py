@@ -39,6 +39,9 @@ from sbclient.broker.sql.like import matcher
         ("[a].*", "[a].*", True),
         ("[a].*", "a", False),
         ("(%", "(x", True),
+        ("(_", "(x", True),
+        ("a.c_", "abcd", False),
+        ("a%.%[b]", "a.b", False),
     ],
 )
 def test_b073_percent_is_any_run_and_underscore_any_character(pattern: str, text: str, is_match: bool) -> None:

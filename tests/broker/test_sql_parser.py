@@ -196,6 +196,8 @@ def test_a_bad_filter_is_refused_with_place_found_and_expected(
         ("a = 'x", "line 1, column 5", "the text that begins here is never closed"),
         ("a = 'it''s", "line 1, column 5", "the text that begins here is never closed"),
         ("[a = 1", "line 1, column 1", "the name that begins here is empty or never closed"),
+        ("[a]]b = 1", "line 1, column 1", "the name that begins here is empty or never closed"),
+        ('"a""b = 1', "line 1, column 1", "the name that begins here is empty or never closed"),
         ("[] = 1", "line 1, column 1", "the name that begins here is empty or never closed"),
         ('a = "x', "line 1, column 5", "the name that begins here is empty or never closed"),
         ("_a = 1", "line 1, column 1", "a name that begins with _ needs brackets"),

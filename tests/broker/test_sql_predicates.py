@@ -117,6 +117,8 @@ def test_b073_comparison_and_arithmetic(text: str, truth: Truth) -> None:
         "p(missing) = 1",
         "p(NULL) = 1",
         "p('missing') = 1",
+        "p('sys.') = 1",
+        "p('user.') = 1",
         "sys.CorrelationId = 'a'",
         "sys.ExpiresAtUtc > sys.EnqueuedTimeUtc",
         "NOT missing = 1",

@@ -61,6 +61,7 @@ def changed(
         ("SET a = 1", {}, {"a": 1}),
         ("SET a = 2", {"a": 1}, {"a": 2}),
         ("SET A = 2", {"a": 1}, {"a": 2}),
+        ("SET Color = 5", {"COLOR": 1, "Color": 2}, {"COLOR": 1, "Color": 5}),
         ("SET [x y] = 'z'", {}, {"x y": "z"}),
         ("SET a = b", {"b": 2.5}, {"b": 2.5, "a": 2.5}),
         ("SET a = a + 1; SET a = a * 2", {"a": 1}, {"a": 4}),
