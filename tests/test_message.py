@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from azure.servicebus import ServiceBusMessage as SdkMessage
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbclient.errors import InvalidOperationError
@@ -207,6 +207,7 @@ def test_properties_changed_in_place_are_checked_by_the_copy_that_is_sent() -> N
         message.copy()
 
 
+@settings(deadline=None)
 @given(messages())
 def test_a_copy_says_the_same_and_shares_nothing_that_can_change(message: ServiceBusMessage) -> None:
     twin = message.copy()
@@ -217,6 +218,7 @@ def test_a_copy_says_the_same_and_shares_nothing_that_can_change(message: Servic
     assert content_of(message) == before
 
 
+@settings(deadline=None)
 @given(messages(), st.text(max_size=128))
 def test_a_copy_may_differ_where_it_is_told_to(message: ServiceBusMessage, other: str) -> None:
     twin = message.copy(message_id=other, time_to_live=None)
@@ -241,6 +243,7 @@ def received(content: ServiceBusMessage, **broker: Any) -> ServiceBusReceivedMes
     return ServiceBusReceivedMessage.of(content, sequence_number=7, enqueued_time_utc=MOMENT, **broker)
 
 
+@settings(deadline=None)
 @given(messages())
 def test_a_received_message_says_what_was_sent_and_is_its_own(message: ServiceBusMessage) -> None:
     arrived = received(message)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import sha256
 from random import Random
 
 import pytest
@@ -18,12 +19,14 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
+from sbclient.message import MAX_ID_LENGTH
 from sbclient.rules.backlog import (
     BacklogChoice,
     Quarantine,
     backlog_queue_names,
     is_backlog_path,
     is_queue_fault,
+    native_session_id_of,
     primary_name_of,
     session_backlog_queue_names,
     session_backlog_queue_of,
@@ -67,6 +70,19 @@ def test_f10_every_client_takes_the_same_queue_for_a_session() -> None:
     queues = session_backlog_queue_names("contoso", 10)
     assert session_backlog_queue_of(queues, "123456789") == queues[0xCBF43926 % 10]  # the check value of CRC-32
     assert len({session_backlog_queue_of(queues, f"{i}") for i in range(200)}) == 10
+
+
+def test_f10_a_session_of_an_entity_is_one_session_of_the_backlog() -> None:
+    native = native_session_id_of("Orders/EU", "s")
+    assert native == sha256(b"orders/eu\ns").hexdigest()
+    assert native == native_session_id_of("orders/eu", "s")
+    others = {
+        native_session_id_of("orders/eu", "S"),
+        native_session_id_of("orders", "s"),
+        native_session_id_of("s", ""),
+    }
+    assert len(others | {native}) == 4
+    assert len(native_session_id_of("x" * 260, "ü" * 128)) <= MAX_ID_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -136,8 +152,9 @@ def test_f14_a_success_forgets_everything() -> None:
     quarantine = Quarantine()
     quarantine.failed("a", 0)
     quarantine.failed("a", 30)
-    quarantine.succeeded("a")
-    quarantine.succeeded("b")
+    assert quarantine.succeeded("a")
+    assert not quarantine.succeeded("a")
+    assert not quarantine.succeeded("b")
     assert not quarantine.is_in("a", 31)
     quarantine.failed("a", 40)
     assert quarantine.due_at("a") == 70

@@ -168,6 +168,12 @@ def test_a_body_of_another_type_travels_unchanged() -> None:
     assert (home.body, home.body_type) == ({"a": 1}, AmqpMessageBodyType.VALUE)
 
 
+def test_ids_of_full_length_come_home() -> None:
+    message = plain(session_id="s" * 128, partition_key="s" * 128)
+    home = unseal(received(seal(message, "orders", native_session_id="n")), now=NOW, life="remaining").message
+    assert (home.session_id, home.partition_key) == ("s" * 128, "s" * 128)
+
+
 def test_a_backslash_in_the_destination_becomes_a_slash() -> None:
     assert seal(plain(), "a\\b").application_properties["x-ms-path"] == "a/b"
     assert unsealed({"x-ms-path": "a\\b"}).destination == "a/b"

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbclient.errors import InvalidOperationError
+from sbclient.rules.connection_string import ConnectionString, parse_connection_string
+
+ENDPOINT = "Endpoint=sb://contoso.servicebus.windows.net/"
+KEY = "SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0LWtleS1vZi1tYW55LWNoYXJhY3RlcnM="
+SECRET = "c2VjcmV0LWtleS1vZi1tYW55LWNoYXJhY3RlcnM="
+SIGNATURE = "SharedAccessSignature=SharedAccessSignature sr=a&sig=SECRETSIG%3D&se=1&skn=root"
+
+
+def test_a_connection_string_of_the_service_is_read() -> None:
+    parsed = parse_connection_string(f"{ENDPOINT};{KEY};EntityPath=orders")
+    assert parsed == ConnectionString(
+        "contoso.servicebus.windows.net", key_name="root", key=SECRET, entity_path="orders"
+    )
+    assert parsed.namespace == "contoso.servicebus.windows.net"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"  {ENDPOINT};{KEY};;\n",
+        f"{KEY};{ENDPOINT}",
+        f"endpoint=sb://CONTOSO.servicebus.windows.net;{KEY};EntityPath=",
+        f"Endpoint = contoso.servicebus.windows.net ; {KEY}",
+        f"Endpoint=amqps://contoso.servicebus.windows.net;{KEY};UseDevelopmentEmulator=False",
+    ],
+)
+def test_order_case_and_spaces_do_not_matter(text: str) -> None:
+    assert parse_connection_string(text) == parse_connection_string(f"{ENDPOINT};{KEY}")
+
+
+def test_b094_the_emulator_is_spoken_to_at_its_port() -> None:
+    parsed = parse_connection_string(f"Endpoint=sb://localhost:5672;{KEY};UseDevelopmentEmulator=true;")
+    assert (parsed.host, parsed.port, parsed.use_development_emulator) == ("localhost", 5672, True)
+    assert parsed.namespace == "localhost:5672"
+    assert not parsed.is_memory
+
+
+def test_a_signature_stands_for_a_key() -> None:
+    parsed = parse_connection_string(f"{ENDPOINT};{SIGNATURE}")
+    assert parsed.signature == SIGNATURE.partition("=")[2]
+    assert (parsed.key_name, parsed.key) == (None, None)
+
+
+@pytest.mark.parametrize("text", ["memory://contoso", " Memory://Contoso/ ", "MEMORY://CONTOSO"])
+def test_memory_names_a_broker_of_this_process(text: str) -> None:
+    parsed = parse_connection_string(text)
+    assert parsed == ConnectionString("contoso", is_memory=True)
+    assert parsed.namespace == "memory://contoso"
+
+
+@pytest.mark.parametrize("text", ["memory://", "memory://a b", "memory://a/b", "memory://-a", "memory://a_b"])
+def test_memory_needs_a_name(text: str) -> None:
+    with pytest.raises(InvalidOperationError):
+        parse_connection_string(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "contoso",
+        KEY,
+        ENDPOINT,
+        f"{ENDPOINT};SharedAccessKeyName=root",
+        f"{ENDPOINT};SharedAccessKey={SECRET}",
+        f"{ENDPOINT};{KEY};{SIGNATURE}",
+        f"{ENDPOINT};{ENDPOINT};{KEY}",
+        f"{ENDPOINT};{KEY};UseDevelopmentEmulator=perhaps",
+        f"{ENDPOINT};{KEY};Colour=red",
+        f"{ENDPOINT};SharedAccessKeyName=root;{SECRET}",
+        f"Endpoint=;{KEY}",
+        f"Endpoint=sb:///;{KEY}",
+        f"Endpoint=ftp://contoso;{KEY}",
+        f"Endpoint=sb://contoso:99999;{KEY}",
+        f"Endpoint=sb://contoso:http;{KEY}",
+        f"Endpoint=sb://root:{SECRET}@contoso;{KEY}",
+    ],
+)
+def test_what_cannot_be_read_is_refused_without_repeating_a_secret(text: str) -> None:
+    with pytest.raises(InvalidOperationError) as caught:
+        parse_connection_string(text)
+    assert SECRET.rstrip("=") not in str(caught.value)
+    assert "SECRETSIG" not in str(caught.value)
+
+
+def test_a_secret_is_never_shown() -> None:
+    for text in (f"{ENDPOINT};{KEY}", f"{ENDPOINT};{SIGNATURE}"):
+        assert "contoso" in repr(parse_connection_string(text))
+        assert SECRET not in repr(parse_connection_string(text))
+        assert "SECRETSIG" not in repr(parse_connection_string(text))
+
+
+@given(st.text("abEndpoint=;:/sb 0@", max_size=40), st.text(max_size=40))
+def test_every_text_is_read_or_refused(endpoint: str, part: str) -> None:
+    for text in (endpoint, part, f"Endpoint=sb://{endpoint};{KEY}", f"{ENDPOINT};{KEY};{part}"):
+        refusal = ""
+        try:
+            assert parse_connection_string(text).host
+        except InvalidOperationError as error:
+            refusal = str(error)
+        assert SECRET not in refusal
