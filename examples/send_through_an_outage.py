@@ -1,0 +1,50 @@
+"""Send while the primary namespace is down: the messages wait in the secondary, and a syphon brings them home.
+
+The two namespaces are the broker inside this process, and its time is virtual, so that a minute of outage takes a moment.
+With two connection strings of the service, `ServiceBusClient.from_connection_string(PRIMARY, secondary=SECONDARY)` does
+the same.
+"""
+
+from __future__ import annotations
+
+from sbclient import ServiceBusConnectionError, ServiceBusMessage
+from sbclient.testing import Fault, FaultKind, VirtualClock, memory_pair, run_virtual
+
+
+async def main() -> None:
+    clock = VirtualClock()
+    pair = memory_pair(clock=clock, seed=7)
+    async with pair.client() as client:
+        await client.administration.create_queue("orders")
+        async with client.get_queue_sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage("order 1"))
+            print("order 1: accepted by the primary")
+
+            pair.primary.inject(Fault(FaultKind.DOWN))
+            order = ServiceBusMessage("order 2")
+            for attempt in range(1, 100):
+                try:
+                    await sender.send_messages(order)
+                except ServiceBusConnectionError:
+                    await clock.sleep(10)  # the failover interval, one minute by default, is not over yet
+                else:
+                    break
+            state = client.pair.status().entities["orders"].state
+            print(f"order 2: accepted at try {attempt}, 'orders' is {state}")
+
+            pair.primary.heal()
+            await clock.sleep(70)  # the next ping, at most a minute away, finds the primary well
+            await sender.send_messages(ServiceBusMessage("order 3"))
+            print(f"order 3: 'orders' is {client.pair.status().entities['orders'].state}")
+
+        report = await client.run_syphon(until="empty")
+        print(f"the syphon brought {report.drained} message home")
+
+        async with client.get_queue_receiver("orders", max_wait_time=5) as receiver:
+            async for message in receiver:
+                print(f"received: {message}")
+                await receiver.complete_message(message)
+
+
+if __name__ == "__main__":
+    run_virtual(main())

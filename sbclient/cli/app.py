@@ -1,0 +1,30 @@
+"""The commands by name, and what they have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sbclient.cli.demo import demo
+
+app = typer.Typer(
+    name="sbclient",
+    help="Paired namespaces for Azure Service Bus: failover, backlog, syphon, and a broker to try them on.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _common(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        typer.echo(version_of("sbclient"))
+        raise typer.Exit
+
+
+app.command()(demo)

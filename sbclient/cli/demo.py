@@ -1,0 +1,150 @@
+"""`sbclient demo`: an outage, a failover and a recovery, live, with a final account."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Account, Lane, Story, file_lane, sample_lanes
+from sbclient.cli.records import Columns, read_records
+from sbclient.errors import ServiceBusError
+from sbclient.rules.failover import FailoverState
+from sbclient.testing import run_virtual
+
+LOST = 1
+BAD_INPUT = 2
+INTERRUPTED = 130
+WATCHING_SPEED = 90.0
+"""Virtual seconds in a real one when somebody watches."""
+
+_COLOURS = {FailoverState.HEALTHY: "green", FailoverState.SUSPECT: "yellow", FailoverState.FAILED_OVER: "red"}
+
+
+def demo(
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", help="Send what is in this file: lines, JSON Lines (.jsonl) or CSV (.csv)."),
+    ] = None,
+    body_column: Annotated[str | None, typer.Option(help="The column that is the body, else the row.")] = None,
+    session_column: Annotated[str | None, typer.Option(help="The column that is the session id.")] = None,
+    key_column: Annotated[str | None, typer.Option(help="The column that is the partition key.")] = None,
+    messages: Annotated[int, typer.Option(min=4, max=1_000_000, help="How many, without --input.")] = 2000,
+    ordering: Annotated[str, typer.Option(help="'none', or 'session' to keep the order inside sessions.")] = "none",
+    seed: Annotated[int, typer.Option(help="Repeats a run exactly.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the account as one JSON object.")] = False,
+) -> None:
+    """Send through an outage of the primary namespace, and account for every message.
+
+    Two namespaces of the bundled broker run inside this process, on virtual time. Exit status: 0 nothing was lost,
+    1 something was, 2 the input cannot be used, 130 interrupted.
+
+    Example: sbclient demo --input orders.csv --session-column OrderNo
+    """
+    try:
+        if ordering not in ("none", "session"):
+            raise typer.BadParameter(f"{ordering!r} is not one of 'none', 'session'", param_hint="--ordering")
+        lanes = _lanes(input_file, Columns(body_column, session_column, key_column), messages, seed)
+    except (ServiceBusError, OSError, UnicodeDecodeError) as error:
+        typer.echo(f"sbclient demo: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
+    story = Story(lanes, seed=seed, ordering="session" if ordering == "session" else "none")
+    try:
+        if as_json:
+            account = run_virtual(story.tell())
+            typer.echo(json.dumps(asdict(account)))
+        else:
+            account = _shown(story, Console())
+    except KeyboardInterrupt:
+        typer.echo("sbclient demo: interrupted; what was in hand was given back", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if account.lost or account.altered or account.unexpected:
+        raise typer.Exit(LOST)
+
+
+def _lanes(path: Path | None, columns: Columns, count: int, seed: int) -> list[Lane]:
+    if path is None:
+        if columns.any_named:
+            raise typer.BadParameter("columns are those of a file: add --input", param_hint="--input")
+        return sample_lanes(Random(seed), count)
+    records = list(read_records(path, columns))
+    if not records:
+        raise typer.BadParameter(f"{path} holds no message", param_hint="--input")
+    return [file_lane(records)]
+
+
+def _shown(story: Story, console: Console) -> Account:
+    """Run the story and show it: live on a terminal, else line by line."""
+    told = 0
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def watch() -> None:
+            nonlocal told
+            events = story.events()
+            for event in events[told:]:
+                facts = ", ".join(f"{name} {value}" for name, value in event.facts.items())
+                console.print(f"[dim]{_time(story.elapsed_s)}[/] {event.name} [bold]{event.path}[/] {facts}")
+            told = len(events)
+            if console.is_terminal:
+                live.update(Group(*_stage(story)), refresh=True)
+
+        account = run_virtual(story.tell(watch=watch), speed=WATCHING_SPEED if console.is_terminal else None)
+    console.print(_table(story))
+    console.print(_verdict(account))
+    return account
+
+
+def _stage(story: Story) -> list[Table | ProgressBar | Text]:
+    phases = f"outage from {_time(OUTAGE_AT_S)} to {_time(HEALED_AT_S)}, virtual time"
+    return [
+        Text.assemble((f"{_time(story.elapsed_s)} ", "bold"), (story.phase, "bold magenta"), f"   {phases}"),
+        ProgressBar(total=TRAFFIC_S, completed=min(story.elapsed_s, TRAFFIC_S), width=72),
+        _table(story),
+    ]
+
+
+def _table(story: Story) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("queue", "traffic", "state"):
+        table.add_column(name)
+    for name in ("sent", "accepted", "refused", "diverted", "delivered"):
+        table.add_column(name, justify="right")
+    for lane in story.lanes:
+        tally = story.tallies[lane.queue]
+        state = story.states.get(lane.queue, FailoverState.HEALTHY)
+        table.add_row(
+            lane.queue,
+            lane.label,
+            Text(state.value.replace("_", " "), style=_COLOURS[state]),
+            f"{tally.sent:,}",
+            f"{len(tally.accepted):,}",
+            f"{tally.refused.total():,}",
+            f"{story.diverted.get(lane.queue, 0):,}",
+            f"{len(tally.delivered):,}",
+        )
+    return table
+
+
+def _verdict(account: Account) -> Text:
+    refused = ", ".join(f"{count:,} {name}" for name, count in account.refused.items()) or "none"
+    good = not (account.lost or account.altered or account.unexpected)
+    return Text.assemble(
+        f"\nsent {account.sent:,}   accepted {account.accepted:,}   diverted {account.diverted:,}   "
+        f"drained {account.drained:,}   delivered {account.delivered:,}   duplicates {account.duplicates:,}   ",
+        (f"lost {account.lost:,}", "bold green" if good else "bold red"),
+        f"\nrefused tries, each told to its sender, which sent the same message again: {refused}"
+        f"\nseed {account.seed} repeats this run of {_time(account.virtual_seconds)} virtual minutes",
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{int(seconds) // 60:02}:{int(seconds) % 60:02}"

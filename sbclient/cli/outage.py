@@ -1,0 +1,361 @@
+"""The story that `sbclient demo` tells: real traffic through a pair of namespaces, of which the first one fails.
+
+Everything is real but the time: two namespaces of the bundled broker, the paired client, its pings and its syphon run
+on a virtual loop, so that a seed repeats a run exactly and minutes of outage take seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from random import Random
+from typing import Any, Final, Literal
+
+from sbclient.cli.records import Record
+from sbclient.clock import VirtualClock
+from sbclient.errors import OperationTimeoutError, ServiceBusError
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.options import PairedNamespaceOptions
+from sbclient.pair import PairEvent
+from sbclient.receiver import ServiceBusReceiver
+from sbclient.rules.failover import FailoverState
+from sbclient.sender import ServiceBusSender
+from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
+from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
+
+TRAFFIC_S: Final = 480.0
+"""Virtual seconds over which the messages are sent."""
+
+OUTAGE_AT_S: Final = 90.0
+HEALED_AT_S: Final = 300.0
+SENDERS: Final = 8
+TRY_AGAIN_S: Final = 5.0
+TRANSACTION_MESSAGES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One queue of the primary and what is sent to it.
+
+    Attributes:
+        label: what kind of traffic it is.
+        is_transactional: whether each few messages go out in one transaction.
+    """
+
+    queue: str
+    label: str
+    records: Sequence[Record]
+    is_partitioned: bool = False
+    requires_session: bool = False
+    is_transactional: bool = False
+
+
+def sample_lanes(random: Random, count: int) -> list[Lane]:
+    """Plain, keyed, session and transactional traffic, `count` messages in all."""
+    share = max(count // 4, TRANSACTION_MESSAGES)
+    bodies = [f'{{"order": {number}, "cents": {random.randrange(100, 99_999)}}}'.encode() for number in range(share)]
+    customers = [f"customer-{random.randrange(40)}" for _ in range(share)]
+    return [
+        Lane("orders", "plain", [Record(body) for body in bodies]),
+        Lane(
+            "payments",
+            "keyed, partitioned",
+            [Record(body, partition_key=key) for body, key in zip(bodies, customers, strict=True)],
+            is_partitioned=True,
+        ),
+        Lane(
+            "shipments",
+            "sessions, partitioned",
+            [Record(body, session_id=key) for body, key in zip(bodies, customers, strict=True)],
+            is_partitioned=True,
+            requires_session=True,
+        ),
+        Lane(
+            "ledger",
+            "transactions, partitioned",
+            [Record(body, partition_key=f"account-{at // TRANSACTION_MESSAGES % 7}") for at, body in enumerate(bodies)],
+            is_partitioned=True,
+            is_transactional=True,
+        ),
+    ]
+
+
+def file_lane(records: Sequence[Record]) -> Lane:
+    """One queue for what was read from a file: with sessions if every message has one, partitioned if it has keys."""
+    with_session = bool(records) and all(record.session_id is not None for record in records)
+    has_keys = with_session or any(record.session_id or record.partition_key for record in records)
+    label = "sessions, partitioned" if with_session else "keyed, partitioned" if has_keys else "plain"
+    return Lane("input", label, records, is_partitioned=has_keys, requires_session=with_session)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is known of one lane.
+
+    Attributes:
+        sent: messages handed to a sender at least once.
+        accepted: messages whose send returned.
+        refused: tries that raised, by error class; the sender was told, and sent the same message again.
+        delivered: how often each message arrived, by message id.
+        altered: messages that did not arrive as they were sent.
+        out_of_order: messages of a session that arrived before an earlier one.
+    """
+
+    sent: int = 0
+    accepted: set[str] = field(default_factory=set)
+    refused: Counter[str] = field(default_factory=Counter)
+    in_doubt: int = 0
+    delivered: Counter[str] = field(default_factory=Counter)
+    dead_lettered: set[str] = field(default_factory=set)
+    altered: int = 0
+    out_of_order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """How a run ended; `lost` is what it is about."""
+
+    seed: int
+    sent: int
+    accepted: int
+    refused: dict[str, int]
+    in_doubt: int
+    diverted: int
+    drained: int
+    delivered: int
+    duplicates: int
+    dead_lettered: int
+    altered: int
+    unexpected: int
+    out_of_order: int
+    lost: int
+    virtual_seconds: float
+
+
+class Story:
+    """One run.
+
+    Args:
+        lanes: the traffic.
+        seed: repeats a run.
+        ordering: the pairing option: `"session"` keeps the order inside sessions.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], *, seed: int, ordering: Literal["none", "session"] = "none") -> None:
+        self.lanes = lanes
+        self.seed = seed
+        self.phase = "healthy"
+        self.tallies = {lane.queue: Tally() for lane in lanes}
+        self.drained = 0
+        self.events: Callable[[], Sequence[PairEvent]] = list
+        self.states: dict[str, FailoverState] = {}
+        self.diverted: dict[str, int] = {}
+        self.elapsed_s = 0.0
+        self._options = PairedNamespaceOptions(ordering=ordering)
+        self._clock = VirtualClock()
+        self._digests: dict[str, bytes] = {}
+        self._pending = sum(len(lane.records) for lane in lanes)
+
+    async def tell(self, *, watch: Callable[[], Any] | None = None) -> Account:
+        """Run it to the end, on a virtual loop.
+
+        Args:
+            watch: called once each virtual second, to show how things stand.
+        """
+        pair = memory_pair(clock=self._clock, seed=self.seed)
+        async with pair.client(self._options) as client, asyncio.TaskGroup() as group:
+            self.events = client.pair.events
+            background = [group.create_task(self._watch(client, watch))]
+            for lane in self.lanes:
+                await client.administration.create_queue(
+                    lane.queue,
+                    enable_partitioning=lane.is_partitioned or None,
+                    requires_session=lane.requires_session or None,
+                )
+                receive = self._receive_sessions if lane.requires_session else self._receive
+                background.append(group.create_task(receive(pair, lane)))
+            background.append(group.create_task(self._weather(pair)))
+            senders = [
+                group.create_task(self._send(client, lane, number)) for lane in self.lanes for number in range(SENDERS)
+            ]
+            await asyncio.wait(senders)
+            for sender in senders:
+                sender.result()
+            self.phase = "draining"
+            await self._until(lambda: all(state is FailoverState.HEALTHY for state in self.states.values()))
+            async with pair.client(self._options) as worker:
+                report = await worker.run_syphon(until="empty")
+                self.drained += report.drained
+            self.phase = "delivering"
+            await self._until(self._is_delivered, at_most_s=600)
+            self._look(client)
+            for task in background:
+                task.cancel()
+        if watch is not None:
+            watch()
+        await self._count_dead_letters(pair)
+        return self.account()
+
+    def account(self) -> Account:
+        """How things stand, as numbers."""
+        tallies = self.tallies.values()
+        accepted = set[str]().union(*(tally.accepted for tally in tallies))
+        delivered = sum((tally.delivered for tally in tallies), Counter[str]())
+        dead = set[str]().union(*(tally.dead_lettered for tally in tallies))
+        return Account(
+            seed=self.seed,
+            sent=sum(tally.sent for tally in tallies),
+            accepted=len(accepted),
+            refused=dict(sorted(sum((tally.refused for tally in tallies), Counter[str]()).items())),
+            in_doubt=sum(tally.in_doubt for tally in tallies),
+            diverted=sum(self.diverted.values()),
+            drained=self.drained,
+            delivered=len(delivered),
+            duplicates=sum(delivered.values()) - len(delivered),
+            dead_lettered=len(dead),
+            altered=sum(tally.altered for tally in tallies),
+            unexpected=len(delivered.keys() - self._digests.keys()),
+            out_of_order=sum(tally.out_of_order for tally in tallies),
+            lost=len(accepted - delivered.keys() - dead),
+            virtual_seconds=round(self.elapsed_s, 3),
+        )
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    async def _weather(self, pair: MemoryPair) -> None:
+        await self._clock.sleep(OUTAGE_AT_S)
+        self.phase = "primary down"
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await self._clock.sleep(HEALED_AT_S - OUTAGE_AT_S)
+        self.phase = "primary back"
+        pair.primary.heal()
+
+    async def _watch(self, client: Any, watch: Callable[[], Any] | None) -> None:
+        while True:
+            self._look(client)
+            if watch is not None:
+                watch()
+            await self._clock.sleep(1)
+
+    def _look(self, client: Any) -> None:
+        entities = client.pair.status().entities.values()
+        self.states = {entity.path: entity.state for entity in entities}
+        self.diverted = {entity.path: entity.diverted for entity in entities}
+        self.elapsed_s = self._clock.monotonic()
+
+    async def _until(self, condition: Callable[[], bool], at_most_s: float = 3600) -> None:
+        end_at = self._clock.monotonic() + at_most_s
+        while not condition() and self._clock.monotonic() < end_at:
+            await self._clock.sleep(1)
+
+    def _is_delivered(self) -> bool:
+        return all(tally.accepted <= tally.delivered.keys() for tally in self.tallies.values())
+
+    # -- the application that sends ------------------------------------------------------------------------------
+
+    async def _send(self, client: Any, lane: Lane, number: int) -> None:
+        """One of a lane's senders: its share of the messages, each when it is due, each until it is accepted."""
+        step = TRANSACTION_MESSAGES if lane.is_transactional else 1
+        async with client.get_queue_sender(lane.queue) as sender:
+            for at, first in enumerate(range(0, len(lane.records), step)):
+                if _share_of(lane.records[first], at) != number:
+                    continue
+                due_s = TRAFFIC_S * first / len(lane.records)
+                await self._clock.sleep(max(due_s - self._clock.monotonic(), 0))
+                positions = range(first, min(first + step, len(lane.records)))
+                await self._send_until_accepted(client, sender, lane, [self._message(lane, at) for at in positions])
+
+    async def _send_until_accepted(
+        self, client: Any, sender: ServiceBusSender, lane: Lane, messages: list[ServiceBusMessage]
+    ) -> None:
+        tally = self.tallies[lane.queue]
+        tally.sent += len(messages)
+        while True:
+            try:
+                if lane.is_transactional:
+                    async with client.transaction() as transaction:
+                        for message in messages:
+                            await sender.send_messages(message, transaction=transaction)
+                else:
+                    await sender.send_messages(messages[0])
+            except ServiceBusError as error:
+                tally.refused[type(error).__name__] += len(messages)
+                tally.in_doubt += isinstance(error, OperationTimeoutError)
+                await self._clock.sleep(TRY_AGAIN_S)
+            else:
+                tally.accepted.update(message.message_id or "" for message in messages)
+                return
+
+    def _message(self, lane: Lane, at: int) -> ServiceBusMessage:
+        record = lane.records[at]
+        message_id = f"{lane.queue}-{at}"
+        self._digests[message_id] = sha256(record.body).digest()
+        return ServiceBusMessage(
+            record.body,
+            message_id=message_id,
+            session_id=record.session_id,
+            partition_key=record.partition_key,
+            application_properties={"position": at},
+        )
+
+    # -- the application that receives ---------------------------------------------------------------------------
+
+    async def _receive(self, pair: MemoryPair, lane: Lane) -> None:
+        async with pair.unpaired_client() as client:
+            while True:
+                async with client.get_queue_receiver(lane.queue, max_wait_time=30) as receiver:
+                    await self._tolerant(self._consume, receiver, lane)
+
+    async def _receive_sessions(self, pair: MemoryPair, lane: Lane) -> None:
+        """Take one session after the other, each for as long as something comes in it."""
+        async with pair.unpaired_client() as client:
+            while True:
+                receiver = client.get_queue_receiver(lane.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30)
+                try:
+                    await self._tolerant(self._consume, receiver, lane, 0.5)
+                finally:
+                    await receiver.close()
+
+    async def _tolerant(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Receiving is never diverted: while the primary is down a receiver waits and tries again."""
+        try:
+            await work(*args)
+        except OperationTimeoutError:
+            pass
+        except ServiceBusError:
+            await self._clock.sleep(TRY_AGAIN_S)
+
+    async def _consume(self, receiver: ServiceBusReceiver, lane: Lane, wait_s: float | None = None) -> None:
+        latest = -1
+        tally = self.tallies[lane.queue]
+        while messages := await receiver.receive_messages(max_message_count=50, max_wait_time=wait_s):
+            for message in messages:
+                message_id = message.message_id or ""
+                tally.altered += self._digests.get(message_id) != sha256(bytes(message)).digest()
+                if not tally.delivered[message_id] and lane.requires_session:
+                    position = _position(message)
+                    tally.out_of_order += position < latest
+                    latest = max(latest, position)
+                tally.delivered[message_id] += 1
+                await receiver.complete_message(message)
+
+    async def _count_dead_letters(self, pair: MemoryPair) -> None:
+        async with pair.unpaired_client() as client:
+            for lane in self.lanes:
+                async with client.get_queue_receiver(lane.queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
+                    peeked = await receiver.peek_messages(1000)
+                self.tallies[lane.queue].dead_lettered.update(message.message_id or "" for message in peeked)
+
+
+def _share_of(record: Record, at: int) -> int:
+    """Which of a lane's senders sends it: everything with one key goes through one of them, as real producers do."""
+    key = record.session_id or record.partition_key
+    return (sum(key.encode()) if key is not None else at) % SENDERS
+
+
+def _position(message: ServiceBusReceivedMessage) -> int:
+    position = message.application_properties.get("position")
+    return position if isinstance(position, int) else -1

@@ -1,0 +1,106 @@
+"""Messages from a file: lines of text, JSON Lines, or CSV with chosen columns."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sbclient.errors import InvalidOperationError
+
+JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
+
+
+class Record(NamedTuple):
+    """What becomes one message."""
+
+    body: bytes
+    session_id: str | None = None
+    partition_key: str | None = None
+
+
+class Columns(NamedTuple):
+    """Which columns, or members of a JSON object, are what; None = not used, and the whole row is the body."""
+
+    body: str | None = None
+    session: str | None = None
+    key: str | None = None
+
+    @property
+    def any_named(self) -> bool:
+        return any(self)
+
+
+def read_records(path: Path, columns: Columns) -> Iterator[Record]:
+    """The messages in a file, by its suffix: `.csv`; `.jsonl`, `.ndjson`, `.json` (an object a line); else lines.
+
+    An empty session or key cell gives a message without one.
+
+    Raises:
+        InvalidOperationError: a column does not exist, or a line cannot be read; it names file, line and column.
+        OSError: the file cannot be opened.
+    """
+    suffix = path.suffix.lower()
+    if columns.session is not None and columns.key is not None and columns.session != columns.key:
+        raise InvalidOperationError(
+            f"the session column {columns.session!r} and the key column {columns.key!r} differ, and a message's "
+            "session_id and partition_key must be equal: name one of them"
+        )
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        if suffix == ".csv":
+            yield from _csv_records(path, csv.DictReader(lines), columns)
+        elif suffix in JSON_LINES_SUFFIXES:
+            yield from _json_records(path, lines, columns)
+        elif columns.any_named:
+            raise InvalidOperationError(f"{path.name} is read line by line and has no columns: name it .csv or .jsonl")
+        else:
+            for line in lines:
+                if text := line.rstrip("\r\n"):
+                    yield Record(text.encode())
+
+
+def _csv_records(path: Path, rows: csv.DictReader[str], columns: Columns) -> Iterator[Record]:
+    known = rows.fieldnames or []
+    for column in filter(None, columns):
+        if column not in known:
+            raise InvalidOperationError(f"{path.name} has no column {column!r}; it has {', '.join(known) or 'none'}")
+    for row in rows:
+        if None in row or None in row.values():
+            raise InvalidOperationError(
+                f"{path.name}, line {rows.line_num}: not {len(known)} fields as in the first line"
+            )
+        yield _record(row, columns)
+
+
+def _json_records(path: Path, lines: Iterator[str], columns: Columns) -> Iterator[Record]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InvalidOperationError(
+                f"{path.name}, line {number}: not JSON, {error.msg} at {error.colno}"
+            ) from error
+        if not isinstance(row, dict):
+            raise InvalidOperationError(f"{path.name}, line {number}: a {type(row).__name__}, not an object")
+        for column in filter(None, columns):
+            if column not in row:
+                raise InvalidOperationError(f"{path.name}, line {number}: no member {column!r}")
+        yield _record(row, columns)
+
+
+def _record(row: dict[str, Any], columns: Columns) -> Record:
+    body = row if columns.body is None else row[columns.body]
+    return Record(
+        body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode(),
+        session_id=_key(row, columns.session),
+        partition_key=_key(row, columns.key),
+    )
+
+
+def _key(row: dict[str, Any], column: str | None) -> str | None:
+    value = None if column is None else row[column]
+    return None if value is None or value == "" else str(value)
