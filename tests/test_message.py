@@ -239,6 +239,14 @@ def test_messages_can_be_pickled_and_copied_by_anyone() -> None:
         assert content_of(twin) == content_of(message)
 
 
+def test_states_have_the_numbers_of_the_wire() -> None:
+    assert [(state.name, int(state)) for state in ServiceBusMessageState] == [
+        ("ACTIVE", 0),
+        ("DEFERRED", 1),
+        ("SCHEDULED", 2),
+    ]
+
+
 def received(content: ServiceBusMessage, **broker: Any) -> ServiceBusReceivedMessage:
     return ServiceBusReceivedMessage.of(content, sequence_number=7, enqueued_time_utc=MOMENT, **broker)
 

@@ -234,6 +234,16 @@ def test_a_property_that_no_message_may_have_is_refused() -> None:
     assert caught.value.reason == PROPERTY_MALFORMED
 
 
+def test_a_refusal_tells_a_missing_destination_from_a_wrong_one() -> None:
+    descriptions = []
+    for properties in ({}, {"x-ms-path": 7}):
+        with pytest.raises(MalformedEnvelopeError) as caught:
+            unsealed(properties)
+        descriptions.append(caught.value.description)
+    assert "not set" in descriptions[0]
+    assert "int" in descriptions[1]
+
+
 def test_a_refusal_is_a_value_that_survives_pickling() -> None:
     error = MalformedEnvelopeError(TTL_EXPIRED, "too late")
     again = pickle.loads(pickle.dumps(error))
