@@ -1,0 +1,118 @@
+"""`sbclient demo` from outside: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from sbclient.cli.outage import Story, file_lane, sample_lanes
+from sbclient.cli.records import Record
+from sbclient.testing import run_virtual
+
+COMMAND = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()", "demo"]
+
+
+def demo(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, encoding="utf-8", check=check, timeout=60, stdin=subprocess.DEVNULL
+    )
+
+
+def account_of(*arguments: str) -> dict[str, Any]:
+    run = demo("--json", *arguments)
+    assert run.stderr == ""
+    account = json.loads(run.stdout)
+    assert isinstance(account, dict)
+    return account
+
+
+def test_the_account_adds_up() -> None:
+    account = account_of("--messages", "400")
+    assert account["lost"] == account["altered"] == account["unexpected"] == 0
+    assert account["sent"] == account["accepted"] == account["delivered"] == 400
+    assert account["drained"] == account["diverted"] > 0
+    assert sum(account["refused"].values()) > 0
+
+
+def test_a_seed_repeats_a_run_and_another_one_does_not() -> None:
+    def run(seed: int) -> dict[str, Any]:
+        return asdict(run_virtual(Story(sample_lanes(Random(seed), 200), seed=seed).tell()))
+
+    assert run(5) == run(5)
+    assert run(5)["virtual_seconds"] != run(6)["virtual_seconds"]
+
+
+def test_a_csv_file_runs_through_the_outage(tmp_path: Path) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text("order,text\n" + "".join(f"{number // 5},line {number}\n" for number in range(300)))
+    account = account_of("--input", str(path), "--session-column", "order")
+    assert account["sent"] == account["delivered"] == 300
+    assert account["diverted"] == account["drained"] > 0
+    assert account["lost"] == 0
+
+
+def test_sessions_stay_in_order_when_that_is_asked_for() -> None:
+    records = [Record(b"%d" % number, session_id=f"session {number % 20}") for number in range(600)]
+
+    def out_of_order(ordering: Any) -> int:
+        return run_virtual(Story([file_lane(records)], seed=3, ordering=ordering).tell()).out_of_order
+
+    assert out_of_order("none") > 0
+    assert out_of_order("session") == 0
+
+
+def test_without_json_it_tells_the_story_in_words() -> None:
+    out = demo("--messages", "100").stdout
+    for event in ("failover.suspected", "failover.engaged", "failover.recovered"):
+        assert event in out
+    assert "lost 0" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--input", "no such file.csv"),
+        ("--session-column", "x"),
+        ("--ordering", "alphabetical"),
+        ("--messages", "0"),
+        ("--input", "empty.txt"),
+    ],
+)
+def test_bad_input_is_told_in_a_line_and_exit_status_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    run = subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        check=False,
+    )
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert "Traceback" not in run.stderr
+    assert run.stderr.strip()
+
+
+def test_ctrl_c_ends_it_without_a_traceback() -> None:
+    run = subprocess.Popen(
+        [*COMMAND, "--json", "--messages", "200000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    )
+    time.sleep(3)
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert "Traceback" not in err
+    assert "interrupted" in err
+    assert out == ""

@@ -1,0 +1,62 @@
+"""Messages from files: lines, JSON Lines, CSV; and what is said of a file that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sbclient.cli.records import Columns, Record, read_records
+from sbclient.errors import InvalidOperationError
+
+
+def write(tmp_path: Path, name: str, text: str) -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_text_file_is_one_message_a_line_without_empty_ones(tmp_path: Path) -> None:
+    path = write(tmp_path, "lines.txt", "one\n\ntwo\r\nthree")
+    assert list(read_records(path, Columns())) == [Record(b"one"), Record(b"two"), Record(b"three")]
+
+
+def test_csv_takes_body_session_and_key_from_columns(tmp_path: Path) -> None:
+    path = write(tmp_path, "orders.csv", "\ufefforder,customer,text\n1,ada,hello\n2,,there\n")
+    assert list(read_records(path, Columns(body="text", key="customer"))) == [
+        Record(b"hello", partition_key="ada"),
+        Record(b"there"),
+    ]
+    assert [record.session_id for record in read_records(path, Columns(session="order"))] == ["1", "2"]
+
+
+def test_a_whole_csv_row_becomes_a_json_body(tmp_path: Path) -> None:
+    path = write(tmp_path, "orders.csv", 'order,text\n1,"a, b"\n')
+    assert list(read_records(path, Columns())) == [Record(b'{"order": "1", "text": "a, b"}')]
+
+
+def test_json_lines_keep_nested_bodies_and_number_keys(tmp_path: Path) -> None:
+    path = write(tmp_path, "orders.jsonl", '{"id": 7, "order": {"total": 3}}\n\n{"id": null, "order": "text"}\n')
+    assert list(read_records(path, Columns(body="order", session="id"))) == [
+        Record(b'{"total": 3}', session_id="7"),
+        Record(b"text"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns"),
+    [
+        ("a.csv", "x,y\n1,2\n", Columns(body="z")),
+        ("a.csv", "x,y\n1\n", Columns()),
+        ("a.csv", "x,y\n1,2,3\n", Columns()),
+        ("a.csv", "", Columns(key="x")),
+        ("a.csv", "x,y\n1,2\n", Columns(session="x", key="y")),
+        ("a.jsonl", "{", Columns()),
+        ("a.jsonl", "[1]", Columns()),
+        ("a.jsonl", '{"x": 1}', Columns(key="y")),
+        ("a.txt", "x", Columns(body="x")),
+    ],
+)
+def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, text: str, columns: Columns) -> None:
+    with pytest.raises(InvalidOperationError):
+        list(read_records(write(tmp_path, name, text), columns))
