@@ -35,9 +35,9 @@ class ServiceBusMessageState(IntEnum):
 class AmqpMessageBodyType(Enum):
     """How the body is written in AMQP 1.0."""
 
-    DATA = 0
-    SEQUENCE = 1
-    VALUE = 2
+    DATA = "data"
+    SEQUENCE = "sequence"
+    VALUE = "value"
 
 
 Body: TypeAlias = bytes | tuple[bytes, ...] | Any

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from azure.servicebus import ServiceBusMessage as SdkMessage
+from azure.servicebus.amqp import AmqpMessageBodyType as SdkBodyType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -245,6 +246,7 @@ def test_states_have_the_numbers_of_the_wire() -> None:
         ("DEFERRED", 1),
         ("SCHEDULED", 2),
     ]
+    assert {kind.name: kind.value for kind in AmqpMessageBodyType} == {kind.name: kind.value for kind in SdkBodyType}
 
 
 def received(content: ServiceBusMessage, **broker: Any) -> ServiceBusReceivedMessage:

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from sbclient.errors import InvalidOperationError
-from sbclient.options import BACKLOG_HEADROOM_BYTES, PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions
+from sbclient.options import (
+    BACKLOG_HEADROOM_BYTES,
+    PARTNER_CLOSE_GRACE,
+    SERVER_BUSY_PAUSE,
+    PairedNamespaceOptions,
+    RetryOptions,
+)
 
 
 def seconds(value: float) -> timedelta:
@@ -22,8 +28,10 @@ def test_n004_defaults_are_the_documented_ones() -> None:
     assert options.enable_syphon is False
     assert options.syphon_long_poll == timedelta(minutes=15)
     assert (options.ordering, options.pings_to_recover, options.probe) == ("none", 1, "message")
+    assert options.missing_entity_grace == timedelta(hours=24)
+    assert (options.divert_while_suspect, options.reserve_backlog_headroom) == (False, True)
     assert (options.provision, options.backlog_time_to_live) == ("create", "remaining")
-    assert timedelta(seconds=5) == PARTNER_CLOSE_GRACE
+    assert (timedelta(seconds=5), timedelta(seconds=10)) == (PARTNER_CLOSE_GRACE, SERVER_BUSY_PAUSE)
     assert BACKLOG_HEADROOM_BYTES == 1024
 
 
@@ -93,7 +101,7 @@ def test_f3_no_number_of_the_retry_policy_is_negative_or_not_a_number(name: str)
 
 
 def test_f3_a_timeout_of_nothing_is_refused_but_no_retries_are_fine() -> None:
-    assert RetryOptions(retry_total=0, retry_backoff_factor=0, retry_backoff_max=0).retry_total == 0
+    assert RetryOptions(retry_total=0, retry_backoff_factor=0, retry_backoff_max=0, timeout=0.5).timeout == 0.5
     with pytest.raises(InvalidOperationError):
         RetryOptions(timeout=0)
 
