@@ -26,7 +26,9 @@ HOUSE: Final = {
         rules rules.entity_path rules.connection_string rules.partition_key rules.transaction_key rules.size rules.ping
         rules.backlog rules.envelope rules.failover
         amqp.errors amqp.types amqp.decimals amqp.encode amqp.decode amqp.fields amqp.states amqp.performatives
-        amqp.transfers amqp.frames amqp.sasl amqp.sections amqp.message amqp.link amqp.session amqp.connection amqp
+        amqp.transfers amqp.frames amqp.sasl amqp.sections amqp.message amqp.standing amqp.batch amqp.serial amqp.options
+        amqp.delivery amqp.link amqp.outgoing amqp.incoming amqp.unsettled amqp.windows amqp.session amqp.handshake
+        amqp.connection amqp.events amqp
     """,
     2: """
         transport transport.base
@@ -34,9 +36,9 @@ HOUSE: Final = {
         broker.sql.parser broker.sql.binding broker.sql.expressions broker.sql.predicates broker.sql.statements
         broker.sql broker.filters
         broker broker.profile broker.faults broker.policy broker.descriptions broker.deadlines broker.deduplication
-        broker.entry broker.session broker.fragment broker.placement broker.entity broker.rule broker.topic
-        broker.forwarding broker.transactions broker.admission broker.directory broker.management
-        broker.namespace
+        broker.headers broker.entry broker.session broker.fragment broker.placement broker.front_end broker.entity
+        broker.rule broker.topic broker.admission broker.directory broker.forwarding broker.transactions broker.throttle
+        broker.door broker.management broker.namespace
     """,
     3: "clock log tasks broker.host",
     4: "transport.memory transport.azure_message transport.azure server",

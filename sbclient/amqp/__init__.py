@@ -1,0 +1,114 @@
+"""AMQP 1.0 without I/O: bytes in, events out; calls in, bytes out. It serves the broker's server and any small client.
+
+A server drives one `Connection` for each socket, here without its error handling and timers:
+
+    connection = Connection.server(ConnectionOptions(container_id="contoso"), now=clock.now())
+    while not connection.is_over:
+        connection.receive_bytes(await reader.read(65_536), now=clock.now())      # or .receive_eof() on b""
+        while (event := connection.next_event()) is not None:
+            match event:
+                case AttachRequested(IncomingLink() as link, attach):             # the peer wants to send
+                    link.accept(credit=1_000, max_message_size=262_144)
+                case AttachRequested(link, attach):                               # the peer wants to receive
+                    link.refuse(AmqpError(NOT_FOUND, f"there is no {attach.source.address}"))
+                case DeliveryReceived(link, delivery):
+                    store(WireMessage.of(delivery.payload))                       # split_batch() for BATCH_FORMAT
+                    delivery.settle(ACCEPTED)
+                case CreditGranted(link, credit, drain):
+                    for entry in take(min(credit, link.credit)):
+                        link.send(encode_delivery(entry.sections, standing_of(entry)), tag=entry.token.bytes_le)
+                case DispositionReceived(delivery, state, settled):
+                    delivery.settle(state if settle(delivery.tag, state) else Rejected(AmqpError(...)))
+        writer.write(connection.bytes_to_send(now=clock.now()))                   # after every call as well
+
+Beside it the owner calls `pass_time` at `next_deadline()`, and stops reading while `pending_bytes` is large. What a
+peer does wrong is answered by the engine and told by `LinkDetached`, `SessionEnded` or `ConnectionClosed`; `next_event`
+never raises. What a peer can make this side hold is bounded by `ConnectionOptions`. All events: `amqp.events`.
+
+Messages: `Sections` finds the parts of one without decoding them, `WireMessage` reads one, `encode_message` writes one,
+`encode_delivery` puts the broker's annotations before a stored one, `encode_sections` builds requests and replies.
+"""
+
+from sbclient.amqp.batch import join_batch, split_batch
+from sbclient.amqp.connection import Connection, ConnectionClosed, ConnectionOpened, CredentialsOffered
+from sbclient.amqp.delivery import DispositionReceived, IncomingDelivery, OutgoingDelivery
+from sbclient.amqp.errors import AmqpError, EncodeError, EndpointClosedError, WireError
+from sbclient.amqp.events import Event
+from sbclient.amqp.incoming import DeliveryReceived, IncomingLink, LinkDrained
+from sbclient.amqp.link import AttachRequested, Link, LinkAttached, LinkDetached
+from sbclient.amqp.message import WireMessage, encode_message
+from sbclient.amqp.options import ConnectionOptions
+from sbclient.amqp.outgoing import CreditGranted, OutgoingLink
+from sbclient.amqp.performatives import BATCH_FORMAT, Attach, Coordinator, Open, Source, Target
+from sbclient.amqp.sasl import PlainCredentials
+from sbclient.amqp.sections import Header, Properties, Sections, encode_sections
+from sbclient.amqp.session import Session, SessionBegun, SessionEnded
+from sbclient.amqp.standing import Standing, encode_delivery, encode_received
+from sbclient.amqp.states import (
+    ACCEPTED,
+    RELEASED,
+    Accepted,
+    Declare,
+    Declared,
+    Discharge,
+    Modified,
+    Rejected,
+    Released,
+    TransactionalState,
+)
+
+__all__ = [
+    "ACCEPTED",
+    "BATCH_FORMAT",
+    "RELEASED",
+    "Accepted",
+    "AmqpError",
+    "Attach",
+    "AttachRequested",
+    "Connection",
+    "ConnectionClosed",
+    "ConnectionOpened",
+    "ConnectionOptions",
+    "Coordinator",
+    "CredentialsOffered",
+    "CreditGranted",
+    "Declare",
+    "Declared",
+    "DeliveryReceived",
+    "Discharge",
+    "DispositionReceived",
+    "EncodeError",
+    "EndpointClosedError",
+    "Event",
+    "Header",
+    "IncomingDelivery",
+    "IncomingLink",
+    "Link",
+    "LinkAttached",
+    "LinkDetached",
+    "LinkDrained",
+    "Modified",
+    "Open",
+    "OutgoingDelivery",
+    "OutgoingLink",
+    "PlainCredentials",
+    "Properties",
+    "Rejected",
+    "Released",
+    "Sections",
+    "Session",
+    "SessionBegun",
+    "SessionEnded",
+    "Source",
+    "Standing",
+    "Target",
+    "TransactionalState",
+    "WireError",
+    "WireMessage",
+    "encode_delivery",
+    "encode_message",
+    "encode_received",
+    "encode_sections",
+    "join_batch",
+    "split_batch",
+]

@@ -1,0 +1,241 @@
+"""A link on which this side receives: messages put together from their frames, credit, outcomes.
+
+The credit that was granted is not enforced, because the SDK's sender grants itself some; what a link may hold is
+bounded by sizes. A message that is too large, or for which there is no room, is rejected and the link lives on, because
+the SDK loses the condition of a detach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sbclient.amqp import serial
+from sbclient.amqp.delivery import IncomingDelivery
+from sbclient.amqp.errors import (
+    INVALID_FIELD,
+    MESSAGE_SIZE_EXCEEDED,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT,
+    AmqpError,
+    WireError,
+)
+from sbclient.amqp.link import Link, LinkSession
+from sbclient.amqp.outgoing import MAX_TAG_BYTES
+from sbclient.amqp.performatives import ROLE_RECEIVER, Attach, Coordinator, Flow, Source, Target, Transfer
+from sbclient.amqp.states import DeliveryState, Rejected
+
+
+class _Partial:
+    """A message of which not all frames have come."""
+
+    __slots__ = ("first", "payload", "refusal", "reserved", "settled", "size")
+
+    def __init__(self, first: Transfer) -> None:
+        self.first = first
+        self.payload = bytearray()
+        self.size = 0
+        self.reserved = 0
+        self.settled = False
+        self.refusal: AmqpError | None = None
+
+
+class IncomingLink(Link):
+    """The receiving end of a link.
+
+    Attributes:
+        credit: how many more messages the peer may send, as far as was agreed; negative if it sent more.
+        delivery_count: deliveries so far, modulo 2**32.
+        max_message_size: larger messages are rejected, in bytes.
+    """
+
+    __slots__ = ("_partial", "_window", "credit", "delivery_count", "max_message_size")
+
+    def __init__(self, session: LinkSession, name: str, handle: int) -> None:
+        super().__init__(session, name, handle, is_sender=False)
+        self.credit = 0
+        self.delivery_count = 0
+        self.max_message_size = session.options.max_message_size
+        self._window = 0
+        self._partial: _Partial | None = None
+
+    def accept(
+        self,
+        *,
+        credit: int = 0,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+        max_message_size: int | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Answer the peer's attach; source and target are echoed unless given.
+
+        Args:
+            credit: kept up by itself from now on, whenever half of it is used; 0 = `grant` is called by the owner.
+            source, target: what the peer is told, None to echo its own.
+            max_message_size: in bytes, None for the connection's default; the peer is told.
+            properties: of the link, for the peer.
+
+        Raises:
+            EndpointClosedError: the peer has given up meanwhile, or was answered already.
+        """
+        if max_message_size is not None:
+            self.max_message_size = max_message_size
+        self._answer(source, target, self.max_message_size, properties)
+        self.keep_credit(credit)
+
+    def keep_credit(self, credit: int) -> None:
+        """Grant that much, and again whenever half of it is used."""
+        self._window = credit
+        if credit:
+            self.grant(credit)
+
+    def grant(self, credit: int, *, drain: bool = False) -> None:
+        """Let the peer send that many messages from now on.
+
+        Args:
+            credit: replaces what was granted before.
+            drain: ask the peer to use the credit up at once, or to give it back; `LinkDrained` follows.
+
+        Raises:
+            EndpointClosedError: the link is over.
+        """
+        self.check_not_over()
+        self.credit = credit
+        self.session.write_flow(self.handle, self.delivery_count, credit, drain=drain)
+
+    def settle(self, delivery: IncomingDelivery, state: DeliveryState | None, *, settled: bool) -> None:
+        """Answer a delivery; see `IncomingDelivery.settle`."""
+        if not self.is_over and not delivery.is_settled:
+            self.session.write_disposition(ROLE_RECEIVER, delivery, state, settled=settled)
+
+    def on_attach(self, attach: Attach) -> None:
+        """The peer's attach has come; called by the session."""
+        self.delivery_count = attach.initial_delivery_count or 0
+        super().on_attach(attach)
+
+    def on_over(self) -> None:
+        """Let go of what only a living link needs."""
+        self._drop_partial()
+
+    def on_flow(self, flow: Flow) -> None:
+        """The sender has spoken; called by the session."""
+        if flow.drain and flow.delivery_count is not None:
+            self.delivery_count = flow.delivery_count
+            self.credit = flow.link_credit or 0
+            if self.credit == 0:
+                self.session.emit(LinkDrained(self))
+        if flow.echo and self.is_open:
+            credit = max(0, self.credit)
+            self.session.write_flow(self.handle, self.delivery_count, credit)
+
+    def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        """A frame of a message has come; called by the session.
+
+        Raises:
+            WireError: the frame does not fit those before it.
+        """
+        partial = self._partial
+        if partial is None:
+            partial = _Partial(self._checked(transfer))
+            if not transfer.more and not transfer.aborted and len(payload) <= self.max_message_size:
+                partial.settled = bool(transfer.settled)
+                self._deliver(partial, payload)
+                return
+        elif transfer.delivery_id is not None and transfer.delivery_id != partial.first.delivery_id:
+            raise WireError(
+                NOT_ALLOWED,
+                f"delivery {transfer.delivery_id} began before delivery {partial.first.delivery_id} was complete",
+            )
+        if transfer.aborted:
+            self._drop_partial()
+            self._count_delivery()
+            return
+        partial.settled = partial.settled or bool(transfer.settled)
+        partial.size += len(payload)
+        self._check_size(partial, len(payload))
+        if transfer.more:
+            if partial.refusal is None:
+                partial.payload += payload
+            self._partial = partial
+            return
+        self._deliver(partial, payload)
+
+    def _checked(self, transfer: Transfer) -> Transfer:
+        """The first transfer of a delivery, which has to name it."""
+        if transfer.delivery_id is None or transfer.delivery_tag is None:
+            raise WireError(INVALID_FIELD, "the first transfer of a delivery has no delivery-id or no delivery-tag")
+        if len(transfer.delivery_tag) > MAX_TAG_BYTES:
+            raise WireError(
+                INVALID_FIELD, f"a delivery-tag has {len(transfer.delivery_tag)} bytes, {MAX_TAG_BYTES} are allowed"
+            )
+        if transfer.resume:
+            raise WireError(NOT_IMPLEMENTED, "deliveries are not resumed: send the message again")
+        return transfer
+
+    def _check_size(self, partial: _Partial, added: int) -> None:
+        if partial.refusal is not None:
+            return
+        if partial.size > self.max_message_size:
+            partial.refusal = AmqpError(
+                MESSAGE_SIZE_EXCEEDED, f"the message has more than the {self.max_message_size} bytes that are allowed"
+            )
+        elif not self.session.reserve(added):
+            partial.refusal = AmqpError(RESOURCE_LIMIT, "incomplete messages fill the room that this connection has")
+        else:
+            partial.reserved += added
+            return
+        self._release(partial)
+
+    def _release(self, partial: _Partial) -> None:
+        self.session.reserve(-partial.reserved)
+        partial.reserved = 0
+        partial.payload = bytearray()
+
+    def _deliver(self, partial: _Partial, payload: bytes) -> None:
+        if partial.reserved:
+            self.session.reserve(-partial.reserved)
+        first = partial.first
+        delivery = IncomingDelivery(
+            self,
+            first.delivery_id or 0,
+            first.delivery_tag or b"",
+            settled=partial.settled,
+            state=first.state,
+            message_format=first.message_format or 0,
+            payload=b"".join((partial.payload, payload)) if partial.payload else payload,
+        )
+        self._partial = None
+        self._count_delivery()
+        refusal = partial.refusal
+        if refusal is None and not partial.settled and not self.session.remember(delivery):
+            refusal = AmqpError(RESOURCE_LIMIT, "too many deliveries are unsettled: wait for their outcomes")
+        if refusal is None:
+            self.session.emit(DeliveryReceived(self, delivery))
+        elif not partial.settled:
+            self.session.write_disposition(ROLE_RECEIVER, delivery, Rejected(refusal), settled=True)
+
+    def _drop_partial(self) -> None:
+        if self._partial is not None:
+            self._release(self._partial)
+            self._partial = None
+
+    def _count_delivery(self) -> None:
+        self.delivery_count = serial.after(self.delivery_count)
+        self.credit -= 1
+        if self._window and self.credit <= self._window // 2 and self.is_open:
+            self.grant(self._window)
+
+
+class DeliveryReceived(NamedTuple):
+    """A message has come completely. Unless `delivery.is_settled`, answer it with `delivery.settle`."""
+
+    link: IncomingLink
+    delivery: IncomingDelivery
+
+
+class LinkDrained(NamedTuple):
+    """The sender has nothing more for the credit it was given; no credit is left."""
+
+    link: IncomingLink

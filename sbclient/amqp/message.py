@@ -1,0 +1,248 @@
+"""Our messages to and from AMQP: written by `encode_message`, read as a `WireMessage`.
+
+The bytes of `encode_message` are exactly as many as `rules.size.encoded_size` says, which states the layout.
+A `WireMessage` is a `ServiceBusMessage` that keeps the bytes it came in. Its ids, keys and times are read at once, its
+body and application properties when somebody asks; nothing is lost for a receiver that understands more of AMQP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
+from uuid import UUID
+
+from sbclient.amqp.encode import (
+    encode_binary,
+    encode_integer,
+    encode_string,
+    encode_symbol,
+    encode_timestamp,
+    encode_uint,
+    encode_value,
+    sized_list,
+    sized_map,
+)
+from sbclient.amqp.errors import INVALID_FIELD, WireError
+from sbclient.amqp.sections import DATA, SEQUENCE, Sections
+from sbclient.amqp.types import Timestamp
+from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
+from sbclient.rules.size import MAX_TTL_MS, PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_PARTITION_KEY: Final = encode_symbol(PARTITION_KEY_ANNOTATION)
+_SCHEDULE: Final = encode_symbol(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+
+_MAX_NAMES: Final = 1024
+_MAX_NAME_LENGTH: Final = 64
+_names: dict[str, bytes] = {}
+"""The encoded names of application properties, which recur from message to message; bounded both ways."""
+
+
+def encode_message(message: ServiceBusMessage) -> bytes:
+    """The AMQP encoding of a message; of a `WireMessage` the bytes that came in.
+
+    Raises:
+        EncodeError: a property or the body holds what AMQP cannot say.
+    """
+    if isinstance(message, WireMessage):
+        return message.sections.payload
+    parts: list[bytes] = []
+    time_to_live = message.time_to_live
+    if time_to_live is not None:
+        ttl_ms = min(time_to_live // _MILLISECOND, MAX_TTL_MS)
+        parts.append(b"\x00\x53\x70" + sized_list(b"\x40\x40" + encode_uint(ttl_ms), 3))
+    if message.partition_key is not None or message.scheduled_enqueue_time_utc is not None:
+        parts.append(b"\x00\x53\x72" + _annotations(message.partition_key, message.scheduled_enqueue_time_utc))
+    parts.append(_properties(message))
+    properties = message._application_properties
+    if properties:
+        parts.append(b"\x00\x53\x74" + encode_application_properties(properties))
+    body: Any = message._body
+    if message.body_type is AmqpMessageBodyType.DATA:
+        pieces = (body,) if isinstance(body, bytes) else body or (b"",)
+        parts.extend([b"\x00\x53\x75" + encode_binary(piece) for piece in pieces])
+    elif message.body_type is AmqpMessageBodyType.VALUE:
+        parts.append(b"\x00\x53\x77" + encode_value(body))
+    else:
+        parts.extend(b"\x00\x53\x76" + encode_value(items) for items in body)
+    return b"".join(parts)
+
+
+def encode_application_properties(properties: Mapping[str, PropertyValue]) -> bytes:
+    """The map of application properties, without its descriptor."""
+    content, count = encode_entries(properties)
+    return sized_map(content, count)
+
+
+def encode_entries(properties: Mapping[str, PropertyValue]) -> tuple[bytes, int]:
+    """The encoded names and values, and how many elements they are."""
+    parts: list[bytes] = []
+    for name, value in properties.items():
+        known = _names.get(name)
+        if known is None:
+            known = encode_string(name)
+            if len(_names) < _MAX_NAMES and len(name) <= _MAX_NAME_LENGTH:
+                _names[name] = known
+        parts.append(known)
+        kind = type(value)
+        if kind is str:
+            parts.append(encode_string(value))  # type: ignore[arg-type]  # just seen to be a str
+        elif kind is int:
+            parts.append(encode_integer(value))  # type: ignore[arg-type]  # just seen to be an int
+        elif kind is bytes:
+            parts.append(_as_string(value))  # type: ignore[arg-type]  # just seen to be bytes
+        else:
+            parts.append(encode_value(value))
+    return b"".join(parts), len(parts)
+
+
+def _as_string(value: bytes) -> bytes:
+    """Bytes go out as text, as the SDK sends them; binary only where they are no text."""
+    try:
+        return encode_string(value.decode())
+    except UnicodeDecodeError:
+        return encode_binary(value)
+
+
+def _annotations(partition_key: str | None, schedule: datetime | None) -> bytes:
+    content = b""
+    count = 0
+    if partition_key is not None:
+        content = _PARTITION_KEY + encode_string(partition_key)
+        count = 2
+    if schedule is not None:
+        content += _SCHEDULE + encode_timestamp(schedule)
+        count += 2
+    return sized_map(content, count)
+
+
+def _properties(message: ServiceBusMessage) -> bytes:
+    """The properties section, empty bytes where nothing is set; absent fields at the end are not written."""
+    content: list[bytes] = []
+    written = 0
+    for value in (
+        message.message_id,
+        None,
+        message.to,
+        message.subject,
+        message.reply_to,
+        message.correlation_id,
+        message.content_type,
+        None,
+        None,
+        None,
+        message.session_id,
+        None,
+        message.reply_to_session_id,
+    ):
+        if value is None:
+            content.append(b"\x40")
+        else:
+            content.append(encode_symbol(value) if len(content) == 6 else encode_string(value))
+            written = len(content)
+    if not written:
+        return b""
+    del content[written:]
+    return b"\x00\x53\x73" + sized_list(b"".join(content), written)
+
+
+class WireMessage(ServiceBusMessage):
+    """A message read from the wire; `copy` gives a plain one that can be changed.
+
+    Attributes:
+        sections: the bytes it came in.
+
+    Raises:
+        WireError: its annotations, header or properties are malformed or have the wrong type.
+        InvalidOperationError: an id has more than 128 characters, or the schedule is no moment.
+    """
+
+    __slots__ = ("_body_read", "_properties_read", "sections")
+
+    sections: Sections
+    _body_read: Any
+    _properties_read: Any
+
+    @classmethod
+    def of(cls, payload: bytes | Sections) -> Self:
+        """The message in `payload`."""
+        message = cls.__new__(cls)
+        sections = Sections(payload) if isinstance(payload, bytes) else payload
+        message.sections = sections
+        message._body_type = _BODY_TYPES.get(sections.body_code, AmqpMessageBodyType.VALUE)
+        message._body_read = message._properties_read = _UNREAD
+        message._read_properties(sections)
+        message._read_annotations(sections)
+        return message
+
+    @property
+    def _body(self) -> Any:
+        if self._body_read is _UNREAD:
+            self._body_read = _body_of(self.sections)
+        return self._body_read
+
+    @_body.setter
+    def _body(self, value: Any) -> None:
+        self._body_read = value
+
+    @property
+    def _application_properties(self) -> dict[str, PropertyValue] | None:
+        if self._properties_read is _UNREAD:
+            self._properties_read = self.sections.application_properties or None
+        return self._properties_read  # type: ignore[no-any-return]  # a dict or None once it is read
+
+    @_application_properties.setter
+    def _application_properties(self, value: dict[str, PropertyValue] | None) -> None:
+        self._properties_read = value
+
+    def _read_properties(self, sections: Sections) -> None:
+        told = sections.properties
+        self._content_type = told.content_type
+        self._subject = told.subject
+        self._to = _text(told.to)
+        self._reply_to = _text(told.reply_to)
+        self._correlation_id = _text(told.correlation_id)
+        self.message_id = _text(told.message_id)
+        self.session_id = told.group_id
+        self.reply_to_session_id = told.reply_to_group_id
+        ttl_ms = sections.header.ttl
+        self._time_to_live = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
+        created, expires = told.creation_time, told.absolute_expiry_time
+        if ttl_ms == MAX_TTL_MS and isinstance(created, datetime) and isinstance(expires, datetime):
+            # a life that the header cannot say is told by these two, so .NET and Java write it
+            self._time_to_live = max(expires - created, self._time_to_live or timedelta(0))
+
+    def _read_annotations(self, sections: Sections) -> None:
+        annotations = sections.message_annotations
+        try:
+            self.partition_key = annotations.get(PARTITION_KEY_ANNOTATION)
+            schedule = annotations.get(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+            self.scheduled_enqueue_time_utc = schedule
+        except TypeError as error:
+            raise WireError(INVALID_FIELD, f"an annotation has the wrong type: {error}") from error
+
+
+_UNREAD: Final = object()
+_BODY_TYPES: Final = {DATA: AmqpMessageBodyType.DATA, SEQUENCE: AmqpMessageBodyType.SEQUENCE}
+
+
+def _text(value: Any) -> str | None:
+    """An id or address of any type as text: a UUID in its usual form, binary as UTF-8 or else hexadecimal."""
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    if isinstance(value, str | int | UUID) and not isinstance(value, Timestamp):
+        return str(value)
+    raise WireError(INVALID_FIELD, f"an id or address is a {type(value).__name__}, a string is expected")
+
+
+def _body_of(sections: Sections) -> Any:
+    if sections.body_code == DATA:
+        pieces = sections.data()
+        return pieces[0] if len(pieces) == 1 else tuple(pieces) or b""
+    return sections.sequences() if sections.body_code == SEQUENCE else sections.value(typed=True)

@@ -1,0 +1,78 @@
+"""What the owner of a connection chooses: names, limits and times, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sbclient.amqp.frames import MIN_MAX_FRAME_SIZE
+from sbclient.errors import InvalidOperationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """Limits of one connection; every one of them bounds what a peer can make this side hold.
+
+    Attributes:
+        container_id: this side's name.
+        hostname: the host a client asks for; None for a server.
+        max_frame_size: the largest frame accepted, in bytes, at least 512. Default 64 KiB, as Service Bus.
+        channel_max: the highest channel, so sessions less one. Default 255.
+        handle_max: the highest handle, so links in a session less one. Default 4,095.
+        max_links: links in all sessions together, those half closed included. Default 4,096.
+        max_unsettled: unsettled deliveries of a session, each way. Default 65,536.
+        incoming_window: transfer frames that the peer may send before it must wait for a flow. Default 5,000.
+        max_message_size: the largest message, in bytes, that a link accepts where its `accept` says nothing else.
+            Default 1 MiB, as Service Bus' Premium tier.
+        max_partial_bytes: what incomplete messages of all links may hold together. Default 128 MiB.
+        max_held_bytes: what may wait for the peer's session window, in each session. Default 64 MiB.
+        idle_timeout_s: how long the peer may be silent, as it is told; it is dropped after twice that. None = for
+            ever. Default 240 s, as Service Bus.
+        handshake_timeout_s: how long the peer has for everything up to its open, and for its answer to a close.
+            Default 30 s.
+        mechanisms: the SASL mechanisms offered, in order of preference.
+        requires_sasl: whether a peer that begins without SASL is turned away.
+        properties: told to the peer in the open.
+    """
+
+    container_id: str
+    hostname: str | None = None
+    max_frame_size: int = 65_536
+    channel_max: int = 255
+    handle_max: int = 4_095
+    max_links: int = 4_096
+    max_unsettled: int = 65_536
+    incoming_window: int = 5_000
+    max_message_size: int = 1_048_576
+    max_partial_bytes: int = 134_217_728
+    max_held_bytes: int = 67_108_864
+    idle_timeout_s: float | None = 240.0
+    handshake_timeout_s: float = 30.0
+    mechanisms: tuple[str, ...] = ("MSSBCBS", "PLAIN", "ANONYMOUS")
+    requires_sasl: bool = False
+    properties: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "max_frame_size": range(MIN_MAX_FRAME_SIZE, 2**32),
+            "channel_max": range(2**16),
+            "handle_max": range(2**32),
+            "max_links": range(1, 2**32),
+            "max_unsettled": range(1, 2**31),
+            "incoming_window": range(1, 2**31),
+            "max_message_size": range(1, 2**63),
+            "max_partial_bytes": range(1, 2**63),
+            "max_held_bytes": range(1, 2**63),
+        }
+        for name, allowed in ranges.items():
+            if getattr(self, name) not in allowed:
+                raise InvalidOperationError(
+                    f"{name} is {getattr(self, name)}: give {allowed.start} to {allowed.stop - 1}"
+                )
+        if self.idle_timeout_s is not None and not 0.001 <= self.idle_timeout_s < 4_294_967:
+            raise InvalidOperationError(
+                f"idle_timeout_s is {self.idle_timeout_s}: give 0.001 to 4294966 seconds, or None for no limit"
+            )
+        if self.handshake_timeout_s <= 0:
+            raise InvalidOperationError(f"handshake_timeout_s is {self.handshake_timeout_s}: give a positive time")

@@ -1,0 +1,128 @@
+"""A link on which this side sends: credit, deliveries, and what the receiver makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sbclient.amqp import serial
+from sbclient.amqp.delivery import OutgoingDelivery
+from sbclient.amqp.link import Link, LinkSession
+from sbclient.amqp.performatives import ROLE_SENDER, Coordinator, Flow, Source, Target
+from sbclient.amqp.states import DeliveryState
+from sbclient.errors import InvalidOperationError
+
+MAX_TAG_BYTES = 32
+"""Length of a delivery tag. Source: AMQP 1.0 part 2 section 2.8.7."""
+
+
+class OutgoingLink(Link):
+    """The sending end of a link.
+
+    Attributes:
+        delivery_count: deliveries so far, modulo 2**32.
+    """
+
+    __slots__ = ("_credit", "delivery_count")
+
+    def __init__(self, session: LinkSession, name: str, handle: int) -> None:
+        super().__init__(session, name, handle, is_sender=True)
+        self.delivery_count = 0
+        self._credit = 0
+
+    @property
+    def credit(self) -> int:
+        """How many messages may be sent now: what the receiver wants, and this side is willing to remember."""
+        return max(0, min(self._credit, self.session.unsettled_room)) if self.is_open else 0
+
+    def accept(
+        self,
+        *,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+        max_message_size: int | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Answer the peer's attach; source and target are echoed unless given.
+
+        If the peer has granted credit meanwhile, `CreditGranted` follows.
+
+        Raises:
+            EndpointClosedError: the peer has given up meanwhile, or was answered already.
+        """
+        self._answer(source, target, max_message_size, properties)
+        if self._credit > 0:
+            self.session.emit(CreditGranted(self, self.credit, drain=False))
+
+    def send(
+        self,
+        payload: bytes,
+        *,
+        tag: bytes,
+        message_format: int = 0,
+        settled: bool = False,
+        state: DeliveryState | None = None,
+        needs_credit: bool = True,
+    ) -> OutgoingDelivery:
+        """Send one message, in as many frames as it needs.
+
+        Args:
+            payload: the encoded message.
+            tag: names the delivery, at most 32 bytes; Service Bus: the lock token in the order of `UUID.bytes_le`.
+            message_format: 0, or `BATCH_FORMAT`.
+            settled: whether the outcome is of no interest.
+            state: a `TransactionalState`, or None.
+            needs_credit: False on `$cbs` and `$management`, whose clients never renew their credit.
+
+        Raises:
+            EndpointClosedError: the link is over.
+            InvalidOperationError: there is no credit, or the tag is too long.
+        """
+        self.check_not_over()
+        if len(tag) > MAX_TAG_BYTES:
+            raise InvalidOperationError(f"the delivery tag has {len(tag)} bytes, {MAX_TAG_BYTES} are allowed")
+        if needs_credit and self.credit < 1:
+            raise InvalidOperationError(f"link {self.name!r} has no credit: wait for CreditGranted")
+        delivery = OutgoingDelivery(self, 0, tag, settled=settled, state=None)
+        self.session.write_transfer(delivery, self.handle, message_format, payload, state)
+        self.delivery_count = serial.after(self.delivery_count)
+        self._credit -= 1
+        return delivery
+
+    def drained(self) -> None:
+        """Say that there is nothing more to send for the credit that was granted with `drain`."""
+        if self.is_open:
+            self.delivery_count = serial.after(self.delivery_count, max(0, self._credit))
+            self._credit = 0
+            self._write_flow(drain=True)
+
+    def settle(self, delivery: OutgoingDelivery, state: DeliveryState | None, *, settled: bool) -> None:
+        """Confirm an outcome; see `OutgoingDelivery.settle`."""
+        if not self.is_over and not delivery.is_settled:
+            self.session.write_disposition(ROLE_SENDER, delivery, state, settled=settled)
+
+    def on_flow(self, flow: Flow) -> None:
+        """The receiver has spoken; called by the session."""
+        if flow.link_credit is not None:
+            seen = 0 if flow.delivery_count is None else flow.delivery_count
+            self._credit = flow.link_credit - max(0, serial.distance(seen, self.delivery_count))
+            if self.is_open:
+                self.session.emit(CreditGranted(self, self.credit, flow.drain))
+        if flow.echo and self.is_open:
+            self._write_flow(drain=flow.drain)
+
+    def _write_flow(self, *, drain: bool) -> None:
+        credit = max(0, self._credit)
+        self.session.write_flow(self.handle, self.delivery_count, credit, drain=drain)
+
+
+class CreditGranted(NamedTuple):
+    """The receiver has told how much it wants. With `drain`, send what there is, then call `link.drained`.
+
+    Attributes:
+        credit: as `link.credit` was when this was said; 0 = stop sending.
+    """
+
+    link: OutgoingLink
+    credit: int
+    drain: bool

@@ -1,0 +1,399 @@
+"""A message as it crossed the wire, with its sections found but not decoded.
+
+The bare message (properties, application properties, body) belongs to the sender and passes through as the bytes that
+came in; what a reader wants to know is decoded when it asks, and then only that section. Sections may stand in any
+order, because the SDK writes its delivery annotations last.
+
+Source: AMQP 1.0 part 3 section 3.2.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from sbclient.amqp import encode
+from sbclient.amqp.decode import MAX_COUNT, decode_at, malformed, skip_value
+from sbclient.amqp.errors import DECODE_ERROR, INVALID_FIELD, WireError
+from sbclient.amqp.fields import (
+    ANY,
+    BINARY,
+    BOOLEAN,
+    LAYOUTS,
+    STRING,
+    SYMBOL,
+    TIMESTAMP,
+    UBYTE,
+    UINT,
+    Field,
+    Kind,
+    decode_composite,
+    decode_fields,
+    define,
+    encode_composite,
+    layout_at,
+)
+
+HEADER: Final = 0x70
+DELIVERY_ANNOTATIONS: Final = 0x71
+MESSAGE_ANNOTATIONS: Final = 0x72
+PROPERTIES: Final = 0x73
+APPLICATION_PROPERTIES: Final = 0x74
+DATA: Final = 0x75
+SEQUENCE: Final = 0x76
+VALUE: Final = 0x77
+FOOTER: Final = 0x78
+
+MessageId = str | int | UUID | bytes
+
+
+class Header(NamedTuple):
+    """What the broker needs for transporting the message. `ttl` is in milliseconds."""
+
+    durable: bool = False
+    priority: int = 4
+    ttl: int | None = None
+    first_acquirer: bool = False
+    delivery_count: int = 0
+
+
+class Properties(NamedTuple):
+    """What the sender says of the message. A message id is a string, ulong (int), uuid or binary."""
+
+    message_id: MessageId | None = None
+    user_id: bytes | None = None
+    to: Any = None
+    subject: str | None = None
+    reply_to: Any = None
+    correlation_id: MessageId | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    absolute_expiry_time: datetime | int | None = None
+    creation_time: datetime | int | None = None
+    group_id: str | None = None
+    group_sequence: int | None = None
+    reply_to_group_id: str | None = None
+
+
+def _encode_id(value: MessageId) -> bytes:
+    return encode.encode_ulong(value) if type(value) is int else encode.encode_value(value)
+
+
+_MESSAGE_ID: Final = Kind(
+    "a string, ulong, uuid or binary",
+    {code: ANY.decoders[code] for code in (0xA0, 0xA1, 0xB0, 0xB1, 0x44, 0x53, 0x80, 0x98)},
+    _encode_id,
+)
+define(
+    Header,
+    HEADER,
+    "amqp:header:list",
+    Field("durable", BOOLEAN, False),
+    Field("priority", UBYTE, 4),
+    Field("ttl", UINT),
+    Field("first_acquirer", BOOLEAN, False),
+    Field("delivery_count", UINT, 0),
+)
+define(
+    Properties,
+    PROPERTIES,
+    "amqp:properties:list",
+    Field("message_id", _MESSAGE_ID),
+    Field("user_id", BINARY),
+    Field("to", ANY),
+    Field("subject", STRING),
+    Field("reply_to", ANY),
+    Field("correlation_id", _MESSAGE_ID),
+    Field("content_type", SYMBOL),
+    Field("content_encoding", SYMBOL),
+    Field("absolute_expiry_time", TIMESTAMP),
+    Field("creation_time", TIMESTAMP),
+    Field("group_id", STRING),
+    Field("group_sequence", UINT),
+    Field("reply_to_group_id", STRING),
+)
+
+_LISTS: Final = b"\x45\xc0\xd0"
+_MAPS: Final = b"\xc1\xd1"
+_FORMS: Final = (_LISTS, _MAPS, _MAPS, _LISTS, _MAPS, b"\xa0\xb0", _LISTS, bytes(range(256)), _MAPS)
+"""The format codes that a section may begin with, by its code less 0x70."""
+
+_NAMES: Final = (
+    "amqp:header:list",
+    "amqp:delivery-annotations:map",
+    "amqp:message-annotations:map",
+    "amqp:properties:list",
+    "amqp:application-properties:map",
+    "amqp:data:binary",
+    "amqp:amqp-sequence:list",
+    "amqp:amqp-value:*",
+    "amqp:footer:map",
+)
+
+_unpack_size: Final = struct.Struct(">I").unpack_from
+
+
+class Sections:
+    """One encoded message and where its sections stand.
+
+    Attributes:
+        payload: the whole message as it came; never changed.
+
+    Raises:
+        WireError: the bytes are not a sequence of sections, a section comes twice, or bodies of two types are mixed.
+    """
+
+    __slots__ = ("_body", "_spans", "payload", "remembered")
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.remembered: Any = None
+        """What an encoder has worked out of this message for its next use; nobody else's business."""
+        spans: list[tuple[int, int, int] | None] = [None] * 9
+        body: list[tuple[int, int, int]] = []
+        position = 0
+        stop = len(payload)
+        try:
+            while position < stop:
+                if payload[position] == 0 and payload[position + 1] == 0x53:
+                    index = payload[position + 2] - 0x70
+                    at = position + 3
+                else:
+                    index, at = _foreign_descriptor(payload, position)
+                code = payload[at]
+                if not 0 <= index < 9 or code not in _FORMS[index]:
+                    raise WireError(DECODE_ERROR, f"no section of a message begins at byte {position}")
+                upper = code >> 4
+                if upper == 0xC or upper == 0xA:
+                    end = at + 2 + payload[at + 1]
+                elif upper == 0xD or upper == 0xB:
+                    end = at + 5 + _unpack_size(payload, at + 1)[0]
+                else:
+                    end = skip_value(payload, at)
+                if 5 <= index < 8:
+                    body.append((position, at, end))
+                    if len(body) > 1 and (spans[index] is None or index == 7):
+                        raise WireError(DECODE_ERROR, "a message has bodies of two types, or two values")
+                elif spans[index] is not None:
+                    raise WireError(DECODE_ERROR, f"the section {_NAMES[index]} comes twice")
+                spans[index] = (position, at, end)
+                position = end
+        except (IndexError, struct.error) as error:
+            raise malformed(error, position) from error
+        if position != stop:
+            raise WireError(DECODE_ERROR, f"the last section of a message needs {position - stop} bytes more")
+        if len(body) > MAX_COUNT:
+            raise WireError(DECODE_ERROR, f"a message has {len(body)} body sections, {MAX_COUNT} are allowed")
+        self._spans = spans
+        self._body = body
+
+    def raw(self, code: int) -> bytes:
+        """The bytes of a section that comes once, descriptor included; empty if it is not there."""
+        span = self._spans[code - 0x70]
+        return b"" if span is None else self.payload[span[0] : span[2]]
+
+    def raw_value(self, code: int) -> bytes:
+        """The same without the descriptor."""
+        span = self._spans[code - 0x70]
+        return b"" if span is None else self.payload[span[1] : span[2]]
+
+    @property
+    def raw_body(self) -> bytes:
+        """The bytes of all body sections, descriptors included."""
+        body = self._body
+        if len(body) == 1:
+            return self.payload[body[0][0] : body[0][2]]
+        return b"".join([self.payload[start:end] for start, _, end in body])
+
+    @property
+    def bare(self) -> slice | None:
+        """Where properties, application properties, body and footer stand, if nothing else stands between them."""
+        spans = [span for span in (self._spans[3], self._spans[4], *self._body, self._spans[8]) if span is not None]
+        if not spans:
+            return slice(0, 0)
+        start = min(span[0] for span in spans)
+        end = max(span[2] for span in spans)
+        return slice(start, end) if sum(span[2] - span[0] for span in spans) == end - start else None
+
+    @property
+    def body_code(self) -> int:
+        """DATA, SEQUENCE or VALUE; DATA for a message without a body."""
+        return SEQUENCE if self._spans[6] else VALUE if self._spans[7] else DATA
+
+    @property
+    def header(self) -> Header:
+        """The header, with defaults if there is none.
+
+        Raises:
+            WireError: it is malformed; so for all that follow.
+        """
+        return Header._make(self._fields(HEADER)) if self._spans[0] else _NO_HEADER
+
+    @property
+    def properties(self) -> Properties:
+        """The properties, all None if there are none."""
+        return Properties._make(self._fields(PROPERTIES)) if self._spans[3] else _NO_PROPERTIES
+
+    @property
+    def delivery_annotations(self) -> dict[Any, Any]:
+        """The delivery annotations by name."""
+        return self._map(DELIVERY_ANNOTATIONS)
+
+    @property
+    def message_annotations(self) -> dict[Any, Any]:
+        """The message annotations by name."""
+        return self._map(MESSAGE_ANNOTATIONS)
+
+    @property
+    def application_properties(self) -> dict[str, Any]:
+        """The sender's own properties; values keep their AMQP types, see `amqp.types`."""
+        properties = self._map(APPLICATION_PROPERTIES, typed=True)
+        for name in properties:
+            if type(name) is not str:
+                raise WireError(INVALID_FIELD, "the name of an application property is no string")
+        return properties
+
+    @property
+    def footer(self) -> dict[Any, Any]:
+        """The footer by name."""
+        return self._map(FOOTER)
+
+    def data(self) -> list[bytes]:
+        """The data sections; empty if the body is of another type, or none."""
+        payload = self.payload
+        if self.body_code != DATA:
+            return []
+        return [payload[at + (2 if payload[at] == 0xA0 else 5) : end] for _, at, end in self._body]
+
+    def sequences(self) -> list[list[Any]]:
+        """The sequence sections, with typed values."""
+        return [self._decoded(span, typed=True) for span in self._body] if self.body_code == SEQUENCE else []
+
+    def value(self, *, typed: bool = False) -> Any:
+        """The value of a body of type VALUE, None if it is of another type.
+
+        Args:
+            typed: whether values keep their AMQP types.
+        """
+        return self._decoded(self._body[0], typed=typed) if self.body_code == VALUE else None
+
+    def composite(self) -> Any:
+        """The value of the body as one of the composites of this package, such as `Declare`.
+
+        Raises:
+            WireError: the body is something else.
+        """
+        if self.body_code != VALUE:
+            raise WireError(INVALID_FIELD, "the body of the message is no value")
+        return decode_composite(self.payload, self._body[0][1])[0]
+
+    def _fields(self, code: int) -> list[Any]:
+        span = self._spans[code - 0x70]
+        if span is None:
+            raise KeyError(code)
+        layout, at = layout_at(self.payload, span[0])
+        return decode_fields(layout, self.payload, at)[0]
+
+    def _map(self, code: int, *, typed: bool = False) -> dict[Any, Any]:
+        span = self._spans[code - 0x70]
+        return {} if span is None else self._decoded(span, typed=typed)
+
+    def _decoded(self, span: tuple[int, int, int], *, typed: bool) -> Any:
+        value, end = decode_at(self.payload, span[1], typed=typed)
+        if end != span[2]:
+            raise WireError(DECODE_ERROR, f"a section ends at byte {end}, its size says {span[2]}")
+        return value
+
+
+_NO_HEADER: Final = Header()
+_NO_PROPERTIES: Final = Properties()
+
+
+def _foreign_descriptor(payload: bytes, position: int) -> tuple[int, int]:
+    """A section's code less 0x70, where its descriptor is in one of the longer forms, and where its value begins."""
+    if payload[position]:
+        raise WireError(DECODE_ERROR, f"no section of a message begins at byte {position}")
+    descriptor, at = decode_at(payload, position + 1)
+    if isinstance(descriptor, str) and descriptor in _NAMES:
+        return _NAMES.index(descriptor), at
+    return (descriptor - 0x70 if isinstance(descriptor, int) else -1), at
+
+
+def map_entries(raw: bytes) -> Iterator[tuple[Any, bytes]]:
+    """Each key of an encoded map with the bytes of its key and value, values undecoded.
+
+    Raises:
+        WireError: the bytes are no map.
+    """
+    if raw[:1] == b"\xc1" and len(raw) > 2:
+        position, count = 3, raw[2]
+    elif raw[:1] == b"\xd1" and len(raw) > 8:
+        position, count = 9, int.from_bytes(raw[5:9], "big")
+    else:
+        raise WireError(DECODE_ERROR, "where a map should begin stands something else")
+    if count > MAX_COUNT or count % 2:
+        raise WireError(DECODE_ERROR, f"a map claims {count} elements")
+    for _ in range(count // 2):
+        start = position
+        key, position = decode_at(raw, position)
+        position = skip_value(raw, position)
+        yield key, raw[start:position]
+
+
+def rewritten_map(raw: bytes, without: Callable[[Any], bool], added: bytes = b"", added_count: int = 0) -> bytes:
+    """An encoded map with some entries left out and others put at its end; empty bytes if none remain.
+
+    Args:
+        raw: the encoded map; empty for none.
+        without: which keys to leave out.
+        added: the encoded keys and values to add.
+        added_count: how many elements they are, two for each pair.
+    """
+    kept = [entry for key, entry in map_entries(raw) if not without(key)] if raw else []
+    count = len(kept) * 2 + added_count
+    return encode.sized_map(b"".join(kept) + added, count) if count else b""
+
+
+def encode_sections(
+    *,
+    header: Header | None = None,
+    delivery_annotations: Mapping[str, Any] | None = None,
+    message_annotations: Mapping[str, Any] | None = None,
+    properties: Properties | None = None,
+    application_properties: Mapping[str, Any] | None = None,
+    data: Sequence[bytes] = (),
+    sequences: Sequence[Sequence[Any]] = (),
+    value: Any = ...,
+    footer: Mapping[str, Any] | None = None,
+) -> bytes:
+    """A message from its parts, as requests and replies need it; `value` may be None, and is left out by default.
+
+    Raises:
+        EncodeError: a value has no AMQP type.
+    """
+    parts: list[bytes] = []
+    if header is not None:
+        parts.append(encode_composite(header))
+    if delivery_annotations:
+        parts.append(b"\x00\x53\x71" + encode.encode_map(delivery_annotations))
+    if message_annotations:
+        parts.append(b"\x00\x53\x72" + encode.encode_map(message_annotations))
+    if properties is not None:
+        parts.append(encode_composite(properties))
+    if application_properties:
+        parts.append(b"\x00\x53\x74" + encode.encode_map(application_properties, encode.encode_string))
+    parts.extend(b"\x00\x53\x75" + encode.encode_binary(piece) for piece in data)
+    parts.extend(b"\x00\x53\x76" + encode.encode_value(list(items)) for items in sequences)
+    if value is not ...:
+        parts.append(b"\x00\x53\x77" + encode_any(value))
+    if footer:
+        parts.append(b"\x00\x53\x78" + encode.encode_map(footer))
+    return b"".join(parts)
+
+
+def encode_any(value: Any) -> bytes:
+    """A value, or a composite of this package such as `Declare`."""
+    return encode_composite(value) if type(value) in LAYOUTS else encode.encode_value(value)

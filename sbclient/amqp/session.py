@@ -1,0 +1,484 @@
+"""A session: its links and their handles, and everything the peer says of them.
+
+Tolerated, because the SDK does it: a detach or flow for a handle that is free again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from sbclient.amqp import serial
+from sbclient.amqp.delivery import DispositionReceived, IncomingDelivery, OutgoingDelivery
+from sbclient.amqp.errors import (
+    FRAME_SIZE_TOO_SMALL,
+    FRAMING_ERROR,
+    HANDLE_IN_USE,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT,
+    UNATTACHED_HANDLE,
+    AmqpError,
+    EncodeError,
+    EndpointClosedError,
+    FrameTooLargeError,
+    WireError,
+)
+from sbclient.amqp.incoming import IncomingLink
+from sbclient.amqp.link import Link
+from sbclient.amqp.options import ConnectionOptions
+from sbclient.amqp.outgoing import OutgoingLink
+from sbclient.amqp.performatives import (
+    NO_LIMIT,
+    ROLE_RECEIVER,
+    SETTLE_FIRST,
+    SETTLE_MIXED,
+    Attach,
+    Begin,
+    Coordinator,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Performative,
+    Source,
+    Target,
+    Transfer,
+)
+from sbclient.amqp.states import DeliveryState, Rejected, TransactionalState
+from sbclient.amqp.transfers import write_disposition, write_transfers
+from sbclient.amqp.unsettled import Unsettled
+from sbclient.amqp.windows import Windows
+
+_MAX_DESCRIPTION: Final = 200
+"""Characters of a description that always fit, with the rest of the performative, into the smallest frame."""
+
+
+class SessionConnection(Protocol):
+    """The part of a connection that its sessions need."""
+
+    @property
+    def options(self) -> ConnectionOptions:
+        """The limits."""
+
+    @property
+    def remote_max_frame_size(self) -> int:
+        """The largest frame that the peer accepts."""
+
+    def emit(self, event: Any) -> None:
+        """Tell the owner."""
+
+    def write(self, channel: int, performative: Performative) -> None:
+        """Send a frame."""
+
+    def write_bytes(self, frame: bytes) -> None:
+        """Send an encoded frame."""
+
+    def reserve(self, count: int) -> bool:
+        """Take bytes for incomplete messages, or give them back; False if there are no more."""
+
+    def claim_link(self, count: int) -> bool:
+        """Count links up or down; False if there are too many."""
+
+    def forget_session(self, session: Session) -> None:
+        """Free the channels of a session that both sides have ended."""
+
+
+class Session:
+    """One end of a session.
+
+    Attributes:
+        channel: this side's channel.
+        remote_channel: the peer's, None before its begin.
+        owner: whatever the owner wants to find here again.
+    """
+
+    def __init__(self, connection: SessionConnection, channel: int) -> None:
+        self.channel = channel
+        self.remote_channel: int | None = None
+        self.owner: Any = None
+        self._connection = connection
+        self._options = connection.options
+        self._has_ended = False
+        self._is_ended_by_peer = False
+        self._links: dict[int, Link] = {}
+        self._links_by_remote: dict[int, Link] = {}
+        self._asked: dict[tuple[str, bool], Link] = {}
+        self._remote_handle_max = NO_LIMIT
+        self._next_delivery_id = 0
+        self._outgoing = Unsettled()
+        self._incoming = Unsettled()
+        self._windows = Windows(connection.options.incoming_window, connection.write_bytes)
+
+    def __repr__(self) -> str:
+        return f"Session(channel={self.channel}, links={len(self._links)}, is_open={self.is_open})"
+
+    @property
+    def options(self) -> ConnectionOptions:
+        """The limits of the connection."""
+        return self._options
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended it."""
+        return not (self._has_ended or self._is_ended_by_peer)
+
+    @property
+    def links(self) -> list[Link]:
+        """The links that have a handle, half closed ones included."""
+        return list(self._links.values())
+
+    @property
+    def held_bytes(self) -> int:
+        """What waits for the peer's window."""
+        return self._windows.held_bytes
+
+    @property
+    def unsettled_room(self) -> int:
+        """How many more deliveries may be sent before some are settled."""
+        return self._options.max_unsettled - len(self._outgoing)
+
+    # What the owner does ------------------------------------------------------------------------------------------
+
+    def attach_sender(
+        self,
+        name: str,
+        *,
+        target: Target | Coordinator,
+        source: Source | None = None,
+        snd_settle_mode: int = SETTLE_MIXED,
+        rcv_settle_mode: int = SETTLE_FIRST,
+        max_message_size: int | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> OutgoingLink:
+        """Ask the peer for a link to send on; `LinkAttached` or `LinkDetached` follows.
+
+        Raises:
+            EndpointClosedError: the session is over, or no handle is free.
+        """
+        link = OutgoingLink(self, name, self._claim_handle(None))
+        source = Source(address=name) if source is None else source
+        modes = snd_settle_mode, rcv_settle_mode
+        self._ask(link, source, target, *modes, max_message_size, properties)
+        return link
+
+    def attach_receiver(
+        self,
+        name: str,
+        *,
+        source: Source,
+        target: Target | None = None,
+        snd_settle_mode: int = SETTLE_MIXED,
+        rcv_settle_mode: int = SETTLE_FIRST,
+        max_message_size: int | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> IncomingLink:
+        """Ask the peer for a link to receive on; grant credit once `LinkAttached` has come.
+
+        Raises:
+            EndpointClosedError: the session is over, or no handle is free.
+        """
+        link = IncomingLink(self, name, self._claim_handle(None))
+        target = Target(address=name) if target is None else target
+        if max_message_size is not None:
+            link.max_message_size = max_message_size
+        modes = snd_settle_mode, rcv_settle_mode
+        self._ask(link, source, target, *modes, link.max_message_size, properties)
+        return link
+
+    def end(self, error: AmqpError | None = None) -> None:
+        """End the session with all its links. Does nothing if it is over already."""
+        if self.is_open:
+            self._links_over()
+            self.write(End(error))
+            self._has_ended = True
+
+    # What links do ------------------------------------------------------------------------------------------------
+
+    def emit(self, event: Any) -> None:
+        """Tell the owner."""
+        self._connection.emit(event)
+
+    def write(self, performative: Performative) -> None:
+        """Send a frame; one that the peer's frame size does not admit ends the session, if shortening does not help."""
+        if not self.is_open:
+            return
+        try:
+            self._connection.write(self.channel, performative)
+        except FrameTooLargeError as error:
+            if isinstance(performative, Detach | End) and performative.error is not None:
+                self._connection.write(self.channel, performative._replace(error=_shortened(performative.error)))
+            else:
+                self.fail(AmqpError(FRAME_SIZE_TOO_SMALL, str(error)))
+
+    def write_flow(
+        self,
+        handle: int | None = None,
+        delivery_count: int | None = None,
+        link_credit: int | None = None,
+        *,
+        drain: bool = False,
+    ) -> None:
+        """Send a flow, of a link if it has a handle."""
+        self.write(self._windows.flow(handle, delivery_count, link_credit, drain=drain))
+
+    def write_transfer(
+        self, delivery: OutgoingDelivery, handle: int, message_format: int, payload: bytes, state: DeliveryState | None
+    ) -> None:
+        """Send a delivery, or hold it until the peer's window opens; gives it its id and remembers it."""
+        delivery.delivery_id = delivery_id = self._next_delivery_id
+        self._windows.send(
+            write_transfers(
+                self.channel,
+                handle,
+                delivery_id,
+                delivery.tag,
+                message_format,
+                payload,
+                settled=delivery.is_settled,
+                state=state,
+                max_frame_size=self._connection.remote_max_frame_size,
+            )
+        )
+        self._next_delivery_id = serial.after(delivery_id)
+        if not delivery.is_settled:
+            self._outgoing.add(delivery)
+        if self._windows.held_bytes > self._options.max_held_bytes:
+            self.fail(AmqpError(RESOURCE_LIMIT, f"{self.held_bytes} bytes wait for your session window: widen it"))
+
+    def write_disposition(
+        self, role: bool, delivery: OutgoingDelivery | IncomingDelivery, state: DeliveryState | None, *, settled: bool
+    ) -> None:
+        """Tell the peer the state of a delivery, and forget it if `settled`."""
+        if not self.is_open:
+            return
+        first = delivery.delivery_id
+        frame = write_disposition(self.channel, role, first, None, settled=settled, state=state)
+        if len(frame) > self._connection.remote_max_frame_size:
+            short = _shortened_state(state)
+            frame = write_disposition(self.channel, role, first, None, settled=settled, state=short)
+        self._connection.write_bytes(frame)
+        if settled:
+            delivery.is_settled = True
+            self._direction(role is not ROLE_RECEIVER).forget(delivery)
+
+    def remember(self, delivery: IncomingDelivery) -> bool:
+        """Keep an unsettled delivery until it is settled; False if too many are kept."""
+        if len(self._incoming) >= self._options.max_unsettled:
+            return False
+        self._incoming.add(delivery)
+        return True
+
+    def reserve(self, count: int) -> bool:
+        """Take bytes for incomplete messages, or give them back; False if there are no more."""
+        return self._connection.reserve(count)
+
+    def forget_link(self, link: Link) -> None:
+        """Free the handles of a link that both sides have detached."""
+        if self._links.pop(link.handle, None) is not None:
+            self._connection.claim_link(-1)
+        if link.remote_handle is not None and self._links_by_remote.get(link.remote_handle) is link:
+            del self._links_by_remote[link.remote_handle]
+        self._direction(link.is_sender).forget_link(link)
+
+    # What the connection does -------------------------------------------------------------------------------------
+
+    def begin(self, properties: Mapping[str, Any] | None = None) -> None:
+        """Send this side's begin, which names the peer's channel if it began first."""
+        begin = self._windows.begin(self.remote_channel, self._options.handle_max)
+        self._connection.write(self.channel, begin._replace(properties=properties))
+
+    def on_begin(self, channel: int, begin: Begin) -> None:
+        """The peer's begin has come on its `channel`."""
+        self.remote_channel = channel
+        self._remote_handle_max = begin.handle_max
+        self._windows.on_begin(begin)
+
+    def on_performative(self, performative: Any, payload: bytes) -> None:
+        """Anything but begin and end.
+
+        Raises:
+            WireError: the connection has to be closed.
+        """
+        if self._has_ended:
+            return
+        kind = type(performative)
+        if kind is Transfer:
+            self._on_transfer(performative, payload)
+        elif kind is Disposition:
+            self._on_disposition(performative)
+        elif kind is Flow:
+            self._on_flow(performative)
+        elif kind is Attach:
+            self._on_attach(performative)
+        else:
+            link = self._links_by_remote.get(performative.handle)
+            if link is not None:
+                link.on_detach(performative)
+
+    def on_end(self, end: End) -> None:
+        """The peer has ended the session."""
+        if not self._has_ended:
+            self._links_over(end.error, tell=True)
+            self.write(End())
+            self._is_ended_by_peer = self._has_ended = True
+            self.emit(SessionEnded(self, end.error))
+        self._connection.forget_session(self)
+
+    def fail(self, error: AmqpError) -> None:
+        """End the session because the peer broke a rule, and tell the owner."""
+        if self.is_open:
+            self._links_over(error, tell=True)
+            self.write(End(error))
+            self._has_ended = True
+            self.emit(SessionEnded(self, error))
+
+    def abandon(self, error: AmqpError | None) -> None:
+        """The connection is over."""
+        if self.is_open:
+            self._links_over(error, tell=True)
+            self._is_ended_by_peer = True
+            self.emit(SessionEnded(self, error))
+
+    # Performatives ------------------------------------------------------------------------------------------------
+
+    def _on_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        if self._windows.count_incoming():
+            self.write_flow()
+        link = self._links_by_remote.get(transfer.handle)
+        if link is None:
+            self.fail(AmqpError(UNATTACHED_HANDLE, f"no link is attached to handle {transfer.handle}"))
+        elif not link.is_over:
+            try:
+                if not isinstance(link, IncomingLink) or not link.is_open:
+                    raise WireError(NOT_ALLOWED, "a transfer came on a link that does not receive, or not yet")
+                link.on_transfer(transfer, payload)
+            except WireError as error:
+                link.fail(error.error)
+
+    def _on_disposition(self, disposition: Disposition) -> None:
+        try:
+            for delivery in self._direction(disposition.role is ROLE_RECEIVER).touched(disposition):
+                self.emit(DispositionReceived(delivery, disposition.state, disposition.settled))
+        except WireError as error:
+            self.fail(error.error)
+
+    def _on_flow(self, flow: Flow) -> None:
+        self._windows.on_flow(flow)
+        if flow.handle is not None:
+            link = self._links_by_remote.get(flow.handle)
+            if link is not None and not link.is_over:
+                link.on_flow(flow)
+        elif flow.echo:
+            self.write_flow()
+
+    def _on_attach(self, attach: Attach) -> None:
+        if attach.handle > self._options.handle_max:
+            raise WireError(FRAMING_ERROR, f"handle {attach.handle} is above {self._options.handle_max}")
+        if attach.handle in self._links_by_remote:
+            self.fail(AmqpError(HANDLE_IN_USE, f"handle {attach.handle} has a link already"))
+            return
+        link = self._asked.pop((attach.name, attach.role is ROLE_RECEIVER), None)
+        if link is None:
+            try:
+                handle = self._claim_handle(attach.handle)
+            except EndpointClosedError as error:
+                self.fail(AmqpError(RESOURCE_LIMIT, str(error)))
+                return
+            is_sender = attach.role is ROLE_RECEIVER
+            link = OutgoingLink(self, attach.name, handle) if is_sender else IncomingLink(self, attach.name, handle)
+            self._links[handle] = link
+        self._links_by_remote[attach.handle] = link
+        link.on_attach(attach)
+
+    # Private ------------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        link: Link,
+        source: Source,
+        target: Target | Coordinator,
+        snd_settle_mode: int,
+        rcv_settle_mode: int,
+        max_message_size: int | None,
+        properties: Mapping[str, Any] | None,
+    ) -> None:
+        self._links[link.handle] = link
+        self._asked[link.name, link.is_sender] = link
+        attach = Attach(
+            link.name,
+            link.handle,
+            not link.is_sender,
+            snd_settle_mode,
+            rcv_settle_mode,
+            source,
+            target,
+            initial_delivery_count=0 if link.is_sender else None,
+            max_message_size=max_message_size,
+            properties=properties,
+        )
+        try:
+            link.attach(attach)
+        except EncodeError:
+            del self._asked[link.name, link.is_sender]
+            self.forget_link(link)
+            raise
+
+    def _claim_handle(self, wanted: int | None) -> int:
+        """A free handle, the one that the peer uses where possible.
+
+        Raises:
+            EndpointClosedError: there is none, or the session is over.
+        """
+        if not self.is_open:
+            raise EndpointClosedError(f"session {self.channel} has ended: begin a new one")
+        handle = 0 if wanted is None or wanted in self._links or wanted > self._remote_handle_max else wanted
+        while handle in self._links:
+            handle += 1
+        if handle > self._remote_handle_max or not self._connection.claim_link(1):
+            raise EndpointClosedError(f"session {self.channel} has {len(self._links)} links, no more are allowed")
+        return handle
+
+    def _direction(self, is_outgoing: bool) -> Unsettled:
+        return self._outgoing if is_outgoing else self._incoming
+
+    def _links_over(self, error: AmqpError | None = None, *, tell: bool = False) -> None:
+        """Let go of all links; the owner is told of those that it does not end itself."""
+        for link in list(self._links.values()):
+            if tell:
+                link.abandon(error)
+            link.on_over()
+        self._connection.claim_link(-len(self._links))
+        self._links.clear()
+        self._links_by_remote.clear()
+        self._asked.clear()
+        self._outgoing.clear()
+        self._incoming.clear()
+        self._windows.clear()
+
+
+def _shortened(error: AmqpError) -> AmqpError:
+    """The same condition in few words."""
+    return AmqpError(error.condition[:_MAX_DESCRIPTION], (error.description or "")[: _MAX_DESCRIPTION // 4])
+
+
+def _shortened_state(state: DeliveryState | None) -> DeliveryState | None:
+    if isinstance(state, Rejected) and state.error is not None:
+        return Rejected(_shortened(state.error))
+    if isinstance(state, TransactionalState) and isinstance(state.outcome, Rejected):
+        return TransactionalState(state.txn_id, Rejected(_shortened(state.outcome.error or AmqpError(INVALID_FIELD))))
+    raise EncodeError(f"a {type(state).__name__} does not fit into the frames that the peer accepts")
+
+
+class SessionBegun(NamedTuple):
+    """The peer has begun a session, and this side has answered; or the peer has answered ours."""
+
+    session: Session
+    begin: Begin
+
+
+class SessionEnded(NamedTuple):
+    """A session is over; its links were reported before."""
+
+    session: Session
+    error: AmqpError | None

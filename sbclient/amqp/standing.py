@@ -1,0 +1,199 @@
+"""What a receiver is sent: the sender's bare message, byte for byte, behind a header and annotations of the broker.
+
+Source: `sbclient.rules.size` for the sender's part; Service Bus' documented annotations for the broker's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from sbclient.amqp.encode import (
+    encode_boolean,
+    encode_string,
+    encode_symbol,
+    encode_ubyte,
+    encode_uint,
+    sized_list,
+    sized_map,
+)
+from sbclient.amqp.message import encode_entries, encode_message
+from sbclient.amqp.sections import (
+    APPLICATION_PROPERTIES,
+    FOOTER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    Sections,
+    map_entries,
+    rewritten_map,
+)
+from sbclient.amqp.types import milliseconds_of
+from sbclient.message import (
+    PropertyValue,
+    ServiceBusMessageState,
+    ServiceBusReceivedMessage,
+)
+from sbclient.rules.size import MAX_TTL_MS
+
+ENQUEUED_TIME_ANNOTATION: Final = "x-opt-enqueued-time"
+SEQUENCE_NUMBER_ANNOTATION: Final = "x-opt-sequence-number"
+ENQUEUE_SEQUENCE_NUMBER_ANNOTATION: Final = "x-opt-enqueue-sequence-number"
+LOCKED_UNTIL_ANNOTATION: Final = "x-opt-locked-until"
+DEAD_LETTER_SOURCE_ANNOTATION: Final = "x-opt-deadletter-source"
+MESSAGE_STATE_ANNOTATION: Final = "x-opt-message-state"
+LOCK_TOKEN_ANNOTATION: Final = "x-opt-lock-token"
+
+_OURS: Final = frozenset(
+    {
+        ENQUEUED_TIME_ANNOTATION,
+        SEQUENCE_NUMBER_ANNOTATION,
+        ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
+        LOCKED_UNTIL_ANNOTATION,
+        DEAD_LETTER_SOURCE_ANNOTATION,
+        MESSAGE_STATE_ANNOTATION,
+        LOCK_TOKEN_ANNOTATION,
+    }
+)
+"""Annotations that only a broker may write; a sender's own are dropped."""
+
+
+class Standing(NamedTuple):
+    """What the broker says of a message it hands out. Moments are milliseconds since 1970.
+
+    Attributes:
+        sequence_number: 64 bits, signed.
+        enqueued_at_ms: when it was stored.
+        delivery_count: failed deliveries so far, 0 at first.
+        ttl_ms: its time to live, None for no limit.
+        locked_until_ms: None for a peeked, deleted or session message.
+        lock_token: None for a peeked or deleted message.
+        enqueued_sequence_number: the number where it was first stored, None where that is here.
+        state: active, deferred or scheduled.
+        dead_letter_source: the entity that it was dead-lettered from.
+        added_properties: application properties that the broker adds, such as the reason of a dead-lettering.
+    """
+
+    sequence_number: int
+    enqueued_at_ms: int
+    delivery_count: int = 0
+    ttl_ms: int | None = None
+    locked_until_ms: int | None = None
+    lock_token: UUID | None = None
+    enqueued_sequence_number: int | None = None
+    state: int = ServiceBusMessageState.ACTIVE
+    dead_letter_source: str | None = None
+    added_properties: Mapping[str, PropertyValue] | None = None
+
+
+class _Kept(NamedTuple):
+    """What of a message is the same in each of its deliveries; the bare message is a slice, not a second copy."""
+
+    header: bytes
+    annotations: bytes
+    annotation_count: int
+    bare: slice | None
+
+
+_pack_long: Final = struct.Struct(">q").pack
+_pack_fixed: Final = struct.Struct(">22sq24sq").pack
+_ENQUEUED: Final = encode_symbol(ENQUEUED_TIME_ANNOTATION) + b"\x83"
+_SEQUENCE: Final = encode_symbol(SEQUENCE_NUMBER_ANNOTATION) + b"\x81"
+_LOCKED: Final = encode_symbol(LOCKED_UNTIL_ANNOTATION) + b"\x83"
+_ENQUEUE_SEQUENCE: Final = encode_symbol(ENQUEUE_SEQUENCE_NUMBER_ANNOTATION) + b"\x81"
+_STATE: Final = encode_symbol(MESSAGE_STATE_ANNOTATION) + b"\x54"
+_SOURCE: Final = encode_symbol(DEAD_LETTER_SOURCE_ANNOTATION)
+_TOKEN: Final = b"\x00\x53\x71" + sized_map(encode_symbol(LOCK_TOKEN_ANNOTATION) + b"\x98" + bytes(16), 2)[:-16]
+
+
+def encode_delivery(sections: Sections, standing: Standing) -> bytes:
+    """The payload of a transfer, or the `message` of a management reply, for a stored message.
+
+    Raises:
+        WireError: the sender's header or annotations are malformed, which `WireMessage.of` refuses earlier.
+    """
+    kept: _Kept | None = sections.remembered
+    if kept is None:
+        kept = sections.remembered = _keep(sections)
+    enqueued_at_ms, ttl_ms = standing.enqueued_at_ms, standing.ttl_ms
+    header = kept.header
+    header += b"\x40" if ttl_ms is None else encode_uint(min(ttl_ms, MAX_TTL_MS))
+    header += b"\x42" + encode_uint(standing.delivery_count)
+    annotations = kept.annotations + _pack_fixed(_ENQUEUED, enqueued_at_ms, _SEQUENCE, standing.sequence_number)
+    count = kept.annotation_count + 4
+    if standing.locked_until_ms is not None:
+        annotations += _LOCKED + _pack_long(standing.locked_until_ms)
+        count += 2
+    if standing.enqueued_sequence_number is not None:
+        annotations += _ENQUEUE_SEQUENCE + _pack_long(standing.enqueued_sequence_number)
+        count += 2
+    if standing.state:
+        annotations += _STATE + bytes((standing.state,))
+        count += 2
+    if standing.dead_letter_source is not None:
+        annotations += _SOURCE + encode_string(standing.dead_letter_source)
+        count += 2
+    token = standing.lock_token
+    bare = kept.bare
+    return b"".join(
+        (
+            b"\x00\x53\x70",
+            sized_list(header, 5),
+            b"" if token is None else _TOKEN + token.bytes,
+            b"\x00\x53\x72",
+            sized_map(annotations, count),
+            sections.payload[bare] if bare and not standing.added_properties else _gathered(sections, standing),
+        )
+    )
+
+
+def _keep(sections: Sections) -> _Kept:
+    told = sections.header
+    header = b"\x40" if not told.durable else encode_boolean(True)
+    header += b"\x40" if told.priority == _USUAL_PRIORITY else encode_ubyte(told.priority)
+    annotations = sections.raw_value(MESSAGE_ANNOTATIONS)
+    entries = [entry for name, entry in map_entries(annotations) if name not in _OURS] if annotations else []
+    return _Kept(header, b"".join(entries), 2 * len(entries), sections.bare)
+
+
+_USUAL_PRIORITY: Final = 4
+
+
+def _gathered(sections: Sections, standing: Standing) -> bytes:
+    """The bare message in pieces: with properties that the broker adds, or where other sections stand in between."""
+    properties = sections.raw(APPLICATION_PROPERTIES)
+    added = standing.added_properties
+    if added:
+        encoded, count = encode_entries(added)
+        raw = sections.raw_value(APPLICATION_PROPERTIES)
+        properties = b"\x00\x53\x74" + rewritten_map(raw, added.__contains__, encoded, count)
+    return b"".join((sections.raw(PROPERTIES), properties, sections.raw_body, sections.raw(FOOTER)))
+
+
+def encode_received(message: ServiceBusReceivedMessage) -> bytes:
+    """The payload for a message as the broker's door hands it out; its types are those that Python has left of it.
+
+    Raises:
+        EncodeError: a property or the body holds what AMQP cannot say.
+    """
+    locked_until = message.locked_until_utc
+    time_to_live = message.time_to_live
+    return encode_delivery(
+        Sections(encode_message(message)),
+        Standing(
+            sequence_number=message.sequence_number,
+            enqueued_at_ms=milliseconds_of(message.enqueued_time_utc),
+            delivery_count=message.delivery_count,
+            ttl_ms=None if time_to_live is None else time_to_live // _MILLISECOND,
+            locked_until_ms=None if locked_until is None else milliseconds_of(locked_until),
+            lock_token=message.lock_token,
+            enqueued_sequence_number=message.enqueued_sequence_number,
+            state=message.state,
+            dead_letter_source=message.dead_letter_source,
+        ),
+    )
+
+
+_MILLISECOND: Final = timedelta(milliseconds=1)

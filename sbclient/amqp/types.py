@@ -1,0 +1,165 @@
+"""Python classes for the AMQP types that Python's own cannot tell apart.
+
+Python values are written as: None null, bool boolean, int int (long beyond 32 bits), float double, str string,
+bytes binary, datetime timestamp, UUID uuid, Decimal decimal128, list and tuple list, dict map. Every other type has a
+class here, a subclass of the Python one, so that a value decoded with its type behaves like the plain value and is
+written again exactly as it came. Source: AMQP 1.0 part 1 section 1.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final, NamedTuple, Self
+from uuid import UUID
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class Symbol(str):
+    """A name out of a constrained set. ASCII by the specification; UTF-8 is let through both ways, as the SDK does."""
+
+    __slots__ = ()
+
+
+class Char(str):
+    """One Unicode character."""
+
+    __slots__ = ()
+
+
+class _Ranged(int):
+    """An integer with a range of its own."""
+
+    __slots__ = ()
+    limits: range = range(0)
+
+    def __new__(cls, value: int) -> Self:
+        if value not in cls.limits:
+            raise ValueError(f"{value} is out of range for {cls.__name__}: {cls.limits.start} to {cls.limits.stop - 1}")
+        return int.__new__(cls, value)
+
+
+class UByte(_Ranged):
+    __slots__ = ()
+    limits = range(2**8)
+
+
+class UShort(_Ranged):
+    __slots__ = ()
+    limits = range(2**16)
+
+
+class UInt(_Ranged):
+    __slots__ = ()
+    limits = range(2**32)
+
+
+class ULong(_Ranged):
+    __slots__ = ()
+    limits = range(2**64)
+
+
+class Byte(_Ranged):
+    __slots__ = ()
+    limits = range(-(2**7), 2**7)
+
+
+class Short(_Ranged):
+    __slots__ = ()
+    limits = range(-(2**15), 2**15)
+
+
+class Int(_Ranged):
+    __slots__ = ()
+    limits = range(-(2**31), 2**31)
+
+
+class Long(_Ranged):
+    __slots__ = ()
+    limits = range(-(2**63), 2**63)
+
+
+class Timestamp(_Ranged):
+    """Milliseconds since 1970-01-01 UTC, for moments that `datetime` cannot hold."""
+
+    __slots__ = ()
+    limits = range(-(2**63), 2**63)
+
+
+class Float(float):
+    """A 32-bit number; a Python float is written with 64 bits."""
+
+    __slots__ = ()
+
+
+class Decimal32(Decimal):
+    """A decimal of at most 7 digits."""
+
+    __slots__ = ()
+
+
+class Decimal64(Decimal):
+    """A decimal of at most 16 digits."""
+
+    __slots__ = ()
+
+
+class Described(NamedTuple):
+    """A value with a descriptor that says what it means: a number (ulong) or a symbol."""
+
+    descriptor: Any
+    value: Any
+
+
+class Array(NamedTuple):
+    """Values of one type, written with one constructor.
+
+    Attributes:
+        items: the values.
+        code: the format code of their encoding, e.g. 0x81 for long.
+        descriptor: what describes each of them, or None.
+    """
+
+    items: Sequence[Any]
+    code: int
+    descriptor: Any = None
+
+
+def symbols(names: Iterable[str]) -> Array:
+    """An array of symbols, as capabilities and SASL mechanisms are written."""
+    held = tuple(names)
+    short = all(len(name.encode()) <= 255 for name in held)
+    return Array(held, 0xA3 if short else 0xB3)
+
+
+def longs(values: Iterable[int]) -> Array:
+    """An array of long."""
+    return Array(tuple(values), 0x81)
+
+
+def timestamps(values: Iterable[datetime]) -> Array:
+    """An array of timestamp."""
+    return Array(tuple(values), 0x83)
+
+
+def uuids(values: Iterable[UUID]) -> Array:
+    """An array of uuid."""
+    return Array(tuple(values), 0x98)
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Whole milliseconds since 1970, rounded down; a naive moment is taken as UTC."""
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - EPOCH) // _MILLISECOND
+
+
+def moment_of(milliseconds: int) -> datetime | Timestamp:
+    """The moment in UTC, or the number itself where `datetime` cannot hold it (before year 1, after 9999)."""
+    try:
+        return EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return Timestamp(milliseconds)

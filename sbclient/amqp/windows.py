@@ -1,0 +1,104 @@
+"""How many transfer frames each side of a session may send before the other has spoken.
+
+Tolerated, because the SDK does it: a next-outgoing-id that counts deliveries instead of frames, and an outgoing-window
+that means nothing; both are ignored. What the peer's incoming window does not admit is held until it does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from sbclient.amqp import serial
+from sbclient.amqp.performatives import Begin, Flow
+
+OUTGOING_WINDOW: Final = 2**31 - 1
+"""What the peer is told of our outgoing window: nothing limits it but its own incoming one."""
+
+
+class Windows:
+    """Both windows of a session.
+
+    Args:
+        incoming_window: frames that the peer may send before it must wait for a flow.
+        write_bytes: takes frames that may go out.
+
+    Attributes:
+        held_bytes: what waits for the peer's window.
+    """
+
+    def __init__(self, incoming_window: int, write_bytes: Callable[[bytes], None]) -> None:
+        self.held_bytes = 0
+        self._write_bytes = write_bytes
+        self._incoming_window = incoming_window
+        self._incoming_left = incoming_window
+        self._next_incoming_id = 0
+        self._next_outgoing_id = 0
+        self._remote_window = 0
+        self._held: deque[bytes] = deque()
+
+    def begin(self, remote_channel: int | None, handle_max: int) -> Begin:
+        """This side's begin."""
+        return Begin(remote_channel, self._next_outgoing_id, self._incoming_window, OUTGOING_WINDOW, handle_max)
+
+    def on_begin(self, begin: Begin) -> None:
+        """The peer's begin has come."""
+        self._remote_window = begin.incoming_window
+        self._next_incoming_id = begin.next_outgoing_id
+
+    def flow(
+        self,
+        handle: int | None,
+        delivery_count: int | None,
+        link_credit: int | None,
+        *,
+        drain: bool,
+    ) -> Flow:
+        """A flow, which opens our window anew."""
+        self._incoming_left = self._incoming_window
+        return Flow(
+            self._next_incoming_id,
+            self._incoming_window,
+            self._next_outgoing_id,
+            OUTGOING_WINDOW,
+            handle,
+            delivery_count,
+            link_credit,
+            drain=drain,
+        )
+
+    def on_flow(self, flow: Flow) -> None:
+        """The peer has told its window; what was held goes out as far as it is open."""
+        seen = 0 if flow.next_incoming_id is None else flow.next_incoming_id
+        in_flight = max(0, serial.distance(seen, self._next_outgoing_id))
+        self._remote_window = max(0, flow.incoming_window - in_flight)
+        while self._held and self._remote_window > 0:
+            frame = self._held.popleft()
+            self.held_bytes -= len(frame)
+            self._write(frame)
+
+    def count_incoming(self) -> bool:
+        """A transfer frame has come; whether it is time to tell the peer that it may go on."""
+        self._next_incoming_id = serial.after(self._next_incoming_id)
+        self._incoming_left -= 1
+        return self._incoming_left <= self._incoming_window // 2
+
+    def send(self, frames: Iterable[bytes]) -> None:
+        """Send transfer frames, or hold them in order."""
+        for frame in frames:
+            if self._remote_window > 0 and not self._held:
+                self._write(frame)
+            else:
+                self._held.append(frame)
+                self.held_bytes += len(frame)
+
+    def clear(self) -> None:
+        """Forget what is held: the session is over."""
+        self._held.clear()
+        self.held_bytes = 0
+
+    def _write(self, frame: bytes) -> None:
+        self._remote_window -= 1
+        self._next_outgoing_id = serial.after(self._next_outgoing_id)
+        self._write_bytes(frame)

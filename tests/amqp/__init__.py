@@ -1,0 +1,1 @@
+"""The AMQP engine, tested without sockets."""
