@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sbclient.broker.deduplication import identity_of
 from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
+from sbclient.broker.fragment import Fragment
+from sbclient.broker.headers import check_headers
 from sbclient.broker.topic import Topic
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
@@ -61,6 +64,7 @@ def admit(
                 f"message {message.message_id!r} has {size_bytes} bytes, "
                 f"{target.path} takes {policy.max_message_size_bytes}: send less, or a reference to it"
             )
+        check_headers(message, size_bytes)
     if len(messages) > 1 and (size_bytes := batch_size(messages)) > max_batch_size_bytes:
         raise MessageSizeExceededError(
             f"the {len(messages)} messages have {size_bytes} bytes together, "
@@ -68,3 +72,23 @@ def admit(
         )
     entries = [Entry(message, size_bytes) for message, size_bytes in zip(messages, sizes, strict=True)]
     return Transfer(key, entries, sum(entry.size_bytes for entry in entries if not is_ping(entry.content)))
+
+
+def store(
+    fragment: Fragment, entries: Sequence[Entry], numbers: Sequence[int] | None, now: float, *, is_partitioned: bool
+) -> None:
+    """Put what was let in into its fragment: now, or when its time comes; duplicates and pings are dropped.
+
+    Args:
+        numbers: for each entry the number that it has while it is scheduled; None = new ones.
+    """
+    for position, entry in enumerate(entries):
+        identity = identity_of(entry.content, is_partitioned=is_partitioned)
+        if is_ping(entry.content) or fragment.is_duplicate(identity, now):
+            continue
+        at = entry.content.scheduled_enqueue_time_utc
+        if at is not None and at.timestamp() > now:
+            number = fragment.next_number() if numbers is None else numbers[position]
+            fragment.schedule(entry, number, at.timestamp())
+        else:
+            fragment.append(entry, now)

@@ -31,6 +31,7 @@ Description = TypeVar("Description", bound=QueueProperties | TopicProperties | S
 
 MAX_AUTHORIZATION_RULES: Final = 12
 MAX_USER_METADATA: Final = 1024
+PARTITIONING_API_VERSION: Final = "2013-10"
 
 _LONGEST = timedelta(days=10_675_199)
 """The service's longest time span; what is as long is no limit."""
@@ -166,6 +167,8 @@ def completed(description: Description, profile: Profile) -> Description:
         fragment_count = profile.fragment_count if stated["enable_partitioning"] else 1
         stated["max_size_in_megabytes"] = _size_in_megabytes(description, profile) * fragment_count
         stated["max_message_size_in_kilobytes"] = _message_size_in_kilobytes(description, profile)
+    if not isinstance(description, TopicProperties) and description.forward_to is not None:
+        stated["auto_delete_on_idle"] = UNLIMITED  # what forwards is never idle
     if isinstance(description, TopicProperties):
         stated["support_ordering"] = not stated["enable_partitioning"]
     return replace(description, **stated)
@@ -198,6 +201,18 @@ def changed(before: Description, after: Description, profile: Profile) -> Descri
         if not rest and single in profile.sizes_in_megabytes:
             after = replace(after, max_size_in_megabytes=single)
     return completed(after, profile)
+
+
+def check_api_version(description: QueueProperties | TopicProperties, api_version: str | None) -> None:
+    """
+    Raises:
+        InvalidOperationError: the description asks for what came with a later version.
+    """
+    if description.enable_partitioning and api_version is not None and api_version < PARTITIONING_API_VERSION:
+        raise _refuse(
+            f"{description.name} asks for partitioning with api-version {api_version}: "
+            f"use {PARTITIONING_API_VERSION} or later"
+        )
 
 
 def policy_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from sbclient.entities import (
     SubscriptionProperties,
     TopicProperties,
 )
-from sbclient.errors import MessagingEntityNotFoundError
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.rules.entity_path import canonical, split_sub_queue, subscription_path
 
 _MAX_SPELLINGS: Final = 20_000
@@ -30,7 +30,9 @@ class Entity:
         path: as it was created.
         description: complete.
         body: the messages.
-        sub_queues: behind it, by the names of `split_sub_queue`.
+        sub_queues: those behind it that were needed so far, by the names of `split_sub_queue`; `transfer` holds what
+            goes by way of it to other entities.
+        make_sub_queue: makes one by its name; None on topics, which have none.
         topic: of a subscription.
         subscription: of a subscription, with its rules.
         created_at, updated_at, accessed_at: seconds; 0 = never.
@@ -41,6 +43,7 @@ class Entity:
     description: QueueProperties | TopicProperties | SubscriptionProperties
     body: Queue | Topic
     sub_queues: dict[str, Queue]
+    make_sub_queue: Callable[[str], Queue] | None
     topic: Entity | None
     subscription: Subscription | None
     created_at: float
@@ -49,23 +52,50 @@ class Entity:
     accessed_at: float = 0.0
 
     @property
+    def topic_body(self) -> Topic:
+        """The topic that it is.
+
+        Raises:
+            InvalidOperationError: it is something else.
+        """
+        if not isinstance(self.body, Topic):
+            raise InvalidOperationError(f"{self.path} is not a topic: name one")
+        return self.body
+
+    @property
     def is_partitioned(self) -> bool:
         return len(self.body.fragments) > 1
 
+    def queues(self) -> list[Queue | Topic]:
+        """Itself and what lies behind it."""
+        return [self.body, *self.sub_queues.values()]
+
+    def sub_queue(self, name: str) -> Queue | None:
+        """A queue behind it, made when it is first needed; None on topics."""
+        found = self.sub_queues.get(name)
+        if found is None and self.make_sub_queue is not None:
+            found = self.sub_queues[name] = self.make_sub_queue(name)
+        return found
+
     def next_change_at(self) -> float:
         """When something happens in it by time alone; infinity if nothing will."""
-        return min(body.next_change_at() for body in (self.body, *self.sub_queues.values()))
+        return min(body.next_change_at() for body in self.queues())
 
     def advance(self, now: float) -> None:
         """Let everything happen in it whose time has come."""
-        for body in (self.body, *self.sub_queues.values()):
+        for body in self.queues():
             body.advance(now)
 
 
 class Directory:
-    """Queues, topics and subscriptions."""
+    """Queues, topics and subscriptions.
 
-    def __init__(self) -> None:
+    Args:
+        removed: told of each entity that was removed.
+    """
+
+    def __init__(self, removed: Callable[[Entity], None]) -> None:
+        self._removed = removed
         self._entities: dict[str, Entity] = {}
         self._found: dict[str, tuple[Entity, Queue | Topic]] = {}
 
@@ -82,8 +112,14 @@ class Directory:
         self._entities[canonical(entity.path)] = entity
 
     def remove(self, entity: Entity) -> None:
+        """Forget an entity with all that is in and below it."""
+        for subscription in self.subscriptions_of(entity):
+            self.remove(subscription)
+        if entity.topic is not None:
+            del entity.topic.topic_body.subscriptions[canonical(entity.description.name)]
         del self._entities[canonical(entity.path)]
         self._found.clear()
+        self._removed(entity)
 
     def find(self, path: str) -> tuple[Entity, Queue | Topic]:
         """The entity of a path, and the queue or topic meant, which may be a sub-queue behind it.
@@ -118,12 +154,14 @@ class Directory:
         return iter(list(self._entities.values()))
 
     def subscriptions_of(self, topic: Entity) -> list[Entity]:
-        return [entity for entity in self._entities.values() if entity.topic is topic]
+        if not isinstance(topic.body, Topic):
+            return []
+        return [self._entities[subscription.queue.key] for subscription in topic.body.subscriptions.values()]
 
     def _looked_up(self, path: str) -> tuple[Entity, Queue | Topic]:
         base, sub_queue = split_sub_queue(path)
         entity = self.get(base)
-        body = None if entity is None else entity.body if sub_queue is None else entity.sub_queues.get(sub_queue)
+        body = None if entity is None else entity.body if sub_queue is None else entity.sub_queue(sub_queue)
         if entity is None or body is None:
             raise MessagingEntityNotFoundError(f"there is no entity {path!r}: create it, or check its name")
         return entity, body

@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Faults
 from sbclient.broker.fragment import COUNTER_BITS, TOKEN_FRAGMENT_BITS, Fragment
+from sbclient.broker.front_end import FrontEndCache
 from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import SessionLock
@@ -34,6 +35,11 @@ QueueRing: TypeAlias = Callable[["Queue", str | ServiceBusSessionFilter | None],
 class Queue:
     """Messages in fragments.
 
+    Attributes:
+        forward_to: the path where everything goes on to; None = it stays.
+        is_transfer: whether it holds messages that go on to a destination of their own.
+        refused: where messages go that cannot go on.
+
     Args:
         path: as it was created, with the sub-queue if it is one.
         policy: of the entity.
@@ -41,6 +47,7 @@ class Queue:
         faults, random: of the namespace.
         ring: told of messages that can be received.
         dead_letters: the queue behind this one; None = this lies behind another.
+        front_end_count: with more than one, each keeps what fragments have answered beyond what was asked for.
     """
 
     def __init__(
@@ -52,15 +59,20 @@ class Queue:
         random: Random,
         ring: QueueRing,
         dead_letters: Queue | None = None,
+        front_end_count: int = 1,
     ) -> None:
         self.path = path
+        self.forward_to: str | None = None
+        self.is_transfer = False
         self.key = canonical(path)
         self.policy = policy
         self.dead_letters = dead_letters
+        self.refused = dead_letters or self
         self.store_queries = 0
         self._faults = faults
         self._random = random
         self._turn = 0
+        self._cache = FrontEndCache() if front_end_count > 1 else None
         self.fragments: list[Fragment] = [
             Fragment(
                 index,
@@ -80,6 +92,16 @@ class Queue:
         return sum(map(len, self.fragments))
 
     @property
+    def store_query_count(self) -> int:
+        """How often a fragment was asked for a message."""
+        return self.store_queries + (0 if self._cache is None else self._cache.store_queries)
+
+    def lose_front_end(self, front_end: int) -> None:
+        """Forget what a front end keeps; it comes back when its locks end."""
+        if self._cache is not None:
+            self._cache.lose(front_end)
+
+    @property
     def requires_session(self) -> bool:
         return self.fragments[0].has_sessions
 
@@ -97,15 +119,20 @@ class Queue:
         self, call: Call, max_message_count: int, mode: ServiceBusReceiveMode, lock: SessionLock | None
     ) -> list[Entry]:
         """Take what can be had at once, at most that many messages, in the order of each fragment."""
+        deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
         if lock is not None:
-            return self._taken(call, [self.placement.reached(call, lock.fragment_index)], max_message_count, mode, lock)
-        if len(self.fragments) == 1:
-            return self._taken(call, [self.placement.reached(call, 0)], max_message_count, mode, None)
-        taken = self._taken(call, self._reachable(call), max_message_count, mode, None)
-        if not self._faults.any_active:
-            return taken
-        for fragment in {number >> COUNTER_BITS: None for number in (entry.number for entry in taken)}:
-            self._faults.delay(call, self.path, fragment)
+            fragments = [self.placement.reached(call, lock.fragment_index)]
+        elif len(self.fragments) == 1:
+            fragments = [self.placement.reached(call, 0)]
+        else:
+            fragments = self._reachable(call)
+        if lock is None and len(fragments) > 1 and self._cache is not None:
+            taken = self._cache.receive(call, fragments, max_message_count, delete=deletes)
+        else:
+            taken = self._taken(call, fragments, max_message_count, lock, delete=deletes)
+        if len(self.fragments) > 1 and self._faults.any_active:
+            for index in dict.fromkeys(entry.number >> COUNTER_BITS for entry in taken):
+                self._faults.delay(call, self.path, index)
         return taken
 
     def _reachable(self, call: Call) -> list[Fragment]:
@@ -121,22 +148,22 @@ class Queue:
         call: Call,
         fragments: Sequence[Fragment],
         max_message_count: int,
-        mode: ServiceBusReceiveMode,
         lock: SessionLock | None,
+        *,
+        delete: bool,
     ) -> list[Entry]:
-        deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
         taken: list[Entry] = []
-        yielding = list(fragments)
+        yielding = fragments
         while yielding and len(taken) < max_message_count:
             still_yielding = []
             for fragment in yielding:
+                if len(taken) == max_message_count:
+                    break
                 self.store_queries += 1
-                entry = fragment.take_and_delete(call.now, lock) if deletes else fragment.take(call.now, lock)
+                entry = fragment.take(call.now, lock, delete=delete)
                 if entry is not None:
                     taken.append(entry)
                     still_yielding.append(fragment)
-                if len(taken) == max_message_count:
-                    break
             yielding = still_yielding
         return taken
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from sbclient.message import (
 MAX_DEAD_LETTER_TEXT: Final = 4096
 """Characters of a dead-letter reason or description; more are cut. Source: the client's constants."""
 
+_CLOCK_GRAIN_S = 1e-5
 _LAST_MOMENT = datetime.max.replace(tzinfo=UTC).timestamp()
 
 
@@ -108,11 +109,20 @@ class Entry:
             state=self.state,
             dead_letter_source=self.dead_letter_source,
         )
+        if self.expires_at <= _LAST_MOMENT:
+            _cut_life(received, self.expires_at - self.enqueued_at)
         if self.dead_letter_reason is not None:
             received.application_properties[DEAD_LETTER_REASON] = self.dead_letter_reason
         if self.dead_letter_description is not None:
             received.application_properties[DEAD_LETTER_DESCRIPTION] = self.dead_letter_description
         return received
+
+
+def _cut_life(received: ServiceBusReceivedMessage, life_s: float) -> None:
+    """A life that the entity or the topic has cut shows as what is left of it."""
+    asked = received.time_to_live
+    if asked is None or asked.total_seconds() > life_s + _CLOCK_GRAIN_S:
+        received.time_to_live = timedelta(seconds=round(life_s, 3))
 
 
 def moment(at: float) -> datetime:

@@ -98,6 +98,7 @@ class Fragment:
         self._returned: list[int] = []
         self._sessions = Sessions(self._entries)
         self._locks: dict[int, Entry] = {}
+        self._cached: dict[int, None] = {}
         self._lock_ends: Deadlines[int] = Deadlines()
         self._lives: Deadlines[int] = Deadlines()
         self._schedule: Deadlines[int] = Deadlines()
@@ -162,7 +163,7 @@ class Fragment:
         while (ended := self._sessions.lock_ends.pop_due(now)) is not None:
             self._end_session(ended[0], ended[1], is_failed=True)
         while (due := self._lock_ends.pop_due(now)) is not None:
-            self._come_back(self._locks[due[0]], due[1], is_failed=True)
+            self._come_back(self._locks[due[0]], due[1], is_failed=due[0] not in self._cached)
         while (due := self._lives.pop_due(now)) is not None:
             entry = self._entries[due[0]]
             if entry.is_ready:
@@ -265,18 +266,29 @@ class Fragment:
 
     # ------------------------------------------------------------------ messages are taken
 
-    def take(self, now: float, lock: SessionLock | None = None) -> Entry | None:
-        """The next message that can be received, locked; None if there is none."""
+    def take(self, now: float, lock: SessionLock | None = None, *, delete: bool = False) -> Entry | None:
+        """The next message that can be received, locked or, if asked, gone from here; None if there is none."""
         entry = self._pop_ready(now, lock)
         if entry is not None:
-            self._lock(entry, now)
+            self._give(entry, now, delete=delete)
         return entry
 
-    def take_and_delete(self, now: float, lock: SessionLock | None = None) -> Entry | None:
-        """The next message that can be received, gone from here; None if there is none."""
-        entry = self._pop_ready(now, lock)
+    def take_for_cache(self, now: float) -> Entry | None:
+        """As `take`, for a front end that keeps the message until somebody asks: no delivery has begun."""
+        entry = self.take(now)
         if entry is not None:
-            self._remove(entry)
+            self._cached[entry.token] = None
+        return entry
+
+    def take_from_cache(self, token: int, now: float, *, delete: bool) -> Entry | None:
+        """A message that a front end has kept is delivered; None if its lock has ended meanwhile."""
+        self.advance(now)
+        if token not in self._cached:
+            return None
+        del self._cached[token]
+        entry = self._locks[token]
+        if delete:
+            self.remove(entry)
         return entry
 
     def check_deferred(self, number: int, now: float, lock: SessionLock | None) -> Entry:
@@ -300,21 +312,39 @@ class Fragment:
 
     def take_deferred(self, entry: Entry, now: float, *, delete: bool) -> None:
         """Lock a message from `check_deferred`, or let it go."""
+        self._give(entry, now, delete=delete)
+
+    def _give(self, entry: Entry, now: float, *, delete: bool) -> None:
         if delete:
             self._remove(entry)
         else:
             self._lock(entry, now)
 
     def _pop_ready(self, now: float, lock: SessionLock | None) -> Entry | None:
-        self.advance(now)
         if lock is not None:
+            self.advance(now)
             return self._sessions.take(self.check_session(lock))
-        returned, fresh, entries = self._returned, self._fresh, self._entries
-        while returned or fresh:
-            entry: Entry | None = entries.get(heappop(returned) if returned else fresh.popleft())
+        entry = self.head(now)
+        if entry is not None:
+            self._pop_number()
+        return entry
+
+    def head(self, now: float) -> Entry | None:
+        """The next message that can be received without a session, left where it is."""
+        self.advance(now)
+        while self._returned or self._fresh:
+            number = self._returned[0] if self._returned else self._fresh[0]
+            entry: Entry | None = self._entries.get(number)
             if entry is not None:
                 return entry
+            self._pop_number()
         return None
+
+    def _pop_number(self) -> None:
+        if self._returned:
+            heappop(self._returned)
+        else:
+            self._fresh.popleft()
 
     def _lock(self, entry: Entry, now: float) -> None:
         entry.token = token = self._new_token()
@@ -362,8 +392,7 @@ class Fragment:
         """End a message whose lock has been checked."""
         entry = self._locks[token]
         if settlement.mode is SettleMode.COMPLETE:
-            self._unlock(entry)
-            self._remove(entry)
+            self.remove(entry)
         elif settlement.mode is SettleMode.ABANDON:
             self._come_back(entry, now, is_failed=True)
         elif settlement.mode is SettleMode.DEFER:
@@ -380,21 +409,32 @@ class Fragment:
         if entry is not None:
             self._come_back(entry, now, is_failed=False)
 
-    def dead_letter(self, entry: Entry, reason: str | None, description: str | None) -> None:
-        """Move a message that is held, or in no queue of ready ones, to the dead-letter queue."""
-        if entry.token:
-            self._unlock(entry)
-        self._remove(entry)
+    def dead_letter(
+        self, entry: Entry, reason: str | None, description: str | None, into: Fragment | None = None
+    ) -> None:
+        """Move a message that is held, or in no queue of ready ones, to the dead-letter queue, or to another one."""
+        self.remove(entry)
         twin = entry.moved()
         twin.dead_letter_reason = reason[:MAX_DEAD_LETTER_TEXT] if reason is not None else None
         twin.dead_letter_description = description[:MAX_DEAD_LETTER_TEXT] if description is not None else None
         twin.dead_letter_source = twin.dead_letter_source or self.path
-        assert self.dead_letters is not None  # the callers keep law 5
-        self.dead_letters.append(twin, twin.enqueued_at)
+        (into or self.behind()).append(twin, twin.enqueued_at)
+
+    def behind(self) -> Fragment:
+        """The fragment of the dead-letter queue; law 5 is kept by the callers."""
+        assert self.dead_letters is not None
+        return self.dead_letters
+
+    def remove(self, entry: Entry) -> None:
+        """Take a message out for good, held or not."""
+        if entry.token:
+            self._unlock(entry)
+        self._remove(entry)
 
     def _unlock(self, entry: Entry) -> None:
         token, entry.token, entry.locked_until = entry.token, 0, math.inf
         del self._locks[token]
+        self._cached.pop(token, None)
         self._lock_ends.drop(token)
         if self.has_sessions:
             session = self._sessions.get(session_of(entry.content))

@@ -92,7 +92,13 @@ class BrokerHost:
         self._random = random or Random()
         self._front_end_count = front_end_count
         self.namespace = Namespace(
-            name, random=self._random, profile=profile, ring=self._give_turn, removed=self._give_turns
+            name,
+            random=self._random,
+            profile=profile,
+            ring=self._give_turn,
+            removed=lambda queue: self._give_all_turns_of(queue.key),
+            is_waited_for=lambda queue: queue.key in self._lines,
+            front_end_count=front_end_count,
         )
         self._lines: dict[str, dict[Whom, _Line]] = {}
         self._timers: dict[Entity | None, _Timer] = {}
@@ -144,6 +150,7 @@ class BrokerHost:
             await self._hold_back(call, path, timeout_s)
             raise
         finally:
+            self.namespace.let_pass(call.now)
             if self._lines and path is not None:
                 self._watch(path)
         await self._hold_back(call, path, timeout_s)
@@ -272,9 +279,6 @@ class BrokerHost:
             if waiter.give_turn():
                 return
 
-    def _give_turns(self, queue: Queue) -> None:
-        self._give_all_turns_of(queue.key)
-
     def _give_all_turns(self) -> None:
         for key in self._lines:
             self._give_all_turns_of(key)
@@ -310,6 +314,7 @@ class BrokerHost:
             self._give_all_turns()
         elif self._lines:
             entity.advance(self.clock.now())
+            self.namespace.let_pass(self.clock.now())
             self._arm(entity, entity.next_change_at())
 
 

@@ -5,6 +5,7 @@ Laws (source: partitioned entities and quotas, documented, unless said otherwise
 1. Create, update and delete act on all fragments, or on none: while one cannot be reached they are refused whole.
 2. What an entity counts is summed over the fragments that can be reached; if some cannot, its availability is Limited.
 3. A partitioned entity counts as one toward the number of entities, and there may be fewer of those.
+4. Rules change inside a transaction only on plain topics.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import cast
+from typing import Final, NamedTuple, TypeAlias
 
-from sbclient.broker.descriptions import changed, completed, policy_of
-from sbclient.broker.directory import Directory, Entity, kind_of, path_of
+from sbclient.broker.descriptions import changed, check_api_version, completed, policy_of
+from sbclient.broker.directory import Entity, kind_of, path_of
+from sbclient.broker.door import Door, touch
 from sbclient.broker.entity import Queue, QueueRing
 from sbclient.broker.entry import moment
-from sbclient.broker.faults import Call, Faults
+from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.profile import Partitioning, Profile
 from sbclient.broker.rule import Rule
 from sbclient.broker.topic import Subscription, Topic
+from sbclient.broker.transactions import Scope, Step, Transaction
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
+    NEVER,
     EntityAddress,
     EntityAvailabilityStatus,
     EntityKind,
@@ -43,19 +47,23 @@ from sbclient.errors import (
     ServiceBusInternalError,
     ServiceBusQuotaExceededError,
 )
-from sbclient.rules.entity_path import (
-    canonical,
-    check_entity_path,
-    dead_letter_path,
-    transfer_dead_letter_path,
-)
+from sbclient.rules.entity_path import canonical, check_entity_path, dead_letter_path, transfer_dead_letter_path
 
-_KINDS: dict[EntityKind, type] = {
+_Description: TypeAlias = QueueProperties | TopicProperties | SubscriptionProperties
+
+_KINDS: Final[dict[EntityKind, type]] = {
     EntityKind.QUEUE: QueueProperties,
     EntityKind.TOPIC: TopicProperties,
     EntityKind.SUBSCRIPTION: SubscriptionProperties,
     EntityKind.RULE: RuleProperties,
 }
+
+
+class _Change(NamedTuple):
+    """What is done to the rules of a subscription, and what stands against it."""
+
+    check: Callable[[float], object]
+    apply: Callable[[float], object]
 
 
 class Management:
@@ -64,35 +72,41 @@ class Management:
     Args:
         name: of the namespace.
         profile: what it can do.
-        directory: its entities.
-        faults, random: of the namespace.
+        door: the way in, with what lies behind.
+        random: of the namespace.
         ring: told of messages that can be received.
-        removed: told of each queue that is deleted, and of those behind it.
+        front_end_count: of the namespace.
     """
 
     def __init__(
-        self,
-        name: str,
-        profile: Profile,
-        directory: Directory,
-        faults: Faults,
-        random: Random,
-        ring: QueueRing,
-        removed: Callable[[Queue], None],
+        self, name: str, profile: Profile, door: Door, random: Random, ring: QueueRing, front_end_count: int
     ) -> None:
         self._name = name
         self._profile = profile
-        self._directory = directory
-        self._faults = faults
+        self._door = door
+        self._directory = door.directory
+        self._faults = door.faults
         self._random = random
         self._ring = ring
-        self._removed = removed
+        self._front_end_count = front_end_count
         self._created_at: float | None = None
 
     # ------------------------------------------------------------------ create
 
-    def create(self, call: Call, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
+    def create(
+        self,
+        call: Call,
+        address: EntityAddress,
+        properties: EntityProperties,
+        *,
+        api_version: str | None = None,
+        transaction: Transaction | None = None,
+    ) -> EntityProperties:
         """Make an entity; returns its complete description.
+
+        Args:
+            api_version: of the request, for fronts that have one: "2021-05".
+            transaction: for rules only: the rule is added when it is committed.
 
         Raises:
             InvalidOperationError: name or description is not allowed.
@@ -100,54 +114,35 @@ class Management:
             MessagingEntityNotFoundError: what it belongs to, or forwards to, is not.
             ServiceBusQuotaExceededError: there are too many.
         """
-        self._faults.at_door(call, path_of(address))
+        path = path_of(address)
+        self._door.enter_management(call, path)
         self._check_kind(address, properties)
         if isinstance(properties, RuleProperties):
-            return self.create_rule(call, address, properties)
-        path = path_of(address)
+            return self._create_rule(call, address, properties, transaction)
         self._check_reachable(call, path)
-        check_entity_path(address.names[-1], address.kind.value[0])
+        properties = replace(properties, name=check_entity_path(address.names[-1], address.kind.value[0]))
         if self._directory.get(path) is not None:
             raise MessagingEntityAlreadyExistsError(
                 f"SubCode=40900. {path!r} exists: choose another name, or update that entity"
             )
         if isinstance(properties, SubscriptionProperties):
-            entity = self._made_subscription(call, address, properties)
-        else:
-            description = completed(replace(properties, name=address.names[0]), self._profile)
-            self._check_entity_counts(is_partitioned=bool(description.enable_partitioning))
-            entity = self._made(call, description)
-        self._directory.add(entity)
-        return self._described(entity, call.now)
+            return self._added(self._made_subscription(call, address, properties), call.now)
+        check_api_version(properties, api_version)
+        description = completed(properties, self._profile)
+        self._check_entity_counts(is_partitioned=bool(description.enable_partitioning))
+        self._check_forwarding(description)
+        return self._added(self._made(call, description), call.now)
 
     def create_legacy_partitioned(self, call: Call, properties: QueueProperties | TopicProperties) -> EntityProperties:
         """Put there a partitioned entity from before the profile stopped making them."""
         older = replace(self._profile, partitioning=Partitioning.ALWAYS)
-        entity = self._made(call, completed(properties, older))
+        return self._added(self._made(call, completed(properties, older)), call.now)
+
+    def _added(self, entity: Entity, now: float) -> EntityProperties:
         self._directory.add(entity)
-        return self._described(entity, call.now)
-
-    def create_rule(self, call: Call, address: EntityAddress, properties: RuleProperties) -> RuleProperties:
-        """Add a rule to a subscription."""
-        subscription = self.subscription_at(address)
-        self._check_reachable(call, path_of(address))
-        name = check_entity_path(address.names[2], "rule")
-        if canonical(name) in subscription.rules:
-            raise MessagingEntityAlreadyExistsError(
-                f"SubCode=40900. {address} exists: choose another name, or update that rule"
-            )
-        stated = replace(properties, name=name, created_at_utc=moment(call.now))
-        subscription.rules[canonical(name)] = Rule(stated)
-        return replace(stated)
-
-    def subscription_at(self, address: EntityAddress) -> Subscription:
-        """The subscription that a rule's address leads to.
-
-        Raises:
-            MessagingEntityNotFoundError: there is none.
-        """
-        entity = self._directory.at(EntityAddress(EntityKind.SUBSCRIPTION, address.names[:2]))
-        return cast(Subscription, entity.subscription)
+        self._direct(entity)
+        self._door.watch_idle(entity)
+        return self._described(entity, now)
 
     def _made(self, call: Call, description: QueueProperties | TopicProperties) -> Entity:
         policy = policy_of(description, self._profile)
@@ -155,52 +150,119 @@ class Management:
         path, now = description.name, call.now
         if isinstance(description, TopicProperties):
             topic = Topic(path, policy, usages, self._faults, self._random)
-            return Entity(path, description, topic, {}, None, None, now, now, now)
-        queue, sub_queues = self._made_queue(path, policy, usages)
-        return Entity(path, description, queue, sub_queues, None, None, now, now, now)
+            return Entity(path, description, topic, {}, None, None, None, now, now, now)
+        queue, sub_queues, make = self._made_queue(path, policy, usages)
+        return Entity(path, description, queue, sub_queues, make, None, None, now, now, now)
 
-    def _made_queue(self, path: str, policy: Policy, usages: list[Usage]) -> tuple[Queue, dict[str, Queue]]:
-        def queue(path: str, dead_letters: Queue | None) -> Queue:
-            return Queue(path, policy, usages, self._faults, self._random, self._ring, dead_letters)
+    def _made_queue(
+        self, path: str, policy: Policy, usages: list[Usage]
+    ) -> tuple[Queue, dict[str, Queue], Callable[[str], Queue]]:
+        """A queue, its dead-letter queue, and what makes those behind it that few entities ever need."""
 
-        dead_letters = queue(dead_letter_path(path), None)
-        sub_queues = {"deadletter": dead_letters, "transferdeadletter": queue(transfer_dead_letter_path(path), None)}
-        return queue(path, dead_letters), sub_queues
+        def queue(path: str, policy: Policy, dead_letters: Queue | None) -> Queue:
+            return Queue(
+                path, policy, usages, self._faults, self._random, self._ring, dead_letters, self._front_end_count
+            )
+
+        def make(name: str) -> Queue:
+            if name != "transfer":
+                return queue(transfer_dead_letter_path(path), policy, None)
+            transfers = queue(path, Policy(max_size_bytes=policy.max_size_bytes), sub_queues["deadletter"])
+            transfers.is_transfer = True
+            if "transferdeadletter" not in sub_queues:
+                sub_queues["transferdeadletter"] = make("transferdeadletter")
+            transfers.refused = sub_queues["transferdeadletter"]
+            return transfers
+
+        sub_queues = {"deadletter": queue(dead_letter_path(path), policy, None)}
+        return queue(path, policy, sub_queues["deadletter"]), sub_queues, make
 
     def _made_subscription(self, call: Call, address: EntityAddress, properties: SubscriptionProperties) -> Entity:
         topic = self._directory.at(EntityAddress(EntityKind.TOPIC, address.names[:1]))
-        body = cast(Topic, topic.body)
+        body = topic.topic_body
         if len(body.subscriptions) >= self._profile.max_subscriptions:
             raise ServiceBusQuotaExceededError(
                 f"SubCode=40300. topic {topic.path} has {len(body.subscriptions)} subscriptions, "
                 f"{self._profile.max_subscriptions} are allowed: delete some"
             )
-        name = address.names[1]
-        description = completed(replace(properties, name=name), self._profile)
-        path = path_of(EntityAddress(address.kind, (topic.path, name)))
+        default_rule = Rule(RuleProperties(DEFAULT_RULE_NAME, created_at_utc=moment(call.now)))
+        self._check_rule_counts(address, default_rule)
+        description = completed(properties, self._profile)
+        self._check_forwarding(description)
+        path = path_of(EntityAddress(address.kind, (topic.path, description.name)))
         usages = [fragment.usage for fragment in body.fragments]
-        queue, sub_queues = self._made_queue(path, policy_of(description, self._profile, body.policy), usages)
+        queue, sub_queues, make = self._made_queue(path, policy_of(description, self._profile, body.policy), usages)
         subscription = Subscription(
             queue, dead_letters_filter_errors=bool(description.dead_lettering_on_filter_evaluation_exceptions)
         )
-        subscription.rules[canonical(DEFAULT_RULE_NAME)] = Rule(
-            RuleProperties(DEFAULT_RULE_NAME, created_at_utc=moment(call.now))
-        )
-        body.subscriptions[canonical(name)] = subscription
-        return Entity(path, description, queue, sub_queues, topic, subscription, call.now, call.now, call.now)
+        subscription.rules[canonical(DEFAULT_RULE_NAME)] = default_rule
+        body.subscriptions[canonical(description.name)] = subscription
+        now = call.now
+        return Entity(path, description, queue, sub_queues, make, topic, subscription, now, now, now)
 
-    def _check_entity_counts(self, *, is_partitioned: bool) -> None:
-        profile = self._profile
-        counted = [(len(self._directory), profile.max_entities, "queues and topics")]
-        if is_partitioned:
-            counted.append(
-                (self._directory.partitioned_count, profile.max_partitioned_entities, "partitioned queues and topics")
-            )
-        for count, limit, what in counted:
-            if limit is not None and count >= limit:
-                raise ServiceBusQuotaExceededError(
-                    f"SubCode=40300. namespace {self._name} has {count} {what}, {limit} are allowed: delete some"
+    # ------------------------------------------------------------------ rules
+
+    def _create_rule(
+        self, call: Call, address: EntityAddress, properties: RuleProperties, transaction: Transaction | None
+    ) -> RuleProperties:
+        name = check_entity_path(address.names[2], "rule")
+        rule = Rule(replace(properties, name=name, created_at_utc=moment(call.now)))
+
+        def check(_: float) -> None:
+            subscription = self._subscription_at(address)
+            self._check_reachable(call, path_of(address))
+            if canonical(name) in subscription.rules:
+                raise MessagingEntityAlreadyExistsError(
+                    f"SubCode=40900. {address} exists: choose another name, or update that rule"
                 )
+            self._check_rule_counts(address, rule)
+
+        def add(_: float) -> None:
+            self._subscription_at(address).rules[canonical(name)] = rule
+
+        self._change_rules(call, address, _Change(check, add), transaction)
+        return replace(rule.properties)
+
+    def _delete_rule(self, call: Call, address: EntityAddress, transaction: Transaction | None) -> None:
+        def remove(_: float) -> None:
+            del self._subscription_at(address).rules[canonical(address.names[2])]
+
+        self._change_rules(call, address, _Change(lambda _: self._rule_at(address), remove), transaction)
+
+    def _change_rules(
+        self, call: Call, address: EntityAddress, change: _Change, transaction: Transaction | None
+    ) -> None:
+        """Change the rules of a subscription now, or when a transaction is committed."""
+        change.check(call.now)
+        topic = self._topic_of(address)
+        if transaction is None:
+            change.apply(call.now)
+            touch(self._directory.at(EntityAddress(EntityKind.SUBSCRIPTION, address.names[:2])), call.now)
+            return
+        if topic.is_partitioned:
+            raise InvalidOperationError(
+                f"rules of {topic.path}, which is partitioned, cannot change in a transaction: change them outside it"
+            )
+        scope = Scope(topic.path, 0)
+        transaction.check_open(call.now)
+        transaction.check_scope(scope, 1)
+        transaction.add(Step(change.check, change.apply, topic.body.fragments[0]), scope, call.now)
+
+    def _topic_of(self, address: EntityAddress) -> Entity:
+        return self._directory.at(EntityAddress(EntityKind.TOPIC, address.names[:1]))
+
+    def _subscription_at(self, address: EntityAddress) -> Subscription:
+        topic = self._topic_of(address).topic_body
+        subscription = topic.subscriptions.get(canonical(address.names[1]))
+        if subscription is None:
+            raise _missing(EntityAddress(EntityKind.SUBSCRIPTION, address.names[:2]))
+        return subscription
+
+    def _rule_at(self, address: EntityAddress) -> Rule:
+        rule = self._subscription_at(address).rules.get(canonical(address.names[2]))
+        if rule is None:
+            raise _missing(address)
+        return rule
 
     # ------------------------------------------------------------------ describe
 
@@ -210,7 +272,7 @@ class Management:
         Raises:
             MessagingEntityNotFoundError: it is not there.
         """
-        self._faults.at_door(call, path_of(address))
+        self._door.enter_management(call, path_of(address))
         if address.kind is EntityKind.RULE:
             return replace(self._rule_at(address).properties)
         return self._described(self._directory.at(address), call.now)
@@ -219,9 +281,9 @@ class Management:
         self, call: Call, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = ""
     ) -> list[EntityProperties]:
         """The entities of a kind by name, below `parents` for subscriptions and rules; only those with that prefix."""
-        self._faults.at_door(call, None)
+        self._door.enter_management(call, None)
         if kind is EntityKind.RULE:
-            rules = self.subscription_at(EntityAddress(kind, parents)).rules
+            rules = self._subscription_at(EntityAddress(kind, parents)).rules
             found: list[EntityProperties] = [replace(rule.properties) for rule in rules.values()]
         elif kind is EntityKind.SUBSCRIPTION:
             topic = self._directory.at(EntityAddress(EntityKind.TOPIC, parents))
@@ -233,26 +295,24 @@ class Management:
 
     def runtime(self, call: Call, address: EntityAddress) -> RuntimeProperties:
         """Counts and times, over the fragments that can be reached."""
-        self._faults.at_door(call, path_of(address))
+        self._door.enter_management(call, path_of(address))
         entity = self._directory.at(address)
         lost = self._faults.unreachable(call.now, entity.path, len(entity.body.fragments))
         reached = [index for index in range(len(entity.body.fragments)) if index not in lost]
-        for queue in (entity.body, *entity.sub_queues.values()):
-            for index in reached:
+        for index in reached:
+            for queue in entity.queues():
                 queue.fragments[index].advance(call.now)
-        scheduled = sum(entity.body.fragments[index].scheduled_count for index in reached)
         counts = {
             name: sum(len(queue.fragments[index]) for index in reached) for name, queue in entity.sub_queues.items()
         }
         stored = sum(len(entity.body.fragments[index]) for index in reached)
+        scheduled = sum(entity.body.fragments[index].scheduled_count for index in reached)
         return RuntimeProperties(
             name=entity.description.name,
-            accessed_at_utc=moment(entity.accessed_at)
-            if entity.accessed_at
-            else RuntimeProperties(name="").accessed_at_utc,
+            accessed_at_utc=moment(entity.accessed_at) if entity.accessed_at else NEVER,
             created_at_utc=moment(entity.created_at),
             updated_at_utc=moment(entity.updated_at),
-            size_in_bytes=self._size_bytes(entity, reached),
+            size_in_bytes=_size_bytes(entity, reached),
             total_message_count=stored + sum(counts.values()),
             active_message_count=stored - scheduled,
             dead_letter_message_count=counts.get("deadletter", 0),
@@ -263,8 +323,8 @@ class Management:
         )
 
     def namespace(self, call: Call) -> NamespaceProperties:
-        """Describe the namespace."""
-        self._faults.at_door(call, None)
+        """Describe the namespace; it came into being when somebody first asked."""
+        self._door.enter_management(call, None)
         if self._created_at is None:
             self._created_at = call.now
         created = moment(self._created_at)
@@ -276,13 +336,7 @@ class Management:
             modified_at_utc=created,
         )
 
-    def _size_bytes(self, entity: Entity, reached: list[int]) -> int:
-        if entity.topic is None:
-            return sum(entity.body.fragments[index].usage.size_bytes for index in reached)
-        queues = (cast(Queue, entity.body), *entity.sub_queues.values())
-        return sum(queue.fragments[index].size_bytes for queue in queues for index in reached)
-
-    def _described(self, entity: Entity, now: float) -> QueueProperties | TopicProperties | SubscriptionProperties:
+    def _described(self, entity: Entity, now: float) -> _Description:
         lost = self._faults.unreachable(now, entity.path, len(entity.body.fragments))
         availability = EntityAvailabilityStatus.LIMITED if lost else EntityAvailabilityStatus.AVAILABLE
         return replace(entity.description, availability_status=availability)
@@ -296,22 +350,26 @@ class Management:
             InvalidOperationError: a value is not allowed, or cannot be changed.
             MessagingEntityNotFoundError: it is not there.
         """
-        self._faults.at_door(call, path_of(address))
+        self._door.enter_management(call, path_of(address))
         self._check_kind(address, properties)
         self._check_reachable(call, path_of(address))
         if isinstance(properties, RuleProperties):
             before = self._rule_at(address).properties
             rule = Rule(replace(properties, name=before.name, created_at_utc=before.created_at_utc))
-            self.subscription_at(address).rules[canonical(before.name)] = rule
+            self._subscription_at(address).rules[canonical(before.name)] = rule
             return replace(rule.properties)
         entity = self._directory.at(address)
-        self._apply(
-            entity, changed(entity.description, replace(properties, name=entity.description.name), self._profile)
-        )
+        named = replace(properties, name=entity.description.name)
+        description = changed(entity.description, named, self._profile)
+        self._check_forwarding(description)
+        self._apply(entity, description)
         entity.updated_at = call.now
+        touch(entity, call.now)
+        self._direct(entity)
+        self._door.watch_idle(entity)
         return self._described(entity, call.now)
 
-    def _apply(self, entity: Entity, description: QueueProperties | TopicProperties | SubscriptionProperties) -> None:
+    def _apply(self, entity: Entity, description: _Description) -> None:
         topic = None if entity.topic is None else entity.topic.body.policy
         policy = policy_of(description, self._profile, topic)
         for name in Policy.__slots__:
@@ -322,38 +380,35 @@ class Management:
                 description.dead_lettering_on_filter_evaluation_exceptions
             )
 
-    def delete(self, call: Call, address: EntityAddress) -> None:
+    def _direct(self, entity: Entity) -> None:
+        """Let an entity hand on what its description says."""
+        description = entity.description
+        if isinstance(description, TopicProperties) or not isinstance(entity.body, Queue):
+            return
+        forwarding, dead_letters = self._door.forwarding, entity.sub_queues["deadletter"]
+        if description.forward_to != entity.body.forward_to:
+            forwarding.direct(entity.body, description.forward_to)
+        if description.forward_dead_lettered_messages_to != dead_letters.forward_to:
+            dead_letters.refused = entity.sub_queue("transferdeadletter") or dead_letters
+            forwarding.direct(dead_letters, description.forward_dead_lettered_messages_to)
+
+    def delete(self, call: Call, address: EntityAddress, *, transaction: Transaction | None = None) -> None:
         """Remove an entity with all that is in and below it.
+
+        Args:
+            transaction: for rules only: the rule is removed when it is committed.
 
         Raises:
             MessagingEntityNotFoundError: it is not there.
         """
-        self._faults.at_door(call, path_of(address))
+        self._door.enter_management(call, path_of(address))
         self._check_reachable(call, path_of(address))
         if address.kind is EntityKind.RULE:
-            name = self._rule_at(address).properties.name
-            del self.subscription_at(address).rules[canonical(name)]
-            return
-        self.remove(self._directory.at(address))
-
-    def remove(self, entity: Entity) -> None:
-        """Forget an entity with all that is in and below it."""
-        for subscription in self._directory.subscriptions_of(entity):
-            self.remove(subscription)
-        if entity.topic is not None:
-            del cast(Topic, entity.topic.body).subscriptions[canonical(entity.description.name)]
-        self._directory.remove(entity)
-        for queue in (entity.body, *entity.sub_queues.values()):
-            if isinstance(queue, Queue):
-                self._removed(queue)
+            self._delete_rule(call, address, transaction)
+        else:
+            self._directory.remove(self._directory.at(address))
 
     # ------------------------------------------------------------------ checks
-
-    def _rule_at(self, address: EntityAddress) -> Rule:
-        rule = self.subscription_at(address).rules.get(canonical(address.names[2]))
-        if rule is None:
-            raise MessagingEntityNotFoundError(f"SubCode=40400. There is no {address}: create it, or check its name")
-        return rule
 
     def _check_kind(self, address: EntityAddress, properties: EntityProperties) -> None:
         if not isinstance(properties, _KINDS[address.kind]):
@@ -370,3 +425,54 @@ class Management:
                 f"{call.operation} of {path} needs all fragments and cannot reach {', '.join(map(str, lost))}: "
                 "nothing was changed, try again when they are back"
             )
+
+    def _check_entity_counts(self, *, is_partitioned: bool) -> None:
+        profile = self._profile
+        counted = [(len(self._directory), profile.max_entities, "queues and topics")]
+        if is_partitioned:
+            counted.append(
+                (self._directory.partitioned_count, profile.max_partitioned_entities, "partitioned queues and topics")
+            )
+        for count, limit, what in counted:
+            if limit is not None and count >= limit:
+                raise ServiceBusQuotaExceededError(
+                    f"SubCode=40300. namespace {self._name} has {count} {what}, {limit} are allowed: delete some"
+                )
+
+    def _check_rule_counts(self, address: EntityAddress, rule: Rule) -> None:
+        topic = self._topic_of(address)
+        rules = [each for below in topic.topic_body.subscriptions.values() for each in below.rules.values()]
+        count = sum(each.is_correlation is rule.is_correlation for each in rules)
+        kind = "correlation" if rule.is_correlation else "SQL"
+        limit = self._profile.max_correlation_filters if rule.is_correlation else self._profile.max_sql_filters
+        if count >= limit:
+            raise ServiceBusQuotaExceededError(
+                f"SubCode=40300. topic {topic.path} has {count} {kind} filters, {limit} are allowed: remove some"
+            )
+
+    def _check_forwarding(self, description: _Description) -> None:
+        if isinstance(description, TopicProperties):
+            return
+        if description.forward_to is not None and description.requires_session:
+            raise InvalidOperationError(
+                f"SubCode=40000. {description.name} requires sessions and cannot forward to {description.forward_to}: "
+                "leave one of them out"
+            )
+        for path in (description.forward_to, description.forward_dead_lettered_messages_to):
+            destination = None if path is None else self._directory.get(path)
+            if path is not None and (destination is None or destination.topic is not None):
+                raise MessagingEntityNotFoundError(
+                    f"SubCode=40400. {description.name} is to forward to {path!r}, which is no queue or topic: "
+                    "create it"
+                )
+
+
+def _missing(address: EntityAddress) -> MessagingEntityNotFoundError:
+    return MessagingEntityNotFoundError(f"SubCode=40400. There is no {address}: create it, or check its name")
+
+
+def _size_bytes(entity: Entity, reached: list[int]) -> int:
+    """The bytes of an entity; a topic's are those of all its subscriptions, a subscription's are its own."""
+    if entity.topic is None:
+        return sum(entity.body.fragments[index].usage.size_bytes for index in reached)
+    return sum(queue.fragments[index].size_bytes for queue in entity.queues() for index in reached)

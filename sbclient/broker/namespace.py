@@ -10,23 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import Random
-from typing import Final
 from uuid import UUID
 
-from sbclient.broker.admission import Transfer, admit
-from sbclient.broker.deduplication import identity_of
+from sbclient.broker.admission import Transfer, admit, store
 from sbclient.broker.directory import Directory, Entity
+from sbclient.broker.door import Door
 from sbclient.broker.entity import PeekCursor, Queue, QueueRing
-from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Faults, Operation
+from sbclient.broker.forwarding import Forwarding
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.management import Management
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.session import SessionLock
+from sbclient.broker.throttle import Throttle
 from sbclient.broker.topic import Topic
 from sbclient.broker.transactions import Scope, Step, Transaction
-from sbclient.entities import EntityStatus
-from sbclient.errors import InvalidOperationError, MessagingEntityDisabledError
+from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.entity_path import split_sub_queue
 from sbclient.rules.ping import is_ping
@@ -40,16 +39,6 @@ from sbclient.transport.base import (
     SettleMode,
 )
 
-_SENDING: Final = (Operation.SEND, Operation.SCHEDULE, Operation.CANCEL)
-_RECEIVING: Final = (Operation.RECEIVE, Operation.RECEIVE_DEFERRED, Operation.PEEK, Operation.SESSION)
-_CLOSED_TO: Final = {
-    EntityStatus.ACTIVE: (),
-    EntityStatus.DISABLED: tuple(Operation),
-    EntityStatus.SEND_DISABLED: _SENDING,
-    EntityStatus.RECEIVE_DISABLED: _RECEIVING,
-}
-"""What an entity of each status refuses."""
-
 
 class Namespace:
     """Entities, and what can be done with them.
@@ -61,11 +50,13 @@ class Namespace:
         ring: told of each message that can be received, while the call that brought it about is still in progress;
             see `fragment.Ring`.
         removed: told of each queue that is deleted.
+        is_waited_for: whether somebody waits for messages of a queue.
+        front_end_count: nodes that connections lead to; a `Call` says which.
 
     Attributes:
         faults: the switches.
+        directory: the entities.
         management: the management side.
-        operation_count: calls that were let in.
     """
 
     def __init__(
@@ -76,16 +67,26 @@ class Namespace:
         profile: Profile = STD_2021,
         ring: QueueRing = lambda _queue, _whom: None,
         removed: Callable[[Queue], None] = lambda _queue: None,
+        is_waited_for: Callable[[Queue], bool] = lambda _queue: False,
+        front_end_count: int = 1,
     ) -> None:
         self.name = name
         self.profile = profile
-        self.operation_count = 0
         self.faults = Faults(name, random)
-        self.directory = Directory()
-        self.management = Management(name, profile, self.directory, self.faults, random, ring, removed)
+        self.directory = Directory(self._removed)
+        self._ring_host, self._removed_at_host = ring, removed
+        self._forwarding = Forwarding(self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes)
+        throttle = Throttle(name, profile.credits_per_second)
+        self._door = Door(self.directory, self.faults, self._forwarding, throttle, is_waited_for)
+        self.management = Management(name, profile, self._door, random, self._rung, front_end_count)
+
+    @property
+    def operation_count(self) -> int:
+        """Requests to entities that were let in."""
+        return self._door.operation_count
 
     def queue(self, path: str) -> Queue:
-        """The queue, subscription or sub-queue of a path, for who waits for its messages.
+        """The queue, subscription or sub-queue of a path.
 
         Raises:
             MessagingEntityNotFoundError: there is none.
@@ -96,34 +97,117 @@ class Namespace:
     def sources(self, path: str) -> list[Entity]:
         """The entities in whose course of time something may come to a path: its own, and those that feed it."""
         entity = self.directory.get(split_sub_queue(path)[0])
-        return [] if entity is None else [entity] if entity.topic is None else [entity, entity.topic]
+        if entity is None:
+            return []
+        own = [entity] if entity.topic is None else [entity, entity.topic]
+        return own + self._door.feeding(path)
+
+    def let_pass(self, now: float) -> None:
+        """Let messages on their way arrive, and idle entities vanish."""
+        self._door.let_pass(now)
+
+    def lose_front_end(self, front_end: int) -> None:
+        """A front end is gone with all that it kept."""
+        for entity in self.directory.all():
+            for queue in entity.queues():
+                if isinstance(queue, Queue):
+                    queue.lose_front_end(front_end)
+
+    def _rung(self, queue: Queue, whom: str | ServiceBusSessionFilter | None) -> None:
+        if queue.forward_to is not None or queue.is_transfer:
+            self._forwarding.mark(queue)
+        else:
+            self._ring_host(queue, whom)
+
+    def _removed(self, entity: Entity) -> None:
+        for queue in entity.queues():
+            if isinstance(queue, Queue):
+                self._forwarding.direct(queue, None)
+                self._removed_at_host(queue)
 
     # ------------------------------------------------------------------ send
 
     def open_sender(self, call: Call, path: str) -> SenderLimits:
         """Prove that an entity exists and may be sent to; returns what it accepts."""
-        entity, target = self._entered(call, path, as_operation=Operation.SEND)
+        entity, target = self._door.enter(call, path, as_operation=Operation.SEND)
         self._writable(entity, target, path)
         return SenderLimits(entity.body.policy.max_message_size_bytes, self.profile.max_batch_size_bytes)
 
     def send(
-        self, call: Call, path: str, messages: Sequence[ServiceBusMessage], *, transaction: Transaction | None = None
+        self,
+        call: Call,
+        path: str,
+        messages: Sequence[ServiceBusMessage],
+        *,
+        transaction: Transaction | None = None,
+        via: str | None = None,
+        via_partition_key: str | None = None,
     ) -> None:
-        """Store one transfer, all of it or nothing."""
-        entity, target = self._entered(call, path)
+        """Store one transfer, all of it or nothing.
+
+        Args:
+            via: a queue that keeps the messages first and hands them on; a transaction is then bound to it.
+            via_partition_key: places the messages there.
+        """
+        if via is not None:
+            self._send_via(call, path, messages, via, via_partition_key, transaction)
+            return
+        entity, target = self._door.enter(call, path, credit_count=len(messages))
         self._writable(entity, target, path)
         transfer = self._admitted(entity, target, messages)
+        self._spend_on_filters(call, target, len(messages))
         if transaction is None:
             fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
-            self._deliver(entity, fragment, transfer.entries, None, call.now)
+            store(fragment, transfer.entries, None, call.now, is_partitioned=entity.is_partitioned)
         else:
             self._send_later(call, entity, messages, transfer, None, transaction)
+
+    def _send_via(
+        self,
+        call: Call,
+        path: str,
+        messages: Sequence[ServiceBusMessage],
+        via: str,
+        key: str | None,
+        transaction: Transaction | None,
+    ) -> None:
+        destination, target = self.directory.find(path)
+        self._writable(destination, target, path)
+        transfer = self._admitted(destination, target, messages)
+        entity, _ = self._door.enter(call, via, credit_count=len(messages))
+        store_between = entity.sub_queue("transfer")
+        if store_between is None or entity.topic is not None:
+            raise InvalidOperationError(f"{via} cannot be sent through: name a queue")
+        if transaction is not None:
+            transaction.check_open(call.now)
+            _check_via_key(entity, key, transaction)
+        fragment = store_between.placement.choose(call, key, transfer.size_bytes)
+        entries = [entry for entry in transfer.entries if not is_ping(entry.content)]
+        for entry in entries:
+            entry.destination = destination.path
+
+        def keep(now: float) -> None:
+            for entry in entries:
+                fragment.append(entry, now)
+
+        if transaction is None:
+            keep(call.now)
+            return
+        scope = Scope(entity.path, fragment.index)
+        transaction.check_scope(scope, len(messages))
+        step = Step(check=lambda _: None, apply=keep, fragment=fragment, size_bytes=transfer.size_bytes)
+        transaction.add(step, scope, call.now, operation_count=len(messages), key=key)
+
+    def _spend_on_filters(self, call: Call, target: Queue | Topic, message_count: int) -> None:
+        if isinstance(target, Topic):
+            rule_count = sum(len(subscription.rules) for subscription in target.subscriptions.values())
+            self._door.throttle.spend(call.now, rule_count * message_count)
 
     def schedule(
         self, call: Call, path: str, messages: Sequence[ServiceBusMessage], *, transaction: Transaction | None = None
     ) -> list[int]:
         """Store messages that each have a time to appear; returns their sequence numbers, in order."""
-        entity, target = self._entered(call, path)
+        entity, target = self._door.enter(call, path, credit_count=len(messages))
         self._writable(entity, target, path)
         for message in messages:
             if message.scheduled_enqueue_time_utc is None:
@@ -136,13 +220,13 @@ class Namespace:
             fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
             fragment.advance(call.now)
             numbers = [fragment.next_number() for _ in messages]
-            self._deliver(entity, fragment, transfer.entries, numbers, call.now)
+            store(fragment, transfer.entries, numbers, call.now, is_partitioned=entity.is_partitioned)
             return numbers
         return self._send_later(call, entity, messages, transfer, [], transaction)
 
     def cancel_scheduled(self, call: Call, path: str, numbers: Sequence[int]) -> None:
         """Drop scheduled messages, all of them or none."""
-        entity, _ = self._entered(call, path)
+        entity, _ = self._door.enter(call, path)
         placement = entity.body.placement
         keepers = [(placement.keeper_of(call, number), number) for number in dict.fromkeys(numbers)]
         for fragment, number in keepers:
@@ -184,32 +268,18 @@ class Namespace:
             numbers.extend(fragment.next_number() for _ in messages)
         step = Step(
             check=lambda _: None,
-            apply=lambda now: self._deliver(entity, fragment, transfer.entries, numbers, now),
+            apply=lambda now: store(fragment, transfer.entries, numbers, now, is_partitioned=entity.is_partitioned),
             fragment=fragment,
             size_bytes=transfer.size_bytes,
         )
         transaction.add(step, scope, call.now, operation_count=len(messages), key=key)
         return numbers or []
 
-    def _deliver(
-        self, entity: Entity, fragment: Fragment, entries: Sequence[Entry], numbers: Sequence[int] | None, now: float
-    ) -> None:
-        for position, entry in enumerate(entries):
-            identity = identity_of(entry.content, is_partitioned=entity.is_partitioned)
-            if is_ping(entry.content) or fragment.is_duplicate(identity, now):
-                continue
-            at = entry.content.scheduled_enqueue_time_utc
-            if at is not None and at.timestamp() > now:
-                number = fragment.next_number() if numbers is None else numbers[position]
-                fragment.schedule(entry, number, at.timestamp())
-            else:
-                fragment.append(entry, now)
-
     # ------------------------------------------------------------------ receive
 
     def open_receiver(self, call: Call, path: str, *, with_session: bool) -> None:
         """Prove that an entity exists and may be received from, by session or without."""
-        queue = self._entered_queue(call, path, as_operation=Operation.RECEIVE)
+        queue = self._receivable(call, path, as_operation=Operation.RECEIVE)
         queue.check_receiver(with_session=with_session)
 
     def receive(
@@ -222,7 +292,7 @@ class Namespace:
         lock: SessionLock | None = None,
     ) -> list[ServiceBusReceivedMessage]:
         """Take what can be had at once; the lock is that of the session to receive from."""
-        queue = self._entered_queue(call, path)
+        queue = self._receivable(call, path)
         queue.check_receiver(with_session=lock is not None)
         return [entry.handed_out() for entry in queue.receive(call, max_message_count, mode, lock)]
 
@@ -281,7 +351,7 @@ class Namespace:
         transaction: Transaction | None = None,
     ) -> None:
         """End held messages, all of them or none; on a partitioned entity those of one fragment."""
-        entity, target = self._entered(call, path)
+        entity, target = self._door.enter(call, path)
         queue = self._readable(path, target)
         if settlement.mode is SettleMode.DEAD_LETTER and queue.dead_letters is None:
             raise InvalidOperationError(f"a message of {path} cannot be dead-lettered again: complete or defer it")
@@ -311,7 +381,7 @@ class Namespace:
 
     def begin_transaction(self, call: Call) -> Transaction:
         """A transaction; it is bound to the entity of its first operation."""
-        self.faults.at_door(call, None)
+        self._door.enter_namespace(call)
         return Transaction()
 
     def commit(self, call: Call, transaction: Transaction) -> None:
@@ -319,9 +389,9 @@ class Namespace:
         scope = transaction.scope
         try:
             if scope is None:
-                self.faults.at_door(call, None)
+                self._door.enter_namespace(call)
             else:
-                entity, _ = self._entered(call, scope.path)
+                entity, _ = self._door.enter(call, scope.path)
                 entity.body.placement.reached(call, scope.fragment_index)
             transaction.commit(call.now)
         finally:
@@ -330,7 +400,7 @@ class Namespace:
     def rollback(self, call: Call, transaction: Transaction) -> None:
         """Do nothing of it."""
         transaction.rollback()
-        self.faults.at_door(call, None)
+        self._door.enter_namespace(call)
 
     # ------------------------------------------------------------------ sessions
 
@@ -338,7 +408,7 @@ class Namespace:
         self, call: Call, path: str, session: str | ServiceBusSessionFilter = NEXT_AVAILABLE_SESSION
     ) -> SessionLock | None:
         """Hold a session; None if the next available one was asked for and there is none now."""
-        queue = self._entered_queue(call, path)
+        queue = self._receivable(call, path)
         queue.check_receiver(with_session=True)
         if isinstance(session, str):
             return queue.accept_session(call, session)
@@ -373,30 +443,38 @@ class Namespace:
     def _session_fragment(self, call: Call, path: str, lock: SessionLock) -> Fragment:
         return self._entered_queue(call, path).placement.reached(call, lock.fragment_index)
 
-    # ------------------------------------------------------------------ the door
-
-    def _entered(self, call: Call, path: str, *, as_operation: Operation | None = None) -> tuple[Entity, Queue | Topic]:
-        self.faults.at_door(call, path)
-        entity, target = self.directory.find(path)
-        status = entity.description.status or EntityStatus.ACTIVE
-        if (as_operation or call.operation) in _CLOSED_TO[status]:
-            raise MessagingEntityDisabledError(
-                f"{path} is {status} and refuses to {as_operation or call.operation}: update its status to Active"
-            )
-        self.operation_count += 1
-        return entity, target
+    # ------------------------------------------------------------------ what a path may be used for
 
     def _entered_queue(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
-        return self._readable(path, self._entered(call, path, as_operation=as_operation)[1])
+        return self._readable(path, self._door.enter(call, path, as_operation=as_operation)[1])
 
     def _readable(self, path: str, target: Queue | Topic) -> Queue:
         if isinstance(target, Topic):
             raise InvalidOperationError(f"{path} is a topic and cannot be received from: name a subscription of it")
         return target
 
+    def _receivable(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
+        queue = self._entered_queue(call, path, as_operation=as_operation)
+        if queue.forward_to is not None:
+            raise InvalidOperationError(
+                f"{path} forwards to {queue.forward_to} and cannot be received from: receive there"
+            )
+        return queue
+
     def _writable(self, entity: Entity, target: Queue | Topic, path: str) -> None:
         if target is not entity.body or entity.topic is not None:
             raise InvalidOperationError(f"{path} cannot be sent to directly: send to {(entity.topic or entity).path}")
+
+
+def _check_via_key(entity: Entity, key: str | None, transaction: Transaction) -> None:
+    if entity.is_partitioned and key is None:
+        raise InvalidOperationError(
+            f"a transaction sends through {entity.path}, which is partitioned, without a key: set via_partition_key"
+        )
+    if transaction.key is not None and key != transaction.key:
+        raise InvalidOperationError(
+            f"via_partition_key {key!r} differs from the key {transaction.key!r} of the transaction: make them equal"
+        )
 
 
 def _settling(fragment: Fragment, token: int, settlement: Settlement, lock: SessionLock | None) -> Step:

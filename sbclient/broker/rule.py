@@ -1,19 +1,68 @@
-"""A rule of a subscription: which messages it lets in."""
+"""A rule of a subscription, ready to be asked: which messages it lets in, and what it makes of them."""
 
 from __future__ import annotations
 
-from sbclient.broker.entry import Entry
-from sbclient.entities import FalseRuleFilter, RuleProperties, TrueRuleFilter
-from sbclient.errors import InvalidOperationError
+from random import Random
+
+from sbclient.broker.entry import Entry, moment
+from sbclient.broker.filters import SystemProperties, compile_action, compile_filter
+from sbclient.entities import CorrelationRuleFilter, RuleProperties
+from sbclient.message import ServiceBusMessage
+
+RULE_NAME_PROPERTY = "RuleName"
+"""Names the rule on each copy that an action has made. Source: topic filters."""
 
 
 class Rule:
-    """A rule, ready to be asked."""
+    """One rule.
+
+    Args:
+        properties: complete.
+
+    Raises:
+        InvalidOperationError: filter or action cannot be read.
+    """
 
     def __init__(self, properties: RuleProperties) -> None:
-        if not isinstance(properties.filter, TrueRuleFilter | FalseRuleFilter) or properties.action is not None:
-            raise InvalidOperationError(f"rule {properties.name!r}: only true and false filters are served")
         self.properties = properties
+        self._filter = compile_filter(properties.filter)
+        self._action = None if properties.action is None else compile_action(properties.action)
 
-    def matches(self, entry: Entry) -> bool:
-        return isinstance(self.properties.filter, TrueRuleFilter)
+    @property
+    def is_correlation(self) -> bool:
+        """Whether it counts as a correlation filter; all others count as SQL filters."""
+        return isinstance(self.properties.filter, CorrelationRuleFilter)
+
+    @property
+    def has_action(self) -> bool:
+        return self._action is not None
+
+    def matches(self, entry: Entry, system: SystemProperties, random: Random) -> bool:
+        """
+        Raises:
+            FilterError: it cannot be told.
+        """
+        return self._filter.matches(entry.content, system, random)
+
+    def changed(self, entry: Entry, system: SystemProperties, random: Random) -> ServiceBusMessage:
+        """The copy that the action makes; the content itself where there is no action.
+
+        Raises:
+            FilterError: it cannot be made.
+        """
+        if self._action is None:
+            return entry.content
+        copy = self._action.apply(entry.content, system, random)
+        copy.application_properties[RULE_NAME_PROPERTY] = self.properties.name
+        return copy
+
+
+def system_properties_of(entry: Entry) -> SystemProperties:
+    """What a rule can know of a message beside its content."""
+    return SystemProperties(
+        enqueued_time_utc=moment(entry.enqueued_at),
+        sequence_number=entry.number,
+        enqueued_sequence_number=entry.original_number,
+        size_bytes=entry.size_bytes,
+        dead_letter_source=entry.dead_letter_source,
+    )

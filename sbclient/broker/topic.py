@@ -7,24 +7,34 @@ Laws (source: topic filters and partitioned entities, documented):
 2. A copy lies in the fragment with the index of the topic's, whatever an action has made of its keys.
 3. Scheduled messages and the duplicate window belong to the topic; its own active count is always 0.
 4. The shorter life wins, the topic's or the subscription's.
+5. A rule that cannot be evaluated does not match; where the subscription asks for it the message is dead-lettered once,
+   as is a copy without a session for a subscription that requires one, and one whose headers have grown too large.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Faults
+from sbclient.broker.filters import FilterError
 from sbclient.broker.fragment import Fragment
+from sbclient.broker.headers import MAX_HEADERS_BYTES, header_size
 from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
-from sbclient.broker.rule import Rule
+from sbclient.broker.rule import Rule, system_properties_of
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.size import encoded_size
 
 Publish: TypeAlias = Callable[[Entry, float], None]
+
+FILTER_ERROR: Final = "FilterEvaluationException"
+NO_SESSION: Final = "Session ID is null."
+HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded"
 
 
 class TopicFragment(Fragment):
@@ -47,11 +57,49 @@ class Subscription:
         self.dead_letters_filter_errors = dead_letters_filter_errors
         self.rules: dict[str, Rule] = {}
 
-    def copies_of(self, entry: Entry) -> list[tuple[ServiceBusMessage, int]]:
-        """The contents, with their sizes, that come of a message here."""
-        if any(rule.matches(entry) for rule in self.rules.values()):
-            return [(entry.content, entry.size_bytes)]
-        return []
+    def publish(self, entry: Entry, index: int, at: float, random: Random) -> None:
+        """Put what the rules make of a message into one fragment."""
+        system = system_properties_of(entry)
+        contents: list[ServiceBusMessage] = []
+        error: FilterError | None = None
+        is_plain_due = True
+        for rule in self.rules.values():
+            if is_plain_due or rule.has_action:
+                try:
+                    if rule.matches(entry, system, random):
+                        contents.append(rule.changed(entry, system, random))
+                        is_plain_due = is_plain_due and rule.has_action
+                except FilterError as reason:
+                    error = error or reason
+        fragment = self.queue.fragments[index]
+        for content in contents:
+            self._store(_copy(entry, content), fragment, at)
+        if error is not None and self.dead_letters_filter_errors:
+            _refuse(_copy(entry, entry.content), FILTER_ERROR, str(error), fragment, at)
+
+    def _store(self, copy: Entry, fragment: Fragment, at: float) -> None:
+        if self.queue.requires_session and copy.content.session_id is None:
+            _refuse(copy, NO_SESSION, f"{self.queue.path} requires sessions.", fragment, at)
+        elif header_size(copy.content, copy.size_bytes) > MAX_HEADERS_BYTES:
+            _refuse(copy, HEADERS_TOO_LARGE, f"The headers exceed {MAX_HEADERS_BYTES} bytes.", fragment, at)
+        else:
+            fragment.append(copy, at)
+
+
+def _copy(entry: Entry, content: ServiceBusMessage) -> Entry:
+    copy = Entry(content, entry.size_bytes if content is entry.content else encoded_size(content))
+    copy.original_number = entry.number if entry.original_number is None else entry.original_number
+    copy.expires_at = entry.expires_at
+    copy.hops = entry.hops
+    copy.enqueued_at = entry.enqueued_at
+    return copy
+
+
+def _refuse(copy: Entry, reason: str, description: str, fragment: Fragment, at: float) -> None:
+    copy.dead_letter_reason, copy.dead_letter_description = reason, description
+    copy.dead_letter_source = fragment.path
+    copy.expires_at = math.inf
+    fragment.behind().append(copy, at)
 
 
 class Topic:
@@ -64,6 +112,7 @@ class Topic:
         self.path = path
         self.policy = policy
         self.subscriptions: dict[str, Subscription] = {}
+        self._random = random
         self.fragments: list[Fragment] = []
         for index, usage in enumerate(usages):
             fragment = TopicFragment(index, path, policy, usage, random, lambda _: None, None)
@@ -87,11 +136,6 @@ class Topic:
     def _publisher(self, index: int) -> Publish:
         def publish(entry: Entry, at: float) -> None:
             for subscription in self.subscriptions.values():
-                for content, size_bytes in subscription.copies_of(entry):
-                    copy = Entry(content, size_bytes)
-                    copy.original_number = entry.number
-                    copy.expires_at = entry.expires_at
-                    copy.hops = entry.hops
-                    subscription.queue.fragments[index].append(copy, at)
+                subscription.publish(entry, index, at, self._random)
 
         return publish

@@ -1,0 +1,152 @@
+"""What every request passes before anything is done: faults, throttling, the passing of time, and the entity's status.
+
+Nothing in the broker happens in the background. Whoever comes in first lets everything happen whose time has come and
+that he could notice: idle entities vanish, and messages on their way arrive (our choice: expiry and the like are only
+observable when somebody looks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from sbclient.broker.deadlines import Deadlines
+from sbclient.broker.descriptions import span_s
+from sbclient.broker.directory import Directory, Entity
+from sbclient.broker.entity import Queue
+from sbclient.broker.faults import Call, Faults, Operation
+from sbclient.broker.forwarding import Forwarding
+from sbclient.broker.throttle import MANAGEMENT_CREDITS, Throttle
+from sbclient.broker.topic import Topic
+from sbclient.entities import EntityStatus
+from sbclient.errors import MessagingEntityDisabledError
+from sbclient.rules.entity_path import canonical, split_sub_queue
+
+_SENDING: Final = (Operation.SEND, Operation.SCHEDULE, Operation.CANCEL)
+_RECEIVING: Final = (Operation.RECEIVE, Operation.RECEIVE_DEFERRED, Operation.PEEK, Operation.SESSION)
+
+CLOSED_TO: Final[dict[EntityStatus, tuple[Operation, ...]]] = {
+    EntityStatus.DISABLED: tuple(Operation),
+    EntityStatus.SEND_DISABLED: _SENDING,
+    EntityStatus.RECEIVE_DISABLED: _RECEIVING,
+}
+"""What an entity of each status refuses; a topic's status says nothing about receiving from its subscriptions."""
+
+
+class Door:
+    """The way into one namespace.
+
+    Args:
+        directory, faults, forwarding, throttle: of the namespace.
+        is_waited_for: whether somebody waits for messages of a queue, which then is not idle.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        faults: Faults,
+        forwarding: Forwarding,
+        throttle: Throttle,
+        is_waited_for: Callable[[Queue], bool],
+    ) -> None:
+        self.directory = directory
+        self.faults = faults
+        self.forwarding = forwarding
+        self.throttle = throttle
+        self.operation_count = 0
+        self._is_waited_for = is_waited_for
+        self._idle_ends: Deadlines[str] = Deadlines()
+
+    def enter(
+        self, call: Call, path: str, *, as_operation: Operation | None = None, credit_count: int = 1
+    ) -> tuple[Entity, Queue | Topic]:
+        """Let a request to an entity in.
+
+        Args:
+            as_operation: what the entity's status is asked for, if not the operation itself.
+            credit_count: what the request costs.
+
+        Returns: the entity, and the queue or topic that the path names.
+
+        Raises:
+            ServiceBusError, NoAnswer: it stays outside.
+        """
+        self.faults.at_door(call, path)
+        self.throttle.spend(call.now, credit_count)
+        self.let_pass(call.now, path)
+        entity, target = self.directory.find(path)
+        status, operation = entity.description.status, as_operation or call.operation
+        if status is not EntityStatus.ACTIVE and status is not None and operation in CLOSED_TO[status]:
+            raise MessagingEntityDisabledError(
+                f"{path} is {status} and refuses to {operation}: update its status to {EntityStatus.ACTIVE}"
+            )
+        self.operation_count += 1
+        touch(entity, call.now)
+        return entity, target
+
+    def enter_namespace(self, call: Call) -> None:
+        """Let a request in that belongs to no entity."""
+        self.faults.at_door(call, None)
+
+    def enter_management(self, call: Call, path: str | None) -> None:
+        """Let a management request in; the entity need not exist."""
+        self.faults.at_door(call, path)
+        self.throttle.spend(call.now, MANAGEMENT_CREDITS)
+        self.let_pass(call.now, path)
+
+    def let_pass(self, now: float, path: str | None = None) -> None:
+        """Let everything happen whose time has come and that can be noticed at a path."""
+        if self._idle_ends.next_at() <= now:
+            self._remove_idle(now)
+        if path is not None and self.forwarding.is_used:
+            for source in self.feeding(path):
+                source.advance(now)
+        self.forwarding.pump(now)
+
+    def feeding(self, path: str) -> list[Entity]:
+        """The entities whose messages go on to a path, directly or by way of others."""
+        found: dict[Entity, None] = {}
+        paths = [split_sub_queue(path)[0]]
+        for each in paths:
+            for queue in self.forwarding.sources_of(each):
+                entity = self.directory.get(split_sub_queue(queue.path)[0])
+                if entity is not None and entity not in found:
+                    found[entity] = None
+                    paths.append(entity.path if entity.topic is None else entity.topic.path)
+                    if entity.topic is not None:
+                        found[entity.topic] = None
+        return list(found)
+
+    def watch_idle(self, entity: Entity) -> None:
+        """See to it that an entity vanishes when it has been idle for as long as its description says."""
+        idle_s = span_s(entity.description.auto_delete_on_idle)
+        if idle_s < math.inf:
+            self._idle_ends.set(canonical(entity.path), entity.busy_at + idle_s)
+        else:
+            self._idle_ends.drop(canonical(entity.path))
+
+    def _remove_idle(self, now: float) -> None:
+        while (due := self._idle_ends.pop_due(now)) is not None:
+            entity = self.directory.get(due[0])
+            if entity is None:
+                continue
+            if self._is_in_use(entity):
+                touch(entity, now)
+            if entity.busy_at + span_s(entity.description.auto_delete_on_idle) > now:
+                self.watch_idle(entity)
+            else:
+                self.directory.remove(entity)
+
+    def _is_in_use(self, entity: Entity) -> bool:
+        if any(fragment.scheduled_count for fragment in entity.body.fragments):
+            return True
+        below = [entity, *self.directory.subscriptions_of(entity)]
+        return any(isinstance(queue, Queue) and self._is_waited_for(queue) for each in below for queue in each.queues())
+
+
+def touch(entity: Entity, now: float) -> None:
+    """Something was done with an entity, so it is not idle, nor is the topic that it belongs to."""
+    entity.busy_at = entity.accessed_at = now
+    if entity.topic is not None:
+        entity.topic.busy_at = now

@@ -1,0 +1,41 @@
+"""How large the headers of a message may be: everything but its body.
+
+Source: Service Bus quotas: 32 KB for one property, 64 KB for all headers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sbclient.errors import MessageSizeExceededError
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, chunks_of
+
+MAX_PROPERTY_BYTES: Final = 32 * 1024
+MAX_HEADERS_BYTES: Final = 64 * 1024
+
+
+def header_size(message: ServiceBusMessage, size_bytes: int) -> int:
+    """The bytes of a message, of so many in all, that are not its body."""
+    if size_bytes <= MAX_PROPERTY_BYTES or message.body_type is not AmqpMessageBodyType.DATA:
+        return 0  # too small to matter, or not worth measuring: only foreign clients send such bodies
+    return size_bytes - sum(map(len, chunks_of(message)))
+
+
+def check_headers(message: ServiceBusMessage, size_bytes: int) -> None:
+    """
+    Raises:
+        MessageSizeExceededError: a property, or all headers together, are too large.
+    """
+    headers = header_size(message, size_bytes)
+    if headers > MAX_HEADERS_BYTES:
+        raise MessageSizeExceededError(
+            f"the headers of message {message.message_id!r} have {headers} bytes, {MAX_HEADERS_BYTES} are allowed: "
+            "move properties into the body"
+        )
+    if headers > MAX_PROPERTY_BYTES:
+        for name, value in message.application_properties.items():
+            if isinstance(value, str) and len(value.encode()) > MAX_PROPERTY_BYTES:
+                raise MessageSizeExceededError(
+                    f"application property {name!r} of message {message.message_id!r} has {len(value.encode())} bytes, "
+                    f"{MAX_PROPERTY_BYTES} are allowed: move it into the body"
+                )
