@@ -11,8 +11,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import pytest
+from hypothesis import settings
 
 from sbclient.testing import VirtualClock, VirtualLoop
+
+settings.register_profile("shared machine", deadline=None)  # how long one example takes says nothing here
+settings.load_profile("shared machine")
 
 HORIZON_S = 2 * 366 * 86400.0
 """A test whose virtual time passes this runs away: something periodic was left behind."""

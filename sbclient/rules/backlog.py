@@ -49,12 +49,25 @@ def primary_name_of(namespace: str) -> str:
 
 
 def backlog_queue_names(primary_name: str, count: int) -> list[str]:
-    """The names of the first `count` backlog queues of a primary."""
+    """The names of the first `count` backlog queues of a primary.
+
+    Raises:
+        InvalidOperationError: the name cannot be a segment of a queue's path.
+    """
+    _check_primary_name(primary_name)
     return [f"{primary_name}/{BACKLOG_SEGMENT}/{index}" for index in range(count)]
+
+
+def _check_primary_name(primary_name: str) -> None:
+    if _NAME.fullmatch(primary_name) is None:
+        raise InvalidOperationError(
+            f"primary_name is {primary_name!r}: letters, digits, '.', '-' and '_', with a letter or digit at both ends"
+        )
 
 
 def session_backlog_queue_names(primary_name: str, count: int) -> list[str]:
     """The names of the session-enabled backlog queues, used with `ordering="session"`."""
+    _check_primary_name(primary_name)
     return [f"{primary_name}/{SESSION_BACKLOG_SEGMENT}/{index}" for index in range(count)]
 
 
@@ -135,7 +148,7 @@ class BacklogChoice:
     def pick(self, now: float, *, tried: Collection[str] = ()) -> str | None:
         """The queue for the next diversion; None when every usable one was tried for this message.
 
-        With all queues in quarantine the one due soonest is tried, once for each message.
+        With all the others in quarantine the one due soonest is tried, once for each message.
         """
         if self._chosen is not None and self._chosen not in tried and not self._quarantine.is_in(self._chosen, now):
             return self._chosen

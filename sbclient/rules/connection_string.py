@@ -125,11 +125,14 @@ def _fields(text: str) -> dict[str, str]:
 def _endpoint(endpoint: str | None) -> tuple[str, int | None]:
     if not endpoint:
         raise InvalidOperationError("the connection string has no Endpoint: it begins with Endpoint=sb://<namespace>…")
-    parts = urlsplit(endpoint if "://" in endpoint else f"sb://{endpoint}")
     try:
+        parts = urlsplit(endpoint if "://" in endpoint else f"sb://{endpoint}")
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidOperationError(f"the port in Endpoint={endpoint} is not a number up to 65535") from error
+    except ValueError:
+        # Neither the endpoint nor what `urlsplit` says of it is shown: somebody may have put a secret into it.
+        raise InvalidOperationError(
+            "the Endpoint of the connection string has no legal host and port: sb://contoso.servicebus.windows.net"
+        ) from None
     if not host or parts.scheme not in ("sb", "amqp", "amqps", "https") or parts.username is not None:
         raise InvalidOperationError(
             f"Endpoint={parts.scheme}://{host or ''} names no namespace: sb://contoso.servicebus.windows.net"

@@ -253,3 +253,11 @@ class ChoiceAgainstItsLaws(RuleBasedStateMachine):
 
 
 TestChoiceAgainstItsLaws = ChoiceAgainstItsLaws.TestCase
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "-a", "a b", "ä"])
+def test_a_primary_name_must_be_a_segment_of_a_path(name: str) -> None:
+    with pytest.raises(InvalidOperationError):
+        backlog_queue_names(name, 1)
+    with pytest.raises(InvalidOperationError):
+        session_backlog_queue_names(name, 1)

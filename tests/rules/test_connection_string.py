@@ -107,3 +107,11 @@ def test_every_text_is_read_or_refused(endpoint: str, part: str) -> None:
         except InvalidOperationError as error:
             refusal = str(error)
         assert SECRET not in refusal
+
+
+@pytest.mark.parametrize("endpoint", ["sb://[x", "sb://user:SECRET@h:99999", "sb://user:SECRET@h", "sb://h:port"])
+def test_an_illegal_endpoint_is_refused_without_repeating_it(endpoint: str) -> None:
+    with pytest.raises(InvalidOperationError) as refused:
+        parse_connection_string(f"Endpoint={endpoint};SharedAccessKeyName=n;SharedAccessKey=k")
+    assert "SECRET" not in str(refused.value)
+    assert refused.value.__cause__ is None
