@@ -20,6 +20,7 @@ from typing import TypeAlias, TypeVar
 
 from sbclient.broker.directory import Entity
 from sbclient.broker.entity import Queue
+from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Fault, NoAnswer, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import STD_2021, Profile
@@ -167,9 +168,30 @@ class BrokerHost:
         front_end: int = 0,
     ) -> list[ServiceBusReceivedMessage]:
         """Wait for a first message and take what can be had with it; empty if none comes in time."""
+        taken = await self.take(
+            path,
+            max_message_count=max_message_count,
+            max_wait_time_s=max_wait_time_s,
+            mode=mode,
+            lock=lock,
+            front_end=front_end,
+        )
+        return [entry.handed_out() for entry in taken]
 
-        def take(call: Call) -> list[ServiceBusReceivedMessage]:
-            return self.namespace.receive(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
+    async def take(
+        self,
+        path: str,
+        *,
+        max_message_count: int,
+        max_wait_time_s: float,
+        mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
+        lock: SessionLock | None = None,
+        front_end: int = 0,
+    ) -> list[Entry]:
+        """As `receive`; see `Namespace.take`. Between taking and returning nothing else runs."""
+
+        def take(call: Call) -> list[Entry]:
+            return self.namespace.take(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
 
         whom = None if lock is None else lock.session_id
         return await self._in_turn(Operation.RECEIVE, path, whom, take, max_wait_time_s, front_end) or []

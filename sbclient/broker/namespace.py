@@ -16,6 +16,7 @@ from sbclient.broker.admission import Transfer, admit, store
 from sbclient.broker.directory import Directory, Entity
 from sbclient.broker.door import Door
 from sbclient.broker.entity import PeekCursor, Queue, QueueRing
+from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Faults, Operation
 from sbclient.broker.forwarding import Forwarding
 from sbclient.broker.fragment import Fragment
@@ -292,9 +293,22 @@ class Namespace:
         lock: SessionLock | None = None,
     ) -> list[ServiceBusReceivedMessage]:
         """Take what can be had at once; the lock is that of the session to receive from."""
+        taken = self.take(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
+        return [entry.handed_out() for entry in taken]
+
+    def take(
+        self,
+        call: Call,
+        path: str,
+        *,
+        max_message_count: int,
+        mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
+        lock: SessionLock | None = None,
+    ) -> list[Entry]:
+        """As `receive`, for a front that encodes what is stored: the entries are to be read at once, and only read."""
         queue = self._receivable(call, path)
         queue.check_receiver(with_session=lock is not None)
-        return [entry.handed_out() for entry in queue.receive(call, max_message_count, mode, lock)]
+        return queue.receive(call, max_message_count, mode, lock)
 
     def receive_deferred(
         self,
@@ -306,6 +320,18 @@ class Namespace:
         lock: SessionLock | None = None,
     ) -> list[ServiceBusReceivedMessage]:
         """Take deferred messages, all of them or none."""
+        return [entry.handed_out() for entry in self.take_deferred(call, path, numbers, mode=mode, lock=lock)]
+
+    def take_deferred(
+        self,
+        call: Call,
+        path: str,
+        numbers: Sequence[int],
+        *,
+        mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
+        lock: SessionLock | None = None,
+    ) -> list[Entry]:
+        """As `receive_deferred`; see `take`."""
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=lock is not None)
         if lock is not None:
@@ -315,7 +341,7 @@ class Namespace:
         deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
         for fragment, entry in found:
             fragment.take_deferred(entry, call.now, delete=deletes)
-        return [entry.handed_out() for _, entry in found]
+        return [entry for _, entry in found]
 
     def release(self, call: Call, path: str, tokens: Sequence[UUID]) -> None:
         """Put back messages that no application has seen; those whose lock has ended are back already."""
@@ -334,9 +360,24 @@ class Namespace:
         session_id: str | None = None,
     ) -> list[ServiceBusReceivedMessage]:
         """Look at messages from a number on, without taking them; the cursor is the browser's own."""
+        found = self.browse(
+            call, path, cursor, max_message_count=max_message_count, from_number=from_number, session_id=session_id
+        )
+        return [entry.peeked() for entry in found]
+
+    def browse(
+        self,
+        call: Call,
+        path: str,
+        cursor: PeekCursor,
+        *,
+        max_message_count: int,
+        from_number: int = 0,
+        session_id: str | None = None,
+    ) -> list[Entry]:
+        """As `peek`; see `take`."""
         queue = self._entered_queue(call, path)
-        entries = queue.peek(call, cursor, max_message_count, from_number, session_id)
-        return [entry.peeked() for entry in entries]
+        return queue.peek(call, cursor, max_message_count, from_number, session_id)
 
     # ------------------------------------------------------------------ settle
 
