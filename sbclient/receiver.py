@@ -209,7 +209,8 @@ class ServiceBusReceiver:
         """Look at messages without taking them; may return fewer than asked although there are more.
 
         Args:
-            sequence_number: the first one of interest; 0 = from where the last peek ended.
+            sequence_number: the first one of interest; 0 = the first there is. To go on, give the last one plus 1,
+                which also leads through the fragments of a partitioned entity until nothing is left.
         """
         if max_message_count < 1:
             raise InvalidOperationError(f"max_message_count is {max_message_count}: it must be at least 1")

@@ -7,4 +7,4 @@ def main() -> None:
     """Run the command line; what a command needs is imported only when it runs."""
     from sbclient.cli.app import app
 
-    app()
+    app(prog_name="sbclient")

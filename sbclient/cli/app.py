@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from sbclient.cli.admin import admin
 from sbclient.cli.demo import demo
+from sbclient.cli.receive import peek, receive
+from sbclient.cli.send import send
 
 app = typer.Typer(
     name="sbclient",
@@ -28,3 +31,7 @@ def _common(version: Annotated[bool, typer.Option("--version", help="Print the v
 
 
 app.command()(demo)
+app.command()(send)
+app.command()(receive)
+app.command()(peek)
+app.add_typer(admin, name="admin")

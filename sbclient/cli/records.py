@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,62 +34,80 @@ class Columns(NamedTuple):
         return any(self)
 
 
-def read_records(path: Path, columns: Columns) -> Iterator[Record]:
-    """The messages in a file, by its suffix: `.csv`; `.jsonl`, `.ndjson`, `.json` (an object a line); else lines.
+class Format(StrEnum):
+    """How a file is cut into messages."""
 
-    An empty session or key cell gives a message without one.
+    LINES = "lines"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+def format_of(path: Path) -> Format:
+    """What a file's suffix says: `.csv`; `.jsonl`, `.ndjson`, `.json` (an object a line); else lines."""
+    suffix = path.suffix.lower()
+    return Format.CSV if suffix == ".csv" else Format.JSONL if suffix in JSON_LINES_SUFFIXES else Format.LINES
+
+
+def read_records(path: Path, columns: Columns) -> Iterator[Record]:
+    """The messages in a file, as `records_of` reads them.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        yield from records_of(lines, path.name, format_of(path), columns)
+
+
+def records_of(lines: Iterator[str], name: str, form: Format, columns: Columns) -> Iterator[Record]:
+    """The messages in lines of text. An empty session or key cell gives a message without one.
+
+    Args:
+        name: of the file, for errors.
 
     Raises:
         InvalidOperationError: a column does not exist, or a line cannot be read; it names file, line and column.
-        OSError: the file cannot be opened.
     """
-    suffix = path.suffix.lower()
     if columns.session is not None and columns.key is not None and columns.session != columns.key:
         raise InvalidOperationError(
             f"the session column {columns.session!r} and the key column {columns.key!r} differ, and a message's "
             "session_id and partition_key must be equal: name one of them"
         )
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        if suffix == ".csv":
-            yield from _csv_records(path, csv.DictReader(lines), columns)
-        elif suffix in JSON_LINES_SUFFIXES:
-            yield from _json_records(path, lines, columns)
-        elif columns.any_named:
-            raise InvalidOperationError(f"{path.name} is read line by line and has no columns: name it .csv or .jsonl")
-        else:
-            for line in lines:
-                if text := line.rstrip("\r\n"):
-                    yield Record(text.encode())
+    if form is Format.CSV:
+        yield from _csv_records(name, csv.DictReader(lines), columns)
+    elif form is Format.JSONL:
+        yield from _json_records(name, lines, columns)
+    elif columns.any_named:
+        raise InvalidOperationError(f"{name} is read line by line and has no columns: use CSV or JSON Lines")
+    else:
+        for line in lines:
+            if text := line.rstrip("\r\n"):
+                yield Record(text.encode())
 
 
-def _csv_records(path: Path, rows: csv.DictReader[str], columns: Columns) -> Iterator[Record]:
+def _csv_records(name: str, rows: csv.DictReader[str], columns: Columns) -> Iterator[Record]:
     known = rows.fieldnames or []
     for column in filter(None, columns):
         if column not in known:
-            raise InvalidOperationError(f"{path.name} has no column {column!r}; it has {', '.join(known) or 'none'}")
+            raise InvalidOperationError(f"{name} has no column {column!r}; it has {', '.join(known) or 'none'}")
     for row in rows:
         if None in row or None in row.values():
-            raise InvalidOperationError(
-                f"{path.name}, line {rows.line_num}: not {len(known)} fields as in the first line"
-            )
+            raise InvalidOperationError(f"{name}, line {rows.line_num}: not {len(known)} fields as in the first line")
         yield _record(row, columns)
 
 
-def _json_records(path: Path, lines: Iterator[str], columns: Columns) -> Iterator[Record]:
+def _json_records(name: str, lines: Iterator[str], columns: Columns) -> Iterator[Record]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InvalidOperationError(
-                f"{path.name}, line {number}: not JSON, {error.msg} at {error.colno}"
-            ) from error
+            raise InvalidOperationError(f"{name}, line {number}: not JSON, {error.msg} at {error.colno}") from error
         if not isinstance(row, dict):
-            raise InvalidOperationError(f"{path.name}, line {number}: a {type(row).__name__}, not an object")
+            raise InvalidOperationError(f"{name}, line {number}: a {type(row).__name__}, not an object")
         for column in filter(None, columns):
             if column not in row:
-                raise InvalidOperationError(f"{path.name}, line {number}: no member {column!r}")
+                raise InvalidOperationError(f"{name}, line {number}: no member {column!r}")
         yield _record(row, columns)
 
 

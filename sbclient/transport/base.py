@@ -145,7 +145,7 @@ class ReceiverLink(Protocol):
     async def peek(
         self, *, max_message_count: int, sequence_number: int, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
-        """Look at messages from that number on, without taking them."""
+        """Look at messages from that number on, without taking them; going on behind the last one sees them all."""
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float

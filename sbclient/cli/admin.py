@@ -1,0 +1,239 @@
+"""`sbclient admin`: create, list, show, change and delete entities."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, fields
+from datetime import timedelta
+from enum import Enum, StrEnum
+from random import SystemRandom
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+import typer
+
+from sbclient.cli.common import Primary, Yes, print_json, run
+from sbclient.clock import Clock
+from sbclient.entities import (
+    CorrelationRuleFilter,
+    EntityAddress,
+    EntityKind,
+    EntityProperties,
+    QueueProperties,
+    RuleFilter,
+    RuleProperties,
+    SqlRuleAction,
+    SqlRuleFilter,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from sbclient.errors import InvalidOperationError
+from sbclient.rules.connection_string import parse_connection_string
+from sbclient.transport.base import Administration
+from sbclient.transport.choice import open_transport
+
+T = TypeVar("T")
+
+admin = typer.Typer(help="Create, list, show, change and delete entities.", no_args_is_help=True, rich_markup_mode=None)
+
+
+class Kind(StrEnum):
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    RULE = "rule"
+
+
+_KINDS: dict[Kind, tuple[EntityKind, type[Any]]] = {
+    Kind.QUEUE: (EntityKind.QUEUE, QueueProperties),
+    Kind.TOPIC: (EntityKind.TOPIC, TopicProperties),
+    Kind.SUBSCRIPTION: (EntityKind.SUBSCRIPTION, SubscriptionProperties),
+    Kind.RULE: (EntityKind.RULE, RuleProperties),
+}
+
+KindArgument = Annotated[Kind, typer.Argument(help="What it is.")]
+Names = Annotated[list[str], typer.Argument(help="Its name; of a subscription: topic and name; of a rule: all three.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="name=value, as lock_duration=30s, requires_session=true. A rule has sql and action."),
+]
+
+
+@admin.command()
+def create(primary: Primary, kind: KindArgument, names: Names, settings: Settings = None) -> None:
+    """Make an entity and print its description.
+
+    Example: sbclient admin create queue orders --set enable_partitioning=true --set lock_duration=30s
+    """
+
+    async def work(administration: Administration) -> EntityProperties:
+        properties = _described(kind, names, settings or [])
+        return await administration.create(_address(kind, names), properties)
+
+    print_json(_json(run("admin create", _with_administration(primary, work))))
+
+
+@admin.command()
+def update(primary: Primary, kind: KindArgument, names: Names, settings: Settings = None) -> None:
+    """Change an entity and print its description.
+
+    Example: sbclient admin update queue orders --set max_delivery_count=20
+    """
+
+    async def work(administration: Administration) -> EntityProperties:
+        properties = await administration.get(_address(kind, names))
+        for name, value in _values(kind, settings or []).items():
+            setattr(properties, name, value)
+        return await administration.update(_address(kind, names), properties)
+
+    print_json(_json(run("admin update", _with_administration(primary, work))))
+
+
+@admin.command()
+def show(primary: Primary, kind: KindArgument, names: Names) -> None:
+    """Print an entity's description and, unless it is a rule, its counts.
+
+    Example: sbclient admin show queue orders
+    """
+
+    async def work(administration: Administration) -> dict[str, Any]:
+        shown = _json(await administration.get(_address(kind, names)))
+        if kind is not Kind.RULE:
+            shown["runtime"] = _json(await administration.runtime(_address(kind, names)))
+        return shown
+
+    print_json(run("admin show", _with_administration(primary, work)))
+
+
+@admin.command("list")
+def list_(
+    primary: Primary,
+    kind: KindArgument,
+    parents: Annotated[list[str] | None, typer.Argument(help="Of subscriptions: the topic; of rules: both.")] = None,
+) -> None:
+    """Print the description of every entity of a kind, one a line.
+
+    Example: sbclient admin list subscription prices
+    """
+
+    async def work(administration: Administration) -> list[EntityProperties]:
+        expected = _KINDS[kind][0].value[1] - 1
+        if len(parents or []) != expected:
+            raise InvalidOperationError(f"to list {kind}s give {expected} names after it, not {len(parents or [])}")
+        return await administration.list(_KINDS[kind][0], tuple(parents or []))
+
+    for properties in run("admin list", _with_administration(primary, work)):
+        print_json(_json(properties))
+
+
+@admin.command()
+def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False) -> None:
+    """Remove an entity with everything in it; asks first.
+
+    Example: sbclient admin delete queue orders --yes
+    """
+    if not yes:
+        typer.confirm(f"Delete {kind} {'/'.join(names)} with everything in it?", abort=True, err=True)
+
+    async def work(administration: Administration) -> None:
+        await administration.delete(_address(kind, names))
+
+    run("admin delete", _with_administration(primary, work))
+
+
+async def _with_administration(primary: str, work: Callable[[Administration], Awaitable[T]]) -> T:
+    transport = open_transport(parse_connection_string(primary), clock=Clock(), random=SystemRandom())
+    try:
+        return await work(transport.administration)
+    finally:
+        await transport.close()
+
+
+def _address(kind: Kind, names: list[str]) -> EntityAddress:
+    entity_kind = _KINDS[kind][0]
+    if len(names) != entity_kind.value[1]:
+        raise InvalidOperationError(f"a {kind} is named by {entity_kind.value[1]} names, not by {len(names)}")
+    return EntityAddress(entity_kind, tuple(names))
+
+
+def _described(kind: Kind, names: list[str], settings: list[str]) -> EntityProperties:
+    properties: EntityProperties = _KINDS[kind][1](names[-1], **_values(kind, settings))
+    return properties
+
+
+def _values(kind: Kind, settings: list[str]) -> dict[str, Any]:
+    if kind is Kind.RULE:
+        return _rule_values(settings)
+    hints = get_type_hints(_KINDS[kind][1])
+    values: dict[str, Any] = {}
+    for name, text in _pairs(settings):
+        if name not in hints or name == "name":
+            known = ", ".join(field.name for field in fields(_KINDS[kind][1]) if field.name != "name")
+            raise InvalidOperationError(f"a {kind} has no setting {name!r}; it has {known}")
+        values[name] = _value(name, text, hints[name])
+    return values
+
+
+def _rule_values(settings: list[str]) -> dict[str, Any]:
+    """A rule's filter and action: `sql=…`, `action=…`, or `correlation_id=…`, `label=…` and so on."""
+    values: dict[str, Any] = {}
+    correlation: dict[str, Any] = {}
+    known = {field.name for field in fields(CorrelationRuleFilter)} - {"properties"}
+    rule_filter: RuleFilter | None = None
+    for name, text in _pairs(settings):
+        if name == "sql":
+            rule_filter = SqlRuleFilter(text)
+        elif name == "action":
+            values["action"] = SqlRuleAction(text)
+        elif name in known:
+            correlation[name] = text
+        else:
+            raise InvalidOperationError(
+                f"a rule has no setting {name!r}; it has sql, action, {', '.join(sorted(known))}"
+            )
+    if correlation:
+        if rule_filter is not None:
+            raise InvalidOperationError("a rule's filter is either sql or a correlation: give one of them")
+        rule_filter = CorrelationRuleFilter(**correlation)
+    return values | ({"filter": rule_filter} if rule_filter is not None else {})
+
+
+def _pairs(settings: list[str]) -> list[tuple[str, str]]:
+    pairs = [setting.partition("=") for setting in settings]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise InvalidOperationError(f"--set {name!r} is not name=value")
+    return [(name.strip(), value) for name, _, value in pairs]
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _value(name: str, text: str, hint: Any) -> Any:
+    allowed = [
+        kind for kind in (get_args(hint) if isinstance(hint, types.UnionType) else (hint,)) if kind is not type(None)
+    ]
+    kind = allowed[0]
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if kind is int:
+            return int(text)
+        if kind is timedelta:
+            return timedelta(**{_UNITS[text[-1:]]: float(text[:-1])})
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return kind(text)
+    except (KeyError, ValueError) as error:
+        wanted = {bool: "true or false", int: "a whole number", timedelta: "a span as 30s, 5m, 2h or 7d"}.get(
+            kind, "one of " + ", ".join(getattr(kind, "__members__", {}))
+        )
+        raise InvalidOperationError(f"{name} is {text!r}: it must be {wanted}") from error
+    if kind is str:
+        return text
+    raise InvalidOperationError(f"{name} cannot be set from the command line")
+
+
+def _json(value: Any) -> dict[str, Any]:
+    shown = {name: item for name, item in asdict(value).items() if item is not None}
+    shown.pop("authorization_rules", None)  # they hold keys
+    return shown

@@ -1,0 +1,143 @@
+"""The smaller commands, from argument to exit status, on a namespace inside this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sbclient.cli.app import app
+from sbclient.transport.memory import drop_memory_host
+
+NAMESPACE = "memory://cli-test"
+
+
+@pytest.fixture(autouse=True)
+def _namespace() -> Iterator[None]:
+    yield
+    drop_memory_host(NAMESPACE)
+    drop_memory_host("memory://cli-test-backup")
+
+
+def call(*arguments: str, status: int = 0, stdin: str | None = None) -> Any:
+    result = CliRunner().invoke(app, [*arguments, "--primary", NAMESPACE], input=stdin)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def lines(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_queue_is_made_shown_changed_listed_and_deleted() -> None:
+    (made,) = lines(
+        call("admin", "create", "queue", "q", "--set", "lock_duration=30s", "--set", "requires_session=true")
+    )
+    assert made["name"] == "q"
+    assert made["requires_session"] is True
+    (changed,) = lines(call("admin", "update", "queue", "q", "--set", "max_delivery_count=3"))
+    assert changed["max_delivery_count"] == 3
+    (shown,) = lines(call("admin", "show", "queue", "q"))
+    assert shown["runtime"]["total_message_count"] == 0
+    assert [entity["name"] for entity in lines(call("admin", "list", "queue"))] == ["q"]
+    assert call("admin", "delete", "queue", "q", stdin="n\n", status=1)
+    call("admin", "delete", "queue", "q", "--yes")
+    assert lines(call("admin", "list", "queue")) == []
+
+
+def test_a_subscription_with_a_rule() -> None:
+    call("admin", "create", "topic", "prices")
+    call("admin", "create", "subscription", "prices", "eu")
+    (rule,) = lines(call("admin", "create", "rule", "prices", "eu", "cheap", "--set", "sql=price < 10"))
+    assert rule["filter"]["sql_expression"] == "price < 10"
+    assert len(lines(call("admin", "list", "rule", "prices", "eu"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("admin", "create", "queue", "a", "b"), 2),
+        (("admin", "create", "queue", "q", "--set", "colour=red"), 2),
+        (("admin", "create", "queue", "q", "--set", "lock_duration=soon"), 2),
+        (("admin", "create", "queue", "q", "--set", "requires_session=perhaps"), 2),
+        (("admin", "create", "queue", "q", "--set", "requires_session"), 2),
+        (("admin", "create", "queue", "q", "--set", "authorization_rules=x"), 2),
+        (("admin", "create", "rule", "t", "s", "r", "--set", "sql=1=1", "--set", "label=x"), 2),
+        (("admin", "create", "rule", "t", "s", "r", "--set", "colour=x"), 2),
+        (("admin", "list", "subscription"), 2),
+        (("admin", "show", "queue", "missing"), 5),
+        (("send",), 2),
+        (("send", "--queue", "q", "--topic", "t"), 2),
+        (("send", "--queue", "q", "--input", "missing.txt"), 2),
+        (("receive",), 2),
+        (("receive", "--queue", "missing", "--wait", "0.1"), 5),
+        (("peek", "--topic", "t"), 2),
+    ],
+)
+def test_bad_input_is_one_line_and_an_exit_status(arguments: tuple[str, ...], status: int) -> None:
+    result = call(*arguments, status=status)
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_secret_in_a_bad_connection_string_is_not_repeated() -> None:
+    result = CliRunner().invoke(
+        app, ["admin", "list", "queue"], env={"SERVICEBUS_CONNECTION_STRING": "Endpoint=sb://h/;SharedAccessKey=SECRET"}
+    )
+    assert result.exit_code == 2
+    assert "SECRET" not in result.output
+
+
+def test_lines_are_sent_peeked_and_received(tmp_path: Path) -> None:
+    call("admin", "create", "queue", "q")
+    path = tmp_path / "orders.csv"
+    path.write_text("customer,text\nada,one\nada,two\n,three\n")
+    sent = call(
+        "send", "--queue", "q", "--input", str(path), "--body-column", "text", "--key-column", "customer", "--json"
+    )
+    assert lines(sent)[0] | {"seconds": 0} == {"accepted": 3, "diverted": 0, "refused": 0, "seconds": 0}
+    peeked = lines(call("peek", "--queue", "q"))
+    assert sorted(message["body"] for message in peeked) == ["one", "three", "two"]
+    first = lines(call("receive", "--queue", "q", "--count", "1", "--wait", "0.1", "--settle", "abandon"))
+    assert len(first) == 1
+    received = lines(call("receive", "--queue", "q", "--wait", "0.1"))
+    assert sorted(message["body"] for message in received) == ["one", "three", "two"]
+    assert lines(call("peek", "--queue", "q")) == []
+
+
+def test_stdin_is_sent_and_refusals_are_told_by_number() -> None:
+    call("admin", "create", "queue", "s", "--set", "requires_session=true")
+    result = call("send", "--queue", "s", "--json", stdin="one\ntwo\n", status=1)
+    assert lines(result)[0]["refused"] == 2
+
+
+def test_a_session_is_received_by_name_or_the_next_one() -> None:
+    call("admin", "create", "queue", "s", "--set", "requires_session=true")
+    call("send", "--queue", "s", "--format", "jsonl", "--session-column", "id", stdin='{"id": "a"}\n{"id": "b"}\n')
+    assert [m["session_id"] for m in lines(call("receive", "--queue", "s", "--session", "b", "--wait", "0.1"))] == ["b"]
+    assert [m["session_id"] for m in lines(call("receive", "--queue", "s", "--session", "*", "--wait", "0.1"))] == ["a"]
+
+
+def test_sends_are_diverted_when_there_is_a_secondary(tmp_path: Path) -> None:
+    call("admin", "create", "queue", "q")
+    call("send", "--queue", "q", "--secondary", "memory://cli-test-backup", "--json", stdin="one\n")
+    backlog = CliRunner().invoke(app, ["admin", "list", "queue", "--primary", "memory://cli-test-backup"])
+    assert len(lines(backlog)) == 10
+
+
+def test_each_command_has_help_with_an_example() -> None:
+    for command in (
+        ["demo"],
+        ["send"],
+        ["receive"],
+        ["peek"],
+        *(["admin", name] for name in ("create", "list", "show")),
+    ):
+        result = CliRunner().invoke(app, [*command, "--help"])
+        assert result.exit_code == 0
+        assert "Example: sbclient" in result.output
