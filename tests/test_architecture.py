@@ -44,8 +44,8 @@ HOUSE: Final = {
     4: "transport.memory transport.azure_message transport.azure server",
     5: "transport.choice retry provisioning pair core",
     6: """
-        batch transaction outbox diversion session_order sender lock_renewer receiver pinger
-        backlog_source destination session_source syphon
+        outgoing batch transaction outbox diversion session_order sender lock_renewer receiver pinger
+        backlog_source destination session_source syphon backlog
     """,
     7: "administration client testing sbclient",
     8: "cli sbclient_spark",

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sbclient.cli.admin import admin
+from sbclient.cli.backlog import backlog
 from sbclient.cli.demo import demo
 from sbclient.cli.receive import peek, receive
 from sbclient.cli.send import send
@@ -34,4 +35,5 @@ app.command()(demo)
 app.command()(send)
 app.command()(receive)
 app.command()(peek)
+app.add_typer(backlog, name="backlog")
 app.add_typer(admin, name="admin")

@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Exit(IntEnum):
     """The exit statuses of every command.
 
-    0 done; 1 done in part, or with a loss; 2 the input cannot be used; 3 the namespace cannot be reached, or answers with
-    an error; 4 the credential does not allow it; 5 the entity does not exist; 130 interrupted.
+    0 done; 1 done in part, or with a loss; 2 the input cannot be used; 3 the namespace cannot be reached, or answers
+    with an error; 4 the credential does not allow it; 5 the entity does not exist; 130 interrupted.
     """
 
     OK = 0

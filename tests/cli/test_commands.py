@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.cli.app import app
 from sbclient.transport.memory import drop_memory_host
 
@@ -141,3 +143,56 @@ def test_each_command_has_help_with_an_example() -> None:
         result = CliRunner().invoke(app, [*command, "--help"])
         assert result.exit_code == 0
         assert "Example: sbclient" in result.output
+
+
+def backlog(*arguments: str, status: int = 0, stdin: str | None = None) -> Any:
+    return call("backlog", *arguments, "--secondary", "memory://cli-test-backup", status=status, stdin=stdin)
+
+
+def put_into_the_backlog(body: str, *, path: str | None = None) -> None:
+    """What another client might leave behind in backlog queue 0."""
+
+    async def work() -> None:
+        async with (
+            ServiceBusClient.from_connection_string("memory://cli-test-backup") as client,
+            client.get_queue_sender("cli-test/x-servicebus-transfer/0") as sender,
+        ):
+            properties = {"x-ms-path": path} if path else {}
+            await sender.send_messages(ServiceBusMessage(body, application_properties=properties))
+
+    asyncio.run(work())
+
+
+def drain() -> None:
+    async def work() -> None:
+        async with ServiceBusClient.from_connection_string(NAMESPACE, secondary="memory://cli-test-backup") as client:
+            await client.run_syphon(until="empty")
+
+    asyncio.run(work())
+
+
+def test_the_backlog_is_shown_resubmitted_and_purged() -> None:
+    drain()
+    put_into_the_backlog("nobody's")
+    drain()
+    put_into_the_backlog("an order", path="orders")
+    (report,) = lines(backlog("show", "--json"))
+    assert report["depth"] == 1
+    assert report["destinations"] == {"orders": 1}
+    assert report["dead_letters"] == {"DestinationMissing": 1}
+    assert "1 dead-lettered DestinationMissing" in backlog("show").stdout
+    assert "deleted" not in backlog("purge", stdin="n\n", status=1).stdout
+    assert backlog("resubmit", "--yes").stdout == "put back 1\n"
+    drain()
+    assert backlog("purge", "--yes", "--reason", "DestinationMissing").stdout == "deleted 1\n"
+    assert lines(backlog("show", "--json"))[0]["dead_letters"] == {}
+
+
+def test_an_estimate_says_when_nothing_moves() -> None:
+    drain()
+    put_into_the_backlog("an order", path="orders")
+    assert "it is not getting less" in backlog("show", "--sample", "0.1").stdout
+
+
+def test_the_backlog_needs_a_secondary() -> None:
+    assert "--secondary" in call("backlog", "show", status=2).stderr

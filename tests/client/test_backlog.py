@@ -1,0 +1,108 @@
+"""Looking into the backlog, and dealing with its dead letters."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbclient.backlog import UNKNOWN_DESTINATION, Backlog
+from sbclient.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage
+from sbclient.options import PairedNamespaceOptions
+from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
+
+
+async def divert(pair: MemoryPair, client: ServiceBusClient, count: int, *, queue: str = "orders") -> None:
+    client.pair.force_failover(queue)
+    async with client.get_queue_sender(queue) as sender:
+        for number in range(count):
+            await sender.send_messages(ServiceBusMessage(f"order {number}"))
+
+
+async def dead_letter(pair: MemoryPair, body: str, **properties: str) -> None:
+    """A message in backlog queue 0 that the syphon cannot bring home."""
+    async with (
+        pair.unpaired_client(secondary=True) as stranger,
+        stranger.get_queue_sender("contoso/x-servicebus-transfer/0") as sender,
+    ):
+        await sender.send_messages(ServiceBusMessage(body, application_properties=properties))
+
+
+async def test_a_survey_counts_what_waits_by_queue_and_destination(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=2)) as client:
+        await client.administration.create_queue("orders")
+        await divert(pair, client, 250)
+        views = await Backlog(client.pair).survey()
+        assert [view.queue for view in views] == [f"contoso/x-servicebus-transfer/{index}" for index in range(2)]
+        assert sum(view.waiting for view in views) == 250
+        assert sum(view.destinations["orders"] for view in views) == 250
+        assert all(view.is_complete for view in views)
+        assert sum(view.depth for view in await Backlog(client.pair).survey(limit=100)) == 100
+
+
+async def test_parked_messages_and_dead_letters_are_told_apart(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await client.administration.create_queue("orders")
+        await divert(pair, client, 3)
+        await dead_letter(pair, "nobody's")
+        pair.primary.inject(Fault(FaultKind.DOWN, entity_path="orders"))
+        await client.run_syphon(until="empty")
+        (view,) = await Backlog(client.pair).survey()
+        assert (view.parked, view.dead_letters) == (3, {"DestinationMissing": 1})
+        assert view.oldest_utc is not None
+
+
+async def test_a_message_without_a_destination_is_counted_as_unknown(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await dead_letter(pair, "nobody's")
+        (view,) = await Backlog(client.pair).survey()
+        assert view.destinations == {UNKNOWN_DESTINATION: 1}
+
+
+async def test_resubmitted_dead_letters_come_home(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await client.administration.create_queue("parcels", requires_session=True)
+        await dead_letter(pair, "no session", **{"x-ms-path": "parcels"})
+        await dead_letter(pair, "nobody's")
+        await client.run_syphon(until="empty")
+        assert await Backlog(client.pair).resubmit(reason="NoSuchReason") == 0
+        await client.administration.delete_queue("parcels")
+        await client.administration.create_queue("parcels")
+        assert await Backlog(client.pair).resubmit(reason="DestinationRefused") == 1
+        assert (await client.run_syphon(until="empty")).drained == 1
+        async with client.get_queue_receiver("parcels", max_wait_time=1) as receiver:
+            (message,) = await receiver.receive_messages()
+        assert str(message) == "no session"
+        assert message.dead_letter_reason is None
+        (view,) = await Backlog(client.pair).survey()
+        assert view.dead_letters == {"DestinationMissing": 1}
+
+
+async def test_a_purge_deletes_dead_letters_only(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await dead_letter(pair, "nobody's")
+        await client.run_syphon(until="empty")
+        await client.administration.create_queue("orders")
+        await divert(pair, client, 2)
+        surveyor = Backlog(client.pair)
+        assert await surveyor.purge(reason="other") == 0
+        assert await surveyor.purge(queue="CONTOSO/x-servicebus-transfer/0") == 1
+        (view,) = await surveyor.survey()
+        assert (view.waiting, view.dead_letters.total()) == (2, 0)
+
+
+async def test_missing_queues_are_told_and_an_unknown_one_is_refused(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1, provision="none")) as client:
+        surveyor = Backlog(client.pair)
+        (view,) = await surveyor.survey()
+        assert not view.is_present
+        assert await surveyor.purge() == 0
+        with pytest.raises(InvalidOperationError):
+            await surveyor.resubmit(queue="orders")
