@@ -1,0 +1,58 @@
+"""What the address of a link names: the token node, a management node, or an entity.
+
+Clients write addresses as bare paths or as `amqps://host:port/path`, also on plain TCP; what counts is the path.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from sbclient.amqp import WireError
+from sbclient.amqp.errors import INVALID_FIELD
+
+CBS: Final = "$cbs"
+MANAGEMENT: Final = "$management"
+
+MAX_ADDRESS_LENGTH: Final = 2048
+"""Characters; the longest path has far fewer."""
+
+
+class Node(NamedTuple):
+    """Where a link leads.
+
+    Attributes:
+        path: of the entity; empty for the token node and for the namespace's own management node.
+        kind: `"$cbs"`, `"$management"`, or `""` for the entity itself.
+    """
+
+    path: str
+    kind: str = ""
+
+
+def node_of(address: Any) -> Node:
+    """The node that the address of a source, a target or a token's audience names.
+
+    Raises:
+        WireError: it is no text, or too long.
+    """
+    if not isinstance(address, str):
+        raise WireError(INVALID_FIELD, f"the address of a link is a {type(address).__name__}, a string is expected")
+    if len(address) > MAX_ADDRESS_LENGTH:
+        raise WireError(
+            INVALID_FIELD, f"the address of a link has {len(address)} characters, {MAX_ADDRESS_LENGTH} are allowed"
+        )
+    path = entity_path_of(address)
+    if path.casefold() == CBS:
+        return Node("", CBS)
+    base, slash, last = path.rpartition("/")
+    if last.casefold() == MANAGEMENT:
+        return Node(base if slash else "", MANAGEMENT)
+    return Node(path)
+
+
+def entity_path_of(address: str) -> str:
+    """The path in an address, without scheme, host, query and the slashes around it; percent signs are resolved."""
+    _, scheme, rest = address.partition("://")
+    path = rest.partition("/")[2] if scheme else address
+    return unquote(path.partition("?")[0]).strip("/")

@@ -1,0 +1,69 @@
+"""The token node `$cbs`: who a client is and what it may do is said by the tokens that it puts here.
+
+Laws (source: claims-based security, documented; the statuses are what the SDK's users see):
+
+1. 202: the token counts. 401: it proves nothing, or not for its audience. 404: the audience is an entity that does not
+   exist. Rights are not looked at here: a token that lacks one is good, and the attach that needs it is refused.
+2. The kind of a token is told from its text; what the client calls it is not believed.
+"""
+
+from __future__ import annotations
+
+from sbclient.errors import MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusError
+from sbclient.server.amqp.address import Node as Place
+from sbclient.server.amqp.address import node_of
+from sbclient.server.amqp.conditions import ACCEPTED, BAD_REQUEST, NOT_FOUND, UNAUTHORIZED, amqp_error_of, status_of
+from sbclient.server.amqp.peer import Peer
+from sbclient.server.amqp.request_response import Replies, Request
+
+
+class TokenNode:
+    """Takes the tokens of one connection."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def on_request(self, request: Request, replies: Replies) -> None:
+        """Take one token, and say whether it counts."""
+        status, description = self._answered(request)
+        # The SDK takes the mere presence of an error condition as a failure, so it is never sent here.
+        replies.send(request, {"status-code": status, "status-description": description})
+
+    def on_tokens_changed(self) -> None:
+        """The node itself needs no token."""
+
+    def _answered(self, request: Request) -> tuple[int, str]:
+        if request.operation != "put-token":
+            return BAD_REQUEST, f"$cbs knows put-token, not {request.operation[:64]!r}: send that"
+        try:
+            self._put(request)
+        except MessagingEntityNotFoundError as error:
+            return NOT_FOUND, error.message
+        except ServiceBusAuthenticationError as error:
+            return UNAUTHORIZED, error.message
+        except ServiceBusError as error:
+            return status_of(amqp_error_of(error).condition), error.message
+        return ACCEPTED, "Accepted"
+
+    def _put(self, request: Request) -> None:
+        peer = self._peer
+        audience = node_of(request.arguments.get("name"))
+        token = request.body
+        if isinstance(token, bytes):
+            token = token.decode(errors="replace")
+        if not isinstance(token, str):
+            token = ""
+        grant = peer.context.authorizer.authenticate(token, peer.host.clock.now())
+        path = _audience_path(audience)
+        if not grant.covers(path):
+            raise ServiceBusAuthenticationError(
+                f"the token is for {grant.path!r} and does not cover its audience {path!r}: sign one for that"
+            )
+        if audience.path:
+            peer.host.namespace.directory.find(audience.path)
+        peer.grants.add(path, grant)
+
+
+def _audience_path(audience: Place) -> str:
+    """Where a token counts: for a management node there alone, so that it opens no other link."""
+    return "/".join(part for part in (audience.path, audience.kind) if part)

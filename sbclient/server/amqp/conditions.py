@@ -1,0 +1,95 @@
+"""Our errors in the words of AMQP: the condition a client is told, and the status of a management reply.
+
+Source: the service's documented conditions. The client chooses its exception by the condition alone, so a status may
+repeat but a condition must not mean two things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from sbclient.amqp.errors import INTERNAL_ERROR, AmqpError, WireError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageAlreadySettled,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+
+ARGUMENT_ERROR: Final = "com.microsoft:argument-error"
+DEAD_LETTER: Final = "com.microsoft:dead-letter"
+TRANSACTION_ROLLBACK: Final = "amqp:transaction:rollback"
+UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
+
+OK: Final = 200
+ACCEPTED: Final = 202
+NO_CONTENT: Final = 204
+BAD_REQUEST: Final = 400
+UNAUTHORIZED: Final = 401
+NOT_FOUND: Final = 404
+INTERNAL: Final = 500
+
+_STATUS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "amqp:not-found": NOT_FOUND,
+        "amqp:unauthorized-access": UNAUTHORIZED,
+        "amqp:resource-limit-exceeded": 403,
+        "amqp:link:message-size-exceeded": 403,
+        "amqp:not-allowed": BAD_REQUEST,
+        "amqp:not-implemented": 501,
+        "amqp:decode-error": BAD_REQUEST,
+        "amqp:invalid-field": BAD_REQUEST,
+        "amqp:connection:forced": 503,
+        "amqp:internal-error": INTERNAL,
+        ARGUMENT_ERROR: BAD_REQUEST,
+        "com.microsoft:auth-failed": UNAUTHORIZED,
+        "com.microsoft:timeout": 408,
+        "com.microsoft:server-busy": 503,
+        "com.microsoft:entity-disabled": BAD_REQUEST,
+        "com.microsoft:entity-already-exists": 409,
+        "com.microsoft:message-lock-lost": 410,
+        "com.microsoft:session-lock-lost": 410,
+        "com.microsoft:session-cannot-be-locked": 410,
+        "com.microsoft:message-not-found": NOT_FOUND,
+        TRANSACTION_ROLLBACK: BAD_REQUEST,
+        UNKNOWN_TRANSACTION: NOT_FOUND,
+    }
+)
+
+
+class UnknownTransactionError(InvalidOperationError):
+    """The transaction that is named was never declared on this connection, or is over."""
+
+    condition = UNKNOWN_TRANSACTION
+
+
+class ArgumentError(InvalidOperationError):
+    """A request lacks a value, or has one of the wrong type."""
+
+    condition = ARGUMENT_ERROR
+
+
+_UNEXPECTED: Final = "the broker has met an error of its own: see its log"
+
+
+def amqp_error_of(error: BaseException) -> AmqpError:
+    """What a client is told of an error; of one that is no `ServiceBusError` only that there was one."""
+    if isinstance(error, WireError):
+        return error.error
+    if isinstance(error, ServiceBusError):
+        return AmqpError(type(error).condition or INTERNAL_ERROR, error.message)
+    if isinstance(error, MessageAlreadySettled):
+        return AmqpError(ARGUMENT_ERROR, str(error))
+    return AmqpError(INTERNAL_ERROR, _UNEXPECTED)
+
+
+def status_of(condition: str) -> int:
+    """The status of a management reply that carries a condition."""
+    return _STATUS.get(condition, INTERNAL)
+
+
+def ends_connection(error: BaseException) -> bool:
+    """Whether an error means that the namespace cannot be reached at all, so that the connection goes too."""
+    return isinstance(error, ServiceBusConnectionError)
