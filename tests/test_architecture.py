@@ -41,7 +41,14 @@ HOUSE: Final = {
         broker.door broker.management broker.namespace
     """,
     3: "clock log tasks broker.host",
-    4: "transport.memory transport.azure_message transport.azure server",
+    4: """
+        transport.memory transport.azure_message transport.azure
+        server server.stream server.wire_faults server.sas server.context
+        server.amqp server.amqp.address server.amqp.conditions server.amqp.grants server.amqp.peer server.amqp.delivery
+        server.amqp.settling server.amqp.sender_link server.amqp.receiver_link server.amqp.request_response
+        server.amqp.cbs server.amqp.arguments server.amqp.rules server.amqp.management server.amqp.coordinator
+        server.amqp.connection
+    """,
     5: "transport.choice retry provisioning pair core",
     6: """
         outgoing batch transaction outbox diversion session_order sender lock_renewer receiver pinger
