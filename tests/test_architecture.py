@@ -55,7 +55,7 @@ HOUSE: Final = {
         backlog_source destination session_source syphon backlog
     """,
     7: "administration client testing sbclient",
-    8: "cli sbclient_spark",
+    8: "cli.records cli.outage cli.common cli.send cli.receive cli.admin cli.backlog cli.demo cli.app cli sbclient_spark",
 }
 """Every file by its module name without `sbclient.`; a name may stand here before its file exists."""
 
