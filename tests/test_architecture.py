@@ -42,7 +42,9 @@ HOUSE: Final = {
     """,
     3: "clock log tasks broker.host",
     4: """
-        transport.memory transport.azure_message transport.azure
+        transport.memory transport.azure_errors transport.azure_message transport.azure_link transport.azure_payload
+        transport.azure_received transport.azure_sender transport.azure_receiver transport.azure_entities
+        transport.azure_administration transport.azure
         server server.stream server.wire_faults server.sas server.context
         server.amqp server.amqp.address server.amqp.conditions server.amqp.grants server.amqp.peer server.amqp.delivery
         server.amqp.settling server.amqp.sender_link server.amqp.receiver_link server.amqp.request_response
@@ -55,7 +57,9 @@ HOUSE: Final = {
         backlog_source destination session_source syphon backlog
     """,
     7: "administration client testing sbclient",
-    8: "cli.records cli.outage cli.common cli.send cli.receive cli.admin cli.backlog cli.demo cli.app cli sbclient_spark",
+    8: """
+        cli.records cli.outage cli.common cli.send cli.receive cli.admin cli.backlog cli.demo cli.app cli sbclient_spark
+    """,
 }
 """Every file by its module name without `sbclient.`; a name may stand here before its file exists."""
 

@@ -1,0 +1,215 @@
+"""Descriptions of entities as the SDK's management models, and back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from sbclient.entities import (
+    NEVER,
+    UNLIMITED,
+    AccessRights,
+    AuthorizationRule,
+    CorrelationRuleFilter,
+    EntityAvailabilityStatus,
+    EntityProperties,
+    EntityStatus,
+    FalseRuleFilter,
+    MessagingSku,
+    NamespaceProperties,
+    QueueProperties,
+    RuleFilter,
+    RuleProperties,
+    RuntimeProperties,
+    SqlRuleAction,
+    SqlRuleFilter,
+    SubscriptionProperties,
+    TopicProperties,
+    TrueRuleFilter,
+)
+from sbclient.errors import InvalidOperationError
+
+P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties)
+
+_LONGEST: Final = timedelta(days=10_675_199)
+"""What is as long as this is no limit; the SDK cannot tell the last microsecond of the service's longest span."""
+
+_NO_LIMIT: Final = "P10675199DT2H48M5.4775807S"
+_STATED_ONLY: Final = ("availability_status", "size_in_bytes", "status")
+"""What is read of an entity, or changed later, but not given when it is created."""
+
+_CORRELATED: Final = tuple(field.name for field in fields(CorrelationRuleFilter) if field.name != "properties")
+
+
+def creation_options(properties: QueueProperties | TopicProperties | SubscriptionProperties) -> dict[str, Any]:
+    """The keyword arguments of the SDK's create methods; what is None is left to the service."""
+    options = {field.name: _to_sdk(getattr(properties, field.name)) for field in fields(properties)}
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not None and name != "name" and name not in _STATED_ONLY
+    }
+
+
+def to_sdk_properties(properties: EntityProperties) -> Any:
+    """The SDK's model of a whole description, for an update."""
+    from azure.servicebus import management
+
+    if isinstance(properties, RuleProperties):
+        return management.RuleProperties(
+            properties.name,
+            filter=filter_to_sdk(properties.filter),
+            action=action_to_sdk(properties.action),
+            created_at_utc=None,
+        )
+    kind: Any = getattr(management, type(properties).__name__)
+    values = {field.name: _to_sdk(getattr(properties, field.name)) for field in fields(properties)}
+    return kind(values.pop("name"), **values)
+
+
+def _to_sdk(value: Any) -> Any:
+    if isinstance(value, timedelta) and value >= _LONGEST:
+        return _NO_LIMIT
+    if isinstance(value, list):
+        return [_rule_to_sdk(rule) for rule in value]
+    return value.value if isinstance(value, EntityStatus | EntityAvailabilityStatus) else value
+
+
+def _rule_to_sdk(rule: AuthorizationRule) -> Any:
+    from azure.servicebus.management import AuthorizationRule as SdkRule
+
+    return SdkRule(
+        type="SharedAccessAuthorizationRule",
+        claim_type="SharedAccessKey",
+        claim_value="None",
+        rights=[right.value for right in rule.rights],
+        key_name=rule.key_name,
+        primary_key=rule.primary_key,
+        secondary_key=rule.secondary_key,
+    )
+
+
+def filter_to_sdk(rule_filter: RuleFilter) -> Any:
+    """The SDK's filter."""
+    from azure.servicebus import management
+
+    if isinstance(rule_filter, SqlRuleFilter):
+        return management.SqlRuleFilter(rule_filter.sql_expression, rule_filter.parameters or {})
+    if isinstance(rule_filter, CorrelationRuleFilter):
+        values: dict[str, Any] = {name: getattr(rule_filter, name) for name in _CORRELATED}
+        return management.CorrelationRuleFilter(**values, properties=rule_filter.properties or {})
+    return management.TrueRuleFilter() if isinstance(rule_filter, TrueRuleFilter) else management.FalseRuleFilter()
+
+
+def action_to_sdk(action: SqlRuleAction | None) -> Any:
+    """The SDK's action, None for none."""
+    from azure.servicebus.management import SqlRuleAction as SdkAction
+
+    return None if action is None else SdkAction(action.sql_expression, action.parameters or {})
+
+
+def from_sdk_properties(kind: type[P], sdk: Any) -> P:
+    """Our description for the SDK's."""
+    values: dict[str, Any] = {field.name: getattr(sdk, field.name) for field in fields(kind)}
+    for name in ("auto_delete_on_idle", "default_message_time_to_live"):
+        values[name] = _span(values[name])
+    for name in ("forward_to", "forward_dead_lettered_messages_to"):
+        if name in values:
+            values[name] = _path(values[name])
+    values["status"] = _word(EntityStatus, values["status"], EntityStatus.UNKNOWN)
+    values["availability_status"] = _word(
+        EntityAvailabilityStatus, values["availability_status"], EntityAvailabilityStatus.UNKNOWN
+    )
+    if "authorization_rules" in values:
+        values["authorization_rules"] = [_rule_from_sdk(rule) for rule in values["authorization_rules"] or []]
+    return kind(**values)
+
+
+def _span(value: timedelta | str | None) -> timedelta | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else UNLIMITED
+    return UNLIMITED if value >= _LONGEST else value
+
+
+def _path(target: str | None) -> str | None:
+    """An entity's path; the service writes where to forward to as the address of the entity."""
+    return unquote(urlsplit(target).path.lstrip("/")) if target and "://" in target else target or None
+
+
+W = TypeVar("W", EntityStatus, EntityAvailabilityStatus)
+
+
+def _word(kind: type[W], value: Any, unknown: W) -> W | None:
+    if value is None:
+        return None
+    try:
+        return kind(getattr(value, "value", value))
+    except ValueError:
+        return unknown
+
+
+def _rule_from_sdk(rule: Any) -> AuthorizationRule:
+    return AuthorizationRule(
+        key_name=rule.key_name,
+        rights=[AccessRights(getattr(right, "value", right)) for right in rule.rights or ()],
+        primary_key=rule.primary_key,
+        secondary_key=rule.secondary_key,
+        created_at_utc=rule.created_at_utc,
+        modified_at_utc=rule.modified_at_utc,
+    )
+
+
+def from_sdk_rule(rule: Any) -> RuleProperties:
+    """Our rule for the SDK's."""
+    action = rule.action
+    return RuleProperties(
+        rule.name,
+        _filter_from_sdk(rule.filter),
+        None if action is None else SqlRuleAction(action.sql_expression, action.parameters or None),
+        _moment(rule.created_at_utc),
+    )
+
+
+def _filter_from_sdk(rule_filter: Any) -> RuleFilter:
+    name = type(rule_filter).__name__
+    if name == "TrueRuleFilter" or rule_filter is None:
+        return TrueRuleFilter()
+    if name == "FalseRuleFilter":
+        return FalseRuleFilter()
+    if name == "SqlRuleFilter":
+        return SqlRuleFilter(rule_filter.sql_expression, rule_filter.parameters or None)
+    if name == "CorrelationRuleFilter":
+        values: dict[str, Any] = {each: getattr(rule_filter, each) for each in _CORRELATED}
+        return CorrelationRuleFilter(**values, properties=rule_filter.properties or None)
+    raise InvalidOperationError(f"a rule has a {name}, which this client does not know: use a newer one")
+
+
+def from_sdk_runtime(name: str, sdk: Any) -> RuntimeProperties:
+    """Our counts and times for the SDK's of a queue, topic or subscription; what one has not is 0."""
+    told: dict[str, Any] = {
+        field.name: getattr(sdk, field.name, None) or 0
+        for field in fields(RuntimeProperties)
+        if field.name.endswith(("_count", "_bytes"))
+    }
+    for moment in ("accessed_at_utc", "created_at_utc", "updated_at_utc"):
+        told[moment] = _moment(getattr(sdk, moment, None)) or NEVER
+    return RuntimeProperties(name=name, **told)
+
+
+def from_sdk_namespace(sdk: Any) -> NamespaceProperties:
+    """Our description of a namespace for the SDK's."""
+    sku = getattr(sdk.messaging_sku, "value", sdk.messaging_sku)
+    return NamespaceProperties(
+        name=sdk.name,
+        messaging_sku=MessagingSku(sku) if sku in {each.value for each in MessagingSku} else MessagingSku.STANDARD,
+        messaging_units=sdk.messaging_units,
+        created_at_utc=_moment(sdk.created_at_utc) or NEVER,
+        modified_at_utc=_moment(sdk.modified_at_utc) or NEVER,
+        alias=sdk.alias or None,
+    )
+
+
+def _moment(value: datetime | None) -> datetime | None:
+    return value if value is None or value.tzinfo is not None else value.replace(tzinfo=UTC)
