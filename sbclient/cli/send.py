@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sbclient.cli.common import AsJson, Exit, Primary, Secondary, open_client, print_json, run
 from sbclient.cli.records import Columns, Format, Record, format_of, records_of
+from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.sender import ServiceBusSender
@@ -62,14 +62,15 @@ async def _send(
 ) -> dict[str, Any]:
     if (queue is None) == (topic is None):
         raise InvalidOperationError("give one of --queue and --topic")
-    began_at = time.perf_counter()
+    clock = Clock()
+    began_at = clock.monotonic()
     async with open_client(primary, secondary, timeout=timeout) as client:
         sender = client.get_queue_sender(queue) if queue is not None else client.get_topic_sender(topic or "")
         async with sender:
             with _progress(is_quiet) as progress:
                 accepted, refused = await _send_all(sender, _records(source, form, columns), progress)
         diverted = client.pair.counts["diverted"] if secondary else 0
-    seconds = round(time.perf_counter() - began_at, 3)
+    seconds = round(clock.monotonic() - began_at, 3)
     if not is_quiet:
         typer.echo(f"accepted {accepted:,}   diverted {diverted:,}   refused {refused:,}   in {seconds} s", err=True)
     return {"accepted": accepted, "diverted": diverted, "refused": refused, "seconds": seconds}
