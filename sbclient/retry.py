@@ -54,17 +54,33 @@ class RetryPolicy:
         *,
         deadline: float,
         interrupt: asyncio.Event | None = None,
+        retry_total: int | None = None,
     ) -> T:
         """Call `attempt(timeout_s)` until it succeeds, fails for good, or the deadline comes.
 
         Args:
             deadline: monotonic seconds.
             interrupt: ends a pause with `BackOffInterrupted` when it is set.
+            retry_total: tries after the first one, instead of what the options say.
 
         Raises:
             ServiceBusError: the last error; a lasting busy answer rather than the timeout it leads to.
         """
-        run = _Run(self.options, self._clock, self._random, deadline, interrupt)
+        total = self.options.retry_total if retry_total is None else retry_total
+        run = _Run(self.options, total, self._clock, self._random, deadline, interrupt)
+        try:
+            return await run.once(attempt)
+        except ServiceBusError as error:
+            if not error.is_transient:
+                raise
+            failed = [error]
+
+        async def try_again() -> T:
+            """The first time, the failure that is known already: tenacity costs too much for what succeeds at once."""
+            if failed:
+                raise failed.pop()
+            return await run.once(attempt)
+
         retrying = AsyncRetrying(
             retry=_is_transient,
             wait=run.pause,
@@ -72,7 +88,7 @@ class RetryPolicy:
             sleep=run.sleep,
             reraise=True,
         )
-        return await retrying(run.once, attempt)
+        return await retrying(try_again)
 
 
 def _is_transient(state: RetryCallState) -> bool:
@@ -84,14 +100,21 @@ class _Run:
     """One operation's tries."""
 
     def __init__(
-        self, options: RetryOptions, clock: Clock, random: Random, deadline: float, interrupt: asyncio.Event | None
+        self,
+        options: RetryOptions,
+        retry_total: int,
+        clock: Clock,
+        random: Random,
+        deadline: float,
+        interrupt: asyncio.Event | None,
     ) -> None:
         self._options = options
+        self._retry_total = retry_total
         self._clock = clock
         self._random = random
         self._deadline = deadline
         self._interrupt = interrupt
-        self._least_try_s = max(LEAST_TRY_S, (deadline - clock.monotonic()) / (options.retry_total + 1))
+        self._least_try_s = max(LEAST_TRY_S, (deadline - clock.monotonic()) / (retry_total + 1))
         self._tries = 0
         self._busy: ServiceBusServerBusyError | None = None
         self._last: ServiceBusError | None = None
@@ -125,7 +148,7 @@ class _Run:
         return float(longest * self._random.uniform(0.5, 1.0))
 
     def is_over(self, state: RetryCallState) -> bool:
-        out_of_tries = self._busy is None and self._tries > self._options.retry_total
+        out_of_tries = self._busy is None and self._tries > self._retry_total
         return out_of_tries or self._clock.monotonic() + state.upcoming_sleep >= self._deadline
 
     async def sleep(self, span_s: float) -> None:

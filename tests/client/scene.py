@@ -1,0 +1,99 @@
+"""What the tests of the client say again and again: queues, outages, and looking at what is where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sbclient.client import ServiceBusClient
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.options import PairedNamespaceOptions
+from sbclient.testing import MemoryPair
+from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
+
+QUEUE = "orders"
+BACKLOG = [f"contoso/x-servicebus-transfer/{index}" for index in range(10)]
+SESSION_BACKLOG = [f"contoso/x-servicebus-transfer-sessions/{index}" for index in range(10)]
+
+
+def options(**chosen: Any) -> PairedNamespaceOptions:
+    """Pairing options; spans may be given in seconds."""
+    spans = {name: timedelta(seconds=value) for name, value in chosen.items() if is_span(name, value)}
+    return PairedNamespaceOptions(**{**chosen, **spans})
+
+
+def is_span(name: str, value: object) -> bool:
+    return isinstance(value, int | float) and name.endswith(("interval", "grace", "poll"))
+
+
+AT_ONCE = options(failover_interval=0)
+"""The first outage error fails over, and diverts that very send."""
+
+
+async def make_queue(pair: MemoryPair, name: str = QUEUE, *, secondary: bool = False, **kwargs: Any) -> None:
+    async with pair.unpaired_client(secondary=secondary) as client:
+        await client.administration.create_queue(name, **kwargs)
+
+
+async def taken(
+    pair: MemoryPair,
+    name: str = QUEUE,
+    *,
+    secondary: bool = False,
+    dead: bool = False,
+    wait_s: float = 0.5,
+) -> list[ServiceBusReceivedMessage]:
+    """Everything that can be received from a queue, which is empty then; sessions one after the other."""
+    async with pair.unpaired_client(secondary=secondary) as client:
+        description = await client.administration.get_queue(name)
+        received: list[ServiceBusReceivedMessage] = []
+        while True:
+            found = await _some(client, name, dead=dead, by_session=bool(description.requires_session), wait_s=wait_s)
+            if not found:
+                return received
+            received += found
+
+
+async def _some(
+    client: ServiceBusClient, name: str, *, dead: bool, by_session: bool, wait_s: float
+) -> list[ServiceBusReceivedMessage]:
+    if by_session and not dead and not [one async for one in client.list_queue_sessions(name)]:
+        return []
+    async with client.get_queue_receiver(
+        name,
+        sub_queue=ServiceBusSubQueue.DEAD_LETTER if dead else None,
+        session_id=NEXT_AVAILABLE_SESSION if by_session and not dead else None,
+        receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
+        max_wait_time=wait_s,
+    ) as receiver:
+        return await receiver.receive_messages(max_message_count=1000)
+
+
+def texts(messages: Sequence[ServiceBusReceivedMessage]) -> list[str]:
+    return [str(message) for message in messages]
+
+
+async def waiting(
+    pair: MemoryPair, names: Sequence[str] = BACKLOG, *, secondary: bool = True
+) -> dict[str, list[ServiceBusReceivedMessage]]:
+    """What lies in queues, by name; those with nothing are left out. Nothing is taken."""
+    found: dict[str, list[ServiceBusReceivedMessage]] = {}
+    async with pair.unpaired_client(secondary=secondary) as client:
+        for name in names:
+            async with client.get_queue_receiver(name) as receiver:
+                number = 1
+                while page := await receiver.peek_messages(250, sequence_number=number):
+                    found.setdefault(name, []).extend(page)
+                    number = page[-1].sequence_number + 1
+    return found
+
+
+async def diverted(pair: MemoryPair) -> list[ServiceBusReceivedMessage]:
+    """What lies in all plain backlog queues."""
+    return [message for messages in (await waiting(pair)).values() for message in messages]
+
+
+async def dead_letters(pair: MemoryPair, names: Sequence[str] = BACKLOG) -> list[ServiceBusReceivedMessage]:
+    """The dead letters of backlog queues, which are empty then."""
+    return [message for name in names for message in await taken(pair, name, secondary=True, dead=True)]
