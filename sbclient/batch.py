@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.partition_key import check_keys
-from sbclient.rules.ping import check_not_ping
+from sbclient.outgoing import NewId, outgoing_copy
 from sbclient.rules.size import batch_size, encoded_size
 
 _SECTION_BYTES = 8
@@ -18,9 +19,11 @@ class ServiceBusMessageBatch:
     Args:
         max_size_in_bytes: encoded bytes that fit.
         growth_bytes: what each message may grow by on its way to a backlog queue; 0 without pairing.
+        new_id: makes an id for a message that has none, when it is added: its size counts.
     """
 
-    def __init__(self, max_size_in_bytes: int, *, growth_bytes: int = 0) -> None:
+    def __init__(self, max_size_in_bytes: int, *, growth_bytes: int = 0, new_id: NewId) -> None:
+        self._new_id = new_id
         self._max_size_in_bytes = max_size_in_bytes
         self._growth_bytes = growth_bytes
         self._size = 0
@@ -38,27 +41,26 @@ class ServiceBusMessageBatch:
 
     @property
     def messages(self) -> tuple[ServiceBusMessage, ...]:
-        """What was added, in order."""
+        """Copies of what was added, in order."""
         return tuple(self._messages)
 
     def __len__(self) -> int:
         return len(self._messages)
 
-    def add_message(self, message: ServiceBusMessage) -> None:
-        """Add a message.
+    def add_message(self, message: ServiceBusMessage | Any) -> None:
+        """Add a message, or one of azure-servicebus; what is changed in it later is not sent.
 
         Raises:
             MessageSizeExceededError: it does not fit any more (also a ValueError): send the batch and begin another.
             InvalidOperationError: its keys differ.
         """
-        check_keys(message)
-        check_not_ping(message)
-        size = encoded_size(message) + _SECTION_BYTES if self._messages else batch_size([message])
+        copy = outgoing_copy(message, self._new_id)
+        size = encoded_size(copy) + _SECTION_BYTES if self._messages else batch_size([copy])
         size += self._growth_bytes
         if self._size + size > self._max_size_in_bytes:
             raise MessageSizeExceededError(
                 f"a message of {size} bytes does not fit into a batch with {self._size} of {self._max_size_in_bytes} "
                 "bytes taken: send the batch and begin another one"
             )
-        self._messages.append(message)
+        self._messages.append(copy)
         self._size += size

@@ -24,15 +24,17 @@ from sbclient.errors import (
     MessageSizeExceededError,
     OperationTimeoutError,
     ServiceBusConnectionError,
-    ServiceBusError,
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.size import encoded_size
 from sbclient.tasks import OwnedTasks
 
 MAX_SHARED_MESSAGES = 1000
-MAX_SHARED_BYTES = 200 * 1024
-"""A shared transfer stays below the 256 KiB of a standard namespace with room for the rewrite of a diversion."""
+MAX_SHARED_BYTES = 240 * 1024
+"""A shared transfer stays below the 256 KiB of a standard namespace, with what its messages may grow by."""
+
+_SECTION_BYTES = 8
+"""What the data section around each message takes, at most."""
 
 _VERDICT_GRACE_S = 0.5
 """A transfer ends at its deadline with a precise error; its callers wait a moment longer to be told."""
@@ -44,7 +46,7 @@ Deliver = Callable[[Sequence[ServiceBusMessage], float], Awaitable[None]]
 class _Item:
     messages: Sequence[ServiceBusMessage]
     deadline: float
-    may_share: bool
+    shared_bytes: int | None
     verdict: asyncio.Future[None]
     has_left: bool = False
 
@@ -61,10 +63,12 @@ class Outbox:
         deliver: sends one transfer, given its messages and its deadline in monotonic seconds.
         path: the entity, for errors.
         clock: the only source of time.
+        growth_bytes: what each message may grow by on its way to a backlog queue.
     """
 
-    def __init__(self, deliver: Deliver, path: str, clock: Clock) -> None:
+    def __init__(self, deliver: Deliver, path: str, clock: Clock, *, growth_bytes: int = 0) -> None:
         self._deliver = deliver
+        self._growth_bytes = growth_bytes
         self._path = path
         self._clock = clock
         self._tasks = OwnedTasks()
@@ -81,7 +85,8 @@ class Outbox:
             deadline: monotonic seconds.
             may_share: whether they may travel with others; for single messages only.
         """
-        item = _Item(messages, deadline, may_share, asyncio.get_running_loop().create_future())
+        shared_bytes = encoded_size(messages[0]) + self._growth_bytes + _SECTION_BYTES if may_share else None
+        item = _Item(messages, deadline, shared_bytes, asyncio.get_running_loop().create_future())
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane()
@@ -106,33 +111,37 @@ class Outbox:
             while group := self._next_group(lane):
                 await self._send_group(group)
         finally:
-            del self._lanes[key]
+            self._lanes.pop(key, None)
             for item in (*group, *lane.waiting):
-                if not item.verdict.done():
-                    doubt = "whether the message arrived is in doubt" if item.has_left else "the message was not sent"
-                    item.verdict.set_exception(
-                        ServiceBusConnectionError(f"the sender of {self._path!r} was closed: {doubt}")
-                    )
+                self._tell_closed(item)
+
+    def _tell_closed(self, item: _Item) -> None:
+        if not item.verdict.done():
+            doubt = "whether the message arrived is in doubt" if item.has_left else "the message was not sent"
+            item.verdict.set_exception(ServiceBusConnectionError(f"the sender of {self._path!r} was closed: {doubt}"))
 
     def _next_group(self, lane: _Lane) -> list[_Item]:
+        """What leaves next; who has given up, or has no time left, stays behind and is told so by its own timeout."""
         group: list[_Item] = []
         size = 0
+        now = self._clock.monotonic()
         while lane.waiting and len(group) < MAX_SHARED_MESSAGES:
             item = lane.waiting[0]
-            if item.verdict.done():
+            if item.verdict.done() or item.deadline <= now:
                 lane.waiting.popleft()
                 continue
-            if group:
-                if not (self._is_sharing and item.may_share and group[0].may_share):
-                    break
-                size = size or encoded_size(group[0].messages[0])
-                size += encoded_size(item.messages[0])
-                if size > MAX_SHARED_BYTES:
-                    break
+            if item.shared_bytes is not None:
+                size += item.shared_bytes
+            if group and not (self._is_sharing and self._may_join(group[0], item) and size <= MAX_SHARED_BYTES):
+                break
             lane.waiting.popleft()
             item.has_left = True
             group.append(item)
         return group
+
+    @staticmethod
+    def _may_join(first: _Item, item: _Item) -> bool:
+        return first.shared_bytes is not None and item.shared_bytes is not None
 
     async def _send_group(self, group: list[_Item]) -> None:
         messages = group[0].messages if len(group) == 1 else [item.messages[0] for item in group]
@@ -146,12 +155,10 @@ class Outbox:
             for item in group:
                 if not item.verdict.done():
                     await self._send_group([item])
-            self._is_sharing = any(_is_refused(item.verdict) for item in group)
-        except ServiceBusError as error:
+            if all(_is_accepted(item.verdict) for item in group):
+                self._is_sharing = False  # each by itself is welcome, so it was the sharing that was refused
+        except Exception as error:  # whatever it is, it belongs to these callers, and others still wait in the lane
             _tell(group, error)
-        except Exception as error:
-            _tell(group, error)
-            raise
         else:
             for item in group:
                 if not item.verdict.done():
@@ -160,10 +167,14 @@ class Outbox:
     async def close(self) -> None:
         """End what is on its way; callers that still wait are told whether their message had left."""
         await self._tasks.close()
+        for lane in self._lanes.values():  # of tasks that were cancelled before they began
+            for item in lane.waiting:
+                self._tell_closed(item)
+        self._lanes.clear()
 
 
-def _is_refused(verdict: asyncio.Future[None]) -> bool:
-    return verdict.done() and not verdict.cancelled() and verdict.exception() is not None
+def _is_accepted(verdict: asyncio.Future[None]) -> bool:
+    return verdict.done() and not verdict.cancelled() and verdict.exception() is None
 
 
 def _tell(group: list[_Item], error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -21,22 +22,18 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.outbox import Outbox
+from sbclient.outgoing import ALIAS_BYTES, is_message, outgoing
 from sbclient.pair import PairedEntity
 from sbclient.retry import BackOffInterrupted
 from sbclient.rules.failover import PingKeys
-from sbclient.rules.partition_key import check_keys
-from sbclient.rules.ping import check_not_ping
 from sbclient.rules.size import batch_size, encoded_size
 from sbclient.rules.transaction_key import transaction_key_of
 from sbclient.session_order import SessionOrder
 from sbclient.transaction import Transaction
-from sbclient.transport.azure_message import from_sdk, is_sdk_message
+from sbclient.transport.base import SenderLimits
 
 Sendable: TypeAlias = ServiceBusMessage | ServiceBusMessageBatch | Iterable[ServiceBusMessage] | Any
 """A message, a batch, or an iterable of messages; messages of azure-servicebus are taken too."""
-
-_ALIAS_BYTES = 160
-"""What sealing adds to a message besides its destination's path."""
 
 
 class ServiceBusSender:
@@ -53,7 +50,9 @@ class ServiceBusSender:
         self._partitioned = partitioned
         self._description: QueueProperties | TopicProperties | None = None
         self._has_asked = False
+        self._describing = asyncio.Lock()
         self._link = core.primary.open_sender(path)
+        self._limits: SenderLimits | None = None
         self._entity: PairedEntity | None = None
         self._diversion: Diversion | None = None
         self._order: SessionOrder | None = None
@@ -62,7 +61,7 @@ class ServiceBusSender:
             self._diversion = Diversion(core.pair, self._entity)
             if core.pair.options.ordering == "session":
                 self._order = SessionOrder(core.pair, self._entity)
-        self._outbox = Outbox(self._deliver, path, core.clock)
+        self._outbox = Outbox(self._deliver, path, core.clock, growth_bytes=self._growth_bytes())
         self._is_closed = False
 
     @property
@@ -106,10 +105,11 @@ class ServiceBusSender:
                 object again, its id stays the same.
             ServiceBusError: any other answer of the service.
         """
-        await self._check()
+        await self._check(timeout)
         messages = self._outgoing(message)
         if not messages:
             return
+        self._check_one_order(messages)
         if transaction is not None:
             await self._send_in(transaction, messages, timeout)
             return
@@ -119,7 +119,7 @@ class ServiceBusSender:
             messages,
             key=first.session_id if first.session_id is not None else first.partition_key,
             deadline=deadline,
-            may_share=isinstance(message, ServiceBusMessage),
+            may_share=is_message(message),
         )
 
     async def schedule_messages(
@@ -142,25 +142,25 @@ class ServiceBusSender:
                 `scheduled_enqueue_time_utc` set is diverted as usual.
             ServiceBusError: as `send_messages`.
         """
-        await self._check()
-        outgoing = [message.copy(scheduled_enqueue_time_utc=schedule_time_utc) for message in self._outgoing(messages)]
-        if not outgoing:
+        await self._check(timeout)
+        scheduled = [copy.copy(scheduled_enqueue_time_utc=schedule_time_utc) for copy in self._outgoing(messages)]
+        if not scheduled:
             return []
         if transaction is not None:
-            key = await self._transaction_key(transaction, outgoing)
+            key = await self._transaction_key(transaction, scheduled)
             timeout_s = self._core.retry.options.timeout if timeout is None else timeout
             link = await transaction.link()
-            with self._watching(outgoing):
-                numbers = await self._link.schedule(outgoing, timeout_s=timeout_s, transaction=link)
+            with self._watching(scheduled):
+                numbers = await self._link.schedule(scheduled, timeout_s=timeout_s, transaction=link)
             transaction.pin(self._path, key)
             return numbers
         self._check_schedulable()
 
         async def attempt(timeout_s: float) -> list[int]:
-            await self._check_sizes(outgoing, timeout_s)
-            return await self._link.schedule(outgoing, timeout_s=timeout_s)
+            await self._check_sizes(scheduled, timeout_s)
+            return await self._link.schedule(scheduled, timeout_s=timeout_s)
 
-        with self._watching(outgoing):
+        with self._watching(scheduled):
             return await self._core.retry.run(attempt, deadline=self._core.retry.deadline(timeout))
 
     async def cancel_scheduled_messages(
@@ -173,7 +173,7 @@ class ServiceBusSender:
             ScheduleUnavailableError: the entity is failed over.
             ServiceBusError: any other answer of the service.
         """
-        await self._check()
+        await self._check(timeout)
         numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
         if not numbers:
             return
@@ -191,68 +191,64 @@ class ServiceBusSender:
             max_size_in_bytes: a smaller limit; None = the largest.
 
         Raises:
-            InvalidOperationError: the limit asked for is larger than what is accepted (also a ValueError).
+            InvalidOperationError: the limit asked for is not positive, or larger than what is accepted (also a
+                ValueError).
         """
         await self._check()
+        if max_size_in_bytes is not None and max_size_in_bytes < 1:
+            raise InvalidOperationError(f"max_size_in_bytes is {max_size_in_bytes}: it must be at least 1")
         pair = self._core.pair
         if self._entity is not None and self._entity.is_failed_over and pair is not None and pair.backlog_limits:
             limits = pair.backlog_limits
         else:
-
-            async def attempt(timeout_s: float) -> Any:
-                return await self._link.limits(timeout_s=timeout_s)
-
-            limits = await self._core.retry.run(attempt, deadline=self._core.retry.deadline(None))
+            limits = await self._core.retry.run(self._accepted_sizes, deadline=self._core.retry.deadline(None))
         largest = pair.batch_limit(limits) if pair is not None else limits.max_batch_size_bytes
         if max_size_in_bytes is not None and max_size_in_bytes > largest:
             raise InvalidOperationError(
                 f"a batch of {max_size_in_bytes} bytes is larger than the {largest} bytes that {self._path!r} accepts"
             )
-        return ServiceBusMessageBatch(max_size_in_bytes or largest, growth_bytes=self._growth_bytes())
+        return ServiceBusMessageBatch(
+            max_size_in_bytes or largest, growth_bytes=self._growth_bytes(), new_id=self._core.new_id
+        )
 
     # -- what goes out -------------------------------------------------------------------------------------------
 
-    async def _check(self) -> None:
+    async def _check(self, timeout: float | None = None) -> None:
+        if timeout is not None and not timeout > 0:
+            raise InvalidOperationError(f"timeout is {timeout} s: it must be more than 0, or None for the client's")
+        await self._core.open()
         if self._is_closed:
             raise InvalidOperationError(f"the sender of {self._path!r} is closed: get a new one from the client")
-        self._core.check()
-        await self._core.open()
 
     def _outgoing(self, message: Sendable) -> list[ServiceBusMessage]:
         """Private copies of what is to be sent, checked, each with a message id."""
-        if isinstance(message, ServiceBusMessageBatch):
-            given: Iterable[Any] = message.messages
-        elif isinstance(message, ServiceBusMessage) or is_sdk_message(message):
-            given = (message,)
-        elif isinstance(message, str | bytes) or not isinstance(message, Iterable):
-            raise TypeError(
-                f"a ServiceBusMessage, a batch or a list of messages can be sent, not {type(message).__name__}"
-            )
-        else:
-            given = message
-        return [self._copy_of(one) for one in given]
+        return outgoing(message.messages if isinstance(message, ServiceBusMessageBatch) else message, self._core.new_id)
 
-    def _copy_of(self, message: Any) -> ServiceBusMessage:
-        if not isinstance(message, ServiceBusMessage):
-            if not is_sdk_message(message):
-                raise TypeError(f"a ServiceBusMessage can be sent, not {type(message).__name__}")
-            copy = from_sdk(message)
-            if copy.message_id is None:
-                copy.message_id = self._core.new_id()
-        else:
-            if message.message_id is None:
-                message.message_id = self._core.new_id()
-            copy = message.copy()
-        check_keys(copy)
-        check_not_ping(copy)
-        return copy
+    def _check_one_order(self, messages: Sequence[ServiceBusMessage]) -> None:
+        """With `ordering="session"` each session has its own way, and a list is accepted whole or not at all."""
+        diversion = self._diversion
+        if self._order is None or diversion is None or len(messages) == 1:
+            return
+        ways = {message.session_id if diversion.is_ordered(message) else None: None for message in messages}
+        if len(ways) > 1:
+            first, second = list(ways)[:2]
+            raise InvalidOperationError(
+                f"a list for {self._path!r} holds messages of session {first!r} and of {second!r}, scheduled ones "
+                'counting as none: with ordering="session" send one list for each session'
+            )
 
     def _growth_bytes(self) -> int:
         pair = self._core.pair
-        return len(self._path) + _ALIAS_BYTES if pair is not None and pair.options.reserve_backlog_headroom else 0
+        return len(self._path) + ALIAS_BYTES if pair is not None and pair.options.reserve_backlog_headroom else 0
+
+    async def _accepted_sizes(self, timeout_s: float) -> SenderLimits:
+        """What the entity accepts; it can only change while the link is down."""
+        if self._limits is None or not self._link.is_open:
+            self._limits = await self._link.limits(timeout_s=timeout_s)
+        return self._limits
 
     async def _check_sizes(self, messages: Sequence[ServiceBusMessage], timeout_s: float) -> None:
-        limits = await self._link.limits(timeout_s=timeout_s)
+        limits = await self._accepted_sizes(timeout_s)
         pair = self._core.pair
         if len(messages) == 1:
             size = encoded_size(messages[0])
@@ -320,20 +316,24 @@ class ServiceBusSender:
             await self._check_sizes(messages, timeout_s)
             await self._link.send(messages, timeout_s=timeout_s)
 
+        async def reopened(timeout_s: float) -> None:
+            was_open = self._link.is_open
+            began_at = self._core.clock.monotonic()
+            try:
+                await attempt(timeout_s)
+            except ServiceBusConnectionError:
+                left_s = timeout_s - (self._core.clock.monotonic() - began_at)
+                if not was_open or left_s <= 0:
+                    raise
+                await attempt(left_s)
+
         pair = self._core.pair
+        interrupt = entity.failed_over if entity is not None else None
         if pair is None or entity is None or pair.options.failover_interval:
-            interrupt = entity.failed_over if entity is not None else None
             await self._core.retry.run(attempt, deadline=deadline, interrupt=interrupt)
-            return
-        # With an interval of 0 the first outage error diverts; only a link that had gone stale is opened once more.
-        was_open = self._link.is_open
-        span_s = max(deadline - self._core.clock.monotonic(), 0.001)
-        try:
-            await attempt(span_s)
-        except ServiceBusConnectionError:
-            if not was_open:
-                raise
-            await attempt(max(deadline - self._core.clock.monotonic(), 0.001))
+        else:
+            # The first outage error diverts; only a link that had gone stale is opened once more, at once.
+            await self._core.retry.run(reopened, deadline=deadline, interrupt=interrupt, retry_total=0)
 
     def _check_schedulable(self) -> None:
         if self._entity is not None and self._entity.is_failed_over:
@@ -380,13 +380,15 @@ class ServiceBusSender:
 
     async def _describe(self) -> None:
         """Learn, once, whether the entity is partitioned; without the right to know, it counts as partitioned."""
-        if self._has_asked:
-            return
-        self._has_asked = True
-        try:
-            description = await self._core.primary.administration.get(self._address)
-        except ServiceBusError:
-            return
+        async with self._describing:
+            if self._has_asked:
+                return
+            try:
+                description = await self._core.primary.administration.get(self._address)
+            except ServiceBusError as error:
+                self._has_asked = not error.is_transient
+                return
+            self._has_asked = True
         if isinstance(description, QueueProperties | TopicProperties):
             self._description = description
             self._partitioned = bool(description.enable_partitioning)

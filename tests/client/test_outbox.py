@@ -1,0 +1,294 @@
+"""The outbox by itself: who shares a transfer, in which order they leave, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    BacklogUnavailableError,
+    InvalidOperationError,
+    MessageSizeExceededError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.outbox import MAX_SHARED_MESSAGES, Outbox
+
+
+class Wire:
+    """Takes transfers, each as long as `takes_s` says; refuses those that `refuse` names."""
+
+    def __init__(self, clock: VirtualClock, *, takes_s: float = 1.0) -> None:
+        self.clock = clock
+        self.takes_s = takes_s
+        self.transfers: list[list[str]] = []
+        self.began: list[list[str]] = []
+        self.deadlines: list[float] = []
+        self.refuse: dict[str, Exception] = {}
+        self.refuse_shared: Exception | None = None
+
+    async def __call__(self, messages: Sequence[ServiceBusMessage], deadline: float) -> None:
+        names = [str(message) for message in messages]
+        self.began.append(names)
+        self.deadlines.append(deadline)
+        await self.clock.sleep(self.takes_s)
+        if self.refuse_shared is not None and len(names) > 1:
+            raise self.refuse_shared
+        for name in names:
+            if name in self.refuse:
+                raise self.refuse[name]
+        self.transfers.append(names)
+
+
+def message(text: str) -> ServiceBusMessage:
+    return ServiceBusMessage(text, message_id=text[:100])
+
+
+def sending(
+    outbox: Outbox, *texts: str, key: str | None = None, deadline: float = 60.0, may_share: bool = True
+) -> Coroutine[Any, Any, None]:
+    return outbox.send([message(text) for text in texts], key=key, deadline=deadline, may_share=may_share)
+
+
+async def all_of(*sends: Coroutine[Any, Any, None]) -> list[BaseException | None]:
+    return list(await asyncio.gather(*sends, return_exceptions=True))
+
+
+async def test_f23_what_waits_at_the_same_time_shares_the_next_transfer(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    assert await all_of(*(sending(outbox, text) for text in "abcde")) == [None] * 5
+    assert wire.transfers == [["a", "b", "c", "d", "e"]]
+    assert clock.monotonic() == 1.0
+
+
+async def test_f23_lists_are_never_merged_or_split(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    await all_of(sending(outbox, "a"), sending(outbox, "b", "c", may_share=False), sending(outbox, "d"))
+    assert wire.transfers == [["a"], ["b", "c"], ["d"]]
+
+
+async def test_f23_one_key_leaves_in_call_order_one_transfer_at_a_time(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    first = asyncio.ensure_future(sending(outbox, "1", key="k"))
+    await clock.sleep(0.5)
+    await all_of(sending(outbox, "2", key="k"), sending(outbox, "3", key="k"))
+    await first
+    assert wire.transfers == [["1"], ["2", "3"]]
+
+
+async def test_different_keys_do_not_wait_for_each_other(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    await all_of(*(sending(outbox, text, key=text) for text in "abc"), sending(outbox, "d"))
+    assert clock.monotonic() == 1.0
+    assert sorted(wire.transfers) == [["a"], ["b"], ["c"], ["d"]]
+
+
+async def test_f23_a_rejected_shared_transfer_is_judged_message_by_message(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    wire.refuse["b"] = InvalidOperationError("b is not welcome")
+    outbox = Outbox(wire, "orders", clock)
+    answers = await all_of(*(sending(outbox, text) for text in "abc"))
+    assert answers[0] is None
+    assert isinstance(answers[1], InvalidOperationError)
+    assert answers[2] is None
+    assert wire.transfers == [["a"], ["c"]]
+
+
+async def test_f23_one_message_that_is_refused_does_not_end_sharing(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    wire.refuse["b"] = MessageSizeExceededError("b is too large")
+    outbox = Outbox(wire, "orders", clock)
+    await all_of(*(sending(outbox, text) for text in "abc"))
+    await all_of(*(sending(outbox, text) for text in "de"))
+    assert wire.transfers[-1] == ["d", "e"]
+
+
+async def test_f23_where_sharing_itself_is_refused_it_is_remembered(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    wire.refuse_shared = InvalidOperationError("one message id for each batch")
+    outbox = Outbox(wire, "orders", clock)
+    assert await all_of(*(sending(outbox, text) for text in "abc")) == [None] * 3
+    assert await all_of(*(sending(outbox, text) for text in "de")) == [None] * 2
+    assert wire.began == [["a", "b", "c"], ["a"], ["b"], ["c"], ["d"], ["e"]]
+
+
+async def test_sharing_goes_on_when_those_who_shared_gave_up_before_their_verdict(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    wire.refuse_shared = InvalidOperationError("one message id for each batch")
+    outbox = Outbox(wire, "orders", clock)
+    tasks = [asyncio.ensure_future(sending(outbox, text)) for text in "abc"]
+    await clock.sleep(0.5)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await clock.sleep(1.0)
+    wire.refuse_shared = None
+    await all_of(*(sending(outbox, text) for text in "de"))
+    assert wire.transfers == [["d", "e"]]
+
+
+async def test_f23_a_transfer_in_doubt_is_in_doubt_for_all_and_is_not_split(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    wire.refuse["b"] = OperationTimeoutError("no answer")
+    outbox = Outbox(wire, "orders", clock)
+    answers = await all_of(*(sending(outbox, text) for text in "abc"))
+    assert [type(answer) for answer in answers] == [OperationTimeoutError] * 3
+    assert wire.began == [["a", "b", "c"]]
+    assert len({id(answer) for answer in answers}) == 3
+
+
+async def test_each_caller_gets_the_causes_of_a_shared_error(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    cause = ServiceBusConnectionError("down")
+    wire.refuse["a"] = BacklogUnavailableError("nowhere", {"backlog/0": cause})
+    outbox = Outbox(wire, "orders", clock)
+    answers = await all_of(*(sending(outbox, text) for text in "ab"))
+    for answer in answers:
+        assert isinstance(answer, BacklogUnavailableError)
+        assert answer.causes == {"backlog/0": cause}
+
+
+async def test_f23_one_callers_cancellation_does_not_end_the_transfer_of_others(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    tasks = [asyncio.ensure_future(sending(outbox, text)) for text in "abc"]
+    await clock.sleep(0.5)
+    tasks[0].cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert answers[1:] == [None, None]
+    assert wire.transfers == [["a", "b", "c"]]
+
+
+async def test_a_cancelled_message_that_has_not_left_never_does(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    first = asyncio.ensure_future(sending(outbox, "a"))
+    await clock.sleep(0.5)
+    second, third = (asyncio.ensure_future(sending(outbox, text)) for text in "bc")
+    await clock.sleep(0.1)
+    second.cancel()
+    await asyncio.gather(first, third)
+    assert wire.transfers == [["a"], ["c"]]
+
+
+async def test_f23_one_callers_timeout_does_not_shorten_anothers(clock: VirtualClock) -> None:
+    wire = Wire(clock, takes_s=10.0)
+    outbox = Outbox(wire, "orders", clock)
+    answers = await all_of(sending(outbox, "a", deadline=2.0), sending(outbox, "b", deadline=60.0))
+    assert isinstance(answers[0], OperationTimeoutError)
+    assert "in doubt" in str(answers[0])
+    assert answers[1] is None
+    assert wire.deadlines == [60.0]
+
+
+async def test_f2_who_runs_out_of_time_behind_others_was_not_sent_and_never_is(clock: VirtualClock) -> None:
+    wire = Wire(clock, takes_s=10.0)
+    outbox = Outbox(wire, "orders", clock)
+    answers = await all_of(sending(outbox, "a", "b", may_share=False), sending(outbox, "c", deadline=5.0))
+    assert answers[0] is None
+    assert isinstance(answers[1], OperationTimeoutError)
+    assert "not sent" in str(answers[1])
+    await clock.sleep(20.0)
+    assert wire.began == [["a", "b"]]
+
+
+async def test_f2_what_has_no_time_left_at_its_turn_is_not_tried(clock: VirtualClock) -> None:
+    wire = Wire(clock, takes_s=5.2)
+    outbox = Outbox(wire, "orders", clock)
+    answers = await all_of(sending(outbox, "a", "b", may_share=False), sending(outbox, "c", deadline=5.0))
+    assert isinstance(answers[1], OperationTimeoutError)
+    assert wire.began == [["a", "b"]]
+
+
+async def test_shared_transfers_are_bounded_in_number(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    await all_of(*(sending(outbox, str(number)) for number in range(MAX_SHARED_MESSAGES + 1)))
+    assert [len(names) for names in wire.transfers] == [MAX_SHARED_MESSAGES, 1]
+
+
+@pytest.mark.parametrize(("growth_bytes", "expected"), [(0, [2, 1]), (50_000, [1, 1, 1])])
+async def test_shared_transfers_are_bounded_in_bytes_with_room_to_grow(
+    clock: VirtualClock, growth_bytes: int, expected: list[int]
+) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock, growth_bytes=growth_bytes)
+    await all_of(*(sending(outbox, letter * 100_000) for letter in "abc"))
+    assert [len(names) for names in wire.transfers] == expected
+
+
+async def test_one_message_larger_than_what_may_be_shared_travels_alone(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    await all_of(sending(outbox, "x" * 500_000), sending(outbox, "y"))
+    assert [len(names) for names in wire.transfers] == [1, 1]
+
+
+async def test_a_body_that_cannot_be_measured_is_its_callers_error_alone(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    odd = ServiceBusMessage("x")
+    odd._body, odd._body_type = object(), type(odd.body_type).VALUE
+    answers = await all_of(
+        sending(outbox, "a"), outbox.send([odd], key=None, deadline=60.0, may_share=True), sending(outbox, "b")
+    )
+    assert isinstance(answers[1], TypeError)
+    assert wire.transfers == [["a", "b"]]
+
+
+async def test_an_unexpected_error_reaches_its_callers_and_stops_nobody_else(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    wire.refuse["a"] = RuntimeError("a bug")
+    outbox = Outbox(wire, "orders", clock)
+    first = asyncio.ensure_future(sending(outbox, "a"))
+    await clock.sleep(0.5)
+    assert await all_of(sending(outbox, "b")) == [None]
+    with pytest.raises(RuntimeError):
+        await first
+
+
+async def test_closing_tells_who_was_on_the_way_and_who_was_not(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    first = asyncio.ensure_future(sending(outbox, "a"))
+    await clock.sleep(0.5)
+    second = asyncio.ensure_future(sending(outbox, "b"))
+    await clock.sleep(0.1)
+    await outbox.close()
+    answers = await asyncio.gather(first, second, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [ServiceBusConnectionError] * 2
+    assert "in doubt" in str(answers[0])
+    assert "not sent" in str(answers[1])
+    assert clock.monotonic() == 0.6
+
+
+async def test_closing_before_a_lane_has_begun_tells_its_caller_at_once(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    send = asyncio.ensure_future(sending(outbox, "a"))
+    closing = asyncio.ensure_future(outbox.close())
+    with pytest.raises(ServiceBusConnectionError, match="not sent"):
+        await send
+    await closing
+    assert clock.monotonic() == 0.0
+    assert wire.began == []
+
+
+async def test_a_lane_ends_when_it_is_empty(clock: VirtualClock) -> None:
+    wire = Wire(clock)
+    outbox = Outbox(wire, "orders", clock)
+    for number in range(50):
+        await sending(outbox, "a", key=str(number))
+    await asyncio.sleep(0)
+    assert not outbox._lanes
+    assert len(asyncio.all_tasks()) == 1
