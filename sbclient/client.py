@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from random import Random, SystemRandom
@@ -185,10 +186,13 @@ class ServiceBusClient:
             await self._clock.sleep(SYPHON_RESTART_S)
 
     async def close(self) -> None:
-        """Close the client with everything it handed out; a borrowed secondary stays open. Safe to call twice."""
-        if self._core.is_closed:
-            return
-        self._core.is_closed = True
+        """Close the client with everything it handed out; a borrowed secondary stays open.
+
+        Safe to call twice, also after a call that was cancelled.
+        """
+        if not self._core.is_closed:
+            self._core.is_closed = True
+            self._tell_partner()
         await self._core.tasks.close()
         for link in list(self._core.links):
             await link.close()
@@ -196,7 +200,6 @@ class ServiceBusClient:
         pair = self._core.pair
         if pair is not None and self._lender is None:
             await pair.secondary.close()
-        self._tell_partner()
 
     def _tell_partner(self) -> None:
         """In the process that hosts the syphon, one namespace's client does not outlive the other for long."""
@@ -206,6 +209,8 @@ class ServiceBusClient:
                 continue
             cause = ServiceBusConnectionError(f"the client of {self._core.primary.namespace} was closed")
             self._clock.call_later(PARTNER_CLOSE_GRACE.total_seconds(), partner._fault_later(cause))
+        if self._lender is not None and self._lender._borrower is self:
+            self._lender._borrower = None
 
     def _fault_later(self, cause: ServiceBusError) -> Any:
         return lambda: self._core.fault(cause)
@@ -240,6 +245,7 @@ class ServiceBusClient:
     @property
     def administration(self) -> ServiceBusAdministrationClient:
         """The management side of the primary namespace."""
+        self._core.check()
         return ServiceBusAdministrationClient(self._core.primary)
 
     def get_queue_sender(self, queue_name: str, *, partitioned: bool | None = None) -> ServiceBusSender:
@@ -364,13 +370,20 @@ class ServiceBusClient:
                 lets what is on its way arrive and gives back the rest.
 
         Raises:
-            InvalidOperationError: the client has no secondary, or `until` is something else.
+            InvalidOperationError: the client has no secondary, was closed meanwhile, or `until` is something else.
         """
         if until not in (None, "empty"):
             raise InvalidOperationError(f"until is {until!r}: it must be 'empty' or None")
         pair = self.pair
         await self._core.open()
-        return await Syphon(pair, until=until).run()
+        syphon = self._core.tasks.start(Syphon(pair, until=until).run(), name="syphon")
+        try:
+            return await syphon
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is None or not current.cancelling():
+                self._core.check()  # the client was closed, or faulted, under it
+            raise
 
     async def list_queue_sessions(
         self, queue_name: str, *, state_updated_after: datetime | None = None, timeout: float | None = None

@@ -81,17 +81,20 @@ class ClientCore:
         if self._is_open:
             return
         async with self._opening:
+            self.check()
             if self._is_open:
                 return
             if self.pair is not None:
                 await self.pair.open(timeout_s=self.retry.options.timeout)
+                self.check()  # it may have been closed meanwhile
             self._is_open = True
             self._on_open()
 
     def fault(self, cause: BaseException) -> None:
-        """Make every later operation raise `PairedClientError` from this cause."""
+        """Make every later operation raise `PairedClientError` from this cause, and end what runs in the background."""
         if self.fault_cause is None and not self.is_closed:
             self.fault_cause = cause
+            self.tasks.cancel()
 
     def new_id(self) -> str:
         """A fresh UUID, as text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -112,6 +113,7 @@ class ServiceBusReceiver:
         )
         self._session = ServiceBusSession(self) if session is not None else None
         self._is_named_session = isinstance(session, str)
+        self._opening = asyncio.Lock()
         self._is_open = False
         self._is_closed = False
 
@@ -298,21 +300,20 @@ class ServiceBusReceiver:
     # -- inside --------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        await self._core.open()
         if self._is_closed:
             raise InvalidOperationError(f"the receiver of {self._path!r} is closed: get a new one from the client")
-        self._core.check()
-        await self._core.open()
-        if self._is_open:
+        if self._session is None or self._is_open:
             return
-        if self._session is None:
+        async with self._opening:
+            if self._is_open:
+                return
+            # A session is awaited once, by the transport: retrying would make somebody wait several times as long.
+            wait_s = self._max_wait_time if self._max_wait_time is not None and not self._is_named_session else None
+            await self._link.open(timeout_s=wait_s or self._core.retry.options.timeout)
             self._is_open = True
-            return
-        # A session is awaited once, by the transport: retrying would only make somebody wait several times as long.
-        wait_s = self._max_wait_time if self._max_wait_time is not None and not self._is_named_session else None
-        await self._link.open(timeout_s=wait_s or self._core.retry.options.timeout)
-        self._is_open = True
-        if self._renewer is not None:
-            self._renewer.register(self, self._session)
+            if self._renewer is not None:
+                self._renewer.register(self, self._session)
 
     async def _settle(
         self, message: ServiceBusReceivedMessage, settlement: Settlement, transaction: Transaction | None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from sbclient.log import get_logger
 
 log = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class OwnedTasks:
@@ -22,7 +24,7 @@ class OwnedTasks:
         self._on_failure = on_failure
         self.is_closed = False
 
-    def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Run `work` in a task of its own; after `close` it is refused with `RuntimeError`."""
         if self.is_closed:
             work.close()
@@ -40,6 +42,12 @@ class OwnedTasks:
             self._on_failure(error)
         else:
             log.error("task.failed", task=task.get_name(), error=type(error).__name__, exc_info=error)
+
+    def cancel(self) -> None:
+        """Ask every task to end, now, and take no new one."""
+        self.is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
 
     async def close(self) -> None:
         """Cancel every task and wait until all have ended. Safe to call twice, and from one of the tasks."""

@@ -1,0 +1,569 @@
+"""Senders while the primary is healthy: what goes out, what is refused, and many callers at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure import servicebus as sdk
+
+from sbclient.broker.faults import Operation
+from sbclient.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusInternalError,
+    ServiceBusServerBusyError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.failover import FailoverState
+from sbclient.rules.partition_key import fragment_of
+from sbclient.rules.size import batch_size, encoded_size
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import AT_ONCE, QUEUE, diverted, make_queue, options, taken, texts
+
+LIMIT = 256 * 1024
+HEADROOM = 1024
+
+
+def sized(size: int) -> ServiceBusMessage:
+    """A message of exactly so many encoded bytes."""
+    empty = encoded_size(ServiceBusMessage(b"x" * 300, message_id="m")) - 300
+    message = ServiceBusMessage(b"x" * (size - empty), message_id="m")
+    assert encoded_size(message) == size
+    return message
+
+
+def a_key_of(fragment: int, count: int = 16) -> str:
+    return next(key for number in range(10_000) if fragment_of(key := f"key {number}", count) == fragment)
+
+
+# -- what can be sent ------------------------------------------------------------------------------------------------
+
+
+async def test_a_message_a_list_and_a_batch_arrive_in_order(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("1"))
+        await sender.send_messages([ServiceBusMessage("2"), ServiceBusMessage("3")])
+        batch = await sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("4"))
+        await sender.send_messages(batch)
+        await sender.send_messages(ServiceBusMessage(text) for text in "56")
+    assert texts(await taken(pair)) == list("123456")
+
+
+async def test_messages_and_batches_of_the_sdk_are_taken(pair: MemoryPair, client: ServiceBusClient) -> None:
+    batch = sdk.ServiceBusMessageBatch()
+    batch.add_message(sdk.ServiceBusMessage("3"))
+    ours = await client.get_queue_sender(QUEUE).create_message_batch()
+    ours.add_message(sdk.ServiceBusMessage("4"))
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(sdk.ServiceBusMessage("1", session_id="s"))
+        await sender.send_messages([sdk.ServiceBusMessage("2")])
+        await sender.send_messages(batch)
+        await sender.send_messages(ours)
+    received = await taken(pair)
+    assert texts(received) == list("1234")
+    assert received[0].session_id == "s"
+    assert all(message.message_id for message in received)
+
+
+async def test_a_received_message_can_be_sent_on(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
+        await sender.send_messages(ServiceBusMessage("on", message_id="m", application_properties={"a": "b"}))
+        (message,) = await receiver.receive_messages()
+        await sender.send_messages(message)
+        await receiver.complete_message(message)
+    (again,) = await taken(pair)
+    assert (str(again), again.message_id, again.application_properties) == ("on", "m", {"a": "b"})
+
+
+async def test_f11_a_message_is_given_an_id_that_it_keeps(pair: MemoryPair, client: ServiceBusClient) -> None:
+    message, theirs = ServiceBusMessage("a"), sdk.ServiceBusMessage("b")
+    async with client.get_queue_sender(QUEUE) as sender:
+        for _ in range(2):
+            await sender.send_messages(message)
+            await sender.send_messages(theirs)
+    ids = [received.message_id for received in await taken(pair)]
+    assert ids == [message.message_id, theirs.message_id] * 2
+    assert len(set(ids)) == 2
+
+
+async def test_f11_an_id_is_given_before_the_first_attempt(pair: MemoryPair, client: ServiceBusClient) -> None:
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    message = ServiceBusMessage("a")
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(ServiceBusConnectionError):
+            await sender.send_messages(message)
+    assert message.message_id
+
+
+async def test_what_is_changed_in_a_message_after_the_send_is_not_sent(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    message = ServiceBusMessage("a", subject="before")
+    async with client.get_queue_sender(QUEUE) as sender:
+        send = asyncio.ensure_future(sender.send_messages(message))
+        await asyncio.sleep(0)
+        message.subject = "after"
+        await send
+    (received,) = await taken(pair)
+    assert received.subject == "before"
+
+
+async def test_an_empty_list_is_sent_by_doing_nothing(pair: MemoryPair, client: ServiceBusClient) -> None:
+    before = pair.primary.namespace.operation_count
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages([])
+        assert await sender.schedule_messages([], datetime(2030, 1, 1, tzinfo=UTC)) == []
+        await sender.cancel_scheduled_messages([])
+    assert pair.primary.namespace.operation_count == before
+
+
+async def test_a_sender_knows_its_entity(client: ServiceBusClient) -> None:
+    assert client.get_queue_sender(QUEUE).entity_name == QUEUE
+
+
+# -- what is refused, before anything is sent --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("thing", [b"bytes", "text", 5, None, object(), [ServiceBusMessage("a"), "text"]])
+async def test_only_messages_can_be_sent(pair: MemoryPair, client: ServiceBusClient, thing: Any) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(TypeError):
+            await sender.send_messages(thing)
+    assert await taken(pair) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ServiceBusMessage("a", session_id="s", partition_key="s").copy(_partition_key="t"),
+        ServiceBusMessage("a", content_type="application/vnd.ms-servicebus-ping"),
+    ],
+    ids=["keys that differ", "a ping"],
+)
+async def test_what_no_entity_takes_is_refused_and_nothing_of_the_list_is_sent(
+    pair: MemoryPair, client: ServiceBusClient, message: ServiceBusMessage
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages([ServiceBusMessage("b"), message])
+        batch = await sender.create_message_batch()
+        with pytest.raises(InvalidOperationError):
+            batch.add_message(message)
+    assert await taken(pair) == []
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+async def test_a_timeout_that_is_none_is_refused(client: ServiceBusClient, timeout: float) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages(ServiceBusMessage("a"), timeout=timeout)
+        with pytest.raises(InvalidOperationError):
+            await sender.cancel_scheduled_messages(1, timeout=timeout)
+    assert client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY
+
+
+async def test_a_closed_sender_is_refused_and_can_be_closed_again(client: ServiceBusClient) -> None:
+    sender = client.get_queue_sender(QUEUE)
+    await sender.close()
+    await sender.close()
+    with pytest.raises(InvalidOperationError):
+        await sender.send_messages(ServiceBusMessage("a"))
+    with pytest.raises(InvalidOperationError):
+        await sender.__aenter__()
+
+
+async def test_a_sender_closed_while_the_pair_is_being_opened_refuses(pair: MemoryPair) -> None:
+    async with pair.client() as client:
+        pass
+    client = pair.client()
+    sender = client.get_queue_sender(QUEUE)
+    send = asyncio.ensure_future(sender.send_messages(ServiceBusMessage("a")))
+    await asyncio.sleep(0)
+    await sender.close()
+    with pytest.raises(InvalidOperationError):
+        await send
+    await client.close()
+
+
+async def test_an_unknown_entity_is_not_found_at_once_and_never_an_outage(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender("typo") as sender:
+        for _ in range(3):
+            with pytest.raises(MessagingEntityNotFoundError):
+                await sender.send_messages(ServiceBusMessage("a"))
+        assert client.pair.status().entities["typo"].state is FailoverState.HEALTHY
+    assert clock.monotonic() == 0.0
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "fits"), [(LIMIT - 1, True), (LIMIT, True), (LIMIT + 1, False)])
+async def test_without_a_pair_a_message_may_have_the_entitys_size(pair: MemoryPair, size: int, fits: bool) -> None:
+    async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
+        if fits:
+            await sender.send_messages(sized(size))
+        else:
+            with pytest.raises(MessageSizeExceededError):
+                await sender.send_messages(sized(size))
+    assert len(await taken(pair)) == fits
+
+
+@pytest.mark.parametrize(
+    ("size", "fits"), [(LIMIT - HEADROOM - 1, True), (LIMIT - HEADROOM, True), (LIMIT - HEADROOM + 1, False)]
+)
+async def test_n009_headroom_for_the_rewrite_is_kept_free_while_healthy(
+    pair: MemoryPair, client: ServiceBusClient, size: int, fits: bool
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        if fits:
+            await sender.send_messages(sized(size))
+        else:
+            with pytest.raises(MessageSizeExceededError):
+                await sender.send_messages(sized(size))
+    assert len(await taken(pair)) == fits
+
+
+async def test_n009_what_just_fits_with_headroom_can_be_diverted_and_comes_home(pair: MemoryPair) -> None:
+    key = "s" * 128
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        message = sized(LIMIT - HEADROOM - 250).copy(
+            session_id=key, partition_key=key, time_to_live=timedelta(days=3), message_id="i" * 10
+        )
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(message)
+        report = await client.run_syphon(until="empty")
+    assert report.drained == 1
+    assert [len(str(received)) for received in await taken(pair)] == [len(str(message))]
+
+
+async def test_n009_without_headroom_a_message_fits_while_healthy_and_is_refused_when_failed_over(
+    pair: MemoryPair,
+) -> None:
+    async with (
+        pair.client(options(reserve_backlog_headroom=False)) as client,
+        client.get_queue_sender(QUEUE) as sender,
+    ):
+        await sender.send_messages(sized(LIMIT))
+        client.pair.force_failover(QUEUE)
+        with pytest.raises(MessageSizeExceededError):
+            await sender.send_messages(sized(LIMIT))
+        assert client.pair.status().quarantined == ()
+    assert len(await taken(pair)) == 1
+    assert await diverted(pair) == []
+
+
+async def test_a_list_too_large_for_one_transfer_is_refused_whole(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(MessageSizeExceededError):
+            await sender.send_messages([sized(100_000), sized(100_000), sized(100_000)])
+    assert await taken(pair) == []
+
+
+async def test_each_message_of_a_list_has_its_share_of_headroom(pair: MemoryPair) -> None:
+    messages = [ServiceBusMessage(b"x", message_id=str(number)) for number in range(1500)]
+    assert batch_size(messages) < LIMIT / 4
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(MessageSizeExceededError):
+            await sender.send_messages(messages)
+    async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(messages)
+    assert len(await taken(pair)) == 1500
+
+
+async def test_many_small_messages_at_once_share_transfers_though_each_may_grow(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("first"))
+        before = pair.primary.namespace.operation_count
+        await asyncio.gather(*(sender.send_messages(ServiceBusMessage(b"x" * 150)) for _ in range(2000)))
+        assert pair.primary.namespace.operation_count - before < 5
+    assert len(await taken(pair)) == 2001
+
+
+async def test_what_an_entity_accepts_is_asked_once(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("1"))
+        before = pair.primary.namespace.operation_count
+        for _ in range(10):
+            await sender.send_messages(ServiceBusMessage("2"))
+    assert pair.primary.namespace.operation_count - before == 10
+
+
+# -- errors and retries ------------------------------------------------------------------------------------------------
+
+
+async def test_f3_a_short_disturbance_is_over_before_the_caller_notices(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    pair.primary.inject(Fault(FaultKind.DOWN, count=3))
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+    assert texts(await taken(pair)) == ["a"]
+    assert client.pair.events() == []
+
+
+async def test_f2_lasting_server_busy_raises_that_and_never_fails_over(
+    pair: MemoryPair, clock: VirtualClock, client: ServiceBusClient
+) -> None:
+    pair.primary.inject(Fault(FaultKind.BUSY))
+    async with client.get_queue_sender(QUEUE) as sender:
+        for _ in range(3):
+            with pytest.raises(ServiceBusServerBusyError):
+                await sender.send_messages(ServiceBusMessage("a"))
+    assert clock.monotonic() <= 180.0
+    assert client.pair.events() == []
+    assert await diverted(pair) == []
+
+
+async def test_f2_lasting_server_busy_is_what_everybody_in_line_hears(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    pair.primary.inject(Fault(FaultKind.BUSY))
+    async with client.get_queue_sender(QUEUE) as sender:
+        sends = (sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")]) for _ in range(4))
+        answers = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [ServiceBusServerBusyError] * 4
+
+
+async def test_f2_server_busy_that_passes_is_waited_out_also_with_an_interval_of_0(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.primary.inject(Fault(FaultKind.BUSY, count=2))
+        await sender.send_messages(ServiceBusMessage("a"))
+        assert clock.monotonic() == 20.0
+        assert client.pair.events() == []
+    assert texts(await taken(pair)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Fault(FaultKind.DOWN), ServiceBusConnectionError),
+        (Fault(FaultKind.DOWN, entity_path=QUEUE), ServiceBusInternalError),
+        (Fault(FaultKind.HANG), OperationTimeoutError),
+        (Fault(FaultKind.ERROR, error=MessagingEntityDisabledError), MessagingEntityDisabledError),
+    ],
+    ids=["down", "entity down", "hangs", "disabled"],
+)
+async def test_errors_reach_the_caller_inside_the_timeout(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, fault: Fault, error: type[ServiceBusError]
+) -> None:
+    pair.primary.inject(fault)
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(error):
+            await sender.send_messages(ServiceBusMessage("a"), timeout=30.0)
+    assert clock.monotonic() <= 30.0
+    assert await diverted(pair) == []
+
+
+async def test_a_lost_acknowledgement_is_a_duplicate_with_the_same_id_at_most(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("first"))
+        pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND], count=1))
+        await sender.send_messages(ServiceBusMessage("a"))
+    received = (await taken(pair))[1:]
+    assert texts(received) == ["a", "a"]
+    assert received[0].message_id == received[1].message_id
+
+
+async def test_n023_with_duplicate_detection_a_lost_acknowledgement_leaves_one(pair: MemoryPair) -> None:
+    await make_queue(pair, "once", requires_duplicate_detection=True)
+    async with pair.client() as client, client.get_queue_sender("once") as sender:
+        pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND], count=1))
+        await sender.send_messages(ServiceBusMessage("a"))
+    assert texts(await taken(pair, "once")) == ["a"]
+
+
+# -- many callers ------------------------------------------------------------------------------------------------------
+
+
+async def test_f23_on_a_partitioned_queue_with_duplicate_detection_everybody_is_served(pair: MemoryPair) -> None:
+    await make_queue(pair, "odd", enable_partitioning=True, requires_duplicate_detection=True)
+    async with pair.client() as client, client.get_queue_sender("odd") as sender:
+        for _ in range(2):
+            await asyncio.gather(*(sender.send_messages(ServiceBusMessage(str(number))) for number in range(50)))
+    assert Counter(texts(await taken(pair, "odd"))) == Counter({str(number): 2 for number in range(50)})
+
+
+async def test_a_hundred_callers_while_one_keys_fragment_hangs(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_queue(pair, "wide", enable_partitioning=True)
+    keys = [a_key_of(fragment) for fragment in range(16)]
+    async with pair.client() as client, client.get_queue_sender("wide") as sender:
+        await sender.send_messages(ServiceBusMessage("first", partition_key=keys[0]))
+        pair.primary.inject(Fault(FaultKind.HANG, entity_path="wide", fragments=[3]))
+        ended_at: dict[int, float] = {}
+
+        async def send(number: int) -> None:
+            await sender.send_messages(ServiceBusMessage(str(number), partition_key=keys[number % 16]))
+            ended_at[number] = clock.monotonic()
+
+        answers = await asyncio.gather(*(send(number) for number in range(100)), return_exceptions=True)
+    for number, answer in enumerate(answers):
+        if number % 16 == 3:
+            assert isinstance(answer, OperationTimeoutError)
+        else:
+            assert answer is None
+            assert ended_at[number] == 0.0
+    pair.primary.heal()
+    assert set(texts(await taken(pair, "wide"))) - {"first"} == {
+        str(number) for number in range(100) if number % 16 != 3
+    }
+    assert clock.monotonic() <= 62.0
+
+
+async def test_keyless_callers_avoid_a_hung_fragment_at_the_cost_of_15_s(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_queue(pair, "wide", enable_partitioning=True)
+    pair.primary.inject(Fault(FaultKind.HANG, entity_path="wide", fragments=list(range(15))))
+    async with pair.client() as client, client.get_queue_sender("wide") as sender:
+        await asyncio.gather(*(sender.send_messages(ServiceBusMessage(str(number))) for number in range(10)))
+        assert clock.monotonic() <= 45.0
+    pair.primary.heal()
+    assert len(await taken(pair, "wide")) == 10
+
+
+@pytest.mark.parametrize("steps", range(24))
+async def test_a_cancelled_send_is_accepted_or_not(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, steps: int
+) -> None:
+    await cancel_after(steps, client, timeout=10.0)
+    await clock.sleep(120.0)
+    assert len(await taken(pair)) + len(await diverted(pair)) <= 1
+
+
+@pytest.mark.parametrize("steps", range(24))
+@pytest.mark.parametrize("fault", [FaultKind.DOWN, FaultKind.HANG, FaultKind.LOSE_ACKNOWLEDGEMENT])
+async def test_a_send_cancelled_on_its_way_to_the_backlog_is_in_one_queue_or_none(
+    pair: MemoryPair, clock: VirtualClock, steps: int, fault: FaultKind
+) -> None:
+    async with pair.client(AT_ONCE) as client:
+        await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("first"))
+        pair.primary.inject(Fault(fault, operations=[Operation.SEND]))
+        await cancel_after(steps, client, pause_s=30.0 if steps % 2 else 0.0)
+        pair.primary.heal()
+        await clock.sleep(120.0)
+        left = await diverted(pair)
+        assert len(left) <= 1
+        assert all(message.application_properties["x-ms-path"] == QUEUE for message in left)
+        drained = (await client.run_syphon(until="empty")).drained
+    arrived = texts(await taken(pair))
+    assert drained == len(left)
+    assert arrived.count("one") <= 1 + (fault is FaultKind.LOSE_ACKNOWLEDGEMENT)
+
+
+async def cancel_after(steps: int, client: ServiceBusClient, *, pause_s: float = 0.0, timeout: float = 60.0) -> None:
+    """Send one message, and cancel the caller after so many steps of the loop."""
+    sender = client.get_queue_sender(QUEUE)
+    send = asyncio.ensure_future(sender.send_messages(ServiceBusMessage("one"), timeout=timeout))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if pause_s:
+        await asyncio.sleep(pause_s)
+    send.cancel()
+    await asyncio.wait([send])
+    await asyncio.sleep(60.0)
+    await sender.close()
+
+
+async def test_closing_a_sender_ends_what_is_on_the_way(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    pair.primary.inject(Fault(FaultKind.HANG))
+    sender = client.get_queue_sender(QUEUE)
+    send = asyncio.ensure_future(sender.send_messages(ServiceBusMessage("a")))
+    await clock.sleep(1.0)
+    await sender.close()
+    with pytest.raises(ServiceBusConnectionError):
+        await send
+    assert clock.monotonic() == 1.0
+
+
+# -- batches and schedules ---------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_is_as_large_as_the_entity_and_the_backlog_accept(pair: MemoryPair) -> None:
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        assert (await sender.create_message_batch()).max_size_in_bytes == LIMIT - HEADROOM
+        assert (await sender.create_message_batch(1000)).max_size_in_bytes == 1000
+        client.pair.force_failover(QUEUE)
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        assert (await sender.create_message_batch()).max_size_in_bytes == LIMIT - HEADROOM
+    pair.primary.heal()
+    async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
+        assert (await sender.create_message_batch()).max_size_in_bytes == LIMIT
+
+
+@pytest.mark.parametrize("size", [0, -1, LIMIT])
+async def test_a_batch_of_an_impossible_size_is_refused(client: ServiceBusClient, size: int) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(InvalidOperationError):
+            await sender.create_message_batch(size)
+
+
+@pytest.mark.parametrize("is_failed_over", [False, True])
+async def test_a_batch_filled_to_the_brim_is_accepted(pair: MemoryPair, is_failed_over: bool) -> None:
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        batch = await sender.create_message_batch()
+        with suppress(MessageSizeExceededError):
+            while True:
+                batch.add_message(ServiceBusMessage(b"x" * 100, session_id="s" * 30))
+        if is_failed_over:
+            client.pair.force_failover(QUEUE)
+        await sender.send_messages(batch)
+        await client.run_syphon(until="empty")
+    assert len(await taken(pair)) == len(batch) > 500
+
+
+async def test_messages_are_scheduled_and_cancelled_by_number(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(minutes=5)
+    async with client.get_queue_sender(QUEUE) as sender:
+        one, two = await sender.schedule_messages([ServiceBusMessage("1"), ServiceBusMessage("2")], due)
+        await sender.schedule_messages(ServiceBusMessage("3"), due.replace(tzinfo=None))
+        await sender.cancel_scheduled_messages(one)
+        with pytest.raises(MessageNotFoundError):
+            await sender.cancel_scheduled_messages([one, two])
+    assert await taken(pair) == []
+    await clock.sleep(300.0)
+    assert texts(await taken(pair)) == ["2", "3"]
+
+
+async def test_a_list_that_breaks_half_way_sends_nothing(pair: MemoryPair, client: ServiceBusClient) -> None:
+    def messages() -> Iterator[ServiceBusMessage]:
+        yield ServiceBusMessage("a")
+        raise KeyError("no more")
+
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(KeyError):
+            await sender.send_messages(messages())
+    assert await taken(pair) == []
+
+
+async def test_topics_are_sent_to_as_queues_are(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await client.administration.create_topic("prices")
+    await client.administration.create_subscription("prices", "eu")
+    async with client.get_topic_sender("prices") as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+    async with client.get_subscription_receiver("prices", "eu", max_wait_time=1) as receiver:
+        assert texts(await receiver.receive_messages()) == ["a"]
