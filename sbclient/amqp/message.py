@@ -25,7 +25,7 @@ from sbclient.amqp.encode import (
 )
 from sbclient.amqp.errors import INVALID_FIELD, WireError
 from sbclient.amqp.sections import DATA, SEQUENCE, Sections
-from sbclient.amqp.types import Timestamp
+from sbclient.amqp.types import Timestamp, TypedInteger
 from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
 from sbclient.rules.size import MAX_TTL_MS, PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 
@@ -189,7 +189,7 @@ class WireMessage(ServiceBusMessage):
     @property
     def _application_properties(self) -> dict[str, PropertyValue] | None:
         if self._properties_read is _UNREAD:
-            self._properties_read = self.sections.application_properties or None
+            self._properties_read = _property_values(self.sections) or None
         return self._properties_read  # type: ignore[no-any-return]  # a dict or None once it is read
 
     @_application_properties.setter
@@ -221,6 +221,17 @@ class WireMessage(ServiceBusMessage):
             self.scheduled_enqueue_time_utc = schedule
         except TypeError as error:
             raise WireError(INVALID_FIELD, f"an annotation has the wrong type: {error}") from error
+
+
+def _property_values(sections: Sections) -> dict[str, Any]:
+    """The application properties with integers of Python's own class, which `value in range(...)` needs to be quick.
+
+    All other types keep themselves; the width of integers is kept in the bytes that are passed through.
+    """
+    return {
+        name: int(value) if isinstance(value, TypedInteger) and not isinstance(value, Timestamp) else value
+        for name, value in sections.application_properties.items()
+    }
 
 
 _UNREAD: Final = object()

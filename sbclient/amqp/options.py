@@ -66,10 +66,9 @@ class ConnectionOptions:
             "max_held_bytes": range(1, 2**63),
         }
         for name, allowed in ranges.items():
-            if getattr(self, name) not in allowed:
-                raise InvalidOperationError(
-                    f"{name} is {getattr(self, name)}: give {allowed.start} to {allowed.stop - 1}"
-                )
+            value = getattr(self, name)
+            if not allowed.start <= value < allowed.stop:
+                raise InvalidOperationError(f"{name} is {value}: give {allowed.start} to {allowed.stop - 1}")
         if self.idle_timeout_s is not None and not 0.001 <= self.idle_timeout_s < 4_294_967:
             raise InvalidOperationError(
                 f"idle_timeout_s is {self.idle_timeout_s}: give 0.001 to 4294966 seconds, or None for no limit"

@@ -30,59 +30,59 @@ class Char(str):
     __slots__ = ()
 
 
-class _Ranged(int):
+class TypedInteger(int):
     """An integer with a range of its own."""
 
     __slots__ = ()
     limits: range = range(0)
 
     def __new__(cls, value: int) -> Self:
-        if value not in cls.limits:
+        if int(value) not in cls.limits:  # a range looks for a subclass of int one by one, from its start
             raise ValueError(f"{value} is out of range for {cls.__name__}: {cls.limits.start} to {cls.limits.stop - 1}")
         return int.__new__(cls, value)
 
 
-class UByte(_Ranged):
+class UByte(TypedInteger):
     __slots__ = ()
     limits = range(2**8)
 
 
-class UShort(_Ranged):
+class UShort(TypedInteger):
     __slots__ = ()
     limits = range(2**16)
 
 
-class UInt(_Ranged):
+class UInt(TypedInteger):
     __slots__ = ()
     limits = range(2**32)
 
 
-class ULong(_Ranged):
+class ULong(TypedInteger):
     __slots__ = ()
     limits = range(2**64)
 
 
-class Byte(_Ranged):
+class Byte(TypedInteger):
     __slots__ = ()
     limits = range(-(2**7), 2**7)
 
 
-class Short(_Ranged):
+class Short(TypedInteger):
     __slots__ = ()
     limits = range(-(2**15), 2**15)
 
 
-class Int(_Ranged):
+class Int(TypedInteger):
     __slots__ = ()
     limits = range(-(2**31), 2**31)
 
 
-class Long(_Ranged):
+class Long(TypedInteger):
     __slots__ = ()
     limits = range(-(2**63), 2**63)
 
 
-class Timestamp(_Ranged):
+class Timestamp(TypedInteger):
     """Milliseconds since 1970-01-01 UTC, for moments that `datetime` cannot hold."""
 
     __slots__ = ()

@@ -1,0 +1,420 @@
+"""Messages: `amqp.message`, `sections`, `standing`, `batch`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbclient.amqp.batch import join_batch, split_batch
+from sbclient.amqp.encode import encode_value
+from sbclient.amqp.errors import EncodeError, WireError
+from sbclient.amqp.fields import encode_composite
+from sbclient.amqp.message import WireMessage, encode_message
+from sbclient.amqp.sections import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    Header,
+    Properties,
+    Sections,
+    encode_sections,
+    map_entries,
+    rewritten_map,
+)
+from sbclient.amqp.standing import Standing, encode_delivery, encode_received
+from sbclient.amqp.states import Declare, Discharge
+from sbclient.amqp.types import Byte, Described, Float, Long, Symbol, Timestamp, UInt, ULong
+from sbclient.errors import InvalidOperationError
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.rules.size import batch_size, encoded_size
+from tests.amqp.strategies import messages
+
+TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
+MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
+
+
+def typed(body: Any, body_type: AmqpMessageBodyType) -> ServiceBusMessage:
+    """A message as only foreign clients make them."""
+    message = ServiceBusMessage(b"")
+    message._body = body
+    message._body_type = body_type
+    return message
+
+
+@given(messages)
+def test_encoding_has_the_stated_size(message: ServiceBusMessage) -> None:
+    assert len(encode_message(message)) == encoded_size(message)
+
+
+@given(st.lists(messages, max_size=4))
+def test_batch_has_the_stated_size(batch: list[ServiceBusMessage]) -> None:
+    assert len(join_batch(batch)) == batch_size(batch)
+
+
+@pytest.mark.parametrize("length", [0, 252, 253, 254, 255, 256, 257])
+@pytest.mark.parametrize("field", ["subject", "body", "property", "content_type"])
+def test_encoding_has_the_stated_size_where_widths_change(length: int, field: str) -> None:
+    text = "a" * length
+    message = {
+        "subject": ServiceBusMessage(b"", subject=text),
+        "body": ServiceBusMessage(text),
+        "property": ServiceBusMessage(b"", application_properties={"n": text}),
+        "content_type": ServiceBusMessage(b"", content_type=text),
+    }[field]
+    assert len(encode_message(message)) == encoded_size(message)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"a": [1, None, True, b"x"], "b": TOKEN}, AmqpMessageBodyType.VALUE),
+        (None, AmqpMessageBodyType.VALUE),
+        ("text", AmqpMessageBodyType.VALUE),
+        ([[1, "a"], []], AmqpMessageBodyType.SEQUENCE),
+    ],
+)
+def test_bodies_of_foreign_types_survive(body: Any, kind: AmqpMessageBodyType) -> None:
+    message = typed(body, kind)
+    encoded = encode_message(message)
+    assert len(encoded) == encoded_size(message)
+    read = WireMessage.of(encoded)
+    assert (read.body_type, read.body) == (kind, body)
+
+
+@given(messages)
+def test_message_survives_the_wire(sent: ServiceBusMessage) -> None:
+    read = WireMessage.of(encode_message(sent))
+    for name in (
+        "message_id", "session_id", "partition_key", "content_type", "correlation_id", "subject", "to", "reply_to",
+        "reply_to_session_id", "scheduled_enqueue_time_utc", "application_properties",
+    ):  # fmt: skip
+        assert getattr(read, name) == getattr(sent, name), name
+    assert list(read.body) == (list(sent.body) or [b""])
+    life = sent.time_to_live
+    if life is not None:
+        shown = min(life // timedelta(milliseconds=1), 2**32 - 1)
+        assert read.time_to_live == timedelta(milliseconds=shown)
+    assert encode_message(read) == encode_message(sent)
+
+
+def test_copy_of_a_wire_message_is_plain_and_keeps_amqp_types() -> None:
+    raw = encode_sections(application_properties={"float": Float(1.5), "sym": Symbol("s")}, data=[b"b"])
+    copy = WireMessage.of(raw).copy(message_id="new")
+    assert type(copy) is ServiceBusMessage
+    assert copy.application_properties == {"float": 1.5, "sym": "s"}
+    again = WireMessage.of(encode_message(copy))
+    assert again.sections.raw(APPLICATION_PROPERTIES) == Sections(raw).raw(APPLICATION_PROPERTIES)
+    assert (again.message_id, bytes(again)) == ("new", b"b")
+
+
+def test_integers_of_a_wire_message_are_plain_and_pass_through_with_their_width() -> None:
+    raw = encode_sections(application_properties={"long": Long(5), "byte": Byte(1)})
+    message = WireMessage.of(raw)
+    assert {type(value) for value in message.copy().application_properties.values()} == {int}
+    assert {type(value) for value in message.sections.application_properties.values()} == {Long, Byte}
+    assert encode_message(message) == raw
+
+
+def test_received_message_is_made_of_a_wire_message() -> None:
+    content = WireMessage.of(encode_message(ServiceBusMessage([b"a", b"b"], application_properties={"n": 1})))
+    received = ServiceBusReceivedMessage.of(content, sequence_number=1, enqueued_time_utc=MOMENT)
+    assert (bytes(received), received.application_properties) == (b"ab", {"n": 1})
+
+
+def test_application_properties_of_a_wire_message_can_be_replaced() -> None:
+    message = WireMessage.of(encode_message(ServiceBusMessage(b"a")))
+    message.application_properties["added"] = 1
+    assert message.application_properties == {"added": 1}
+    message._body = b"other"
+    assert bytes(message) == b"other"
+
+
+def test_bytes_in_application_properties_go_out_as_text() -> None:
+    message = ServiceBusMessage(b"")
+    message.application_properties.update({"text": "é".encode(), "binary": b"\xff"})
+    assert WireMessage.of(encode_message(message)).application_properties == {"text": "é", "binary": b"\xff"}
+    assert len(encode_message(message)) == encoded_size(message)
+
+
+@pytest.mark.parametrize(
+    ("message_id", "shown"),
+    [(TOKEN, str(TOKEN)), (5, "5"), (b"abc", "abc"), (b"\xff\x01", "ff01"), ("id", "id"), (None, None)],
+)
+def test_message_id_of_any_type_is_shown_as_text(message_id: Any, shown: str | None) -> None:
+    read = WireMessage.of(encode_composite(Properties(message_id=message_id, correlation_id=message_id)))
+    assert (read.message_id, read.correlation_id) == (shown, shown)
+
+
+def test_life_beyond_the_header_is_told_by_creation_and_expiry() -> None:
+    life = timedelta(days=400)
+    properties = Properties(creation_time=MOMENT, absolute_expiry_time=MOMENT + life)
+    assert WireMessage.of(encode_sections(header=Header(ttl=2**32 - 1), properties=properties)).time_to_live == life
+    assert WireMessage.of(encode_sections(header=Header(ttl=5_000), properties=properties)).time_to_live == timedelta(
+        seconds=5
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        encode_sections(message_annotations={"x-opt-partition-key": 5}),
+        encode_sections(message_annotations={"x-opt-scheduled-enqueue-time": "soon"}),
+        encode_composite(Properties(to=[1])),
+        encode_composite(Properties(to=Timestamp(5))),
+        encode_composite(Properties())[:3] + b"\xc0\x03\x01\x54\x05",  # a message id that is an int
+        b"\x00\x53\x70\xc0\x04\x01\x56\x02\x40",
+        b"\x00\x53\x72\xc1\x01\x01",
+    ],
+)
+def test_property_of_the_wrong_type_is_a_wire_error(raw: bytes) -> None:
+    with pytest.raises(WireError):
+        WireMessage.of(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        encode_composite(Properties(message_id="a" * 129)),
+        encode_composite(Properties(group_id="a" * 129)),
+        encode_sections(message_annotations={"x-opt-partition-key": "a" * 129}),
+    ],
+)
+def test_id_that_is_too_long_is_an_invalid_operation(raw: bytes) -> None:
+    with pytest.raises(InvalidOperationError):
+        WireMessage.of(raw)
+
+
+def test_name_of_an_application_property_must_be_a_string() -> None:
+    sections = Sections(b"\x00\x53\x74" + encode_value({5: 1}))
+    with pytest.raises(WireError):
+        _ = sections.application_properties
+
+
+def test_value_without_amqp_form_is_refused() -> None:
+    message = ServiceBusMessage(b"")
+    message.application_properties["n"] = Decimal("1" * 40)
+    with pytest.raises(EncodeError):
+        encode_message(message)
+
+
+def test_sections_are_found_in_any_order_and_with_any_descriptor() -> None:
+    parts = [
+        b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xa0\x01b",
+        b"\x00\xa3\x14amqp:properties:list" + b"\xc0\x03\x01\xa1\x00",
+        b"\x00\x53\x71" + encode_value({Symbol("d"): 1}),
+        b"\x00\x53\x70\x45",
+        b"\x00\x53\x78" + encode_value({Symbol("f"): 1}),
+    ]
+    sections = Sections(b"".join(parts))
+    assert sections.data() == [b"b"]
+    assert sections.properties.message_id == ""
+    assert (sections.delivery_annotations, sections.footer) == ({"d": 1}, {"f": 1})
+    assert sections.header == Header()
+    assert sections.bare is None
+    delivered = Sections(encode_delivery(sections, Standing(1, 2)))
+    assert (delivered.data(), delivered.footer) == ([b"b"], {"f": 1})
+    assert delivered.properties.message_id == ""
+
+
+def test_empty_message_has_no_sections() -> None:
+    sections = Sections(b"")
+    assert sections.data() == []
+    assert sections.body_code == DATA
+    assert sections.properties == Properties()
+    assert sections.value() is None
+    assert Sections(encode_delivery(sections, Standing(5, 6))).message_annotations["x-opt-sequence-number"] == 5
+    assert bytes(WireMessage.of(b"")) == b""
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x01",
+        b"\x00",
+        b"\x00\x53",
+        b"\x00\x53\x70",
+        b"\x00\x53\x70\xa0\x00",  # a header that is binary
+        b"\x00\x53\x79\x45",
+        b"\x00\x53\x10\x45",
+        b"\x00\xa3\x01xE",
+        b"\x00\x40\x45",
+        b"\x00\x53\x75\xa0\x05a",
+        b"\x00\x53\x75\xb0\xff\xff\xff\xff",
+        b"\x00\x53\x75\xb0\xff",
+        b"\x00\x53\x70\x45" * 2,
+        b"\x00\x53\x77\x40" * 2,
+        b"\x00\x53\x75\xa0\x00\x00\x53\x77\x40",
+        b"\x00\x53\x77\x3f",
+        b"\x00\x53\x75\xa0\x00" * 65_537,
+    ],
+    ids=lambda raw: raw[:24].hex(),
+)
+def test_malformed_sections_are_a_decode_error(raw: bytes) -> None:
+    with pytest.raises(WireError) as caught:
+        Sections(raw)
+    assert caught.value.error.condition == "amqp:decode-error"
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_give_sections_or_a_wire_error(raw: bytes) -> None:
+    try:
+        message = WireMessage.of(b"\x00\x53\x77" + raw)
+        encode_delivery(message.sections, Standing(1, 2))
+        assert message.body is None or message.body is not ...
+    except (WireError, InvalidOperationError):
+        pass
+
+
+def test_body_value_can_be_a_request_to_a_coordinator() -> None:
+    assert Sections(encode_sections(value=Declare())).composite() == Declare()
+    discharge = Discharge(b"txn", True)
+    assert Sections(encode_sections(value=discharge)).composite() == discharge
+    for raw in (
+        encode_sections(value=5),
+        encode_sections(data=[b"x"]),
+        encode_sections(value=Described(ULong(99), [])),
+    ):
+        with pytest.raises(WireError):
+            Sections(raw).composite()
+
+
+def test_parts_of_a_message_come_back() -> None:
+    raw = encode_sections(
+        header=Header(durable=True, priority=7, ttl=5, delivery_count=3),
+        delivery_annotations={"d": TOKEN},
+        message_annotations={"m": 1},
+        properties=Properties("id", b"user", "to", "subject", "reply", 7, "ct", "ce", MOMENT, MOMENT, "g", 5, "rg"),
+        application_properties={"a": UInt(5)},
+        sequences=[[1], ["x"]],
+        footer={"f": None},
+    )
+    sections = Sections(raw)
+    assert sections.header == Header(True, 7, 5, False, 3)
+    assert (sections.delivery_annotations, sections.message_annotations) == ({"d": TOKEN}, {"m": 1})
+    assert sections.properties[:6] == ("id", b"user", "to", "subject", "reply", 7)
+    assert sections.properties[6:] == ("ct", "ce", MOMENT, MOMENT, "g", 5, "rg")
+    assert (sections.body_code, sections.sequences(), sections.footer) == (SEQUENCE, [[1], ["x"]], {"f": None})
+    assert sections.data() == []
+    assert Sections(encode_sections(value=None)).body_code == VALUE
+
+
+def test_delivery_keeps_the_bare_bytes_and_the_senders_annotations() -> None:
+    raw = encode_sections(
+        header=Header(durable=True, priority=9, ttl=1),
+        message_annotations={
+            "x-opt-partition-key": "k",
+            "x-opt-sequence-number": Long(666),
+            "x-opt-lock-token": "forged",
+            "mine": Byte(1),
+        },
+        properties=Properties(message_id=5),
+        application_properties={"b": Byte(5)},
+        data=[b"1", b"2"],
+        footer={"f": 1},
+    )
+    sections = Sections(raw)
+    for _ in range(2):
+        delivered = Sections(encode_delivery(sections, Standing(7, 8, 2, 3_000, 9, TOKEN)))
+        assert delivered.header == Header(True, 9, 3_000, False, 2)
+        assert delivered.delivery_annotations == {"x-opt-lock-token": TOKEN}
+        assert delivered.message_annotations == {
+            "x-opt-partition-key": "k",
+            "mine": 1,
+            "x-opt-enqueued-time": datetime(1970, 1, 1, 0, 0, 0, 8_000, tzinfo=UTC),
+            "x-opt-sequence-number": 7,
+            "x-opt-locked-until": datetime(1970, 1, 1, 0, 0, 0, 9_000, tzinfo=UTC),
+        }
+        for code in (PROPERTIES, APPLICATION_PROPERTIES, FOOTER):
+            assert delivered.raw(code) == sections.raw(code)
+        assert delivered.raw_body == sections.raw_body
+
+
+def test_life_that_the_header_cannot_say_is_cut() -> None:
+    delivered = Sections(encode_delivery(Sections(b""), Standing(1, 2, ttl_ms=2**40)))
+    assert delivered.header.ttl == 2**32 - 1
+
+
+def test_added_properties_replace_those_of_the_same_name() -> None:
+    sections = Sections(encode_sections(application_properties={"a": Byte(1), "DeadLetterReason": "old"}, data=[b"x"]))
+    reason: dict[str, Any] = {"DeadLetterReason": "new", "more": 2}
+    delivered = Sections(encode_delivery(sections, Standing(1, 2, added_properties=reason)))
+    assert delivered.application_properties == {"a": 1, "DeadLetterReason": "new", "more": 2}
+    assert type(delivered.application_properties["a"]) is Byte
+    assert (
+        Sections(encode_delivery(Sections(b""), Standing(1, 2, added_properties=reason))).application_properties
+        == reason
+    )
+
+
+def test_received_message_of_the_door_is_written() -> None:
+    content = ServiceBusMessage(b"b", message_id="m", partition_key="k", time_to_live=timedelta(seconds=3))
+    received = ServiceBusReceivedMessage.of(
+        content,
+        sequence_number=5,
+        enqueued_time_utc=MOMENT,
+        enqueued_sequence_number=4,
+        locked_until_utc=MOMENT + timedelta(seconds=1),
+        lock_token=TOKEN,
+        delivery_count=2,
+        state=ServiceBusMessageState.DEFERRED,
+        dead_letter_source="orders",
+    )
+    sections = Sections(encode_received(received))
+    assert sections.header == Header(ttl=3_000, delivery_count=2)
+    assert sections.message_annotations == {
+        "x-opt-partition-key": "k",
+        "x-opt-enqueued-time": MOMENT,
+        "x-opt-sequence-number": 5,
+        "x-opt-locked-until": MOMENT + timedelta(seconds=1),
+        "x-opt-enqueue-sequence-number": 4,
+        "x-opt-message-state": 1,
+        "x-opt-deadletter-source": "orders",
+    }
+    assert sections.delivery_annotations == {"x-opt-lock-token": TOKEN}
+    assert (sections.properties.message_id, sections.data()) == ("m", [b"b"])
+
+
+def test_map_is_rewritten_without_decoding_its_values() -> None:
+    raw = encode_value({"a": Byte(1), "b": [1], "c": {"d": 1}})
+    assert [key for key, _ in map_entries(raw)] == ["a", "b", "c"]
+    assert rewritten_map(raw, lambda key: key == "b") == encode_value({"a": Byte(1), "c": {"d": 1}})
+    assert rewritten_map(raw, lambda key: True) == b""
+    wide = encode_value({str(number): number for number in range(300)})
+    assert rewritten_map(wide, lambda key: False) == wide
+    for malformed in (b"", b"\xc1\x01", b"\xc0\x01\x00", b"\xc1\x02\x03\x40", b"\xd1\x00"):
+        with pytest.raises(WireError):
+            list(map_entries(malformed))
+
+
+def test_batch_is_split_into_the_messages_it_was_joined_from() -> None:
+    sent = [
+        ServiceBusMessage(str(number), message_id=f"m{number}", session_id="s", partition_key="s")
+        for number in range(3)
+    ]
+    raw = join_batch(sent)
+    assert split_batch(raw) == [encode_message(message) for message in sent]
+    sections = Sections(raw)
+    assert (sections.properties.message_id, sections.properties.group_id) == ("m0", "s")
+    assert sections.message_annotations == {"x-opt-partition-key": "s"}
+    assert join_batch([]) == b""
+
+
+@pytest.mark.parametrize("raw", [b"", encode_sections(value=5), encode_sections(properties=Properties("m"))])
+def test_batch_without_messages_is_refused(raw: bytes) -> None:
+    with pytest.raises(WireError):
+        split_batch(raw)
+
+
+def test_sections_of_annotations_may_be_absent() -> None:
+    sections = Sections(encode_message(ServiceBusMessage(b"a")))
+    assert sections.raw(MESSAGE_ANNOTATIONS) == sections.raw_value(MESSAGE_ANNOTATIONS) == b""
