@@ -77,6 +77,12 @@ class Entity:
             found = self.sub_queues[name] = self.make_sub_queue(name)
         return found
 
+    def require_sub_queue(self, name: str) -> Queue:
+        """As `sub_queue`, of what has them."""
+        found = self.sub_queue(name)
+        assert found is not None  # asked of queues and subscriptions only
+        return found
+
     def next_change_at(self) -> float:
         """When something happens in it by time alone; infinity if nothing will."""
         return min(body.next_change_at() for body in self.queues())

@@ -76,6 +76,8 @@ class Door:
         self.throttle.spend(call.now, credit_count)
         self.let_pass(call.now, path)
         entity, target = self.directory.find(path)
+        if entity.topic is not None:
+            entity.topic.advance(call.now)
         status, operation = entity.description.status, as_operation or call.operation
         if status is not EntityStatus.ACTIVE and status is not None and operation in CLOSED_TO[status]:
             raise MessagingEntityDisabledError(

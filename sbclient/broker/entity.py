@@ -67,7 +67,7 @@ class Queue:
         self.key = canonical(path)
         self.policy = policy
         self.dead_letters = dead_letters
-        self.refused = dead_letters or self
+        self.refused = self if dead_letters is None else dead_letters
         self.store_queries = 0
         self._faults = faults
         self._random = random

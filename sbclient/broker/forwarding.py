@@ -21,7 +21,6 @@ from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Faults, NoAnswer, Operation
 from sbclient.broker.fragment import Fragment
-from sbclient.broker.topic import Topic
 from sbclient.entities import EntityStatus
 from sbclient.errors import InvalidOperationError, MessagingEntityDisabledError, ServiceBusError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, ServiceBusMessage
@@ -53,6 +52,7 @@ class Forwarding:
         if queue.forward_to is not None:
             self._feeding[canonical(queue.forward_to)].pop(queue, None)
         queue.forward_to = destination
+        self._due.pop(queue, None)
         if destination is not None:
             self._feeding.setdefault(canonical(destination), {})[queue] = None
             self._due[queue] = None
@@ -96,9 +96,8 @@ class Forwarding:
 
     def _moved(self, queue: Queue, fragment: Fragment, entry: Entry, now: float) -> bool:
         """Hand on, or dead-letter, the first message of a fragment; False if it must wait."""
-        destination = entry.destination or queue.forward_to
-        if destination is None:
-            return True
+        destination = entry.destination if queue.is_transfer else queue.forward_to
+        assert destination is not None  # what is due has one
         try:
             self._let_in(destination, entry, Call(Operation.SEND, now))
         except NoAnswer:
@@ -122,8 +121,6 @@ class Forwarding:
         entity, target = self._directory.find(path)
         if entity.description.status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
             raise MessagingEntityDisabledError(f"{path} is {entity.description.status}: it takes no messages")
-        if target is not entity.body or (entity.topic is not None and not isinstance(target, Topic)):
-            raise InvalidOperationError(f"{path} cannot be forwarded to: name a queue or a topic")
         transfer = admit(
             target,
             [_content_of(entry)],

@@ -138,10 +138,14 @@ class Fragment:
             ServiceBusQuotaExceededError: so many bytes more do not fit.
         """
         if not self.has_room(size_bytes):
-            raise ServiceBusQuotaExceededError(
-                f"{self.path} holds {self.usage.size_bytes} bytes in fragment {self.index} and {size_bytes} more "
-                f"exceed its maximum of {self.policy.max_size_bytes}: receive messages, or make the entity larger"
-            )
+            raise self.fullness(size_bytes)
+
+    def fullness(self, size_bytes: int) -> ServiceBusQuotaExceededError:
+        """What is said to who brings so many bytes too many."""
+        return ServiceBusQuotaExceededError(
+            f"{self.path} holds {self.usage.size_bytes} bytes in fragment {self.index} and {size_bytes} more "
+            f"exceed its maximum of {self.policy.max_size_bytes}: receive messages, or make the entity larger"
+        )
 
     # ------------------------------------------------------------------ time
 
@@ -418,7 +422,7 @@ class Fragment:
         twin.dead_letter_reason = reason[:MAX_DEAD_LETTER_TEXT] if reason is not None else None
         twin.dead_letter_description = description[:MAX_DEAD_LETTER_TEXT] if description is not None else None
         twin.dead_letter_source = twin.dead_letter_source or self.path
-        (into or self.behind()).append(twin, twin.enqueued_at)
+        (self.behind() if into is None else into).append(twin, twin.enqueued_at)
 
     def behind(self) -> Fragment:
         """The fragment of the dead-letter queue; law 5 is kept by the callers."""
@@ -437,9 +441,7 @@ class Fragment:
         self._cached.pop(token, None)
         self._lock_ends.drop(token)
         if self.has_sessions:
-            session = self._sessions.get(session_of(entry.content))
-            if session is not None:
-                session.held.pop(token, None)
+            self._sessions.let_go(session_of(entry.content), token)
 
     def _come_back(self, entry: Entry, at: float, *, is_failed: bool) -> None:
         if entry.token in self._locks:

@@ -299,6 +299,8 @@ class Management:
         entity = self._directory.at(address)
         lost = self._faults.unreachable(call.now, entity.path, len(entity.body.fragments))
         reached = [index for index in range(len(entity.body.fragments)) if index not in lost]
+        if entity.topic is not None:
+            entity.topic.advance(call.now)
         for index in reached:
             for queue in entity.queues():
                 queue.fragments[index].advance(call.now)
@@ -389,7 +391,7 @@ class Management:
         if description.forward_to != entity.body.forward_to:
             forwarding.direct(entity.body, description.forward_to)
         if description.forward_dead_lettered_messages_to != dead_letters.forward_to:
-            dead_letters.refused = entity.sub_queue("transferdeadletter") or dead_letters
+            dead_letters.refused = entity.require_sub_queue("transferdeadletter")
             forwarding.direct(dead_letters, description.forward_dead_lettered_messages_to)
 
     def delete(self, call: Call, address: EntityAddress, *, transaction: Transaction | None = None) -> None:

@@ -113,6 +113,4 @@ class Placement:
                 return fragment
         if first_fault is not None:
             raise first_fault.error_at(f"every fragment of {self._path} that could take the message", call)
-        fragment = self._fragments[turn % count]
-        fragment.check_room(size_bytes)
-        raise AssertionError(f"fragment {fragment.index} of {self._path} is full and has room")
+        raise self._fragments[turn % count].fullness(size_bytes)

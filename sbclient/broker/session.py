@@ -122,6 +122,10 @@ class Sessions:
                 return entry
         return None
 
+    def let_go(self, session_id: str, token: int) -> None:
+        """A message of a session is no longer held, if it was."""
+        self._sessions[session_id].held.pop(token, None)
+
     def expired(self, session_id: str) -> None:
         """A message that could be received is gone."""
         session = self._sessions[session_id]
@@ -160,7 +164,9 @@ class Sessions:
 
     def browse(self, session_id: str, from_number: int) -> Iterator[Entry]:
         """The messages of a session from a number on, in order."""
-        session = self._sessions[session_id]
+        session = self._sessions.get(session_id)
+        if session is None:
+            return
         for position in range(bisect_left(session.numbers, from_number), len(session.numbers)):
             entry = self._entries.get(session.numbers[position])
             if entry is not None:

@@ -1,0 +1,202 @@
+"""The switches: what strikes whom, when it ends, and what a caller meets."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from sbclient.broker.faults import Call, Fault, FaultKind, Faults, NoAnswer, Operation
+from sbclient.errors import (
+    MessagingEntityDisabledError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusInternalError,
+    ServiceBusServerBusyError,
+)
+from tests.broker.driver import KEYS, START, Driver, address, message
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "error"),
+    [
+        (FaultKind.DOWN, None, ServiceBusConnectionError),
+        (FaultKind.DOWN, "q", ServiceBusInternalError),
+        (FaultKind.BUSY, None, ServiceBusServerBusyError),
+        (FaultKind.BUSY, "q", ServiceBusServerBusyError),
+        (FaultKind.ERROR, "q", MessagingEntityDisabledError),
+        (FaultKind.HANG, None, NoAnswer),
+        (FaultKind.HANG, "q", NoAnswer),
+    ],
+)
+def test_a_struck_entity_does_nothing(
+    broker: Driver, kind: FaultKind, path: str | None, error: type[Exception]
+) -> None:
+    broker.queue()
+    broker.send("q", message("a"))
+    broker.down(path, kind=kind, error=MessagingEntityDisabledError)
+    for attempt in (
+        lambda: broker.send("q", message()),
+        lambda: broker.receive(),
+        lambda: broker.peek(),
+        lambda: broker.get(address("q")),
+    ):
+        with pytest.raises(error):
+            attempt()
+    broker.heal()
+    assert len(broker.body()) == 1
+
+
+def test_an_entity_s_fault_leaves_others_alone(broker: Driver) -> None:
+    broker.queue("a")
+    broker.queue("b")
+    broker.down("A")
+    with pytest.raises(ServiceBusInternalError):
+        broker.send("a", message())
+    broker.send("b", message())
+
+
+def test_a_fault_covers_what_lies_behind_and_below(broker: Driver) -> None:
+    broker.topic()
+    broker.subscription()
+    broker.down("t")
+    for path in ("t/Subscriptions/s", "t/Subscriptions/s/$DeadLetterQueue"):
+        with pytest.raises(ServiceBusInternalError):
+            broker.receive(path)
+
+
+def test_a_fault_of_fragments_without_a_path_strikes_every_entity(broker: Driver) -> None:
+    broker.partitioned("a")
+    broker.partitioned("b")
+    broker.namespace.faults.inject(Fault(FaultKind.DOWN, fragments=[3]))
+    for path in "ab":
+        with pytest.raises(ServiceBusError):
+            broker.send(path, message(partition_key=KEYS[3]))
+        broker.send(path, message(partition_key=KEYS[4]))
+
+
+def test_the_namespace_s_own_operations_meet_the_namespace_s_faults_only(broker: Driver) -> None:
+    broker.queue()
+    fault = broker.down("q")
+    broker.begin()
+    broker.heal(fault)
+    broker.down(None)
+    with pytest.raises(ServiceBusConnectionError):
+        broker.begin()
+
+
+def test_a_lost_acknowledgement_means_that_the_work_is_done(broker: Driver) -> None:
+    broker.queue()
+    broker.down("q", kind=FaultKind.LOSE_ACKNOWLEDGEMENT)
+    assert broker.send("q", message()).answer_after_s == math.inf
+    assert len(broker.body()) == 1
+
+
+@pytest.mark.parametrize("fragments", [(), (3,)])
+def test_slow_work_is_done_at_once_and_answered_late(broker: Driver, fragments: tuple[int, ...]) -> None:
+    broker.partitioned()
+    broker.down("q", *fragments, kind=FaultKind.SLOW, latency_s=4.0)
+    assert broker.send("q", message(partition_key=KEYS[3])).answer_after_s == 4.0
+    assert len(broker.body()) == 1
+
+
+def test_a_fragment_s_lost_acknowledgement_is_lost_for_its_messages_only(broker: Driver) -> None:
+    broker.partitioned()
+    broker.down("q", 3, kind=FaultKind.LOSE_ACKNOWLEDGEMENT)
+    assert broker.send("q", message(partition_key=KEYS[3])).answer_after_s == math.inf
+    assert broker.send("q", message(partition_key=KEYS[4])).answer_after_s == 0.0
+    delays = {broker.send("q", message()).answer_after_s for _ in range(16)}
+    assert delays == {0.0, math.inf}
+    call = broker.call(Operation.RECEIVE)
+    broker.namespace.receive(call, "q", max_message_count=30)
+    assert call.answer_after_s == math.inf
+
+
+def test_a_fault_strikes_the_operations_it_names(broker: Driver) -> None:
+    broker.queue()
+    broker.down("q", operations=[Operation.SEND])
+    with pytest.raises(ServiceBusInternalError):
+        broker.send("q", message())
+    assert broker.receive() == []
+
+
+def test_a_fault_strikes_as_often_as_it_counts(broker: Driver) -> None:
+    broker.queue()
+    broker.down("q", count=2)
+    for _ in range(2):
+        with pytest.raises(ServiceBusInternalError):
+            broker.send("q", message())
+    broker.send("q", message())
+    assert broker.namespace.faults.active(broker.now) == []
+
+
+def test_a_fault_strikes_with_its_probability() -> None:
+    outcomes = []
+    for _ in range(2):
+        broker = Driver(seed=3)
+        broker.queue()
+        broker.down("q", probability=0.3)
+        struck = []
+        for _ in range(200):
+            try:
+                broker.send("q", message())
+            except ServiceBusInternalError:
+                struck.append(True)
+            else:
+                struck.append(False)
+        outcomes.append(struck)
+    assert outcomes[0] == outcomes[1]
+    assert 30 < sum(outcomes[0]) < 90
+
+
+def test_a_fault_ends_at_its_moment(broker: Driver) -> None:
+    broker.queue()
+    fault = broker.down("q", until_at=START + 10)
+    assert broker.namespace.faults.next_change_at() == START + 10
+    broker.wait(9.9)
+    assert broker.namespace.faults.active(broker.now) == [fault]
+    with pytest.raises(ServiceBusInternalError):
+        broker.send("q", message())
+    broker.wait(0.1)
+    broker.send("q", message())
+    assert broker.namespace.faults.next_change_at() == math.inf
+
+
+def test_healing_one_leaves_the_others() -> None:
+    faults = Faults("contoso", Random(1))
+    first, second = faults.inject(Fault(FaultKind.DOWN, "a")), faults.inject(Fault(FaultKind.DOWN, "b"))
+    faults.heal(first)
+    faults.heal(first)
+    assert faults.active(0.0) == [second]
+    assert faults.any_active
+    faults.heal()
+    assert not faults.any_active
+
+
+def test_a_receive_waits_out_what_is_slow() -> None:
+    faults = Faults("contoso", Random(1))
+    faults.inject(Fault(FaultKind.SLOW, "q", latency_s=5.0))
+    with pytest.raises(NoAnswer) as silence:
+        faults.at_door(Call(Operation.RECEIVE, 0.0, waited_s=2.0), "q")
+    assert silence.value.after_s == 3.0
+    call = Call(Operation.RECEIVE, 0.0, waited_s=5.0)
+    faults.at_door(call, "q")
+    assert call.answer_after_s == 0.0
+
+
+def test_only_what_is_down_or_hangs_for_everything_is_unreachable() -> None:
+    faults = Faults("contoso", Random(1))
+    faults.inject(Fault(FaultKind.DOWN, "q", fragments=[1]))
+    faults.inject(Fault(FaultKind.HANG, "q", fragments=[2]))
+    faults.inject(Fault(FaultKind.BUSY, "q", fragments=[3]))
+    faults.inject(Fault(FaultKind.DOWN, "q", fragments=[4], operations=[Operation.SEND]))
+    faults.inject(Fault(FaultKind.DOWN, "other", fragments=[5]))
+    assert faults.unreachable(0.0, "q", 16) == [1, 2]
+
+
+def test_a_fault_of_other_operations_does_not_hold_up_this_one(broker: Driver) -> None:
+    broker.partitioned()
+    broker.down("q", 3, operations=[Operation.PEEK])
+    broker.down("q", 3, kind=FaultKind.SLOW, latency_s=2.0)
+    assert broker.send("q", message(partition_key=KEYS[3])).answer_after_s == 2.0

@@ -1,0 +1,384 @@
+"""Forwarding and sending by way of another entity: rows P-100 to P-103 and B-059 to B-063."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sbclient.broker.faults import FaultKind
+from sbclient.entities import EntityStatus
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusInternalError,
+)
+from sbclient.rules.partition_key import fragment_of
+from tests.broker.driver import (
+    ABANDON,
+    DEAD_LETTER,
+    KEYS,
+    START,
+    Driver,
+    address,
+    at,
+    bodies,
+    message,
+    seconds,
+    topic_address,
+)
+
+
+def where(broker: Driver, path: str) -> list[int]:
+    return [index for index, fragment in enumerate(broker.body(path).fragments) for _ in range(len(fragment))]
+
+
+@pytest.mark.parametrize("is_topic_source", [False, True])
+@pytest.mark.parametrize("is_topic_destination", [False, True])
+@pytest.mark.parametrize("source_is_partitioned", [False, True])
+@pytest.mark.parametrize("destination_is_partitioned", [False, True])
+def test_p100_forwarding_works_from_to_and_between_partitioned_entities(
+    broker: Driver,
+    is_topic_source: bool,
+    is_topic_destination: bool,
+    source_is_partitioned: bool,
+    destination_is_partitioned: bool,
+) -> None:
+    if is_topic_destination:
+        broker.topic("end", enable_partitioning=destination_is_partitioned)
+        broker.subscription("end", "s")
+    else:
+        broker.queue("end", enable_partitioning=destination_is_partitioned)
+    if is_topic_source:
+        broker.topic("begin", enable_partitioning=source_is_partitioned)
+        broker.subscription("begin", "s", forward_to="end")
+    else:
+        broker.queue("begin", enable_partitioning=source_is_partitioned, forward_to="end")
+    for number in range(20):
+        broker.send("begin", message(str(number)))
+    received = broker.drain("end/Subscriptions/s" if is_topic_destination else "end")
+    assert sorted(map(int, bodies(received))) == list(range(20))
+    assert broker.counts("begin/Subscriptions/s" if is_topic_source else "begin").total_message_count == 0
+
+
+def test_p101_forwarding_is_set_on_the_source_and_can_be_changed(broker: Driver) -> None:
+    broker.queue("end")
+    broker.queue()
+    broker.send("q", message("before"))
+    description = broker.get(address("q"))
+    description.forward_to = "end"
+    broker.update(address("q"), description)
+    with pytest.raises(InvalidOperationError):
+        broker.receive()
+    broker.send("q", message("after"))
+    assert bodies(broker.drain("end")) == ["before", "after"]
+    description.forward_to = None
+    broker.update(address("q"), description)
+    broker.send("q", message("stays"))
+    assert bodies(broker.drain("q")) == ["stays"]
+
+
+@pytest.mark.parametrize("key", ["session_id", "partition_key"])
+def test_p102_keys_are_kept_and_used_at_the_destination(broker: Driver, key: str) -> None:
+    broker.partitioned("end")
+    broker.queue(forward_to="end")
+    broker.send("q", message(**{key: "k"}))
+    broker.peek("end")
+    assert where(broker, "end") == [fragment_of("k", 16)]
+
+
+def test_p103_the_message_id_is_a_key_where_duplicates_are_detected(broker: Driver) -> None:
+    broker.partitioned("end", requires_duplicate_detection=True)
+    broker.partitioned(forward_to="end")
+    broker.send("q", message("a", message_id="m"))
+    broker.send("q", message("b", message_id="m"))
+    broker.peek("end")
+    assert where(broker, "end") == [fragment_of("m", 16)]
+
+
+def test_b060_the_destination_must_exist_and_be_a_queue_or_topic(broker: Driver) -> None:
+    broker.topic()
+    broker.subscription()
+    for path in ("nowhere", "t/Subscriptions/s"):
+        with pytest.raises(MessagingEntityNotFoundError):
+            broker.queue(forward_to=path)
+        with pytest.raises(MessagingEntityNotFoundError):
+            broker.queue(forward_dead_lettered_messages_to=path)
+    with pytest.raises(MessagingEntityNotFoundError):
+        broker.subscription("t", "other", forward_to="nowhere")
+
+
+def test_b060_a_session_entity_does_not_forward(broker: Driver) -> None:
+    broker.queue("end")
+    with pytest.raises(InvalidOperationError):
+        broker.queue(requires_session=True, forward_to="end")
+
+
+@pytest.mark.parametrize(("hops", "arrives"), [(3, True), (4, True), (5, False)])
+def test_b060_a_message_goes_on_four_times(broker: Driver, hops: int, arrives: bool) -> None:
+    broker.queue(f"q{hops}")
+    for number in reversed(range(hops)):
+        broker.queue(f"q{number}", forward_to=f"q{number + 1}")
+    broker.send("q0", message("a"))
+    assert len(broker.receive(f"q{hops}")) == arrives
+    if not arrives:
+        dead = broker.one(f"q{hops - 1}/$DeadLetterQueue")
+        assert dead.dead_letter_reason == "MaxTransferHopCountExceeded"
+
+
+def test_b060_a_circle_ends(broker: Driver) -> None:
+    broker.queue("a")
+    broker.queue("b", forward_to="a")
+    description = broker.get(address("a"))
+    description.forward_to = "b"
+    broker.update(address("a"), description)
+    broker.send("a", message())
+    assert broker.counts("a").dead_letter_message_count + broker.counts("b").dead_letter_message_count == 1
+
+
+@pytest.mark.parametrize("trouble", ["disabled", "full", "deleted", "refused"])
+def test_b060_an_unwilling_destination_dead_letters_at_the_source(broker: Driver, trouble: str) -> None:
+    broker.queue("end", requires_session=trouble == "refused")
+    broker.queue(forward_to="end")
+    if trouble == "disabled":
+        description = broker.get(address("end"))
+        description.status = EntityStatus.SEND_DISABLED
+        broker.update(address("end"), description)
+    elif trouble == "full":
+        broker.body("end").policy.max_size_bytes = 1
+    elif trouble == "deleted":
+        broker.delete(address("end"))
+    broker.send("q", message("a"))
+    dead = broker.one("q/$DeadLetterQueue")
+    assert (
+        dead.dead_letter_reason
+        == {
+            "disabled": "MessagingEntityDisabledError",
+            "full": "ServiceBusQuotaExceededError",
+            "deleted": "MessagingEntityNotFoundError",
+            "refused": "InvalidOperationError",
+        }[trouble]
+    )
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
+@pytest.mark.parametrize("struck", ["end", "end fragment", "q fragment"])
+def test_forwarding_waits_for_what_cannot_be_reached(broker: Driver, kind: FaultKind, struck: str) -> None:
+    broker.partitioned("end")
+    broker.queue("q", forward_to="end")
+    path, *fragment = struck.split()
+    fault = broker.down(path, *([fragment_of("k", 16) if path == "end" else 0] if fragment else []), kind=kind)
+    if path == "end":
+        broker.send("q", message("a", partition_key="k"))
+        assert broker.counts("q").active_message_count == 1
+    broker.heal(fault)
+    if path == "q":
+        broker.send("q", message("a", partition_key="k"))
+    assert bodies(broker.drain("end")) == ["a"]
+
+
+def test_a_source_fragment_that_is_down_keeps_what_it_has(broker: Driver) -> None:
+    broker.queue("end")
+    broker.partitioned(forward_to="end")
+    fault = broker.down("end")
+    broker.send("q", message("a", partition_key=KEYS[3]))
+    broker.send("q", message("b", partition_key=KEYS[4]))
+    broker.heal(fault)
+    broker.down("q", 3)
+    assert bodies(broker.drain("end")) == ["b"]
+    broker.heal()
+    assert bodies(broker.drain("end")) == ["a"]
+
+
+def test_b060_dead_letters_go_on_with_their_reason(broker: Driver) -> None:
+    broker.queue("graves")
+    broker.queue(forward_dead_lettered_messages_to="graves")
+    broker.send("q", message("a", application_properties={"mine": 1}))
+    broker.settle("q", broker.one(), how=DEAD_LETTER)
+    received = broker.one("graves")
+    assert (received.dead_letter_reason, received.dead_letter_error_description) == ("why", "in full")
+    assert (received.dead_letter_source, received.application_properties["mine"]) == ("q", 1)
+
+
+def test_b060_expired_messages_go_on_too_when_somebody_looks(broker: Driver) -> None:
+    broker.queue("graves")
+    broker.queue(dead_lettering_on_message_expiration=True, forward_dead_lettered_messages_to="graves")
+    broker.send("q", message("a", time_to_live=seconds(5)))
+    broker.wait(5)
+    assert broker.one("graves").dead_letter_reason == "TTLExpiredException"
+
+
+def test_dead_letters_that_cannot_go_on_lie_in_the_transfer_dead_letter_queue(broker: Driver) -> None:
+    broker.queue("graves", requires_session=True)
+    broker.queue(forward_dead_lettered_messages_to="graves")
+    broker.send("q", message("a"))
+    broker.settle("q", broker.one(), how=DEAD_LETTER)
+    assert broker.one("q/$Transfer/$DeadLetterQueue").dead_letter_reason == "InvalidOperationError"
+    assert broker.counts("q").transfer_dead_letter_message_count == 1
+
+
+def test_b061_a_source_is_never_idle(broker: Driver) -> None:
+    broker.queue("end")
+    created = broker.queue(forward_to="end", auto_delete_on_idle=timedelta(minutes=5))
+    assert created.auto_delete_on_idle == timedelta.max
+
+
+def test_b063_schedule_duplicates_and_session_are_judged_anew(broker: Driver) -> None:
+    broker.queue("end", requires_duplicate_detection=True, requires_session=True)
+    broker.queue(forward_to="end")
+    for name in "ab":
+        broker.send("q", message(name, message_id="m", session_id="s", scheduled_enqueue_time_utc=at(START + 10)))
+    assert broker.accept("end") is None
+    broker.wait(10)
+    lock = broker.accept("end")
+    assert lock is not None
+    assert bodies(broker.receive("end", 5, lock=lock)) == ["a"]
+
+
+def test_b007_the_first_number_goes_along(broker: Driver) -> None:
+    broker.queue("end")
+    broker.queue("middle", forward_to="end")
+    broker.partitioned(forward_to="middle")
+    broker.send("q", message(partition_key="k"))
+    received = broker.one("end")
+    assert received.enqueued_sequence_number == fragment_of("k", 16) << 48 | 1
+
+
+def test_b008_a_message_from_a_partitioned_queue_has_a_plain_number(broker: Driver) -> None:
+    broker.queue("end")
+    broker.partitioned(forward_to="end")
+    broker.send("q", message(partition_key=KEYS[9]))
+    assert broker.one("end").sequence_number == 1
+
+
+def test_a_forwarded_message_lives_no_longer(broker: Driver) -> None:
+    broker.queue("end")
+    broker.queue(forward_to="end")
+    fault = broker.down("end")
+    broker.send("q", message(time_to_live=seconds(10)))
+    broker.wait(6)
+    broker.heal(fault)
+    assert broker.one("end").expires_at_utc == at(START + 10)
+
+
+def test_a_deleted_source_is_forgotten(broker: Driver) -> None:
+    broker.queue("end")
+    broker.queue(forward_to="end")
+    broker.delete(address("q"))
+    broker.send("end", message("a"))
+    assert bodies(broker.drain("end")) == ["a"]
+    assert broker.namespace.sources("end") == [broker.namespace.directory.find("end")[0]]
+
+
+def test_b059_the_via_key_picks_the_fragment_in_between(broker: Driver) -> None:
+    broker.queue("end")
+    broker.partitioned("between")
+    fault = broker.down("end")
+    broker.send("end", message("a"), via="between", via_partition_key=KEYS[5])
+    entity = broker.namespace.directory.find("between")[0]
+    assert [len(fragment) for fragment in entity.sub_queues["transfer"].fragments].index(1) == 5
+    assert broker.counts("between").transfer_message_count == 1
+    broker.heal(fault)
+    assert bodies(broker.drain("end")) == ["a"]
+    assert broker.counts("between").transfer_message_count == 0
+
+
+def test_b054_send_via_lets_a_transaction_cross_entities(broker: Driver) -> None:
+    broker.queue("in")
+    broker.queue("out")
+    broker.send("in", message("order"))
+    held = broker.one("in")
+    transaction = broker.begin()
+    broker.send("out", message("reply"), transaction=transaction, via="in")
+    broker.settle("in", held, transaction=transaction)
+    assert broker.receive("out") == []
+    broker.commit(transaction)
+    assert bodies(broker.drain("out")) == ["reply"]
+    assert broker.counts("in").total_message_count == 0
+
+
+def test_b059_in_a_transaction_on_a_partitioned_entity_the_via_key_is_its_key(broker: Driver) -> None:
+    broker.queue("out")
+    broker.partitioned("in")
+    transaction = broker.begin()
+    with pytest.raises(InvalidOperationError):
+        broker.send("out", message(), transaction=transaction, via="in")
+    broker.send("out", message("a"), transaction=transaction, via="in", via_partition_key="k")
+    with pytest.raises(InvalidOperationError):
+        broker.send("out", message(), transaction=transaction, via="in", via_partition_key="other")
+    broker.commit(transaction)
+    assert bodies(broker.drain("out")) == ["a"]
+
+
+def test_b062_a_disabled_destination_fills_the_transfer_dead_letter_queue(broker: Driver) -> None:
+    broker.queue("out")
+    broker.queue("in")
+    description = broker.get(address("out"))
+    description.status = EntityStatus.DISABLED
+    broker.update(address("out"), description)
+    broker.send("out", message("a"), via="in")
+    dead = broker.one("in/$Transfer/$DeadLetterQueue")
+    assert (str(dead), dead.dead_letter_reason) == ("a", "MessagingEntityDisabledError")
+    broker.settle("in/$Transfer/$DeadLetterQueue", dead, how=ABANDON)
+
+
+def test_b062_a_missing_destination_is_not_found_and_an_oversized_message_refused(broker: Driver) -> None:
+    broker.queue("in")
+    broker.queue("out")
+    with pytest.raises(MessagingEntityNotFoundError):
+        broker.send("nowhere", message(), via="in")
+    with pytest.raises(MessageSizeExceededError):
+        broker.send("out", message("x" * 300_000), via="in")
+    assert broker.counts("in").total_message_count == 0
+
+
+def test_only_a_queue_can_be_sent_through(broker: Driver) -> None:
+    broker.queue("out")
+    broker.topic()
+    broker.subscription()
+    for via in ("t", "t/Subscriptions/s"):
+        with pytest.raises(InvalidOperationError):
+            broker.send("out", message(), via=via)
+
+
+def test_sending_through_a_queue_that_is_down_fails(broker: Driver) -> None:
+    broker.queue("out")
+    broker.queue("in")
+    broker.down("in", 0)
+    with pytest.raises(ServiceBusInternalError):
+        broker.send("out", message(), via="in")
+
+
+def test_a_topic_forwards_through_its_subscription_with_rules(broker: Driver) -> None:
+    broker.topic("end")
+    broker.subscription("end", "s")
+    broker.topic()
+    broker.subscription("t", "s", forward_to="end")
+    broker.send("t", message("a", time_to_live=seconds(5)))
+    assert bodies(broker.drain("end/Subscriptions/s")) == ["a"]
+    assert {entity.path for entity in broker.namespace.sources("end")} == {"end", "t", "t/Subscriptions/s"}
+    broker.delete(topic_address("t"))
+    assert broker.namespace.sources("nowhere") == []
+
+
+def test_what_waits_to_go_on_stays_when_the_queue_no_longer_forwards(broker: Driver) -> None:
+    broker.queue("end")
+    description = broker.queue(forward_to="end")
+    fault = broker.down("end")
+    broker.send("q", message("a"))
+    assert broker.counts("q").active_message_count == 1
+    description.forward_to = None
+    broker.update(address("q"), description)
+    broker.heal(fault)
+    assert broker.receive("end") == []
+    assert bodies(broker.drain("q")) == ["a"]
+
+
+def test_a_transfer_dead_letter_queue_that_was_looked_at_before_serves_transfers(broker: Driver) -> None:
+    broker.queue("out")
+    broker.queue("in")
+    assert broker.receive("in/$Transfer/$DeadLetterQueue") == []
+    broker.body("out").policy.max_size_bytes = 1
+    broker.send("out", message("a"), via="in")
+    assert bodies(broker.receive("in/$Transfer/$DeadLetterQueue")) == ["a"]

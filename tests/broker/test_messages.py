@@ -1,0 +1,464 @@
+"""The life of a message in a queue: locks, deliveries, expiry, dead letters, deferral, schedules, sizes.
+
+Rows B-004 to B-035, B-057, B-080 and B-081.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+)
+from sbclient.message import ServiceBusMessageState
+from sbclient.transport.base import Settlement, SettleMode
+from tests.broker.driver import (
+    ABANDON,
+    DEAD_LETTER,
+    DEFER,
+    DELETE,
+    START,
+    Driver,
+    address,
+    at,
+    bodies,
+    message,
+    seconds,
+)
+
+DEAD = "q/$DeadLetterQueue"
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "partitioned"])
+def queue(request: pytest.FixtureRequest) -> Driver:
+    broker = Driver()
+    broker.queue(enable_partitioning=request.param)
+    return broker
+
+
+def test_b006_a_message_says_when_it_was_stored_and_when_it_ends(queue: Driver) -> None:
+    queue.wait(5)
+    queue.send("q", message(time_to_live=seconds(30)))
+    received = queue.one()
+    assert (received.enqueued_time_utc, received.expires_at_utc) == (at(START + 5), at(START + 35))
+    assert received.time_to_live == seconds(30)
+
+
+def test_b006_without_a_life_it_never_ends(queue: Driver) -> None:
+    queue.send("q", message())
+    received = queue.one()
+    assert received.expires_at_utc is None
+    assert received.time_to_live is None
+
+
+def test_b010_the_lock_ends_after_its_duration_from_taking(queue: Driver) -> None:
+    queue.send("q", message())
+    first = queue.one()
+    assert first.locked_until_utc == at(START + 60)
+    queue.wait(59.9)
+    assert queue.receive() == []
+    queue.wait(0.1)
+    assert queue.one().delivery_count == 1
+    with pytest.raises(MessageLockLostError):
+        queue.settle("q", first)
+
+
+def test_b010_a_queue_has_its_own_lock_duration(broker: Driver) -> None:
+    broker.queue(lock_duration=seconds(5))
+    broker.send("q", message())
+    broker.receive()
+    broker.wait(5)
+    assert len(broker.receive()) == 1
+
+
+def test_b011_renewal_holds_for_another_duration(queue: Driver) -> None:
+    queue.send("q", message())
+    held = queue.one()
+    queue.wait(50)
+    assert queue.renew("q", held) == [START + 110]
+    queue.wait(59)
+    assert queue.receive() == []
+    queue.settle("q", held)
+    with pytest.raises(MessageLockLostError):
+        queue.renew("q", held)
+
+
+def test_b012_an_abandoned_message_comes_back_to_the_front(queue: Driver) -> None:
+    for number in range(3):
+        queue.send("q", message(str(number), partition_key="k"))
+    first = queue.one()
+    queue.settle("q", first, how=ABANDON)
+    assert bodies(queue.receive("q", 3)) == ["0", "1", "2"]
+
+
+def test_b012_returned_messages_keep_their_order(queue: Driver) -> None:
+    for number in range(4):
+        queue.send("q", message(str(number), partition_key="k"))
+    held = queue.receive("q", 3)
+    for each in reversed(held):
+        queue.settle("q", each, how=ABANDON)
+    again = queue.receive("q", 4)
+    assert [(str(each), each.delivery_count) for each in again] == [("0", 1), ("1", 1), ("2", 1), ("3", 0)]
+
+
+def test_b013_the_delivery_count_counts_failed_deliveries(queue: Driver) -> None:
+    queue.send("q", message())
+    counts = []
+    for _ in range(3):
+        held = queue.one()
+        counts.append(held.delivery_count)
+        queue.settle("q", held, how=ABANDON)
+    assert counts == [0, 1, 2]
+    assert queue.peek()[0].delivery_count == 3
+
+
+def test_a_released_message_has_had_no_delivery(queue: Driver) -> None:
+    queue.send("q", message())
+    held = queue.one()
+    assert held.lock_token is not None
+    queue.namespace.release(queue.call(Operation.RECEIVE), "q", [held.lock_token] * 2)
+    assert queue.one().delivery_count == 0
+
+
+@pytest.mark.parametrize("deliveries", [1, 2, 10])
+def test_b014_too_many_failed_deliveries_dead_letter(broker: Driver, deliveries: int) -> None:
+    broker.queue(max_delivery_count=deliveries)
+    broker.send("q", message("a"))
+    for _ in range(deliveries):
+        assert broker.counts("q").dead_letter_message_count == 0
+        broker.settle("q", broker.one(), how=ABANDON)
+    assert broker.receive() == []
+    dead = broker.one(DEAD)
+    assert (dead.dead_letter_reason, dead.delivery_count) == ("MaxDeliveryCountExceeded", deliveries)
+
+
+def test_b014_ended_locks_count_as_failed(broker: Driver) -> None:
+    broker.queue(max_delivery_count=2)
+    broker.send("q", message())
+    for _ in range(2):
+        broker.receive()
+        broker.wait(60)
+    assert broker.receive() == []
+    assert broker.one(DEAD).dead_letter_reason == "MaxDeliveryCountExceeded"
+
+
+def test_b016_reason_and_description_are_properties_and_cut(queue: Driver) -> None:
+    queue.send("q", message(application_properties={"mine": 1}))
+    queue.settle("q", queue.one(), how=Settlement(SettleMode.DEAD_LETTER, "r" * 5000, "d" * 5000))
+    dead = queue.one(DEAD)
+    assert dead.application_properties == {
+        "mine": 1,
+        "DeadLetterReason": "r" * 4096,
+        "DeadLetterErrorDescription": "d" * 4096,
+    }
+    assert dead.dead_letter_source == "q"
+
+
+def test_b016_a_dead_letter_may_have_no_reason(queue: Driver) -> None:
+    queue.send("q", message())
+    queue.settle("q", queue.one(), how=Settlement(SettleMode.DEAD_LETTER))
+    assert queue.one(DEAD).dead_letter_reason is None
+
+
+def test_b017_the_dead_letter_queue_is_there_with_its_entity(queue: Driver) -> None:
+    assert queue.receive(DEAD) == []
+    assert queue.receive("Q/$deadletterqueue") == []
+    assert queue.receive("q/$Transfer/$DeadLetterQueue") == []
+
+
+def test_b018_in_the_dead_letter_queue_nothing_expires_or_is_dead_lettered(broker: Driver) -> None:
+    broker.queue(max_delivery_count=1, dead_lettering_on_message_expiration=True)
+    broker.send("q", message(time_to_live=seconds(10)))
+    broker.settle("q", broker.one(), how=DEAD_LETTER)
+    broker.wait(1000)
+    for _ in range(3):
+        broker.settle(DEAD, broker.one(DEAD), how=ABANDON)
+    dead = broker.one(DEAD)
+    assert dead.dead_letter_reason == "why"
+    assert dead.expires_at_utc is None
+    with pytest.raises(InvalidOperationError):
+        broker.settle(DEAD, dead, how=DEAD_LETTER)
+    broker.settle(DEAD, dead)
+    assert broker.counts("q").total_message_count == 0
+
+
+def test_b018_nobody_sends_to_the_dead_letter_queue(queue: Driver) -> None:
+    with pytest.raises(InvalidOperationError):
+        queue.send(DEAD, message())
+
+
+def test_b018_dead_letters_can_be_deferred_and_settled_in_a_transaction(queue: Driver) -> None:
+    queue.send("q", message(), message())
+    for each in queue.receive("q", 2):
+        queue.settle("q", each, how=DEAD_LETTER)
+    first, second = queue.receive(DEAD, 2)
+    queue.settle(DEAD, first, how=DEFER)
+    transaction = queue.begin()
+    queue.settle(DEAD, second, transaction=transaction)
+    queue.commit(transaction)
+    (fetched,) = queue.deferred(DEAD, first.sequence_number)
+    queue.settle(DEAD, fetched)
+    assert queue.counts("q").total_message_count == 0
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 30), (seconds(10), 10), (seconds(100), 30)])
+def test_b019_the_entity_s_life_is_the_ceiling(broker: Driver, asked: timedelta | None, given: float) -> None:
+    broker.queue(default_message_time_to_live=seconds(30))
+    broker.send("q", message(time_to_live=asked))
+    received = broker.one()
+    assert received.expires_at_utc == at(START + given)
+    assert received.time_to_live == seconds(given)
+
+
+def test_b020_an_expired_message_is_dropped(queue: Driver) -> None:
+    queue.send("q", message(time_to_live=seconds(10)))
+    queue.wait(9.9)
+    assert len(queue.peek()) == 1
+    queue.wait(0.1)
+    assert queue.peek() == queue.receive() == queue.receive(DEAD) == []
+
+
+def test_b020_or_dead_lettered_where_asked(broker: Driver) -> None:
+    broker.queue(dead_lettering_on_message_expiration=True)
+    broker.send("q", message(time_to_live=seconds(10)))
+    broker.wait(10)
+    assert broker.receive() == []
+    assert broker.one(DEAD).dead_letter_reason == "TTLExpiredException"
+
+
+def test_b020_a_held_message_does_not_expire_and_can_be_settled(queue: Driver) -> None:
+    queue.send("q", message(time_to_live=seconds(10)), message(time_to_live=seconds(10)))
+    first, second = queue.receive("q", 2)
+    queue.wait(20)
+    queue.settle("q", first)
+    assert len(queue.peek()) == 1
+    queue.settle("q", second, how=ABANDON)
+    assert queue.peek() == []
+
+
+def test_b020_expiry_in_the_middle_leaves_the_others(queue: Driver) -> None:
+    queue.send("q", message("0"), message("1", time_to_live=seconds(1)), message("2"))
+    queue.wait(1)
+    assert bodies(queue.drain()) == ["0", "2"]
+
+
+def test_b020_many_expired_messages_are_forgotten(broker: Driver) -> None:
+    broker.queue()
+    for _ in range(50):
+        broker.send("q", message(time_to_live=seconds(1)))
+    broker.wait(1)
+    broker.send("q", message("last"))
+    assert len(broker.body().fragments[0]._fresh) == 1
+    assert str(broker.one()) == "last"
+
+
+def test_b022_a_deferred_message_waits_beyond_its_life_until_somebody_asks(broker: Driver) -> None:
+    broker.queue(dead_lettering_on_message_expiration=True)
+    broker.send("q", message(time_to_live=seconds(10)))
+    held = broker.one()
+    broker.settle("q", held, how=DEFER)
+    broker.wait(100)
+    assert len(broker.peek()) == 1
+    with pytest.raises(MessageNotFoundError):
+        broker.deferred("q", held.sequence_number)
+    assert broker.one(DEAD).dead_letter_reason == "TTLExpiredException"
+
+
+def test_b025_receive_and_delete_leaves_nothing(queue: Driver) -> None:
+    queue.send("q", message("a"), message("b"))
+    received = queue.receive("q", 5, mode=DELETE)
+    assert bodies(received) == ["a", "b"]
+    assert [(each.lock_token, each.locked_until_utc) for each in received] == [(None, None)] * 2
+    assert queue.counts("q").total_message_count == 0
+
+
+def test_b030_a_deferred_message_is_found_by_number_only(queue: Driver) -> None:
+    queue.send("q", message("a"))
+    held = queue.one()
+    queue.settle("q", held, how=DEFER)
+    assert queue.receive() == []
+    assert [each.state for each in queue.peek()] == [ServiceBusMessageState.DEFERRED]
+    (fetched,) = queue.deferred("q", held.sequence_number)
+    assert str(fetched) == "a"
+    with pytest.raises(MessageNotFoundError):
+        queue.deferred("q", held.sequence_number)
+    queue.settle("q", fetched)
+    with pytest.raises(MessageNotFoundError):
+        queue.deferred("q", held.sequence_number)
+
+
+def test_b030_all_deferred_messages_or_none(queue: Driver) -> None:
+    queue.send("q", message("a"), message("b"))
+    first, second = queue.receive("q", 2)
+    queue.settle("q", first, how=DEFER)
+    with pytest.raises(MessageNotFoundError):
+        queue.deferred("q", first.sequence_number, second.sequence_number)
+    assert len(queue.deferred("q", first.sequence_number, first.sequence_number)) == 1
+
+
+def test_b030_a_deferred_message_can_be_fetched_and_deleted(queue: Driver) -> None:
+    queue.send("q", message("a"))
+    held = queue.one()
+    queue.settle("q", held, how=DEFER)
+    assert bodies(queue.deferred("q", held.sequence_number, mode=DELETE)) == ["a"]
+    assert queue.peek() == []
+
+
+def test_b031_each_fetch_of_a_deferred_message_is_a_delivery(queue: Driver) -> None:
+    queue.send("q", message())
+    held = queue.one()
+    queue.settle("q", held, how=DEFER)
+    counts = []
+    for settlement in (DEFER, ABANDON, None):
+        (fetched,) = queue.deferred("q", held.sequence_number)
+        counts.append(fetched.delivery_count)
+        if settlement is None:
+            queue.wait(60)
+        else:
+            queue.settle("q", fetched, how=settlement)
+    assert counts == [1, 2, 3]
+    assert queue.deferred("q", held.sequence_number)[0].delivery_count == 4
+
+
+def test_b032_deferred_messages_can_end_in_every_way(queue: Driver) -> None:
+    queue.send("q", message("a"), message("b"))
+    numbers = []
+    for each in queue.receive("q", 2):
+        queue.settle("q", each, how=DEFER)
+        numbers.append(each.sequence_number)
+    first, second = queue.deferred("q", *numbers)
+    queue.settle("q", first)
+    queue.settle("q", second, how=DEAD_LETTER)
+    assert bodies(queue.receive(DEAD)) == ["b"]
+    assert queue.peek() == []
+
+
+def test_b034_a_scheduled_message_gets_a_new_number_and_time(queue: Driver) -> None:
+    (number,) = queue.schedule("q", message("a", partition_key="k", scheduled_enqueue_time_utc=at(START + 30)))
+    assert queue.receive() == []
+    assert queue.counts("q").scheduled_message_count == 1
+    queue.wait(40)
+    received = queue.one()
+    assert received.sequence_number > number
+    assert received.enqueued_time_utc == at(START + 30)
+    assert queue.counts("q").scheduled_message_count == 0
+    with pytest.raises(MessageNotFoundError):
+        queue.cancel("q", number)
+
+
+def test_b034_the_life_begins_when_the_message_appears(queue: Driver) -> None:
+    queue.schedule("q", message(time_to_live=seconds(5), scheduled_enqueue_time_utc=at(START + 30)))
+    queue.wait(34)
+    assert queue.one().expires_at_utc == at(START + 35)
+
+
+def test_b034_a_time_that_has_passed_is_now(queue: Driver) -> None:
+    assert len(queue.schedule("q", message("a", scheduled_enqueue_time_utc=at(START - 30)))) == 1
+    assert str(queue.one()) == "a"
+
+
+def test_b034_a_send_with_a_time_is_scheduled_too(queue: Driver) -> None:
+    queue.send("q", message("a", scheduled_enqueue_time_utc=at(START + 30)))
+    assert queue.receive() == []
+    queue.wait(30)
+    assert str(queue.one()) == "a"
+
+
+def test_b034_scheduling_without_a_time_is_refused(queue: Driver) -> None:
+    with pytest.raises(InvalidOperationError):
+        queue.schedule("q", message())
+
+
+def test_b035_cancelling_deletes_all_or_nothing(queue: Driver) -> None:
+    later = at(START + 30)
+    numbers = queue.schedule(
+        "q", *(message(str(n), partition_key="k", scheduled_enqueue_time_utc=later) for n in range(3))
+    )
+    with pytest.raises(MessageNotFoundError):
+        queue.cancel("q", numbers[0], 12345)
+    queue.cancel("q", numbers[0], numbers[0], numbers[1])
+    with pytest.raises(MessageNotFoundError):
+        queue.cancel("q", numbers[0])
+    queue.wait(30)
+    assert bodies(queue.receive("q", 5)) == ["2"]
+
+
+def test_b035_an_ordinary_message_cannot_be_cancelled(queue: Driver) -> None:
+    queue.send("q", message())
+    with pytest.raises(MessageNotFoundError):
+        queue.cancel("q", queue.peek()[0].sequence_number)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1])
+def test_b080_a_message_has_a_largest_size(broker: Driver, size: int) -> None:
+    broker.queue()
+    limit = broker.namespace.profile.max_message_size_bytes
+    body = "x" * (limit - 8 + size)  # a data section of this length has 8 bytes around it
+    if size > 0:
+        with pytest.raises(MessageSizeExceededError):
+            broker.send("q", message(body))
+    else:
+        broker.send("q", message(body))
+    assert len(broker.peek()) == (size <= 0)
+
+
+def test_b080_a_batch_has_a_largest_size(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", *(message("x" * 100_000) for _ in range(2)))
+    with pytest.raises(MessageSizeExceededError):
+        broker.send("q", *(message("x" * 100_000) for _ in range(3)))
+    assert len(broker.body()) == 2
+
+
+@pytest.mark.parametrize(("length", "is_fit"), [(32 * 1024, True), (32 * 1024 + 1, False)])
+def test_b081_one_property_has_a_largest_size(broker: Driver, length: int, is_fit: bool) -> None:
+    broker.queue()
+    sent = message("x" * 10, application_properties={"number": 1, "p": "v" * length})
+    if is_fit:
+        broker.send("q", sent)
+    else:
+        with pytest.raises(MessageSizeExceededError):
+            broker.send("q", sent)
+
+
+def test_b081_all_headers_have_a_largest_size(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("x" * 70_000, application_properties={"a": "v" * 30_000, "b": "v" * 30_000}))
+    with pytest.raises(MessageSizeExceededError):
+        broker.send("q", message(application_properties=dict.fromkeys("abc", "v" * 30000)))
+
+
+def test_b004_an_error_names_the_full_number(broker: Driver) -> None:
+    broker.partitioned()
+    with pytest.raises(MessageNotFoundError, match=str(5 << 48 | 7)):
+        broker.cancel("q", 5 << 48 | 7)
+
+
+def test_b007_a_dead_letter_keeps_its_first_number(queue: Driver) -> None:
+    queue.send("q", message(), message())
+    _, second = queue.receive("q", 2)
+    queue.settle("q", second, how=DEAD_LETTER)
+    dead = queue.one(DEAD)
+    assert dead.enqueued_sequence_number == second.sequence_number
+    assert dead.enqueued_time_utc == second.enqueued_time_utc
+
+
+def test_b057_a_batch_is_stored_whole_or_not_at_all(queue: Driver) -> None:
+    with pytest.raises(InvalidOperationError):
+        queue.send("q", message("a"), message("b", session_id="x", partition_key="y"))
+    assert queue.peek() == []
+
+
+def test_an_update_reaches_messages_that_are_already_there(queue: Driver) -> None:
+    description = queue.get(address("q"))
+    queue.send("q", message())
+    description.lock_duration = seconds(10)
+    description.max_size_in_megabytes = None
+    queue.update(address("q"), description)
+    assert queue.one().locked_until_utc == at(START + 10)

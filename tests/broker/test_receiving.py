@@ -1,0 +1,267 @@
+"""Receiving and browsing on several fragments and front ends: rows P-060 to P-076."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbclient.broker.entity import PeekCursor
+from sbclient.broker.faults import FaultKind, NoAnswer, Operation
+from sbclient.errors import InvalidOperationError, ServiceBusInternalError
+from tests.broker.driver import DEFER, DELETE, KEYS, Driver, at, bodies, message
+
+
+@pytest.fixture
+def two() -> Driver:
+    """A partitioned queue behind two front ends."""
+    broker = Driver(front_end_count=2)
+    broker.partitioned()
+    return broker
+
+
+def fill(broker: Driver, *fragments: int) -> None:
+    for index in fragments:
+        broker.send("q", message(str(index), partition_key=KEYS[index]))
+
+
+@pytest.mark.parametrize("index", [0, 7, 15])
+def test_p060_a_receive_finds_the_only_message_in_any_fragment(broker: Driver, index: int) -> None:
+    broker.partitioned()
+    fill(broker, index)
+    assert str(broker.one()) == str(index)
+
+
+def test_p061_other_answers_are_kept_for_later_receives(two: Driver) -> None:
+    fill(two, 1, 4, 9)
+    first = two.receive()
+    asked = two.body().store_query_count
+    rest = [two.receive(), two.receive()]
+    assert sorted(bodies(first + rest[0] + rest[1])) == ["1", "4", "9"]
+    assert two.body().store_query_count == asked
+
+
+def test_p062_the_store_is_asked_again_only_when_nothing_is_kept(two: Driver) -> None:
+    fill(two, 1, 4)
+    two.receive()
+    two.receive()
+    asked = two.body().store_query_count
+    assert two.receive() == []
+    assert two.body().store_query_count == asked + 16
+
+
+def test_p064_what_another_front_end_keeps_cannot_be_received(two: Driver) -> None:
+    fill(two, 1, 4, 9)
+    assert len(two.receive(front_end=0)) == 1
+    assert two.receive(front_end=1) == []
+    assert two.counts("q").active_message_count == 3
+
+
+def test_p065_what_was_kept_comes_back_when_its_lock_ends(two: Driver) -> None:
+    fill(two, 1, 4)
+    given = two.one(front_end=0)
+    two.wait(60)
+    again = {str(each): each.delivery_count for each in two.receive("q", 2, front_end=1)}
+    assert again == {str(given): 1, "4" if str(given) == "1" else "1": 0}
+
+
+def test_p065_a_kept_message_whose_lock_has_ended_is_not_given_out(two: Driver) -> None:
+    fill(two, 1, 4)
+    two.receive(front_end=0)
+    two.wait(60)
+    taken = two.receive("q", 2, front_end=1)
+    assert len(taken) == 2
+    assert two.receive(front_end=0) == []
+
+
+def test_p066_a_single_batch_receive_may_be_short_and_a_loop_gets_all(two: Driver) -> None:
+    fill(two, *range(16))
+    assert len(two.drain(front_end=0)) == 16
+
+
+def test_p064_a_lost_front_end_gives_back_when_locks_end(two: Driver) -> None:
+    two.queue("plain")
+    two.topic()
+    fill(two, 1, 4)
+    two.receive(front_end=0)
+    two.namespace.lose_front_end(0)
+    assert two.receive(front_end=0) == []
+    two.wait(60)
+    assert len(two.receive("q", 5, front_end=0)) == 2
+
+
+def test_p061_receive_and_delete_takes_from_what_is_kept(two: Driver) -> None:
+    fill(two, 1, 4)
+    assert len([each for _ in range(3) for each in two.receive(mode=DELETE)]) == 2
+    assert two.counts("q").total_message_count == 0
+
+
+def test_p061_a_topic_s_subscriptions_keep_as_well() -> None:
+    broker = Driver(front_end_count=2)
+    broker.topic(enable_partitioning=True)
+    broker.subscription()
+    for index in (1, 2):
+        broker.send("t", message(partition_key=KEYS[index]))
+    assert len(broker.receive("t/Subscriptions/s", front_end=0)) == 1
+    assert broker.receive("t/Subscriptions/s", front_end=1) == []
+
+
+def test_with_one_front_end_nothing_is_kept(broker: Driver) -> None:
+    broker.partitioned()
+    fill(broker, 1, 4)
+    broker.receive()
+    broker.namespace.lose_front_end(0)
+    assert len(broker.receive()) == 1
+
+
+def test_p061_kept_but_undelivered_messages_have_no_delivery(two: Driver) -> None:
+    two.partitioned("once", max_delivery_count=1)
+    for index in (1, 2):
+        two.send("once", message(str(index), partition_key=KEYS[index]))
+    two.receive("once")
+    two.wait(60)
+    assert len(two.receive("once", 5)) == 1
+    assert two.counts("once").dead_letter_message_count == 1
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG, FaultKind.BUSY])
+def test_p060_fragments_that_do_not_answer_are_passed_over(broker: Driver, kind: FaultKind) -> None:
+    broker.partitioned()
+    fill(broker, 1, 4)
+    broker.down("q", 4, kind=kind)
+    assert bodies(broker.drain()) == ["1"]
+
+
+def test_p060_a_slow_fragment_answers_a_receive_later(broker: Driver) -> None:
+    broker.partitioned()
+    fill(broker, 4)
+    broker.down("q", 4, kind=FaultKind.SLOW, latency_s=3.0)
+    call = broker.call(Operation.RECEIVE)
+    assert broker.namespace.receive(call, "q", max_message_count=1) == []
+    assert call.ask_again_s == 3.0
+    later = broker.call(Operation.RECEIVE)
+    later.waited_s = 3.0
+    assert len(broker.namespace.receive(later, "q", max_message_count=1)) == 1
+
+
+def test_a_slow_plain_queue_does_not_act_before_its_time(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message())
+    broker.down("q", kind=FaultKind.SLOW, latency_s=2.0)
+    with pytest.raises(NoAnswer) as silence:
+        broker.receive()
+    assert silence.value.after_s == 2.0
+    broker.heal()
+    assert broker.one().delivery_count == 0
+
+
+def test_p070_peek_on_a_plain_entity_gives_the_oldest(broker: Driver) -> None:
+    broker.queue()
+    for number in range(3):
+        broker.send("q", message(str(number)))
+    assert bodies(broker.peek(count=1)) == ["0"]
+    assert bodies(broker.peek(count=5, from_number=2)) == ["1", "2"]
+
+
+def test_p071_peek_gives_the_oldest_of_one_fragment_by_lot() -> None:
+    seen = set()
+    for seed in range(30):
+        broker = Driver(seed=seed)
+        broker.partitioned()
+        for index in (2, 5, 11):
+            fill(broker, index, index)
+        (peeked,) = broker.peek(count=1)
+        assert peeked.sequence_number & 2**48 - 1 == 1
+        seen.add(str(peeked))
+    assert seen == {"2", "5", "11"}
+
+
+def test_p072_oldest_is_by_number_within_the_fragment(broker: Driver) -> None:
+    broker.partitioned()
+    for number in range(3):
+        broker.send("q", message(str(number), partition_key="k"))
+    assert bodies(broker.peek(count=3)) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_p073_a_peek_gives_at_most_256_kb(broker: Driver, is_partitioned: bool) -> None:
+    broker.queue(enable_partitioning=is_partitioned)
+    for _ in range(10):
+        broker.send("q", message("x" * 100_000, partition_key="k"))
+    assert len(broker.peek(count=10)) == 2
+
+
+def test_p073_a_single_message_over_the_limit_is_given(broker: Driver) -> None:
+    broker.queue()
+    broker.body().policy.max_message_size_bytes = 2**20
+    broker.send("q", message("x" * 300_000))
+    assert len(broker.peek()) == 1
+
+
+def test_p074_a_peek_gives_no_more_than_one_fragment_holds(broker: Driver) -> None:
+    broker.partitioned()
+    fill(broker, *range(16))
+    assert len(broker.peek(count=16)) == 1
+
+
+@pytest.mark.parametrize("page", [1, 3, 50])
+def test_p075_asking_on_gives_each_message_once(broker: Driver, page: int) -> None:
+    broker.partitioned()
+    for number in range(40):
+        broker.send("q", message(str(number)))
+    assert sorted(map(int, bodies(broker.browse(count=page)))) == list(range(40))
+
+
+def test_p075_asking_on_survives_a_fragment_that_goes_down(broker: Driver) -> None:
+    broker.partitioned()
+    fill(broker, *range(16))
+    cursor = PeekCursor()
+    (first,) = broker.peek(count=1, cursor=cursor)
+    broker.down("q", first.sequence_number >> 48)
+    seen = [first]
+    while page := broker.peek(count=1, from_number=seen[-1].sequence_number + 1, cursor=cursor):
+        seen += page
+    assert len(seen) == 16
+
+
+def test_peek_from_a_number_starts_at_its_fragment(broker: Driver) -> None:
+    broker.partitioned()
+    fill(broker, 3, 3, 9)
+    assert bodies(broker.peek(from_number=3 << 48 | 2)) == ["3"]
+    assert bodies(broker.peek(from_number=4 << 48)) == ["9"]
+    assert broker.peek(from_number=10 << 48) == []
+
+
+def test_peek_with_no_fragment_reachable_gives_nothing(broker: Driver) -> None:
+    broker.partitioned()
+    fill(broker, 3)
+    broker.down("q", *range(16))
+    assert broker.peek() == []
+
+
+def test_peek_on_a_dead_plain_queue_fails(broker: Driver) -> None:
+    broker.queue()
+    broker.down("q", 0)
+    with pytest.raises(ServiceBusInternalError):
+        broker.peek()
+
+
+def test_peek_takes_nothing_and_shows_every_state(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("ready"), message("held"), message("deferred"))
+    ready, held, deferred = broker.receive("q", 3)
+    broker.namespace.release(broker.call(Operation.RECEIVE), "q", [ready.lock_token or held.lock_token])  # type: ignore[list-item]
+    broker.settle("q", deferred, how=DEFER)
+    broker.schedule("q", message("scheduled", scheduled_enqueue_time_utc=at(broker.now + 60)))
+    shown = broker.peek()
+    assert [(str(each), int(each.state)) for each in shown] == [
+        ("ready", 0),
+        ("held", 0),
+        ("deferred", 1),
+        ("scheduled", 2),
+    ]
+    assert {each.lock_token for each in shown} == {None}
+
+
+def test_a_topic_cannot_be_received_from(broker: Driver) -> None:
+    broker.topic()
+    with pytest.raises(InvalidOperationError):
+        broker.receive("t")

@@ -1,0 +1,313 @@
+"""Sessions: rows B-042 to B-049."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    ServiceBusQuotaExceededError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+from sbclient.transport.base import NEXT_AVAILABLE_SESSION
+from tests.broker.driver import ABANDON, DEAD_LETTER, DEFER, DELETE, START, Driver, at, bodies, message, seconds
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "partitioned"])
+def queue(request: pytest.FixtureRequest) -> Driver:
+    broker = Driver()
+    broker.queue(enable_partitioning=request.param, requires_session=True)
+    return broker
+
+
+def fill(broker: Driver, *sessions: str) -> None:
+    for number, session in enumerate(sessions):
+        broker.send("q", message(f"{session}{number}", session_id=session))
+
+
+def test_b042_a_session_entity_takes_no_message_without_a_session(queue: Driver) -> None:
+    with pytest.raises(InvalidOperationError):
+        queue.send("q", message())
+    assert queue.peek() == []
+
+
+def test_b042_nor_a_receiver_without_one(queue: Driver) -> None:
+    with pytest.raises(InvalidOperationError):
+        queue.receive()
+    with pytest.raises(InvalidOperationError):
+        queue.deferred("q", 1)
+
+
+def test_b042_nor_has_a_plain_entity_sessions_to_accept(broker: Driver) -> None:
+    broker.queue()
+    with pytest.raises(InvalidOperationError):
+        broker.accept("q", "s")
+    with pytest.raises(InvalidOperationError):
+        broker.sessions()
+
+
+def test_a_session_id_on_a_plain_entity_means_nothing_to_receivers(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("a", session_id="s"))
+    assert str(broker.one()) == "a"
+
+
+def test_b043_one_receiver_at_a_time_holds_present_and_future_messages(queue: Driver) -> None:
+    fill(queue, "s")
+    lock = queue.held("q", "s")
+    with pytest.raises(SessionCannotBeLockedError):
+        queue.accept("q", "s")
+    assert queue.accept() is None
+    fill(queue, "s", "s")
+    assert bodies(queue.receive("q", 5, lock=lock)) == ["s0", "s0", "s1"]
+
+
+def test_b043_a_session_may_be_held_before_it_has_messages(queue: Driver) -> None:
+    lock = queue.held("q", "new")
+    assert queue.receive(lock=lock) == []
+    queue.release("q", lock)
+    assert [fragment.session_count for fragment in queue.body().fragments] == [0] * len(queue.body().fragments)
+
+
+def test_b043_next_available_gives_each_free_session_once(queue: Driver) -> None:
+    fill(queue, "a", "b", "c", "a")
+    locks = [queue.accept() for _ in range(4)]
+    assert sorted(lock.session_id for lock in locks if lock) == ["a", "b", "c"]
+    assert locks[3] is None
+
+
+def test_b043_a_session_without_messages_to_receive_is_not_available(queue: Driver) -> None:
+    fill(queue, "s")
+    lock = queue.held("q", "s")
+    held = queue.one(lock=lock)
+    queue.settle("q", held, how=DEFER, lock=lock)
+    queue.release("q", lock)
+    assert queue.accept() is None
+    again = queue.held("q", "s")
+    assert len(queue.deferred("q", held.sequence_number, lock=again)) == 1
+
+
+def test_b043_expired_messages_do_not_make_a_session_available(queue: Driver) -> None:
+    queue.send("q", message(session_id="s", time_to_live=seconds(5)), message(session_id="s", time_to_live=seconds(5)))
+    queue.wait(5)
+    assert queue.accept() is None
+    assert queue.sessions() == []
+
+
+def test_expired_messages_are_passed_over_in_a_session(queue: Driver) -> None:
+    queue.send("q", message("0", session_id="s", time_to_live=seconds(5)), message("1", session_id="s"))
+    lock = queue.held("q", "s")
+    queue.wait(5)
+    assert bodies(queue.receive("q", 5, lock=lock)) == ["1"]
+    assert queue.receive("q", lock=lock) == []
+
+
+def test_b044_order_is_kept_and_an_abandoned_message_is_next(queue: Driver) -> None:
+    fill(queue, "s", "s", "s")
+    lock = queue.held("q", "s")
+    first = queue.one(lock=lock)
+    queue.settle("q", first, how=ABANDON, lock=lock)
+    received = queue.receive("q", 5, lock=lock)
+    assert bodies(received) == ["s0", "s1", "s2"]
+    assert [each.delivery_count for each in received] == [1, 0, 0]
+
+
+def test_b045_state_is_bytes_that_survive_the_messages(queue: Driver) -> None:
+    lock = queue.held("q", "s")
+    assert queue.state("q", lock) is None
+    queue.set_state("q", lock, b"\x00state")
+    queue.release("q", lock)
+    again = queue.held("q", "s")
+    assert queue.state("q", again) == b"\x00state"
+    queue.set_state("q", again, None)
+    assert queue.state("q", again) is None
+
+
+@pytest.mark.parametrize(("size", "is_fit"), [(2**18 - 1, True), (2**18, True), (2**18 + 1, False)])
+def test_b045_state_is_at_most_one_message(queue: Driver, size: int, is_fit: bool) -> None:
+    lock = queue.held("q", "s")
+    if is_fit:
+        queue.set_state("q", lock, b"x" * size)
+    else:
+        with pytest.raises(MessageSizeExceededError):
+            queue.set_state("q", lock, b"x" * size)
+        assert queue.state("q", lock) is None
+
+
+def test_b045_state_counts_toward_the_size(broker: Driver) -> None:
+    broker.queue(requires_session=True)
+    broker.body().policy.max_size_bytes = 100
+    lock = broker.held("q", "s")
+    broker.set_state("q", lock, b"x" * 100)
+    with pytest.raises(ServiceBusQuotaExceededError):
+        broker.send("q", message(session_id="s"))
+    broker.set_state("q", lock, b"x" * 10)
+    broker.send("q", message(session_id="s"))
+
+
+def test_b046_an_ended_session_lock_is_a_failed_delivery(queue: Driver) -> None:
+    fill(queue, "s", "s")
+    queue.receive("q", 2, lock=queue.held("q", "s"))
+    queue.wait(60)
+    lock = queue.held("q", "s")
+    assert [each.delivery_count for each in queue.receive("q", 2, lock=lock)] == [1, 1]
+
+
+def test_b046_a_released_session_is_none(queue: Driver) -> None:
+    fill(queue, "s", "s")
+    lock = queue.held("q", "s")
+    queue.receive("q", 2, lock=lock)
+    queue.release("q", lock)
+    again = queue.held("q", "s")
+    received = queue.receive("q", 2, lock=again)
+    assert [(str(each), each.delivery_count) for each in received] == [("s0", 0), ("s1", 0)]
+
+
+def test_b046_too_many_ended_locks_dead_letter(broker: Driver) -> None:
+    broker.queue(requires_session=True, max_delivery_count=1)
+    fill(broker, "s")
+    broker.receive(lock=broker.held("q", "s"))
+    broker.wait(60)
+    assert broker.accept() is None
+    assert broker.one("q/$DeadLetterQueue").session_id == "s"
+
+
+def test_b047_after_the_lock_is_lost_everything_is(queue: Driver) -> None:
+    fill(queue, "s", "s")
+    lock = queue.held("q", "s")
+    held = queue.one(lock=lock)
+    queue.wait(60)
+    for attempt in (
+        lambda: queue.receive(lock=lock),
+        lambda: queue.deferred("q", 1, lock=lock),
+        lambda: queue.renew_session("q", lock),
+        lambda: queue.state("q", lock),
+        lambda: queue.set_state("q", lock, b""),
+        lambda: queue.settle("q", held, lock=lock),
+    ):
+        with pytest.raises(SessionLockLostError):
+            attempt()
+    assert len(queue.peek("q", session_id="s")) == 2
+
+
+def test_b024_a_lost_link_takes_the_lock_with_it(queue: Driver) -> None:
+    fill(queue, "s")
+    lock = queue.held("q", "s")
+    held = queue.one(lock=lock)
+    queue.release("q", lock)
+    with pytest.raises(SessionLockLostError):
+        queue.settle("q", held, lock=lock)
+    with pytest.raises(MessageLockLostError):
+        queue.settle("q", held, lock=queue.held("q", "s"))
+
+
+def test_b047_renewal_keeps_the_session_and_its_messages(queue: Driver) -> None:
+    fill(queue, "s")
+    lock = queue.held("q", "s")
+    held = queue.one(lock=lock)
+    assert held.locked_until_utc is None
+    queue.wait(50)
+    assert queue.renew_session("q", lock) == lock.locked_until == START + 110
+    queue.wait(59)
+    queue.settle("q", held, lock=lock)
+
+
+def test_messages_of_a_session_are_not_renewed_one_by_one(queue: Driver) -> None:
+    fill(queue, "s")
+    held = queue.one(lock=queue.held("q", "s"))
+    with pytest.raises(InvalidOperationError):
+        queue.renew("q", held)
+
+
+def test_b048_sessions_with_messages_or_with_later_state(queue: Driver) -> None:
+    fill(queue, "b", "a", "c")
+    lock = queue.held("q", "b")
+    queue.drain(lock=lock)
+    queue.wait(10)
+    queue.set_state("q", lock, b"x")
+    assert queue.sessions() == ["a", "c"]
+    assert queue.sessions(after=START + 5) == ["b"]
+    assert queue.sessions(after=START + 10) == []
+
+
+def test_releasing_a_lost_session_or_one_of_a_deleted_queue_is_ignored(queue: Driver) -> None:
+    lock = queue.held("q", "s")
+    queue.wait(60)
+    queue.release("q", lock)
+    queue.release("nowhere", lock)
+    queue.queue("other")
+    lock.fragment_index = 15
+    queue.release("other", lock)
+
+
+def test_a_session_is_browsed_alone(queue: Driver) -> None:
+    fill(queue, "a", "b", "a", "a")
+    assert bodies(queue.peek(session_id="a")) == ["a0", "a2", "a3"]
+    second = queue.peek(session_id="a")[1].sequence_number
+    assert bodies(queue.peek(session_id="a", from_number=second)) == ["a2", "a3"]
+
+
+def test_browsing_a_session_that_does_not_exist_shows_nothing(queue: Driver) -> None:
+    assert queue.peek(session_id="nobody") == []
+
+
+def test_many_settled_messages_leave_no_trace_in_a_session(broker: Driver) -> None:
+    broker.queue(requires_session=True)
+    lock = broker.held("q", "s")
+    for number in range(100):
+        broker.send("q", message(str(number), session_id="s"))
+        broker.settle("q", broker.one(lock=lock), lock=lock)
+    fill(broker, "s", "s")
+    assert bodies(broker.peek(session_id="s")) == ["s0", "s1"]
+    session = broker.body().fragments[0]._sessions.get("s")
+    assert session is not None
+    assert len(session.numbers) < 40
+
+
+def test_receive_and_delete_in_a_session(queue: Driver) -> None:
+    fill(queue, "s", "s")
+    lock = queue.held("q", "s")
+    assert bodies(queue.receive("q", 5, lock=lock, mode=DELETE)) == ["s0", "s1"]
+    assert queue.sessions() == []
+
+
+def test_dead_letters_of_a_session_are_received_without_one(queue: Driver) -> None:
+    fill(queue, "s")
+    lock = queue.held("q", "s")
+    queue.settle("q", queue.one(lock=lock), how=DEAD_LETTER, lock=lock)
+    assert str(queue.one("q/$DeadLetterQueue")) == "s0"
+
+
+def test_a_deferred_message_of_another_session_is_not_given(queue: Driver) -> None:
+    fill(queue, "s")
+    lock = queue.held("q", "s")
+    held = queue.one(lock=lock)
+    queue.settle("q", held, how=DEFER, lock=lock)
+    with pytest.raises(MessageNotFoundError):
+        queue.deferred("q", held.sequence_number, lock=queue.held("q", "other"))
+
+
+def test_a_scheduled_message_waits_for_its_time_in_a_session(queue: Driver) -> None:
+    queue.schedule("q", message("a", session_id="s", scheduled_enqueue_time_utc=at(START + 10)))
+    assert queue.accept() is None
+    queue.wait(10)
+    lock = queue.accept(session=NEXT_AVAILABLE_SESSION)
+    assert lock is not None
+    assert bodies(queue.receive(lock=lock)) == ["a"]
+
+
+def test_those_who_wait_are_told_of_sessions(queue: Driver) -> None:
+    fill(queue, "s")
+    lock = queue.held("q", "s")
+    fill(queue, "s")
+    queue.release("q", lock)
+    assert [whom for _, whom in queue.rung] == [
+        NEXT_AVAILABLE_SESSION,
+        "s",
+        "s",
+        NEXT_AVAILABLE_SESSION,
+    ]

@@ -1,0 +1,404 @@
+"""Transactions: rows P-080 to P-090 and B-050 to B-059."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbclient.broker.faults import FaultKind, NoAnswer
+from sbclient.entities import SqlRuleFilter
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageLockLostError,
+    MessagingEntityAlreadyExistsError,
+    MessagingEntityNotFoundError,
+    ServiceBusConnectionError,
+    ServiceBusInternalError,
+    ServiceBusQuotaExceededError,
+    SessionLockLostError,
+)
+from sbclient.rules.partition_key import fragment_of
+from tests.broker.driver import (
+    ABANDON,
+    COMPLETE,
+    DEAD_LETTER,
+    DEFER,
+    KEYS,
+    START,
+    Driver,
+    address,
+    at,
+    bodies,
+    message,
+)
+
+
+def same_fragment_as(key: str) -> str:
+    return next(f"k{n}" for n in range(10_000) if fragment_of(f"k{n}", 16) == fragment_of(key, 16) and f"k{n}" != key)
+
+
+def test_p080_what_is_sent_carries_a_key(broker: Driver) -> None:
+    broker.partitioned()
+    transaction = broker.begin()
+    broker.send("q", message("a", partition_key="k"), transaction=transaction)
+    assert broker.peek() == []
+    broker.commit(transaction)
+    assert bodies(broker.drain()) == ["a"]
+
+
+def test_p081_and_all_of_it_the_same(broker: Driver) -> None:
+    broker.partitioned()
+    transaction = broker.begin()
+    for number in range(3):
+        broker.send("q", message(str(number), partition_key="k"), transaction=transaction)
+    broker.commit(transaction)
+    assert bodies(broker.drain()) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("keyless", [{}, {"message_id": "m"}])
+def test_p082_without_a_key_it_is_refused_and_the_rest_untouched(broker: Driver, keyless: dict[str, str]) -> None:
+    broker.partitioned()
+    transaction = broker.begin()
+    broker.send("q", message("a", partition_key="k"), transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message("b", **keyless), transaction=transaction)
+    broker.commit(transaction)
+    assert bodies(broker.drain()) == ["a"]
+
+
+def test_p080_the_message_id_is_a_key_with_duplicate_detection(broker: Driver) -> None:
+    broker.partitioned(requires_duplicate_detection=True)
+    transaction = broker.begin()
+    broker.send("q", message("a", message_id="m"), transaction=transaction)
+    broker.commit(transaction)
+    assert bodies(broker.drain()) == ["a"]
+
+
+def test_p083_different_keys_are_refused_even_in_one_fragment(broker: Driver) -> None:
+    broker.partitioned()
+    transaction = broker.begin()
+    broker.send("q", message("a", partition_key="k"), transaction=transaction)
+    for key in (same_fragment_as("k"), "other"):
+        with pytest.raises(InvalidOperationError):
+            broker.send("q", message("b", partition_key=key), transaction=transaction)
+    broker.commit(transaction)
+    assert bodies(broker.drain()) == ["a"]
+
+
+def test_p084_the_partition_key_serves_senders_without_sessions(broker: Driver) -> None:
+    broker.partitioned()
+    transaction = broker.begin()
+    broker.send("q", message(partition_key="k"), message(partition_key="k"), transaction=transaction)
+    broker.commit(transaction)
+    assert len(broker.drain()) == 2
+
+
+def test_p085_one_fragment_holds_all_of_it(broker: Driver) -> None:
+    broker.partitioned()
+    transaction = broker.begin()
+    for _ in range(5):
+        broker.send("q", message(partition_key="k"), transaction=transaction)
+    broker.commit(transaction)
+    assert [len(fragment) for fragment in broker.body().fragments if len(fragment)] == [5]
+
+
+def test_p086_to_a_session_entity_it_is_the_session_id(broker: Driver) -> None:
+    broker.partitioned(requires_session=True)
+    transaction = broker.begin()
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message(partition_key="k"), transaction=transaction)
+    broker.send("q", message(session_id="k"), transaction=transaction)
+    broker.commit(transaction)
+    assert broker.sessions() == ["k"]
+
+
+def test_p087_which_the_partition_key_must_equal(broker: Driver) -> None:
+    broker.partitioned(requires_session=True)
+    transaction = broker.begin()
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message(session_id="a", partition_key="b"), transaction=transaction)
+    broker.send("q", message(session_id="a", partition_key="a"), transaction=transaction)
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_p088_different_sessions_in_one_transaction_need_a_plain_entity(broker: Driver, is_partitioned: bool) -> None:
+    broker.queue(enable_partitioning=is_partitioned, requires_session=True)
+    transaction = broker.begin()
+    broker.send("q", message(session_id="a"), transaction=transaction)
+    if is_partitioned:
+        with pytest.raises(InvalidOperationError):
+            broker.send("q", message(session_id="b"), transaction=transaction)
+    else:
+        broker.send("q", message(session_id="b"), transaction=transaction)
+    broker.commit(transaction)
+    assert broker.sessions() == (["a"] if is_partitioned else ["a", "b"])
+
+
+def test_p089_nor_one_batch_of_several_sessions(broker: Driver) -> None:
+    broker.partitioned(requires_session=True)
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message(session_id="a"), message(session_id="b"), transaction=broker.begin())
+
+
+def test_p090_rules_change_outside_transactions_on_a_partitioned_topic(broker: Driver) -> None:
+    broker.topic(enable_partitioning=True)
+    broker.subscription()
+    with pytest.raises(InvalidOperationError):
+        broker.rule("t/Subscriptions/s", "r", transaction=broker.begin())
+    with pytest.raises(InvalidOperationError):
+        broker.delete(address("t/Subscriptions/s/$Rules/$Default"), transaction=broker.begin())
+    broker.rule("t/Subscriptions/s", "r")
+    broker.delete(address("t/Subscriptions/s/$Rules/$Default"))
+
+
+def test_p090_and_inside_them_on_a_plain_one(broker: Driver) -> None:
+    broker.topic()
+    broker.subscription()
+    transaction = broker.begin()
+    broker.rule("t/Subscriptions/s", "r", transaction=transaction, filter=SqlRuleFilter("1=0"))
+    broker.delete(address("t/Subscriptions/s/$Rules/$Default"), transaction=transaction)
+    broker.send("t", message("before"))
+    broker.commit(transaction)
+    broker.send("t", message("after"))
+    assert bodies(broker.drain("t/Subscriptions/s")) == ["before"]
+
+
+def test_p090_a_rule_that_appeared_meanwhile_undoes_the_transaction(broker: Driver) -> None:
+    broker.topic()
+    broker.subscription()
+    transaction = broker.begin()
+    broker.rule("t/Subscriptions/s", "r", transaction=transaction)
+    broker.send("t", message("a"), transaction=transaction)
+    broker.rule("t/Subscriptions/s", "r")
+    with pytest.raises(MessagingEntityAlreadyExistsError):
+        broker.commit(transaction)
+    assert broker.receive("t/Subscriptions/s") == []
+
+
+def test_b051_sends_schedules_and_settlements_happen_together(broker: Driver) -> None:
+    broker.queue()
+    for number in range(4):
+        broker.send("q", message(str(number)))
+    held = broker.receive("q", 4)
+    transaction = broker.begin()
+    settlements = (COMPLETE, ABANDON, DEFER, DEAD_LETTER)
+    for each, settlement in zip(held, settlements, strict=True):
+        broker.settle("q", each, how=settlement, transaction=transaction)
+    broker.send("q", message("new"), transaction=transaction)
+    (number,) = broker.schedule(
+        "q", message("later", scheduled_enqueue_time_utc=at(START + 10)), transaction=transaction
+    )
+    assert len(broker.peek()) == 4
+    broker.commit(transaction)
+    assert sorted((str(each), int(each.state)) for each in broker.peek()) == [
+        ("1", 0),
+        ("2", 1),
+        ("later", 2),
+        ("new", 0),
+    ]
+    assert bodies(broker.receive("q", 5)) == ["1", "new"]
+    assert bodies(broker.receive("q/$DeadLetterQueue")) == ["3"]
+    broker.cancel("q", number)
+
+
+def test_b052_a_hundred_operations_and_no_more(broker: Driver) -> None:
+    broker.queue()
+    transaction = broker.begin()
+    broker.send("q", *(message() for _ in range(99)), transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message(), message(), transaction=transaction)
+    broker.send("q", message("last"), transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message(), transaction=transaction)
+    broker.commit(transaction)
+    assert len(broker.body()) == 100
+
+
+@pytest.mark.parametrize(("span_s", "is_in_time"), [(119.9, True), (120.0, False)])
+def test_b052_two_minutes_from_the_first_operation(broker: Driver, span_s: float, is_in_time: bool) -> None:
+    broker.queue()
+    transaction = broker.begin()
+    broker.wait(1000)
+    broker.send("q", message(), transaction=transaction)
+    broker.wait(span_s)
+    if is_in_time:
+        broker.commit(transaction)
+    else:
+        with pytest.raises(InvalidOperationError):
+            broker.send("q", message(), transaction=transaction)
+        with pytest.raises(InvalidOperationError):
+            broker.commit(transaction)
+    assert len(broker.body()) == is_in_time
+
+
+def test_b054_one_entity_only(broker: Driver) -> None:
+    broker.queue("a")
+    broker.queue("b")
+    broker.send("b", message())
+    held = broker.one("b")
+    transaction = broker.begin()
+    broker.send("a", message(), transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        broker.send("b", message(), transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        broker.settle("b", held, transaction=transaction)
+    broker.commit(transaction)
+    assert len(broker.body("a")) == 1
+
+
+def test_b054_the_dead_letter_queue_belongs_to_its_entity(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("a"))
+    broker.settle("q", broker.one(), how=DEAD_LETTER)
+    dead = broker.one("q/$DeadLetterQueue")
+    transaction = broker.begin()
+    broker.send("q", message("again"), transaction=transaction)
+    broker.settle("q/$DeadLetterQueue", dead, transaction=transaction)
+    broker.commit(transaction)
+    assert bodies(broker.drain()) == ["again"]
+    assert broker.counts("q").total_message_count == 0
+
+
+def test_b055_settling_messages_of_two_fragments_is_refused(broker: Driver) -> None:
+    broker.partitioned()
+    broker.send("q", message(partition_key=KEYS[0]))
+    broker.send("q", message(partition_key=KEYS[1]))
+    first, second = broker.receive("q", 2)
+    transaction = broker.begin()
+    broker.settle("q", first, transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        broker.settle("q", second, transaction=transaction)
+    broker.commit(transaction)
+    assert len(broker.body()) == 1
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_b056_a_rollback_undoes_and_keeps_the_locks(broker: Driver, is_partitioned: bool) -> None:
+    broker.queue(enable_partitioning=is_partitioned)
+    broker.send("q", message("a", partition_key="k"))
+    held = broker.one()
+    transaction = broker.begin()
+    broker.settle("q", held, transaction=transaction)
+    broker.send("q", message("b", partition_key="k"), transaction=transaction)
+    broker.rollback(transaction)
+    assert broker.receive() == []
+    broker.settle("q", held)
+    assert len(broker.body()) == 0
+
+
+def test_b056_after_its_end_a_transaction_does_nothing(broker: Driver) -> None:
+    broker.queue()
+    transaction = broker.begin()
+    broker.commit(transaction)
+    for attempt in (
+        lambda: broker.commit(transaction),
+        lambda: broker.send("q", message(), transaction=transaction),
+    ):
+        with pytest.raises(InvalidOperationError):
+            attempt()
+    broker.rollback(transaction)
+
+
+def test_a_commit_that_cannot_do_everything_does_nothing(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("a"))
+    held = broker.one()
+    transaction = broker.begin()
+    broker.send("q", message("b"), transaction=transaction)
+    broker.settle("q", held, transaction=transaction)
+    broker.wait(60)
+    with pytest.raises(MessageLockLostError):
+        broker.commit(transaction)
+    assert bodies(broker.drain()) == ["a"]
+
+
+def test_a_message_is_settled_once_in_a_transaction(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message())
+    held = broker.one()
+    transaction = broker.begin()
+    broker.settle("q", held, transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        broker.settle("q", held, transaction=transaction)
+
+
+def test_a_session_lost_meanwhile_undoes_the_transaction(broker: Driver) -> None:
+    broker.queue(requires_session=True)
+    broker.send("q", message(session_id="s"))
+    lock = broker.held("q", "s")
+    held = broker.one(lock=lock)
+    transaction = broker.begin()
+    broker.settle("q", held, lock=lock, transaction=transaction)
+    broker.wait(60)
+    with pytest.raises(SessionLockLostError):
+        broker.commit(transaction)
+    assert len(broker.body()) == 1
+
+
+def test_a_transaction_that_does_not_fit_is_undone(broker: Driver) -> None:
+    broker.queue()
+    broker.body().policy.max_size_bytes = 1500
+    transaction = broker.begin()
+    broker.send("q", message("x" * 900), transaction=transaction)
+    broker.send("q", message("x" * 900), transaction=transaction)
+    with pytest.raises(ServiceBusQuotaExceededError):
+        broker.commit(transaction)
+    assert len(broker.body()) == 0
+
+
+@pytest.mark.parametrize(("kind", "error"), [(FaultKind.DOWN, ServiceBusInternalError), (FaultKind.HANG, NoAnswer)])
+def test_n024_an_outage_at_the_commit_undoes_everything(
+    broker: Driver, kind: FaultKind, error: type[Exception]
+) -> None:
+    broker.partitioned()
+    transaction = broker.begin()
+    broker.send("q", message(partition_key=KEYS[2]), transaction=transaction)
+    broker.down("q", 2, kind=kind)
+    with pytest.raises(error):
+        broker.commit(transaction)
+    broker.heal()
+    assert len(broker.body()) == 0
+    with pytest.raises(InvalidOperationError):
+        broker.commit(transaction)
+
+
+def test_a_transaction_on_a_deleted_entity_is_undone(broker: Driver) -> None:
+    broker.queue()
+    transaction = broker.begin()
+    broker.send("q", message(), transaction=transaction)
+    broker.delete(address("q"))
+    with pytest.raises(MessagingEntityNotFoundError):
+        broker.commit(transaction)
+
+
+def test_n024_a_transaction_open_at_an_outage_fails_whole(broker: Driver) -> None:
+    broker.queue()
+    transaction = broker.begin()
+    broker.send("q", message("a"), transaction=transaction)
+    broker.down(None)
+    with pytest.raises(ServiceBusConnectionError):
+        broker.commit(transaction)
+    broker.heal()
+    assert broker.receive() == []
+
+
+def test_b058_messages_of_one_transfer_share_their_key_on_a_partitioned_entity(broker: Driver) -> None:
+    broker.partitioned()
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message(partition_key="a"), message(partition_key="b"))
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message(partition_key="a"), message())
+    broker.send("q", message(), message())
+    assert sorted(len(fragment) for fragment in broker.body().fragments)[-2:] == [0, 2]
+
+
+def test_b058_and_their_message_id_with_duplicate_detection(broker: Driver) -> None:
+    broker.partitioned(requires_duplicate_detection=True)
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message(message_id="a", partition_key="k"), message(message_id="b", partition_key="k"))
+    assert len(broker.body()) == 0
+
+
+def test_b057_a_plain_entity_takes_any_keys_in_one_transfer(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("0", partition_key="a"), message("1", session_id="b"), message("2"))
+    assert bodies(broker.drain()) == ["0", "1", "2"]
