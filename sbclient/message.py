@@ -124,7 +124,7 @@ def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
             raise InvalidOperationError(
                 f"application property {name!r} holds bytes that are not UTF-8: put binary data into the body"
             ) from error
-    if isinstance(value, int) and value not in _INT64:
+    if isinstance(value, int) and int(value) not in _INT64:  # a range looks for a subclass of int one by one
         raise InvalidOperationError(f"application property {name!r} is {value}: integers must fit into 64 bits")
     if isinstance(value, datetime) and value.tzinfo is None:
         return name, value.replace(tzinfo=UTC)

@@ -4,6 +4,7 @@ import copy
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import IntEnum
 from inspect import signature
 from typing import Any
 from uuid import UUID
@@ -295,3 +296,11 @@ def test_dead_letter_reasons_travel_as_properties(value: Any, read: str | None) 
     assert (arrived.dead_letter_reason, arrived.dead_letter_error_description) == (read, read)
     plain = received(ServiceBusMessage(None))
     assert (plain.dead_letter_reason, plain.dead_letter_error_description) == (None, None)
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+def test_an_integer_of_a_class_of_its_own_is_a_property_like_any_other_and_checked_at_once() -> None:
+    assert ServiceBusMessage(None, application_properties={"level": Level.HIGH}).application_properties == {"level": 3}

@@ -148,7 +148,7 @@ def _body_of(message: ServiceBusMessage) -> dict[str, Any]:
     if message.body_type is AmqpMessageBodyType.SEQUENCE:
         return {"sequence_body": [[_typed(item) for item in part] for part in message.body] or [[]]}
     body = message.body
-    if body is False or (isinstance(body, int) and body not in _INT32):
+    if body is False or (isinstance(body, int) and int(body) not in _INT32):
         raise InvalidOperationError(
             f"message {message.message_id!r} has the body {body!r} of type VALUE, which azure-servicebus cannot send: "
             "send it inside a list, as text, or as an application property"
@@ -177,7 +177,7 @@ def _typed(value: Any) -> Any:
         return [_typed(item) for item in value]
     if isinstance(value, dict):
         return {key: _typed(item) for key, item in value.items()}
-    if isinstance(value, int) and value not in _INT32:
+    if isinstance(value, int) and int(value) not in _INT32:
         return {_TYPE: _LONG, _VALUE: value}
     if isinstance(value, Decimal) and not _fits_decimal128(value):
         raise InvalidOperationError(
