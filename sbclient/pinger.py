@@ -65,22 +65,26 @@ class Pinger:
             if self._pair.options.probe == "link":
                 await link.open(timeout_s=PING_TIMEOUT_S)
                 return True
-            if keys == PingKeys() and entity.path in self._needs_session:
-                keys = PingKeys(session_id=self._new_id())
+            if entity.path in self._needs_session:
+                keys = self._with_session(keys)
             try:
                 await link.send([self._message(keys)], timeout_s=PING_TIMEOUT_S)
             except InvalidOperationError:
-                if keys != PingKeys():
+                if keys.session_id is not None:
                     raise
-                # A keyless ping is refused by an entity that needs sessions: it does answer, so ask again properly.
+                # A ping without session is refused by an entity that needs one: it does answer, so ask again properly.
                 self._needs_session.add(entity.path)
-                await link.send([self._message(PingKeys(session_id=self._new_id()))], timeout_s=PING_TIMEOUT_S)
+                await link.send([self._message(self._with_session(keys))], timeout_s=PING_TIMEOUT_S)
         except ServiceBusError as error:
             log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)
             return False
         finally:
             await link.close()
         return True
+
+    def _with_session(self, keys: PingKeys) -> PingKeys:
+        """A session of the same key, so that the ping reaches the same fragment; a random one if there is no key."""
+        return keys._replace(session_id=keys.session_id or keys.partition_key or self._new_id())
 
     def _message(self, keys: PingKeys) -> ServiceBusMessage:
         return ping_message(message_id=self._new_id(), session_id=keys.session_id, partition_key=keys.partition_key)
