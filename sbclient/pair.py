@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final
 
 from sbclient.clock import Clock
-from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusError
 from sbclient.log import get_logger
 from sbclient.options import BACKLOG_HEADROOM_BYTES, PairedNamespaceOptions
 from sbclient.provisioning import provision
@@ -22,7 +22,7 @@ from sbclient.rules.backlog import (
     primary_name_of,
     session_backlog_queue_names,
 )
-from sbclient.rules.entity_path import canonical
+from sbclient.rules.entity_path import canonical, check_entity_path
 from sbclient.rules.failover import EntityFailover, FailoverState, PingKeys, Transition, is_outage
 from sbclient.transport.base import SenderLimits, Transport
 
@@ -145,7 +145,7 @@ class Pair:
         """Provision the backlog queues. On failure nothing is kept and it can be called again.
 
         Raises:
-            BacklogUnavailableError: no backlog queue is usable.
+            BacklogUnavailableError: no backlog queue is usable, or with `ordering="session"` one is not.
         """
         mode = self.options.provision
         administration = self.secondary.administration
@@ -157,7 +157,7 @@ class Pair:
         )
         if len(session_queues) < len(self._all_session_queues):
             missing = sorted(set(self._all_session_queues) - set(session_queues))
-            raise InvalidOperationError(
+            raise BacklogUnavailableError(
                 f'ordering="session" needs every one of its queues, {", ".join(missing)} cannot be had: '
                 "which queue a session takes must be the same for every client"
             )
@@ -273,15 +273,15 @@ class Pair:
 
     def force_failover(self, path: str) -> None:
         """Divert the sends to an entity from now on; only `mark_healthy` ends it, no ping is sent."""
-        entity = self.entity(path)
+        entity = self.entity(check_entity_path(path))
         self.note(entity, entity.failover.force(self.clock.monotonic()))
 
     def mark_unhealthy(self, path: str) -> None:
         """Fail an entity over now; it comes back as after any failover, by pings."""
-        entity = self.entity(path)
+        entity = self.entity(check_entity_path(path))
         self.note(entity, entity.failover.mark_unhealthy(self.clock.monotonic()))
 
     def mark_healthy(self, path: str) -> None:
         """Send to the primary again, at once, for every sender of the client."""
-        entity = self.entity(path)
+        entity = self.entity(check_entity_path(path))
         self.note(entity, entity.failover.mark_healthy(self.clock.monotonic()))

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Literal
 
-from sbclient.entities import UNLIMITED, EntityAddress, EntityKind, QueueProperties
-from sbclient.errors import BacklogUnavailableError, MessagingEntityAlreadyExistsError, ServiceBusError
+from sbclient.entities import UNLIMITED, EntityAddress, EntityKind, EntityProperties, QueueProperties
+from sbclient.errors import (
+    BacklogUnavailableError,
+    InvalidOperationError,
+    MessagingEntityAlreadyExistsError,
+    ServiceBusError,
+)
 from sbclient.log import get_logger
 from sbclient.transport.base import Administration
 
@@ -47,7 +52,7 @@ async def provision(
     """The usable ones of the queues named, in order; what is missing is made first.
 
     One look-up finds what exists; only what is missing is created, and losing a race for it is fine. Existing queues
-    are used as they are. With `mode="none"` nothing is looked at.
+    are used as they are, but for those that would lose what they are given. With `mode="none"` nothing is looked at.
 
     Raises:
         BacklogUnavailableError: none is usable, or with `mode="verify"` one is missing; it names every cause.
@@ -63,7 +68,7 @@ async def provision(
             'or the option provision="none"',
             {prefix: error},
         ) from error
-    existing = {queue.name.casefold() for queue in found}
+    existing = {queue.name.casefold(): queue for queue in found}
     missing = [name for name in names if name.casefold() not in existing]
     if missing and mode == "verify":
         raise BacklogUnavailableError(
@@ -71,21 +76,47 @@ async def provision(
         )
     causes: dict[str, Exception] = {}
 
-    async def create(name: str) -> None:
+    async def make(name: str) -> None:
         try:
-            await administration.create(
-                EntityAddress(EntityKind.QUEUE, (name,)), backlog_queue(name, requires_session=requires_session)
-            )
-        except MessagingEntityAlreadyExistsError:
-            return
+            queue = existing.get(name.casefold()) or await _created(administration, name, requires_session)
+            check_usable(queue, requires_session=requires_session)
         except ServiceBusError as error:
-            log.warning("backlog.not_created", queue=name, error=type(error).__name__)
+            log.warning("backlog.not_usable", queue=name, error=type(error).__name__)
             causes[name] = error
 
     async with asyncio.TaskGroup() as group:
-        for name in missing:
-            group.create_task(create(name))
+        for name in names:
+            group.create_task(make(name))
     usable = [name for name in names if name not in causes]
     if not usable:
-        raise BacklogUnavailableError(f"no backlog queue below {prefix!r} could be created", causes)
+        raise BacklogUnavailableError(f"no backlog queue below {prefix!r} can be used or created", causes)
     return usable
+
+
+async def _created(administration: Administration, name: str, requires_session: bool) -> EntityProperties:
+    address = EntityAddress(EntityKind.QUEUE, (name,))
+    try:
+        return await administration.create(address, backlog_queue(name, requires_session=requires_session))
+    except MessagingEntityAlreadyExistsError:
+        return await administration.get(address)  # another client was faster, or it is no queue at all
+
+
+def check_usable(queue: EntityProperties, *, requires_session: bool) -> None:
+    """Refuse an existing queue that would not keep every message for the syphon.
+
+    Raises:
+        InvalidOperationError: it has sessions where they are not wanted or none where they are, detects duplicates (ids
+            of messages for different entities may be equal), or forwards what it is given.
+    """
+    if not isinstance(queue, QueueProperties):
+        raise InvalidOperationError(f"{queue.name!r} is not a queue: delete it, or set the option primary_name")
+    for name, found, wanted in (
+        ("requires_session", bool(queue.requires_session), requires_session),
+        ("requires_duplicate_detection", bool(queue.requires_duplicate_detection), False),
+        ("forward_to", queue.forward_to or None, None),
+    ):
+        if found != wanted:
+            raise InvalidOperationError(
+                f"backlog queue {queue.name!r} has {name} {found!r}, not {wanted!r}: drain and delete it, so that it "
+                "is made anew"
+            )
