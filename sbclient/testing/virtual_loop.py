@@ -29,32 +29,10 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from itertools import count
-from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
-
-from sbclient.broker.faults import Fault, FaultKind, Operation
-from sbclient.broker.host import BrokerHost
-from sbclient.broker.profile import STD_2021, Profile
-from sbclient.client import ServiceBusClient
-from sbclient.clock import Clock, VirtualClock
-from sbclient.options import PairedNamespaceOptions
-from sbclient.transport.memory import MemoryTransport
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
-
-__all__ = [
-    "PATIENCE_S",
-    "DeadlockError",
-    "Fault",
-    "FaultKind",
-    "MemoryPair",
-    "Operation",
-    "VirtualClock",
-    "VirtualLoop",
-    "memory_pair",
-    "run_virtual",
-]
 
 PATIENCE_S: Final = 10.0
 """How long, in real seconds, the loop waits for threads and sockets when nothing else can go on."""
@@ -193,67 +171,6 @@ def run_virtual(
 
     with asyncio.Runner(loop_factory=virtual_loop) as runner:
         return runner.run(main)
-
-
-class MemoryPair:
-    """Two namespaces of the bundled broker, of their own, and clients for them.
-
-    Attributes:
-        primary, secondary: the namespaces; `primary.inject(Fault(FaultKind.DOWN))` is an outage, `primary.heal()` its
-            end. Their `namespace` can be looked into.
-        clock, random: what they and their clients use.
-    """
-
-    def __init__(self, primary: BrokerHost, secondary: BrokerHost, clock: Clock, random: Random) -> None:
-        self.primary = primary
-        self.secondary = secondary
-        self.clock = clock
-        self.random = random
-
-    def client(self, options: PairedNamespaceOptions | None = None, **kwargs: Any) -> ServiceBusClient:
-        """A paired client: sends to the primary, diverts to the secondary.
-
-        Args:
-            options: how pairing behaves; None = the documented defaults.
-            kwargs: as for `ServiceBusClient`.
-        """
-        return ServiceBusClient(
-            transport=MemoryTransport(self.primary),
-            secondary_transport=MemoryTransport(self.secondary),
-            options=options,
-            **{"clock": self.clock, "random": Random(self.random.getrandbits(64)), **kwargs},
-        )
-
-    def unpaired_client(self, *, secondary: bool = False, **kwargs: Any) -> ServiceBusClient:
-        """A client without pairing for the primary, or for the secondary."""
-        return ServiceBusClient(
-            transport=MemoryTransport(self.secondary if secondary else self.primary),
-            **{"clock": self.clock, "random": Random(self.random.getrandbits(64)), **kwargs},
-        )
-
-
-def memory_pair(
-    *,
-    clock: Clock | None = None,
-    seed: int | None = None,
-    profile: Profile = STD_2021,
-    primary_name: str = "contoso",
-    secondary_name: str = "contoso-backup",
-) -> MemoryPair:
-    """Two fresh namespaces that nobody else sees, whatever their names; cheap enough for one in each test.
-
-    Args:
-        clock: a `VirtualClock` on a virtual loop; None = the real one.
-        seed: makes everything by chance repeatable; None = not.
-        profile: tier and year of both.
-    """
-    random = Random(seed)
-    used = clock or Clock()
-    primary, secondary = (
-        BrokerHost(name, clock=used, random=Random(random.getrandbits(64)), profile=profile)
-        for name in (primary_name, secondary_name)
-    )
-    return MemoryPair(primary, secondary, used, random)
 
 
 def _place(task: asyncio.Task[Any]) -> str:

@@ -1,0 +1,33 @@
+"""For tests and simulations: fresh namespaces, faults as switches, and an event loop on which hours pass at once.
+
+async def main() -> None:
+    pair = memory_pair(clock=VirtualClock(), seed=1)
+    async with pair.client() as client:
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        ...
+
+run_virtual(main())
+"""
+
+from sbclient.broker.faults import Fault, FaultKind, Operation
+from sbclient.clock import VirtualClock
+from sbclient.testing.ambient import AmbientClock, in_virtual_time
+from sbclient.testing.namespaces import MemoryNamespace, MemoryPair, memory_namespace, memory_pair
+from sbclient.testing.virtual_loop import PATIENCE_S, DeadlockError, VirtualLoop, run_virtual
+
+__all__ = [
+    "PATIENCE_S",
+    "AmbientClock",
+    "DeadlockError",
+    "Fault",
+    "FaultKind",
+    "MemoryNamespace",
+    "MemoryPair",
+    "Operation",
+    "VirtualClock",
+    "VirtualLoop",
+    "in_virtual_time",
+    "memory_namespace",
+    "memory_pair",
+    "run_virtual",
+]

@@ -1,0 +1,41 @@
+"""For tests that run on either loop: a clock that follows the loop it is asked on, and a way onto the virtual one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from sbclient.clock import Clock, VirtualClock
+from sbclient.testing.virtual_loop import VirtualLoop, run_virtual
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AmbientClock(Clock):
+    """Virtual time on a virtual loop, real time on any other."""
+
+    def __init__(self) -> None:
+        self._virtual = VirtualClock()
+
+    def now(self) -> float:
+        try:
+            is_virtual = isinstance(asyncio.get_running_loop(), VirtualLoop)
+        except RuntimeError:
+            is_virtual = False
+        return self._virtual.now() if is_virtual else super().now()
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make of an async test a plain one that runs on a virtual loop; a decorator.
+
+    It needs no plugin for async tests. Fixtures are handed in as usual; async fixtures would run on another loop.
+    """
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_virtual(test(*args, **kwargs))
+
+    return run

@@ -1,0 +1,112 @@
+"""For tests: fresh namespaces of the bundled broker that nobody else sees, and clients for them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from sbclient.broker.faults import Fault
+from sbclient.broker.host import BrokerHost
+from sbclient.broker.profile import STD_2021, Profile
+from sbclient.client import ServiceBusClient
+from sbclient.clock import Clock
+from sbclient.options import PairedNamespaceOptions
+from sbclient.transport.memory import MemoryTransport
+
+
+class MemoryNamespace:
+    """A namespace of its own, and clients for it.
+
+    Attributes:
+        host: the broker, whose `namespace` can be looked into.
+    """
+
+    def __init__(self, host: BrokerHost, random: Random) -> None:
+        self.host = host
+        self._random = random
+
+    def client(self, **kwargs: Any) -> ServiceBusClient:
+        """A client; `kwargs` as for `ServiceBusClient`."""
+        return ServiceBusClient(transport=MemoryTransport(self.host), **_made(self.host.clock, self._random, kwargs))
+
+    def inject(self, fault: Fault) -> Fault:
+        """Throw a switch; returns it, to be healed by."""
+        return self.host.inject(fault)
+
+    def heal(self, fault: Fault | None = None) -> None:
+        """Heal one fault, or all of them."""
+        self.host.heal(fault)
+
+
+def memory_namespace(
+    *, clock: Clock | None = None, seed: int | None = None, profile: Profile = STD_2021, name: str = "contoso"
+) -> MemoryNamespace:
+    """A fresh namespace; arguments as for `memory_pair`."""
+    random = Random(seed)
+    host = BrokerHost(name, clock=clock or Clock(), random=Random(random.getrandbits(64)), profile=profile)
+    return MemoryNamespace(host, random)
+
+
+class MemoryPair:
+    """Two namespaces of the bundled broker, of their own, and clients for them.
+
+    Attributes:
+        primary, secondary: the namespaces; `primary.inject(Fault(FaultKind.DOWN))` is an outage, `primary.heal()` its
+            end. Their `namespace` can be looked into.
+        clock, random: what they and their clients use.
+    """
+
+    def __init__(self, primary: BrokerHost, secondary: BrokerHost, clock: Clock, random: Random) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        self.clock = clock
+        self.random = random
+
+    def client(self, options: PairedNamespaceOptions | None = None, **kwargs: Any) -> ServiceBusClient:
+        """A paired client: sends to the primary, diverts to the secondary.
+
+        Args:
+            options: how pairing behaves; None = the documented defaults.
+            kwargs: as for `ServiceBusClient`.
+        """
+        return ServiceBusClient(
+            transport=MemoryTransport(self.primary),
+            secondary_transport=MemoryTransport(self.secondary),
+            options=options,
+            **_made(self.clock, self.random, kwargs),
+        )
+
+    def unpaired_client(self, *, secondary: bool = False, **kwargs: Any) -> ServiceBusClient:
+        """A client without pairing for the primary, or for the secondary."""
+        return ServiceBusClient(
+            transport=MemoryTransport(self.secondary if secondary else self.primary),
+            **_made(self.clock, self.random, kwargs),
+        )
+
+
+def memory_pair(
+    *,
+    clock: Clock | None = None,
+    seed: int | None = None,
+    profile: Profile = STD_2021,
+    primary_name: str = "contoso",
+    secondary_name: str = "contoso-backup",
+) -> MemoryPair:
+    """Two fresh namespaces that nobody else sees, whatever their names; cheap enough for one in each test.
+
+    Args:
+        clock: a `VirtualClock` on a virtual loop; None = the real one.
+        seed: makes everything by chance repeatable; None = not.
+        profile: tier and year of both.
+    """
+    random = Random(seed)
+    used = clock or Clock()
+    primary, secondary = (
+        BrokerHost(name, clock=used, random=Random(random.getrandbits(64)), profile=profile)
+        for name in (primary_name, secondary_name)
+    )
+    return MemoryPair(primary, secondary, used, random)
+
+
+def _made(clock: Clock, random: Random, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {"clock": clock, "random": Random(random.getrandbits(64)), **kwargs}
