@@ -26,9 +26,9 @@ from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.session import SessionLock
 from sbclient.clock import Clock
-from sbclient.errors import OperationTimeoutError, ServiceBusError
+from sbclient.errors import OperationTimeoutError, ServiceBusError, ServiceBusQuotaExceededError
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.rules.entity_path import canonical
+from sbclient.rules.entity_path import canonical, split_sub_queue, split_subscription
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSessionFilter
 
 T = TypeVar("T")
@@ -102,6 +102,7 @@ class BrokerHost:
             front_end_count=front_end_count,
         )
         self._lines: dict[str, dict[Whom, _Line]] = {}
+        self._waiting: dict[str, int] = {}
         self._timers: dict[Entity | None, _Timer] = {}
 
     def connect(self) -> int:
@@ -244,12 +245,12 @@ class BrokerHost:
                         return found if call.answer_after_s <= left_s else None
                     if found or left_s <= 0:
                         return found
-                waiter = waiter or self._join(key, whom)
+                waiter = waiter or self._join(path, whom)
                 self._watch(path)
                 await self._turn(waiter, min(left_s, ask_again_s))
         finally:
             if waiter is not None:
-                self._leave(key, whom, waiter)
+                self._leave(path, whom, waiter)
 
     async def _turn(self, waiter: _Waiter, at_most_s: float) -> None:
         waiter.turn = asyncio.get_running_loop().create_future()
@@ -277,13 +278,23 @@ class BrokerHost:
     def _has_line(self, key: str, whom: Whom) -> bool:
         return whom in self._lines.get(key, ())
 
-    def _join(self, key: str, whom: Whom) -> _Waiter:
+    def _join(self, path: str, whom: Whom) -> _Waiter:
+        entity, limit = _counted_with(path), self.namespace.profile.max_concurrent_receives
+        if self._waiting.get(entity, 0) >= limit:
+            raise ServiceBusQuotaExceededError(
+                f"{limit} receivers wait for messages of {path}, as many as there may be: close some"
+            )
+        self._waiting[entity] = self._waiting.get(entity, 0) + 1
         waiter = _Waiter(asyncio.get_running_loop())
-        self._lines.setdefault(key, {}).setdefault(whom, OrderedDict())[waiter] = None
+        self._lines.setdefault(canonical(path), {}).setdefault(whom, OrderedDict())[waiter] = None
         return waiter
 
-    def _leave(self, key: str, whom: Whom, waiter: _Waiter) -> None:
+    def _leave(self, path: str, whom: Whom, waiter: _Waiter) -> None:
         """Out of the line, and the turn to the next: he finds out whether there is anything for him."""
+        key, entity = canonical(path), _counted_with(path)
+        self._waiting[entity] -= 1
+        if not self._waiting[entity]:
+            del self._waiting[entity]
         line = self._lines[key][whom]
         del line[waiter]
         self._next_turn(line)
@@ -338,6 +349,13 @@ class BrokerHost:
             entity.advance(self.clock.now())
             self.namespace.let_pass(self.clock.now())
             self._arm(entity, entity.next_change_at())
+
+
+def _counted_with(path: str) -> str:
+    """What a receiver's path is counted with: a topic's subscriptions together, a sub-queue with its entity."""
+    base, _ = split_sub_queue(path)
+    subscription = split_subscription(base)
+    return canonical(base if subscription is None else subscription[0])
 
 
 def _let_try(waiter: _Waiter) -> None:

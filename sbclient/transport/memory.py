@@ -311,7 +311,7 @@ class MemoryReceiver:
         self._is_open = True
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
-        await self.open(timeout_s=max_wait_time_s)
+        await self._attach(max_wait_time_s)
         if not self._prefetched:
             wanted = max_message_count + self._prefetch_count
             self._prefetched.extend(
@@ -393,8 +393,14 @@ class MemoryReceiver:
                 Operation.SESSION, lambda call: self._namespace.release_session(call, self._path, lock)
             )
 
+    async def _attach(self, timeout_s: float) -> None:
+        """Hold the session if there is one; without one each request proves by itself what opening would."""
+        _check_link(self._is_closed, self._path)
+        if self._session is not None:
+            await self.open(timeout_s=timeout_s)
+
     async def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> T:
-        await self.open(timeout_s=timeout_s)
+        await self._attach(timeout_s)
         return await self._transport.ask(operation, self._path, work, timeout_s)
 
     async def _in_session(
@@ -404,7 +410,7 @@ class MemoryReceiver:
             raise InvalidOperationError(
                 f"the receiver of {self._path} has no session: open it with a session_id or NEXT_AVAILABLE_SESSION"
             )
-        await self.open(timeout_s=timeout_s)
+        await self._attach(timeout_s)
         lock = cast(SessionLock, self._lock)
         return await self._ask(operation, lambda call: work(call, self._path, lock), timeout_s)
 

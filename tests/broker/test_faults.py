@@ -200,3 +200,9 @@ def test_a_fault_of_other_operations_does_not_hold_up_this_one(broker: Driver) -
     broker.down("q", 3, operations=[Operation.PEEK])
     broker.down("q", 3, kind=FaultKind.SLOW, latency_s=2.0)
     assert broker.send("q", message(partition_key=KEYS[3])).answer_after_s == 2.0
+
+
+def test_b087_server_busy_asks_for_a_pause_and_is_no_outage() -> None:
+    assert ServiceBusServerBusyError.is_transient
+    assert not ServiceBusServerBusyError.is_outage
+    assert "10 seconds" in str(Fault(FaultKind.BUSY).error_at("q", Call(Operation.SEND, 0.0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.host import BrokerHost
+from sbclient.broker.profile import STD_2021
 from sbclient.broker.session import SessionLock
 from sbclient.clock import VirtualClock
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties, SubscriptionProperties, TopicProperties
@@ -18,6 +20,7 @@ from sbclient.errors import (
     OperationTimeoutError,
     ServiceBusConnectionError,
     ServiceBusInternalError,
+    ServiceBusQuotaExceededError,
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
@@ -242,6 +245,34 @@ async def test_a_waited_for_queue_is_not_idle(running: Running) -> None:
     running.create("idle", auto_delete_on_idle=seconds(300))
     assert await running.receive(1000, path="idle") == []
     await running.send(message("a"), path="idle")
+
+
+async def test_b026_a_batch_receive_returns_with_what_came_with_the_first(running: Running) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(after(2, lambda: running.send(message("a"), message("b"))))
+        group.create_task(after(3, lambda: running.send(message("c"))))
+        assert await running.receive(60, count=10) == ["a", "b"]
+        assert elapsed() == 2
+
+
+@pytest.mark.parametrize(("waiting", "is_fit"), [(2, True), (3, False)])
+async def test_b088_so_many_receivers_of_one_entity_may_wait(waiting: int, is_fit: bool) -> None:
+    running = Running(profile=replace(STD_2021, max_concurrent_receives=3))
+    management, now = running.namespace.management, running.host.clock.now()
+    management.create(Call(Operation.MANAGE, now), topic_address("t"), TopicProperties("t"))
+    for name in "xy":
+        where = address(f"t/Subscriptions/{name}")
+        management.create(Call(Operation.MANAGE, now), where, SubscriptionProperties(name))
+    others = [asyncio.create_task(running.receive(10, path="t/Subscriptions/x")) for _ in range(waiting)]
+    await asyncio.sleep(1)
+    if is_fit:
+        assert await running.receive(1, path="t/subscriptions/y/$DeadLetterQueue") == []
+    else:
+        with pytest.raises(ServiceBusQuotaExceededError):
+            await running.receive(1, path="t/Subscriptions/y")
+    await asyncio.gather(*others)
+    assert running.host._waiting == {}
+    assert STD_2021.max_concurrent_receives == 5_000
 
 
 # ---------------------------------------------------------------------- faults

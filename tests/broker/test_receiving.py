@@ -265,3 +265,9 @@ def test_a_topic_cannot_be_received_from(broker: Driver) -> None:
     broker.topic()
     with pytest.raises(InvalidOperationError):
         broker.receive("t")
+
+
+def test_p076_peeking_many_at_once_is_offered(broker: Driver) -> None:
+    broker.partitioned()
+    fill(broker, 3, 3, 3)
+    assert len(broker.peek(count=10)) == 3
