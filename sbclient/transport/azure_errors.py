@@ -128,6 +128,10 @@ _BY_NAME: Final[dict[str, type[ServiceBusError]]] = {
 
 _SECRET: Final = re.compile(r"(?i)\b(sig|signature|SharedAccessKey|SharedAccessSignature|Bearer)([= ]+)[^\s;,'\"]+")
 _SUB_CODE: Final = re.compile(r"SubCode=(\d{5})")
+_DECORATION: Final = re.compile(r" Error condition: [\w:.-]+\.(?: Status Code: \d+\.)?$")
+"""What the SDK puts behind the service's words; the class of the error says it already."""
+
+_BYTES: Final = re.compile(r"\bb(['\"])(.*)\1")
 _MAX_TEXT: Final = 600
 
 
@@ -201,5 +205,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _said(error: BaseException) -> str:
     """What the service or the SDK said, in one line and without secrets."""
-    text = " ".join(str(getattr(error, "message", None) or error).split()) or type(error).__name__
+    refusal = next((inner for inner in _chain(error) if type(inner).__name__ == "TokenAuthFailure"), error)
+    told = getattr(refusal, "status_description", None) or getattr(refusal, "message", None) or refusal
+    text = " ".join(str(told).split()) or type(error).__name__
+    text = _DECORATION.sub("", _BYTES.sub(r"\2", text))
     return _SECRET.sub(r"\1\2***", text)[:_MAX_TEXT]

@@ -194,7 +194,8 @@ class SdkLink(Generic[S]):
     async def _inside(self, work: Callable[[S], Awaitable[R]], doing: str) -> R:
         try:
             if not self.is_open:
-                await self._sdk.__aenter__()
+                if hasattr(self._sdk, "__aenter__"):  # one that has it not opens itself when it is used
+                    await self._sdk.__aenter__()
                 if self._prepare is not None:
                     self._prepare(self._sdk)
                 self.is_open = not self.is_gone
@@ -242,6 +243,7 @@ class SdkLink(Generic[S]):
 
     async def _close_sdk(self) -> None:
         try:
+            _stop_heart(self._sdk)
             await self._sdk.close()
         except Exception as error:
             log.debug("azure.not_closed", subject=self._subject, error=type(error).__name__)
@@ -264,15 +266,22 @@ class SdkLink(Generic[S]):
             self._idle_timer = None
 
 
+def _stop_heart(sdk: Any) -> None:
+    """End the SDK's keep-alive task, for whose next beat, up to a second, closing would wait."""
+    handler: Any = getattr(sdk, "_handler", None)
+    heart = getattr(handler, "_keep_alive_thread", None)
+    if heart is not None:
+        heart.cancel()
+        handler._keep_alive_thread = None
+
+
 def cut(sdk: Any) -> None:
     """Drop the socket of an SDK object that does not close; what cannot be found is left to the garbage collector."""
     handler = getattr(sdk, "_handler", None)
     if handler is None:
         return
     handler._shutdown = True
-    keep_alive = getattr(handler, "_keep_alive_thread", None)
-    if keep_alive is not None:
-        keep_alive.cancel()
+    _stop_heart(sdk)
     writer = getattr(getattr(getattr(handler, "_connection", None), "_transport", None), "writer", None)
     if writer is not None:
         writer.transport.abort()

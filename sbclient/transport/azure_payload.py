@@ -28,6 +28,7 @@ from sbclient.amqp.message import WireMessage, encode_message
 from sbclient.amqp.sections import DELIVERY_ANNOTATIONS, HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, Sections
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.size import PARTITION_KEY_ANNOTATION
 
 KNOWN_VERSIONS: Final = ("7.15.",)
 """Beginnings of the versions of azure-servicebus whose inside is as this file expects."""
@@ -99,16 +100,15 @@ def read_payload(payload: bytes) -> WireMessage:
         WireError, InvalidOperationError: it cannot be read.
     """
     message = WireMessage.of(payload)
-    properties = message._application_properties
-    if properties and not all(map(_is_kept, properties.values())):
-        message._application_properties = {
-            name: value if _is_kept(value) else OpaqueProperty.of(value) for name, value in properties.items()
-        }
+    typed = message.sections.application_properties
+    message._application_properties = {
+        name: value if _is_kept(value) else OpaqueProperty.of(value) for name, value in typed.items()
+    }
     return message
 
 
 def _is_kept(value: Any) -> bool:
-    return isinstance(value, _KEPT) and (not isinstance(value, int) or value in _INT64)
+    return isinstance(value, _KEPT) and (not isinstance(value, int) or int(value) in _INT64)
 
 
 class Tap:
@@ -246,13 +246,25 @@ def _with_opaque(message: ServiceBusMessage, properties: Mapping[str, Any]) -> b
 
 
 def fill_batch(batch: Any, messages: Sequence[ServiceBusMessage], payloads: Sequence[bytes]) -> None:
-    """Put encoded messages into an empty batch of the SDK, which keeps no count of bytes that it has not written."""
+    """Put encoded messages into an empty batch of the SDK; it writes exactly `rules.size.batch_size` bytes for it."""
     first = messages[0]
+    if first.session_id is not None:
+        batch._message[3] = _front_class()((first.message_id, *(None,) * 9, first.session_id))
+    elif first.message_id is not None:
+        batch._message[3] = _front_class()((first.message_id,))
+    if first.partition_key is not None:
+        batch._message[2] = {PARTITION_KEY_ANNOTATION.encode(): first.partition_key}
     batch._message[5].extend(payloads)
     batch._count = len(payloads)
-    batch._amqp_transport.set_batch_envelope_properties(
-        batch._message, first.message_id, first.session_id, first.partition_key
-    )
+
+
+@cache
+def _front_class() -> type[tuple[str | None, ...]]:
+    """A properties section without the absent fields at its end, each of which the SDK's own class writes."""
+    from azure.servicebus._pyamqp.message import Properties
+
+    sdk_class: Any = Properties
+    return type("Front", (tuple,), {"_code": sdk_class._code, "_definition": sdk_class._definition})
 
 
 def schedule_request(messages: Sequence[ServiceBusMessage]) -> dict[str, list[dict[str, Any]]]:

@@ -44,7 +44,7 @@ def received(sdk_message: Any, *, is_wrapped: bool, is_locked: bool, has_session
     try:
         content = _content(sdk_message, is_wrapped)
     except (InvalidOperationError, TypeError, ValueError) as error:
-        log.error("azure.unreadable", sequence_number=sdk_message.sequence_number, error=type(error).__name__)
+        log.error("azure.unreadable", sequence_number=sdk_message.sequence_number, error=str(error))
         return None
     enqueued_at = sdk_message.enqueued_time_utc or _UNKNOWN
     message = AzureReceivedMessage.of(
