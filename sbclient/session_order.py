@@ -16,7 +16,9 @@ from sbclient.pair import Pair, PairedEntity
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
 
 SESSIONS_KEPT: Final = 100_000
-_ASK_S: Final = 10.0
+ASK_S: Final = 10.0
+ASK_AGAIN_S: Final = 30.0
+"""How long a secondary that gave no answer is not asked about other sessions: each question costs a send 10 s."""
 
 
 class SessionOrder:
@@ -25,8 +27,10 @@ class SessionOrder:
     def __init__(self, pair: Pair, entity: PairedEntity) -> None:
         self._pair = pair
         self._entity = entity
-        self._diverted: set[str] = set()
+        self._diverted: OrderedDict[str, None] = OrderedDict()
+        self._has_forgotten = False
         self._cleared: OrderedDict[str, int] = OrderedDict()
+        self._ask_again_at = 0.0
 
     async def must_divert(self, session_id: str, *, deadline: float) -> bool:
         """Whether the session's next message has to queue up in the backlog.
@@ -41,17 +45,21 @@ class SessionOrder:
         if self._cleared.get(session_id) == generation:
             self._cleared.move_to_end(session_id)
             return False
-        timeout_s = min(_ASK_S, max(deadline - self._pair.clock.monotonic(), 0.001))
+        may_wait_there = self._has_forgotten or session_id in self._diverted
+        now = self._pair.clock.monotonic()
+        if now < self._ask_again_at and not may_wait_there:
+            return False
         try:
-            is_clear = await self._is_clear(session_id, timeout_s)
+            is_clear = await self._is_clear(session_id, min(ASK_S, max(deadline - now, 0.001)))
         except ServiceBusError:
-            if session_id in self._diverted:
+            self._ask_again_at = self._pair.clock.monotonic() + ASK_AGAIN_S
+            if may_wait_there:
                 raise
             return False
         if not is_clear:
             self.diverted(session_id)
             return True
-        self._diverted.discard(session_id)
+        self._diverted.pop(session_id, None)
         self._cleared[session_id] = generation
         if len(self._cleared) > SESSIONS_KEPT:
             self._cleared.popitem(last=False)
@@ -60,7 +68,11 @@ class SessionOrder:
     def diverted(self, session_id: str) -> None:
         """Remember that something of this session waits, or may wait, in the backlog."""
         self._cleared.pop(session_id, None)
-        self._diverted.add(session_id)
+        self._diverted[session_id] = None
+        self._diverted.move_to_end(session_id)
+        if len(self._diverted) > SESSIONS_KEPT:
+            self._diverted.popitem(last=False)
+            self._has_forgotten = True
 
     async def _is_clear(self, session_id: str, timeout_s: float) -> bool:
         path = self._entity.path
