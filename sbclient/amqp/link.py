@@ -81,6 +81,7 @@ class Link:
         "_has_attached",
         "_has_detached",
         "_is_detached_by_peer",
+        "_is_told",
         "handle",
         "is_sender",
         "name",
@@ -103,6 +104,7 @@ class Link:
         self._has_attached = False
         self._has_detached = False
         self._is_detached_by_peer = False
+        self._is_told = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, handle={self.handle}, is_open={self.is_open})"
@@ -124,16 +126,15 @@ class Link:
             EndpointClosedError: the peer has given up meanwhile.
         """
         self.check_not_over()
+        self._is_told = True
         self._write_refusal()
         self._write_detach(error, closed=True)
 
     def detach(self, error: AmqpError | None = None, *, closed: bool = True) -> None:
         """End the link; its unsettled deliveries stay in `unsettled`. Does nothing if it is over already."""
-        if self.is_over:
-            return
-        if not self._has_attached:
-            self._write_refusal()
-        self._write_detach(error, closed=closed)
+        if not self.is_over:
+            self._is_told = True
+            self._end(error, closed=closed)
 
     def check_not_over(self) -> None:
         """Raise `EndpointClosedError` if nothing can be sent any more."""
@@ -163,20 +164,19 @@ class Link:
         self._has_detached = True
         self.session.forget_link(self)
         self.on_over()
-        self.session.emit(LinkDetached(self, detach.error, detach.closed))
+        self._tell(detach.error, closed=detach.closed)
 
     def fail(self, error: AmqpError) -> None:
         """Detach because the peer broke a rule, and tell the owner; called by the session."""
-        if not self._has_detached:
-            self.detach(error)
-            self.session.emit(LinkDetached(self, error, closed=True))
+        if not self.is_over:
+            self._end(error, closed=True)
+            self._tell(error, closed=True)
 
-    def abandon(self, error: AmqpError | None) -> None:
-        """The session is over; called by the session."""
-        if not self._has_detached and not self._is_detached_by_peer:
-            self._is_detached_by_peer = True
-            self.on_over()
-            self.session.emit(LinkDetached(self, error, closed=True))
+    def abandon(self, error: AmqpError | None, *, tell: bool) -> None:
+        """The session is over; called by the session. `tell`: whether the owner does not know yet."""
+        self._is_told = self._is_told or not tell
+        self.on_over()
+        self._tell(error, closed=True)
 
     def on_flow(self, flow: Flow) -> None:
         """The peer has spoken of this link; called by the session."""
@@ -184,6 +184,17 @@ class Link:
 
     def on_over(self) -> None:
         """Let go of what only a living link needs."""
+
+    def _tell(self, error: AmqpError | None, *, closed: bool) -> None:
+        """Tell the owner that the link is over, unless it knows."""
+        if not self._is_told:
+            self._is_told = True
+            self.session.emit(LinkDetached(self, error, closed))
+
+    def _end(self, error: AmqpError | None, *, closed: bool) -> None:
+        if not self._has_attached:
+            self._write_refusal()
+        self._write_detach(error, closed=closed)
 
     def _write_refusal(self) -> None:
         """An attach without the terminus that would be ours says that there is no link (specification 2.6.3)."""

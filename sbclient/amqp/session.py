@@ -445,9 +445,7 @@ class Session:
     def _links_over(self, error: AmqpError | None = None, *, tell: bool = False) -> None:
         """Let go of all links; the owner is told of those that it does not end itself."""
         for link in list(self._links.values()):
-            if tell:
-                link.abandon(error)
-            link.on_over()
+            link.abandon(error, tell=tell)
         self._connection.claim_link(-len(self._links))
         self._links.clear()
         self._links_by_remote.clear()

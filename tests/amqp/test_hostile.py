@@ -1,0 +1,50 @@
+"""A few thousand hostile connections; more of them by `python -m tests.fuzz.amqp_engine`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sbclient.amqp import (
+    AttachRequested,
+    ConnectionClosed,
+    ConnectionOpened,
+    CreditGranted,
+    DeliveryReceived,
+    DispositionReceived,
+    LinkDetached,
+    SessionBegun,
+    SessionEnded,
+)
+from tests.fuzz.amqp_engine import run_case
+
+CASES = 3_000
+
+
+def test_hostile_connections_do_no_harm() -> None:
+    told: Counter[type] = Counter()
+    conditions: Counter[str] = Counter()
+    for number in range(CASES):
+        for event in run_case(20_240_506, number):
+            told[type(event)] += 1
+            error = getattr(event, "error", None)
+            if error is not None:
+                conditions[error.condition] += 1
+    assert told[ConnectionClosed] == CASES
+    reached = (
+        ConnectionOpened,
+        SessionBegun,
+        AttachRequested,
+        DeliveryReceived,
+        LinkDetached,
+        SessionEnded,
+        CreditGranted,
+    )
+    assert min(told[kind] for kind in (*reached, DispositionReceived)) > CASES // 100, (
+        f"the cases stop too early: {told}"
+    )
+    assert len([condition for condition in conditions if condition.startswith("amqp:")]) > 10, conditions
+
+
+def test_a_case_is_repeated_by_its_number() -> None:
+    first = [type(event) for event in run_case(1, 17)]
+    assert first == [type(event) for event in run_case(1, 17)]

@@ -1,0 +1,1 @@
+"""Scripts that throw hostile input at the parts that face a network."""
