@@ -1,4 +1,4 @@
-"""Which behaviour of Service Bus is kept by which test: `python -m tests.broker.rows` writes COVERAGE.md beside this file.
+"""Which behaviour of Service Bus is kept by which test; `python -m tests.broker.rows` writes COVERAGE.md beside this.
 
 The rows are numbered P (partitioned entities), B (what surrounds them) and N (paired namespaces on partitions). A test
 carries the numbers of its rows at the head of its name: `test_p052_...`, `test_p131_p132_...`.
@@ -30,7 +30,7 @@ ROWS: Final = tuple(
 WITHOUT_TEST: Final[Mapping[str, str]] = {
     "P-019": "Documentation only: it speaks of a box in the portal, and there is no portal here.",
     "P-030": "Documentation only: Service Bus for Windows Server is not served.",
-    "P-031": "Client-era note: of the protocols that it names only AMQP lives on, and the wire tests speak it throughout.",
+    "P-031": "Client-era note: of the protocols it names only AMQP lives on, which the wire tests speak.",
     "P-048": "The client gives the message id before the first attempt; the broker only sees one that is there.",
     "P-067": "Documentation only: advice on HTTP keep-alive, and messages do not travel over HTTP here.",
     "P-068": "Documentation only: advice not to partition entities with little traffic.",
@@ -73,8 +73,7 @@ def written() -> str:
         "| row | tests, or why there is none |",
         "|---|---|",
     ]
-    for row in ROWS:
-        lines.append(f"| {row} | {'<br>'.join(f'`{test}`' for test in found[row]) or WITHOUT_TEST[row]} |")
+    lines += [f"| {row} | {'<br>'.join(f'`{test}`' for test in found[row]) or WITHOUT_TEST[row]} |" for row in ROWS]
     return "\n".join(lines) + "\n"
 
 
