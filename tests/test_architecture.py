@@ -45,20 +45,25 @@ HOUSE: Final = {
         transport.memory transport.azure_errors transport.azure_message transport.azure_link transport.azure_payload
         transport.azure_received transport.azure_sender transport.azure_receiver transport.azure_entities
         transport.azure_administration transport.azure
-        server server.stream server.wire_faults server.sas server.context
+        server server.stream server.wire_faults server.sas server.event_feed server.context
         server.amqp server.amqp.address server.amqp.conditions server.amqp.grants server.amqp.peer server.amqp.delivery
         server.amqp.settling server.amqp.sender_link server.amqp.receiver_link server.amqp.request_response
         server.amqp.cbs server.amqp.arguments server.amqp.rules server.amqp.management server.amqp.coordinator
         server.amqp.connection
+        server.xml_text server.atom_values server.atom_rules server.atom_descriptions server.atom
+        server.http_messages server.http server.management_paths server.management_api
+        server.namespace_state server.fault_words server.control_api server.health server.front
+        server.certificate server.socket_stream server.tls_stream server.websocket_stream server.listener
+        server.located_json server.config_entities server.config
     """,
-    5: "transport.choice retry provisioning pair core",
+    5: "transport.choice retry provisioning pair core emulator",
     6: """
         outgoing batch transaction outbox diversion session_order sender lock_renewer receiver pinger
         backlog_source destination session_source syphon backlog
     """,
     7: "administration client testing.virtual_loop testing.ambient testing.namespaces testing sbclient",
     8: """
-        cli.records cli.outage cli.common cli.send cli.receive cli.admin cli.backlog cli.demo cli.app cli sbclient_spark
+        cli.records cli.outage cli.common cli.send cli.receive cli.admin cli.backlog cli.demo cli.emulator cli.app cli sbclient_spark
     """,
 }
 """Every file by its module name without `sbclient.`; a name may stand here before its file exists."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 from sbclient.broker.host import BrokerHost
 from sbclient.clock import Clock
 from sbclient.entities import AuthorizationRule
+from sbclient.server.event_feed import EventFeed
 from sbclient.server.sas import Authorizer
 from sbclient.server.wire_faults import WireFaults
 
@@ -43,12 +45,16 @@ class NamespaceContext:
         host: the broker.
         authorizer: checks tokens.
         wire_faults: what goes wrong between the broker and its clients.
+        random: the one that broker and wire faults draw from.
+        events: told of what happens, for those who watch.
         settings: limits.
     """
 
     host: BrokerHost
     authorizer: Authorizer
     wire_faults: WireFaults
+    random: Random = field(default_factory=Random)
+    events: EventFeed = field(default_factory=EventFeed)
     settings: ServerSettings = field(default_factory=ServerSettings)
 
     @property

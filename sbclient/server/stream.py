@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-READ_BYTES: Final = 2**16
+READ_BYTES: Final = 2**18
 """The most that one read returns."""
 
 

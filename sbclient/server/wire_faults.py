@@ -4,7 +4,8 @@ They are beside the faults of the broker (`broker.faults`), which strike fragmen
 
 1. Refused: a new connection is reset before a byte is read; those that stand stay.
 2. Reset: those that stand are cut at once, and new ones as soon as they are made. The store is kept.
-3. A black hole takes what it is sent, answers nothing, and accepts new connections in silence.
+3. A black hole holds what is sent, both ways, and accepts new connections in silence. When it is healed all that was
+   held arrives, as in a network that was cut and mended.
 4. Latency holds up everything that is sent to clients.
 5. A dropped acknowledgement: the work is done, the client is told nothing.
 6. Detached: links are ended with a chosen condition; new ones too, until it is healed.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 from typing import Final
@@ -57,6 +58,7 @@ class WireFault:
         until_at: when it heals by itself, in seconds of the broker's clock.
         latency_s: of LATENCY.
         condition, description: of DETACH.
+        is_healed: whether somebody healed it; one that has struck as often as it may still holds those it struck.
     """
 
     kind: WireFaultKind
@@ -67,6 +69,7 @@ class WireFault:
     latency_s: float = 1.0
     condition: str = "amqp:link:detach-forced"
     description: str = "the link was ended by a fault that was asked for"
+    is_healed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if self.entity_path is not None and self.kind in OF_CONNECTIONS:
@@ -93,6 +96,7 @@ class WireFaults:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._faults: list[WireFault] = []
+        self._spent: list[WireFault] = []
         self._listeners: dict[Callable[[], None], None] = {}
 
     def inject(self, fault: WireFault) -> WireFault:
@@ -103,13 +107,17 @@ class WireFaults:
 
     def heal(self, fault: WireFault | None = None) -> None:
         """Heal one fault, or all of them. One that has healed by itself is ignored."""
-        self._faults = [] if fault is None else [other for other in self._faults if other is not fault]
+        for healed in [*self._faults, *self._spent] if fault is None else [fault]:
+            healed.is_healed = True
+        self._faults = [other for other in self._faults if not other.is_healed]
+        self._spent = [other for other in self._spent if not other.is_healed]
         self._tell()
 
     def active(self, now: float) -> list[WireFault]:
         """The faults that can still strike, oldest first."""
         if self._faults:
             self._faults = [fault for fault in self._faults if fault.until_at > now]
+            self._spent = [fault for fault in self._spent if fault.until_at > now]
         return list(self._faults)
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -127,13 +135,13 @@ class WireFaults:
         """Whether a connection that stands is cut now."""
         return self._strikes(WireFaultKind.RESET, now) is not None
 
-    def next_end_at(self, kind: WireFaultKind, now: float) -> float | None:
-        """When the last fault of that kind heals by itself, infinity if it does not; None if there is none."""
-        return max((fault.until_at for fault in self.active(now) if fault.kind is kind), default=None)
+    def black_hole(self, now: float) -> WireFault | None:
+        """The fault, if any, that swallows what a connection sends and is sent from now on, until it is healed."""
+        return self._strikes(WireFaultKind.BLACK_HOLE, now)
 
-    def is_black_hole(self, now: float) -> bool:
-        """Whether nothing that is sent arrives, nor anything that is answered."""
-        return self._strikes(WireFaultKind.BLACK_HOLE, now) is not None
+    def is_active(self, fault: WireFault, now: float) -> bool:
+        """Whether a fault still holds those that it struck."""
+        return not fault.is_healed and fault.until_at > now
 
     def latency_s(self, now: float) -> float:
         """By how much what is sent to a client now is held up, in seconds; 0 = not at all."""
@@ -165,7 +173,8 @@ class WireFaults:
             if fault.count is not None:
                 fault.count -= 1
                 if fault.count == 0:
-                    self.heal(fault)
+                    self._faults.remove(fault)
+                    self._spent.append(fault)
             return fault
         return None
 

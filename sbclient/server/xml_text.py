@@ -1,0 +1,132 @@
+"""XML in and out: a document is read into a plain tree, safely, and written from one.
+
+Laws:
+
+1. A document type declaration is refused before anything it declares is looked at: no entities, so no expansion.
+2. Names are compared without their namespaces, which clients write in many ways.
+3. A character that XML cannot say is written as U+FFFD.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from xml.parsers import expat
+from xml.sax.saxutils import escape, quoteattr
+
+from sbclient.errors import InvalidOperationError
+
+MAX_DEPTH: Final = 32
+MAX_ELEMENTS: Final = 20_000
+
+_UNSAYABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(slots=True)
+class Element:
+    """One element that was read.
+
+    Attributes:
+        name: without its namespace.
+        attributes: by name without namespace.
+        text: all text directly inside.
+    """
+
+    name: str
+    attributes: dict[str, str]
+    children: list[Element] = field(default_factory=list)
+    text: str = ""
+
+    def child(self, name: str) -> Element | None:
+        """The first child of that name."""
+        return next(self.all(name), None)
+
+    def all(self, name: str) -> Iterator[Element]:
+        """The children of that name."""
+        return (child for child in self.children if child.name == name)
+
+    @property
+    def type_name(self) -> str:
+        """What `i:type` says, without its prefix; empty if it says nothing."""
+        return self.attributes.get("type", "").rpartition(":")[2]
+
+
+def read_xml(document: bytes) -> Element:
+    """The root of a document.
+
+    Raises:
+        InvalidOperationError: it is no well-formed XML, or is larger or deeper than any description.
+    """
+    reader = _Reader()
+    parser = expat.ParserCreate(namespace_separator="\n")
+    parser.buffer_text = True
+    parser.StartElementHandler = reader.start
+    parser.EndElementHandler = reader.end
+    parser.CharacterDataHandler = reader.text
+    parser.StartDoctypeDeclHandler = reader.doctype
+    try:
+        parser.Parse(document, True)
+    except (expat.ExpatError, ValueError, LookupError) as error:
+        if isinstance(error, InvalidOperationError):
+            raise
+        raise InvalidOperationError(f"the body is no well-formed XML: {error}") from error
+    return reader.root
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._top = Element("", {})
+        self._open = [self._top]
+        self._count = 0
+
+    @property
+    def root(self) -> Element:
+        return self._top.children[0]
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self._count += 1
+        if len(self._open) > MAX_DEPTH or self._count > MAX_ELEMENTS:
+            raise InvalidOperationError(
+                f"the body has more than {MAX_ELEMENTS} elements or is nested deeper than {MAX_DEPTH}: "
+                "a description is smaller"
+            )
+        element = Element(_local(name), {_local(key): value for key, value in attributes.items()})
+        self._open[-1].children.append(element)
+        self._open.append(element)
+
+    def end(self, _name: str) -> None:
+        self._open.pop()
+
+    def text(self, text: str) -> None:
+        self._open[-1].text += text
+
+    def doctype(self, *_: object) -> None:
+        raise InvalidOperationError("the body has a document type declaration: send it without one")
+
+
+def _local(name: str) -> str:
+    return name.rpartition("\n")[2]
+
+
+def xml_text(text: str) -> str:
+    """A text as it stands between two tags."""
+    return escape(_UNSAYABLE.sub("�", text))
+
+
+def xml_attribute(text: str) -> str:
+    """A text as the value of an attribute, with its quotes."""
+    return quoteattr(_UNSAYABLE.sub("�", text))
+
+
+def tag(name: str, content: str | Sequence[str] = "", **attributes: str) -> str:
+    """An element around XML that is written already. An underscore in an attribute's name stands for a colon."""
+    said = "".join(f" {key.replace('_', ':')}={xml_attribute(value)}" for key, value in attributes.items())
+    inner = content if isinstance(content, str) else "".join(content)
+    return f"<{name}{said}>{inner}</{name}>" if inner else f"<{name}{said}/>"
+
+
+def text_tag(name: str, text: str, **attributes: str) -> str:
+    """An element around a text."""
+    return tag(name, xml_text(text), **attributes)
