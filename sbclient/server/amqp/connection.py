@@ -121,6 +121,7 @@ class ClientConnection:
             self._engine.receive_eof()
             self._answer_events()
             self._end_links()
+            await peer.finished()
             peer.write_out()
             await peer.tasks.close()
             await self._stream.close()

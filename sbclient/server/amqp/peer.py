@@ -34,6 +34,9 @@ T = TypeVar("T")
 OPERATION_TIMEOUT_S: Final = 60.0
 """How long the broker tries where the client does not say. Source: the SDK's own default."""
 
+FINISHING_S: Final = 1.0
+"""How long what a client asked for last may take when its connection has ended; it is done at once or never."""
+
 MAX_WORK_COUNT: Final = 2_000
 MAX_WORK_BYTES: Final = 2**25
 MAX_OUTPUT_BYTES: Final = 2**22
@@ -97,7 +100,7 @@ class Peer:
         self._stream = stream
         self._is_writing = False
         self._transaction_count = 0
-        self._work_count = 0
+        self._work: set[asyncio.Task[None]] = set()
         self._work_bytes = 0
         self._less_work = asyncio.Event()
 
@@ -128,20 +131,24 @@ class Peer:
     def start(self, work: Coroutine[Any, Any, None], *, name: str, size_bytes: int = 0) -> asyncio.Task[None]:
         """Run something for this client; it holds so many bytes until it is done."""
         task = self.tasks.start(work, name=name)
-        self._work_count += 1
+        self._work.add(task)
         self._work_bytes += size_bytes
-        task.add_done_callback(lambda _: self._work_done(size_bytes))
+        task.add_done_callback(lambda task: self._work_done(task, size_bytes))
         return task
 
-    def _work_done(self, size_bytes: int) -> None:
-        self._work_count -= 1
+    def _work_done(self, task: asyncio.Task[None], size_bytes: int) -> None:
+        self._work.discard(task)
         self._work_bytes -= size_bytes
         if self._has_room:
             self._less_work.set()
 
+    async def finished(self) -> None:
+        """Wait until what came before the end of the connection is done; answers that are held up are not waited for."""
+        await self.host.clock.wait(self._work, FINISHING_S)
+
     @property
     def _has_room(self) -> bool:
-        return self._work_count < MAX_WORK_COUNT and self._work_bytes < MAX_WORK_BYTES
+        return len(self._work) < MAX_WORK_COUNT and self._work_bytes < MAX_WORK_BYTES
 
     async def room(self) -> None:
         """Wait until this client may ask for more."""

@@ -117,7 +117,7 @@ class ClientReceiver:
     def _accept(self) -> None:
         lock, link = self._lock, self._link
         if link.is_over:
-            self._let_session_go()
+            self.on_over()
             return
         if lock is None:
             link.accept()
@@ -136,19 +136,20 @@ class ClientReceiver:
             self._peer.detach(self._link, error)
 
     def on_over(self) -> None:
-        """Take nothing more, and let the session go."""
+        """Take nothing more, and let the session go once what the client has settled before is settled."""
         for task in (self._opening, self._pump):
             if task is not None:
                 task.cancel()
-        self._let_session_go()
+        if self._lock is not None:
+            self._peer.start(self._let_session_go(self._lock), name="amqp release session")
 
-    def _let_session_go(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            self._peer.sessions.pop(self._link.name, None)
-            self._peer.at_once(
-                Operation.SESSION, lambda call: self._peer.host.namespace.release_session(call, self._path, lock)
-            )
+    async def _let_session_go(self, lock: SessionLock) -> None:
+        await self._peer.host.clock.sleep(0)  # as long as every settlement waits that came before
+        self._lock = None
+        self._peer.sessions.pop(self._link.name, None)
+        self._peer.at_once(
+            Operation.SESSION, lambda call: self._peer.host.namespace.release_session(call, self._path, lock)
+        )
 
     # ------------------------------------------------------------------ messages
 

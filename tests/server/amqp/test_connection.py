@@ -234,3 +234,12 @@ async def quickly_gone(client: Client, path: str) -> None:
     session.attach_receiver("gone-2", source=Source(address=path)).detach()
     client.flush()
     await asyncio.sleep(1)
+
+
+async def test_what_was_sent_right_before_the_end_is_stored(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        link = await client.sender(queue)
+        for number in range(20):
+            link.send(encode_message(ServiceBusMessage(str(number))), tag=number.to_bytes(4, "big"), settled=True)
+        await client.close()
+    assert len(context.host.namespace.queue(queue)) == 20

@@ -585,3 +585,23 @@ async def test_p054_a_pinned_message_for_a_dead_fragment_is_refused(context: Nam
         assert isinstance(outcome, Rejected)
         assert outcome.error is not None
         assert outcome.error.condition == "amqp:internal-error"
+
+
+# The end ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_what_was_settled_right_before_the_end_is_settled(
+    context: NamespaceContext, sessions: str, closes: bool
+) -> None:
+    await put(context, sessions, *(ServiceBusMessage(str(number), session_id="a") for number in range(5)))
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=session_filter("a"), credit=5)
+        for delivery in [await received(client, link) for _ in range(5)]:
+            delivery.settle(ACCEPTED)
+        link.detach()
+        if closes:
+            await client.close()
+        else:
+            client.flush()
+    assert len(context.host.namespace.queue(sessions)) == 0

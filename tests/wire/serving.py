@@ -1,0 +1,151 @@
+"""A namespace on a real port, served by a thread of its own, for clients that know nothing of this project."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from random import Random
+from typing import Any, TypeVar
+
+from sbclient.broker.faults import Call, Fault, Operation
+from sbclient.broker.host import BrokerHost
+from sbclient.broker.profile import PROFILES
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    QueueProperties,
+    RuleProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.server.context import NamespaceContext, entity_rules_of
+from sbclient.server.listener import Listener
+from sbclient.server.sas import ROOT_KEY, ROOT_KEY_NAME, Authorizer
+from sbclient.server.wire_faults import WireFault, WireFaults
+
+T = TypeVar("T")
+
+PATIENCE_S = 30.0
+
+
+class ServingThread:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on that loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(PATIENCE_S)
+        self.loop.close()
+
+
+class ServedNamespace:
+    """A broker on a free port. Its methods may be called from any thread.
+
+    Args:
+        thread: that serves it.
+        profile: by name.
+    """
+
+    def __init__(self, thread: ServingThread, profile: str = "std-2021") -> None:
+        self._thread = thread
+        self.host = BrokerHost("contoso", random=Random(7), profile=PROFILES[profile])
+        authorizer = Authorizer(entity_rules=lambda path: entity_rules_of(self.host, path))
+        self.context = NamespaceContext(host=self.host, authorizer=authorizer, wire_faults=WireFaults(Random(7)))
+        self._listener = Listener(self.context, _no_http, _no_tls)
+        self.port = thread.run(self._listener.start("127.0.0.1", 0))
+
+    @property
+    def connection_string(self) -> str:
+        """For the SDK."""
+        return self.connection_string_with(ROOT_KEY)
+
+    def connection_string_with(self, key: str, key_name: str = ROOT_KEY_NAME) -> str:
+        """For the SDK, with some key."""
+        return (
+            f"Endpoint=sb://127.0.0.1:{self.port};SharedAccessKeyName={key_name};SharedAccessKey={key};"
+            "UseDevelopmentEmulator=true"
+        )
+
+    def close(self) -> None:
+        self._thread.run(self._listener.close())
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Call something where the broker lives."""
+
+        async def call() -> T:
+            return work()
+
+        return self._thread.run(call())
+
+    # ------------------------------------------------------------------ entities
+
+    def _create(self, kind: EntityKind, properties: Any, *names: str) -> None:
+        management = self.host.namespace.management
+        address = EntityAddress(kind, names)
+        self.do(lambda: management.create(Call(Operation.MANAGE, self.host.clock.now()), address, properties))
+
+    def queue(self, name: str, **description: Any) -> str:
+        """Make a queue; returns its name."""
+        self._create(EntityKind.QUEUE, QueueProperties(name, **description), name)
+        return name
+
+    def topic(self, name: str, *subscriptions: str, **description: Any) -> str:
+        """Make a topic with subscriptions; returns its name."""
+        self._create(EntityKind.TOPIC, TopicProperties(name, **description), name)
+        for subscription in subscriptions:
+            self.subscription(name, subscription)
+        return name
+
+    def subscription(self, topic: str, name: str, **description: Any) -> None:
+        """Make a subscription."""
+        self._create(EntityKind.SUBSCRIPTION, SubscriptionProperties(name, **description), topic, name)
+
+    def rule(self, topic: str, subscription: str, name: str, **description: Any) -> None:
+        """Make a rule."""
+        self._create(EntityKind.RULE, RuleProperties(name, **description), topic, subscription, name)
+
+    # ------------------------------------------------------------------ what is there
+
+    def count(self, path: str) -> int:
+        """Messages in a queue, subscription or sub-queue."""
+        return self.do(lambda: len(self.host.namespace.queue(path)))
+
+    def take(self, path: str, count: int = 100) -> list[ServiceBusReceivedMessage]:
+        """Messages, taken past the wire."""
+        return self._thread.run(self.host.receive(path, max_message_count=count, max_wait_time_s=0))
+
+    # ------------------------------------------------------------------ faults
+
+    def inject(self, fault: Fault) -> Fault:
+        """Throw a switch of the broker."""
+        return self.do(lambda: self.host.inject(fault))
+
+    def strike(self, fault: WireFault) -> WireFault:
+        """Throw a switch of the wire."""
+        return self.do(lambda: self.context.wire_faults.inject(fault))
+
+
+def seconds(span_s: float) -> timedelta:
+    return timedelta(seconds=span_s)
+
+
+async def _no_http(*_: Any) -> Any:
+    raise NotImplementedError("these tests speak AMQP only")
+
+
+async def _no_tls() -> Any:
+    raise NotImplementedError("these tests need no TLS")

@@ -1,0 +1,695 @@
+"""azure-servicebus, its asyncio client, unmodified: everything it can do with messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from azure.servicebus import (
+    NEXT_AVAILABLE_SESSION,
+    ServiceBusMessage,
+    ServiceBusMessageState,
+    ServiceBusReceiveMode,
+    ServiceBusSubQueue,
+)
+from azure.servicebus.aio import AutoLockRenewer, ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+
+from sbclient.entities import AccessRights, AuthorizationRule, CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
+from tests.wire.checks import Checks, Names, Outcomes
+from tests.wire.serving import ServedNamespace, ServingThread, seconds
+
+check = Checks()
+names = Names("aio")
+
+DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+DEAD = ServiceBusSubQueue.DEAD_LETTER
+
+
+@pytest.fixture(scope="module")
+def outcomes(namespace: ServedNamespace, thread: ServingThread) -> Outcomes:
+    premium = ServedNamespace(thread, "prem-2021")
+    try:
+        return check.run_async(Site(namespace, premium), at_once=16)
+    finally:
+        premium.close()
+
+
+class Site:
+    """What a check is given."""
+
+    def __init__(self, namespace: ServedNamespace, premium: ServedNamespace) -> None:
+        self.namespace = namespace
+        self.premium = premium
+
+    def client(self, namespace: ServedNamespace | None = None, **options: Any) -> ServiceBusClient:
+        served = namespace or self.namespace
+        return ServiceBusClient.from_connection_string(served.connection_string, retry_total=0, **options)
+
+    @asynccontextmanager
+    async def queue(self, **description: Any) -> AsyncIterator[tuple[str, ServiceBusSender, ServiceBusReceiver]]:
+        """A queue of its own, with a sender and a receiver that are open."""
+        path = self.namespace.queue(names.new(), **description)
+        client = self.client()
+        async with client, client.get_queue_sender(path) as sender, client.get_queue_receiver(path) as receiver:
+            yield path, sender, receiver
+
+    @asynccontextmanager
+    async def sessions(self, **description: Any) -> AsyncIterator[tuple[str, ServiceBusSender, ServiceBusClient]]:
+        """A session queue of its own, with a sender that is open."""
+        path = self.namespace.queue(names.new(), requires_session=True, **description)
+        client = self.client()
+        async with client, client.get_queue_sender(path) as sender:
+            yield path, sender, client
+
+
+async def one(receiver: ServiceBusReceiver, wait_s: float = 10) -> Any:
+    (message,) = await receiver.receive_messages(max_message_count=1, max_wait_time=wait_s)
+    return message
+
+
+async def several(receiver: ServiceBusReceiver, count: int) -> list[Any]:
+    got: list[Any] = []
+    while len(got) < count:
+        batch = await receiver.receive_messages(max_message_count=count - len(got), max_wait_time=10)
+        assert batch, f"{len(got)} of {count} came"
+        got += batch
+    return got
+
+
+# Sending --------------------------------------------------------------------------------------------------------------
+
+
+@check
+async def check_every_attribute_survives(site: Site) -> None:
+    properties = {
+        "str": "text",
+        b"bytes": b"as text",
+        "int": 7,
+        "float": 1.5,
+        "bool": True,
+        "uuid": UUID(int=5),
+        "when": datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC),
+        "none": None,
+        "long text": "x" * 1000,
+        "ü": "ß",
+    }
+    async with site.queue(enable_partitioning=True) as (_, sender, receiver):
+        sent = ServiceBusMessage(
+            "body",
+            application_properties=properties,  # type: ignore[arg-type]
+            message_id="id",
+            content_type="ct",
+            correlation_id="ci",
+            subject="su",
+            to="to",
+            reply_to="rt",
+            session_id="same",
+            partition_key="same",
+            reply_to_session_id="rs",
+            time_to_live=timedelta(minutes=10),
+        )
+        await sender.send_messages(sent)
+        message = await one(receiver)
+        assert str(message) == "body"
+        assert message.application_properties == {
+            b"str": b"text",
+            b"bytes": b"as text",
+            b"int": 7,
+            b"float": 1.5,
+            b"bool": True,
+            b"uuid": UUID(int=5),
+            b"when": 1_714_979_289_000,
+            b"none": None,
+            b"long text": b"x" * 1000,
+            "ü".encode(): "ß".encode(),
+        }
+        told = (message.message_id, message.content_type, message.correlation_id, message.subject, message.to)
+        assert told == ("id", "ct", "ci", "su", "to")
+        assert (message.reply_to, message.session_id, message.partition_key) == ("rt", "same", "same")
+        assert (message.reply_to_session_id, message.time_to_live) == ("rs", timedelta(minutes=10))
+        assert message.delivery_count == 0
+        assert message.state is ServiceBusMessageState.ACTIVE
+        assert message.sequence_number >> 48 in range(16)
+        assert abs(message.enqueued_time_utc - datetime.now(UTC)) < timedelta(seconds=10)
+        assert timedelta(seconds=50) < message.locked_until_utc - message.enqueued_time_utc < timedelta(seconds=70)
+        assert message.expires_at_utc == message.enqueued_time_utc + timedelta(minutes=10)
+        assert isinstance(message.lock_token, UUID)
+
+
+@check
+async def check_a_decimal_arrives_though_the_sdk_cannot_read_it_back(site: Site) -> None:
+    async with site.queue() as (path, sender, _):
+        await sender.send_messages(ServiceBusMessage("x", application_properties={"d": Decimal("-1.25")}))
+        (message,) = site.namespace.take(path)
+        assert message.application_properties == {"d": Decimal("-1.25")}
+
+
+@check
+async def check_bodies_of_every_type_survive(site: Site) -> None:
+    bodies: list[tuple[AmqpMessageBodyType, dict[str, Any]]] = [
+        (AmqpMessageBodyType.DATA, {"data_body": [b"one", b"two"]}),
+        (AmqpMessageBodyType.SEQUENCE, {"sequence_body": [[1, "a"], [b"b"]]}),
+        (AmqpMessageBodyType.VALUE, {"value_body": {"k": [1, 2.5, None]}}),
+    ]
+    async with site.queue() as (_, sender, receiver):
+        for kind, body in bodies:
+            await sender.send_messages(AmqpAnnotatedMessage(**body, footer={"f": 1}, annotations={"mine": "a"}))
+            message = await one(receiver)
+            assert message.body_type is kind
+            assert message.raw_amqp_message.footer == {b"f": 1}
+            assert message.raw_amqp_message.annotations[b"mine"] == b"a"
+            if kind is AmqpMessageBodyType.DATA:
+                assert list(message.body) == [b"one", b"two"]
+            elif kind is AmqpMessageBodyType.SEQUENCE:
+                assert list(message.body) == [[1, b"a"], [b"b"]]
+            else:
+                assert message.body == {b"k": [1, 2.5, None]}
+
+
+@check
+async def check_a_message_without_a_body_survives(site: Site) -> None:
+    async with site.queue() as (_, sender, receiver):
+        await sender.send_messages(ServiceBusMessage(None))
+        message = await one(receiver)
+        await receiver.complete_message(message)
+
+
+@check
+async def check_lists_and_batches_arrive_in_order(site: Site) -> None:
+    async with site.queue() as (_, sender, receiver):
+        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(10)])
+        batch = await sender.create_message_batch()
+        for number in range(10, 30):
+            batch.add_message(ServiceBusMessage(str(number)))
+        await sender.send_messages(batch)
+        got = await several(receiver, 30)
+        assert [str(message) for message in got] == [str(number) for number in range(30)]
+
+
+@check
+async def check_batch_limits_follow_the_tier(site: Site) -> None:
+    async with site.client() as client:
+        path = site.namespace.queue(names.new())
+        async with client.get_queue_sender(path) as sender:
+            assert (await sender.create_message_batch()).max_size_in_bytes == 256 * 1024
+            with pytest.raises(MessageSizeExceededError):
+                await sender.send_messages(ServiceBusMessage(b"x" * 300_000))
+            await sender.send_messages(ServiceBusMessage("the link stays"))
+    async with site.client(site.premium) as client:
+        path = site.premium.queue(names.new())
+        async with client.get_queue_sender(path) as sender:
+            assert (await sender.create_message_batch()).max_size_in_bytes == 2**20
+
+
+@check
+async def check_large_messages_pass_in_premium(site: Site) -> None:
+    path = site.premium.queue(names.new(), max_message_size_in_kilobytes=102_400)
+    async with site.client(site.premium) as client:
+        async with client.get_queue_sender(path) as sender, client.get_queue_receiver(path) as receiver:
+            for megabytes in (1, 5, 20):
+                body = bytes(range(256)) * (megabytes * 4096)
+                await sender.send_messages(ServiceBusMessage(body))
+                message = await one(receiver, 30)
+                assert b"".join(message.body) == body
+                await receiver.complete_message(message)
+
+
+@check
+async def check_p051_keyless_messages_spread_and_all_arrive(site: Site) -> None:
+    async with site.queue(enable_partitioning=True) as (_, sender, receiver):
+        for number in range(32):
+            await sender.send_messages(ServiceBusMessage(str(number)))
+        got = await several(receiver, 32)
+        assert sorted(int(str(message)) for message in got) == list(range(32))
+        assert {message.sequence_number >> 48 for message in got} == set(range(16))
+
+
+@check
+async def check_duplicates_are_dropped(site: Site) -> None:
+    async with site.queue(requires_duplicate_detection=True) as (path, sender, _):
+        for _ in range(3):
+            await sender.send_messages(ServiceBusMessage("x", message_id="same"))
+        assert site.namespace.count(path) == 1
+
+
+# Settling -------------------------------------------------------------------------------------------------------------
+
+
+@check
+async def check_complete(site: Site) -> None:
+    async with site.queue() as (path, sender, receiver):
+        await sender.send_messages(ServiceBusMessage("x"))
+        await receiver.complete_message(await one(receiver))
+        assert site.namespace.count(path) == 0
+
+
+@check
+async def check_abandon_counts_deliveries_up_to_the_dead_letter_queue(site: Site) -> None:
+    async with site.queue(max_delivery_count=3) as (path, sender, receiver):
+        await sender.send_messages(ServiceBusMessage("x"))
+        for count in range(3):
+            message = await one(receiver)
+            assert message.delivery_count == count
+            await receiver.abandon_message(message)
+        client = site.client()
+        async with client, client.get_queue_receiver(path, sub_queue=DEAD) as dead:
+            message = await one(dead)
+            assert message.dead_letter_reason == "MaxDeliveryCountExceeded"
+            assert message.dead_letter_source == path
+            await dead.complete_message(message)
+
+
+@check
+async def check_dead_letter_with_reason(site: Site) -> None:
+    async with site.queue() as (path, sender, receiver):
+        await sender.send_messages([ServiceBusMessage("a", application_properties={"k": 1}), ServiceBusMessage("b")])
+        first, second = await several(receiver, 2)
+        await receiver.dead_letter_message(first, reason="why", error_description="how")
+        await receiver.dead_letter_message(second)
+        client = site.client()
+        async with client, client.get_queue_receiver(path, sub_queue=DEAD) as dead:
+            first, second = await several(dead, 2)
+            assert (first.dead_letter_reason, first.dead_letter_error_description) == ("why", "how")
+            assert first.application_properties[b"k"] == 1
+            assert (second.dead_letter_reason, second.dead_letter_error_description) == (None, None)
+            await dead.complete_message(first)
+            with pytest.raises(ServiceBusError):
+                await dead.dead_letter_message(second)
+
+
+@check
+async def check_defer_and_every_settlement_of_deferred_messages(site: Site) -> None:
+    async with site.queue() as (path, sender, receiver):
+        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(4)])
+        for message in await several(receiver, 4):
+            await receiver.defer_message(message)
+        peeked = await receiver.peek_messages(max_message_count=10, sequence_number=1)
+        assert {message.state for message in peeked} == {ServiceBusMessageState.DEFERRED}
+        numbers = [message.sequence_number for message in peeked]
+        first, second, third, fourth = await receiver.receive_deferred_messages(numbers)
+        assert first.delivery_count == 1
+        await receiver.complete_message(first)
+        await receiver.abandon_message(second)
+        await receiver.dead_letter_message(third, reason="r")
+        await receiver.defer_message(fourth)
+        assert len(await receiver.receive_deferred_messages([numbers[1], numbers[3]])) == 2
+        with pytest.raises(MessageNotFoundError):
+            await receiver.receive_deferred_messages(numbers[0])
+        assert site.namespace.count(f"{path}/$DeadLetterQueue") == 1
+
+
+@check
+async def check_receive_and_delete(site: Site) -> None:
+    async with site.queue() as (path, sender, _):
+        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(5)])
+        client = site.client()
+        async with client, client.get_queue_receiver(path, receive_mode=DELETE) as receiver:
+            got = await several(receiver, 5)
+            assert [str(message) for message in got] == list("01234")
+            with pytest.raises(ValueError):
+                await receiver.complete_message(got[0])
+        assert site.namespace.count(path) == 0
+
+
+@check
+async def check_deferred_messages_can_be_deleted(site: Site) -> None:
+    async with site.queue() as (path, sender, receiver):
+        await sender.send_messages(ServiceBusMessage("x"))
+        message = await one(receiver)
+        await receiver.defer_message(message)
+        client = site.client()
+        async with client, client.get_queue_receiver(path, receive_mode=DELETE) as deleting:
+            (taken,) = await deleting.receive_deferred_messages(message.sequence_number)
+            assert str(taken) == "x"
+        assert site.namespace.count(path) == 0
+
+
+@check
+async def check_a_lock_that_ends_is_lost_and_the_message_comes_again(site: Site) -> None:
+    async with site.queue(lock_duration=seconds(5)) as (_, sender, receiver):
+        await sender.send_messages(ServiceBusMessage("x"))
+        first = await one(receiver)
+        again = await one(receiver, 20)
+        assert again.delivery_count == 1
+        with pytest.raises(MessageLockLostError):
+            await receiver.complete_message(first)
+        await receiver.complete_message(again)
+
+
+@check
+async def check_renewing_keeps_the_lock(site: Site) -> None:
+    async with site.queue(lock_duration=seconds(5)) as (path, sender, receiver):
+        await sender.send_messages(ServiceBusMessage("x"))
+        message = await one(receiver)
+        for _ in range(3):
+            await asyncio.sleep(3)
+            until = await receiver.renew_message_lock(message)
+            assert until > datetime.now(UTC) + timedelta(seconds=3)
+        await receiver.complete_message(message)
+        assert site.namespace.count(path) == 0
+
+
+@check
+async def check_the_sdks_own_renewer_keeps_the_lock(site: Site) -> None:
+    async with site.queue(lock_duration=seconds(5)) as (path, sender, receiver), AutoLockRenewer() as renewer:
+        await sender.send_messages(ServiceBusMessage("x"))
+        message = await one(receiver)
+        renewer.register(receiver, message, max_lock_renewal_duration=30)
+        await asyncio.sleep(8)
+        await receiver.complete_message(message)
+        assert site.namespace.count(path) == 0
+
+
+# Receiving ------------------------------------------------------------------------------------------------------------
+
+
+@check
+async def check_an_empty_queue_gives_nothing_in_time(site: Site) -> None:
+    async with site.queue() as (_, _, receiver):
+        began_at = asyncio.get_running_loop().time()
+        assert await receiver.receive_messages(max_message_count=3, max_wait_time=1) == []
+        assert asyncio.get_running_loop().time() - began_at < 5
+
+
+@check
+async def check_a_waiting_receiver_gets_what_comes(site: Site) -> None:
+    async with site.queue() as (_, sender, receiver):
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_message_count=1, max_wait_time=20))
+        await asyncio.sleep(1)
+        await sender.send_messages(ServiceBusMessage("late"))
+        (message,) = await waiting
+        assert str(message) == "late"
+
+
+@check
+async def check_prefetched_messages_are_released_at_close(site: Site) -> None:
+    async with site.queue() as (path, sender, _):
+        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(20)])
+        client = site.client()
+        async with client, client.get_queue_receiver(path, prefetch_count=20) as prefetching:
+            await prefetching.complete_message(await one(prefetching))
+        async with site.client() as client, client.get_queue_receiver(path) as receiver:
+            got = await several(receiver, 19)
+            assert {message.delivery_count for message in got} == {0}
+
+
+@check
+async def check_messages_that_come_after_the_wait_go_back(site: Site) -> None:
+    async with site.queue() as (path, sender, receiver):
+        assert await receiver.receive_messages(max_message_count=5, max_wait_time=1) == []
+        await sender.send_messages(ServiceBusMessage("x"))
+        message = await one(receiver)
+        assert message.delivery_count == 0
+        await receiver.complete_message(message)
+        assert site.namespace.count(path) == 0
+
+
+@check
+async def check_the_iterator_gives_all(site: Site) -> None:
+    async with site.queue() as (path, sender, _):
+        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(5)])
+        client = site.client()
+        async with client, client.get_queue_receiver(path, max_wait_time=2) as receiver:
+            got = []
+            async for message in receiver:
+                got.append(str(message))
+                await receiver.complete_message(message)
+        assert got == list("01234")
+
+
+@check
+async def check_several_receivers_share_the_work(site: Site) -> None:
+    path = site.namespace.queue(names.new())
+    async with site.client() as client, client.get_queue_sender(path) as sender:
+        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(40)])
+
+        async def work() -> list[str]:
+            done = []
+            async with client.get_queue_receiver(path) as receiver:
+                while batch := await receiver.receive_messages(max_message_count=5, max_wait_time=2):
+                    for message in batch:
+                        await receiver.complete_message(message)
+                        done.append(str(message))
+            return done
+
+        shares = await asyncio.gather(*(work() for _ in range(4)))
+    assert sorted((each for share in shares for each in share), key=int) == [str(number) for number in range(40)]
+
+
+@check
+async def check_peek_shows_and_takes_nothing(site: Site) -> None:
+    async with site.queue() as (path, sender, receiver):
+        assert await receiver.peek_messages() == []
+        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(5)])
+        peeked = await receiver.peek_messages(max_message_count=3)
+        assert [str(message) for message in peeked] == ["0", "1", "2"]
+        later = await receiver.peek_messages(max_message_count=10, sequence_number=peeked[-1].sequence_number + 1)
+        assert [str(message) for message in later] == ["3", "4"]
+        assert peeked[0].locked_until_utc is None
+        assert site.namespace.count(path) == 5
+
+
+@check
+async def check_messages_expire_into_the_dead_letter_queue(site: Site) -> None:
+    async with site.queue(dead_lettering_on_message_expiration=True) as (path, sender, receiver):
+        await sender.send_messages(ServiceBusMessage("x", time_to_live=timedelta(seconds=1)))
+        await asyncio.sleep(1.5)
+        assert await receiver.receive_messages(max_wait_time=1) == []
+        client = site.client()
+        async with client, client.get_queue_receiver(path, sub_queue=DEAD) as dead:
+            assert (await one(dead)).dead_letter_reason == "TTLExpiredException"
+
+
+# Scheduling -----------------------------------------------------------------------------------------------------------
+
+
+@check
+async def check_schedule_and_cancel(site: Site) -> None:
+    async with site.queue() as (path, sender, receiver):
+        at = datetime.now(UTC) + timedelta(seconds=3)
+        messages = [ServiceBusMessage(str(number)) for number in range(3)]
+        numbers = await sender.schedule_messages(messages, at)
+        assert len(numbers) == 3
+        await sender.cancel_scheduled_messages(numbers[0])
+        await sender.send_messages(ServiceBusMessage("3", scheduled_enqueue_time_utc=at))
+        states = {message.state for message in await receiver.peek_messages(max_message_count=9)}
+        assert states == {ServiceBusMessageState.SCHEDULED}
+        got = await several(receiver, 3)
+        assert sorted(map(str, got)) == ["1", "2", "3"]
+        assert all(message.enqueued_time_utc >= at - timedelta(seconds=1) for message in got)
+        assert all(message.scheduled_enqueue_time_utc for message in got)
+        with pytest.raises(MessageNotFoundError):
+            await sender.cancel_scheduled_messages(numbers[0])
+        assert site.namespace.count(path) == 3
+
+
+# Sessions -------------------------------------------------------------------------------------------------------------
+
+
+@check
+async def check_a_session_keeps_order_and_state(site: Site) -> None:
+    async with site.sessions(enable_partitioning=True) as (path, sender, client):
+        for number in range(5):
+            await sender.send_messages(ServiceBusMessage(str(number), session_id="a"))
+            await sender.send_messages(ServiceBusMessage("other", session_id="b"))
+        async with client.get_queue_receiver(path, session_id="a") as receiver:
+            assert receiver.session.session_id == "a"
+            assert await receiver.session.get_state() is None
+            await receiver.session.set_state("half way")
+            assert await receiver.session.get_state() == b"half way"
+            until = receiver.session.locked_until_utc
+            await asyncio.sleep(1)
+            assert await receiver.session.renew_lock() > until
+            got = await several(receiver, 5)
+            assert [str(message) for message in got] == list("01234")
+            assert {message.session_id for message in got} == {"a"}
+            await receiver.complete_message(got[0])
+            await receiver.abandon_message(got[1])
+            await receiver.defer_message(got[2])
+            await receiver.dead_letter_message(got[3])
+            assert str(await one(receiver)) == "1"
+            assert str((await receiver.receive_deferred_messages(got[2].sequence_number))[0]) == "2"
+            first = got[0].sequence_number
+            assert len(await receiver.peek_messages(max_message_count=10, sequence_number=first)) == 3
+        async with client.get_queue_receiver(path, session_id="a") as receiver:
+            assert await receiver.session.get_state() == b"half way"
+            await receiver.session.set_state(None)
+            assert await receiver.session.get_state() is None
+
+
+@check
+async def check_the_next_available_session(site: Site) -> None:
+    async with site.sessions() as (path, sender, client):
+        await sender.send_messages(ServiceBusMessage("x", session_id="a"))
+        async with client.get_queue_receiver(path, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=5) as receiver:
+            assert receiver.session.session_id == "a"
+            message = await one(receiver)
+            await receiver.complete_message(message)
+            with pytest.raises(OperationTimeoutError):
+                async with client.get_queue_receiver(path, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=2):
+                    pass
+
+
+@check
+async def check_a_waiting_receiver_gets_the_next_session_that_comes(site: Site) -> None:
+    async with site.sessions() as (path, sender, client):
+
+        async def accept() -> str:
+            async with client.get_queue_receiver(path, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=15) as receiver:
+                return str(receiver.session.session_id)
+
+        waiting = asyncio.ensure_future(accept())
+        await asyncio.sleep(2)
+        await sender.send_messages(ServiceBusMessage("x", session_id="late"))
+        assert await waiting == "late"
+
+
+@check
+async def check_a_held_session_cannot_be_locked(site: Site) -> None:
+    async with site.sessions() as (path, _, client), client.get_queue_receiver(path, session_id="a"):
+        with pytest.raises(SessionCannotBeLockedError):
+            async with client.get_queue_receiver(path, session_id="a"):
+                pass
+
+
+@check
+async def check_a_session_lock_that_ends_is_lost(site: Site) -> None:
+    async with site.sessions(lock_duration=seconds(5)) as (path, sender, client):
+        await sender.send_messages(ServiceBusMessage("x", session_id="a"))
+        async with client.get_queue_receiver(path, session_id="a") as receiver:
+            message = await one(receiver)
+            await asyncio.sleep(6)
+            with pytest.raises(SessionLockLostError):
+                await receiver.session.get_state()
+            with pytest.raises(SessionLockLostError):
+                await receiver.complete_message(message)
+        async with client.get_queue_receiver(path, session_id="a") as receiver:
+            assert (await one(receiver)).delivery_count == 1
+
+
+@check
+async def check_sessions_need_a_session_and_plain_queues_none(site: Site) -> None:
+    plain = site.namespace.queue(names.new())
+    async with site.sessions() as (path, sender, client):
+        with pytest.raises(ServiceBusError):
+            await sender.send_messages(ServiceBusMessage("x"))
+        with pytest.raises(ServiceBusError):
+            async with client.get_queue_receiver(path):
+                pass
+        with pytest.raises(ServiceBusError):
+            async with client.get_queue_receiver(plain, session_id="a"):
+                pass
+
+
+# Topics ---------------------------------------------------------------------------------------------------------------
+
+
+@check
+async def check_topics_copy_to_subscriptions_by_their_rules(site: Site) -> None:
+    served, topic = site.namespace, names.new()
+    served.topic(topic, "all", "sql", "label", enable_partitioning=True)
+    served.rule(topic, "sql", "more", filter=SqlRuleFilter("a > 1"), action=SqlRuleAction("SET b = 'set'"))
+    served.rule(topic, "label", "more", filter=CorrelationRuleFilter(label="red"))
+    async with site.client() as client, client.get_topic_sender(topic) as sender:
+        await sender.send_messages(ServiceBusMessage("x", subject="red", application_properties={"a": 2}))
+        got = {}
+        for name in ("all", "sql", "label"):
+            async with client.get_subscription_receiver(topic, name, max_wait_time=2) as receiver:
+                got[name] = [message async for message in receiver]
+        assert [len(got[name]) for name in ("all", "sql", "label")] == [1, 2, 1]
+        assert any((each.application_properties or {}).get(b"b") == b"set" for each in got["sql"])
+
+
+@check
+async def check_messages_are_forwarded(site: Site) -> None:
+    served = site.namespace
+    last = served.queue(names.new())
+    middle = served.queue(names.new(), forward_to=last, enable_partitioning=True)
+    topic = names.new()
+    served.topic(topic)
+    served.subscription(topic, "s", forward_to=middle)
+    async with site.client() as client:
+        async with client.get_topic_sender(topic) as sender, client.get_queue_receiver(last) as receiver:
+            await sender.send_messages(ServiceBusMessage("far"))
+            message = await one(receiver)
+            assert str(message) == "far"
+            await receiver.complete_message(message)
+
+
+@check
+async def check_a_subscription_has_its_dead_letter_queue(site: Site) -> None:
+    topic = site.namespace.topic(names.new(), "s")
+    async with site.client() as client, client.get_topic_sender(topic) as sender:
+        await sender.send_messages(ServiceBusMessage("x"))
+        async with client.get_subscription_receiver(topic, "s") as receiver:
+            await receiver.dead_letter_message(await one(receiver), reason="r")
+        async with client.get_subscription_receiver(topic, "s", sub_queue=DEAD) as dead:
+            assert (await one(dead)).dead_letter_reason == "r"
+
+
+# Rights ---------------------------------------------------------------------------------------------------------------
+
+
+@check
+async def check_wrong_keys_and_missing_entities_are_authentication_errors(site: Site) -> None:
+    path = site.namespace.queue(names.new())
+    wrong = site.namespace.connection_string_with("wrong")
+    for connection_string, entity in ((wrong, path), (site.namespace.connection_string, "missing")):
+        client = ServiceBusClient.from_connection_string(connection_string, retry_total=0)
+        async with client:
+            with pytest.raises(ServiceBusAuthenticationError):
+                async with client.get_queue_sender(entity) as sender:
+                    await sender.send_messages(ServiceBusMessage("x"))
+
+
+@check
+async def check_a_missing_right_is_an_authorization_error(site: Site) -> None:
+    rule = AuthorizationRule(key_name="send-only", rights=[AccessRights.SEND], primary_key="key")
+    path = site.namespace.queue(names.new(), authorization_rules=[rule])
+    connection_string = site.namespace.connection_string_with("key", "send-only")
+    client = ServiceBusClient.from_connection_string(connection_string, retry_total=0)
+    async with client:
+        async with client.get_queue_sender(path) as sender:
+            await sender.send_messages(ServiceBusMessage("x"))
+        with pytest.raises(ServiceBusAuthorizationError):
+            async with client.get_queue_receiver(path) as receiver:
+                await receiver.receive_messages(max_wait_time=1)
+
+
+@check
+async def check_one_task_each_sends_concurrently(site: Site) -> None:
+    path = site.namespace.queue(names.new(), enable_partitioning=True)
+    async with site.client() as client:
+
+        async def send(number: int) -> None:
+            async with client.get_queue_sender(path) as sender:
+                for count in range(20):
+                    await sender.send_messages(ServiceBusMessage(f"{number}-{count}"))
+
+        await asyncio.gather(*(send(number) for number in range(5)))
+    assert site.namespace.count(path) == 100
+
+
+@pytest.mark.parametrize("name", check.names)
+def test_sdk_aio(name: str, outcomes: Outcomes) -> None:
+    error = outcomes[name]
+    if error is not None:
+        raise error
