@@ -134,6 +134,16 @@ async def test_a_newcomer_stands_behind_those_who_wait(running: Running) -> None
     assert await newcomer == []
 
 
+async def test_a_newcomer_does_not_take_the_turn_of_one_who_was_given_it(running: Running) -> None:
+    first = asyncio.create_task(running.receive())
+    await asyncio.sleep(1)
+    newcomer = asyncio.create_task(running.receive(10))
+    await asyncio.sleep(0)
+    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [message("a")])
+    assert await newcomer == []
+    assert await first == ["a"]
+
+
 async def test_one_whose_turn_comes_too_late_waits_on(running: Running) -> None:
     waiting = asyncio.create_task(running.receive(5))
     await asyncio.sleep(1)
@@ -157,6 +167,7 @@ async def test_a_cancelled_receive_loses_no_message(running: Running, moment: in
     given = await asyncio.gather(waiting, return_exceptions=True)
     received = [] if isinstance(given[0], BaseException) else given[0]
     assert received + (await other if not received else []) == ["a"]
+    assert elapsed() == 1
     other.cancel()
 
 
