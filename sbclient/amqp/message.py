@@ -203,10 +203,14 @@ class WireMessage(ServiceBusMessage):
         self._to = _text(told.to)
         self._reply_to = _text(told.reply_to)
         self._correlation_id = _text(told.correlation_id)
-        self.message_id = _text(told.message_id)
-        self.session_id = told.group_id
-        self.reply_to_session_id = told.reply_to_group_id
-        ttl_ms = sections.header.ttl
+        self._message_id = self._session_id = self._reply_to_session_id = None
+        if told.message_id is not None:
+            self.message_id = _text(told.message_id)
+        if told.group_id is not None:
+            self.session_id = told.group_id
+        if told.reply_to_group_id is not None:
+            self.reply_to_session_id = told.reply_to_group_id
+        ttl_ms = sections.ttl_ms
         self._time_to_live = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
         created, expires = told.creation_time, told.absolute_expiry_time
         if ttl_ms == MAX_TTL_MS and isinstance(created, datetime) and isinstance(expires, datetime):
@@ -215,10 +219,12 @@ class WireMessage(ServiceBusMessage):
 
     def _read_annotations(self, sections: Sections) -> None:
         annotations = sections.message_annotations
+        self._partition_key = self._scheduled_enqueue_time_utc = None
+        if not annotations:
+            return
         try:
             self.partition_key = annotations.get(PARTITION_KEY_ANNOTATION)
-            schedule = annotations.get(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
-            self.scheduled_enqueue_time_utc = schedule
+            self.scheduled_enqueue_time_utc = annotations.get(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
         except TypeError as error:
             raise WireError(INVALID_FIELD, f"an annotation has the wrong type: {error}") from error
 

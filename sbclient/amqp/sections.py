@@ -233,6 +233,18 @@ class Sections:
         return Header._make(self._fields(HEADER)) if self._spans[0] else _NO_HEADER
 
     @property
+    def ttl_ms(self) -> int | None:
+        """The header's time to live in milliseconds, which is all that most senders write there."""
+        span = self._spans[0]
+        if span is None:
+            return None
+        raw = self.payload
+        at = span[1]
+        if raw[at : at + 6] == b"\xc0\x08\x03\x40\x40\x70" and span[2] - at == 10:
+            return int.from_bytes(raw[at + 6 : at + 10], "big")
+        return self.header.ttl
+
+    @property
     def properties(self) -> Properties:
         """The properties, all None if there are none."""
         return Properties._make(self._fields(PROPERTIES)) if self._spans[3] else _NO_PROPERTIES

@@ -18,6 +18,16 @@ from sbclient.amqp import (
 from tests.fuzz.amqp_engine import run_case
 
 CASES = 3_000
+EXPECTED = {
+    "amqp:connection:framing-error",
+    "amqp:decode-error",
+    "amqp:invalid-field",
+    "amqp:not-allowed",
+    "amqp:resource-limit-exceeded",
+    "amqp:session:handle-in-use",
+    "amqp:session:unattached-handle",
+    "amqp:unauthorized-access",
+}
 
 
 def test_hostile_connections_do_no_harm() -> None:
@@ -42,7 +52,7 @@ def test_hostile_connections_do_no_harm() -> None:
     assert min(told[kind] for kind in (*reached, DispositionReceived)) > CASES // 100, (
         f"the cases stop too early: {told}"
     )
-    assert len([condition for condition in conditions if condition.startswith("amqp:")]) > 10, conditions
+    assert conditions.keys() >= EXPECTED
 
 
 def test_a_case_is_repeated_by_its_number() -> None:

@@ -155,6 +155,15 @@ def test_message_id_of_any_type_is_shown_as_text(message_id: Any, shown: str | N
     assert (read.message_id, read.correlation_id) == (shown, shown)
 
 
+@pytest.mark.parametrize("ttl_ms", [None, 0, 5, 255, 256, 3_600_000, 2**32 - 1])
+def test_life_is_read_from_headers_of_all_forms(ttl_ms: int | None) -> None:
+    life = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
+    for header in (Header(ttl=ttl_ms), Header(True, 7, ttl_ms, True, 3)):
+        assert WireMessage.of(encode_composite(header)).time_to_live == life
+    if ttl_ms is not None:
+        assert WireMessage.of(encode_message(ServiceBusMessage(b"", time_to_live=life))).time_to_live == life
+
+
 def test_life_beyond_the_header_is_told_by_creation_and_expiry() -> None:
     life = timedelta(days=400)
     properties = Properties(creation_time=MOMENT, absolute_expiry_time=MOMENT + life)

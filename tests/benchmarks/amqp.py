@@ -1,0 +1,190 @@
+"""Microseconds for each step of the AMQP engine, beside those of the SDK's codec: `python -m tests.benchmarks.amqp`.
+
+Aims for each message in pure Python: read a frame 2 µs, find the sections of a message and read its properties 4 µs,
+write a message 5 µs. What each step of the work gave, on the machine it was written on:
+
+* one table of decoders by format code, positions instead of slices of memoryview: the SDK reads 2.4 µs for a transfer
+  with the same table but slices, its message 7.3 µs;
+* a transfer reader that knows the usual codes of handle, id and tag, and remembers what the bytes behind the tag mean:
+  5.6 → 1.4 µs; the same for dispositions: 3.5 → 1.3 µs;
+* named tuples made by `tuple.__new__`, not through `__new__` with eleven arguments: -0.3 µs;
+* sections found by their sizes, nothing decoded: 1.2 µs where decoding all takes 7 µs;
+* encoded names of application properties remembered, prefixes of short strings from a table: 6.1 → 4.0 µs;
+* a delivery is four joins of bytes kept from the first time, around a slice of what came in: 1.3 µs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import timeit
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from azure.servicebus._pyamqp import _decode, _encode, message, performatives
+
+from sbclient.amqp import (
+    ACCEPTED,
+    Connection,
+    ConnectionOptions,
+    DeliveryReceived,
+    IncomingLink,
+    Sections,
+    Standing,
+    Target,
+    WireMessage,
+    encode_delivery,
+    encode_message,
+)
+from sbclient.amqp.frames import FrameReader
+from sbclient.amqp.transfers import write_disposition, write_transfers
+from sbclient.message import ServiceBusMessage
+
+TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
+MESSAGE = ServiceBusMessage(
+    b"x" * 500,
+    application_properties={"tenant": "contoso", "priority": 7, "weight": 1.5},
+    message_id="6f1c2f9e-8d8c-4c9e-9a37-6f1c2f9e8d8c",
+    partition_key="customer-17",
+    content_type="application/json",
+    subject="order",
+    correlation_id="corr-1",
+    time_to_live=timedelta(hours=1),
+)
+BURST = 1_000
+ROUNDS = 5
+
+
+def microseconds(work: Callable[[], Any], operations: int = 1, number: int = 20_000) -> float:
+    """The best of some rounds, for one operation."""
+    count = max(1, number // operations)
+    return min(timeit.repeat(work, number=count, repeat=ROUNDS)) / count / operations * 1e6
+
+
+def read_frames(stream: bytes) -> None:
+    reader = FrameReader(65_536)
+    reader.feed(stream)
+    while reader.next_frame(0) is not None:
+        pass
+
+
+def sdk_transfer() -> Any:
+    fields: dict[str, Any] = dict.fromkeys(performatives.TransferFrame._fields)
+    said = {"handle": 3, "delivery_id": 1_234, "delivery_tag": b"\0\0\0\1", "message_format": 0, "settled": False}
+    return performatives.TransferFrame(**(fields | said | {"more": False, "payload": encode_message(MESSAGE)}))
+
+
+def sdk_message() -> Any:
+    application_properties: Any = dict(MESSAGE.application_properties)
+    properties = message.Properties(
+        message_id=MESSAGE.message_id,
+        content_type=MESSAGE.content_type,
+        subject=MESSAGE.subject,
+        correlation_id=MESSAGE.correlation_id,
+    )
+    return message.Message(
+        header=message.Header(ttl=3_600_000),
+        message_annotations={b"x-opt-partition-key": MESSAGE.partition_key},
+        properties=properties,
+        application_properties=application_properties,
+        data=[bytes(MESSAGE)],
+    )
+
+
+class Loop:
+    """A client and a server in one process; one burst is sent, received, accepted and confirmed."""
+
+    def __init__(self) -> None:
+        options = ConnectionOptions(container_id="benchmark", incoming_window=2**20)
+        self._client = Connection.client(options, now=0.0)
+        self._server = Connection.server(options, now=0.0)
+        link = self._client.begin().attach_sender("s", target=Target("q"))
+        self._carry()
+        end = self._server.sessions[0].links[0]
+        assert isinstance(end, IncomingLink)
+        end.accept(credit=10 * BURST)
+        self._carry()
+        self._link = link
+
+    def burst(self) -> None:
+        payload = encode_message(MESSAGE)
+        for number in range(BURST):
+            self._link.send(payload, tag=number.to_bytes(4, "big"))
+        self._carry()
+        assert not self._link.unsettled
+
+    def _carry(self) -> None:
+        pairs = ((self._client, self._server), (self._server, self._client))
+        while sum(self._one_way(source, sink) for source, sink in pairs):
+            pass
+
+    def _one_way(self, source: Connection, sink: Connection) -> bool:
+        output = source.bytes_to_send(now=0.0)
+        sink.receive_bytes(output, now=0.0)
+        while (event := sink.next_event()) is not None:
+            if isinstance(event, DeliveryReceived):
+                event.delivery.settle(ACCEPTED)
+        return bool(output)
+
+
+def main() -> None:
+    """Print one line for each step: ours, the SDK's, and how many times faster ours is."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    encoded = encode_message(MESSAGE)
+    transfer = sdk_transfer()
+    header, body = _encode.encode_frame(transfer)
+    assert body is not None
+    frame = bytes(header) + b"\0\0" + bytes(body)
+    view, payload_view = memoryview(frame), memoryview(encoded)
+    sections = Sections(encoded)
+    standing = Standing(5, 1_700_000_000_000, 0, 3_600_000, 1_700_000_060_000, TOKEN)
+    disposition = write_disposition(1, True, 1_234, None, settled=True, state=ACCEPTED)
+    disposition_view = memoryview(disposition)
+    theirs = sdk_message()
+    said: dict[str, Any] = {"settled": False, "state": None, "max_frame_size": 65_536}
+    loop = Loop()
+    rows: list[tuple[str, float, float | None, float | None]] = [
+        (
+            "read a transfer frame",
+            microseconds(lambda: read_frames(frame * BURST), BURST),
+            microseconds(lambda: _decode.decode_frame(view[8:])),
+            2.0,
+        ),
+        (
+            "read a disposition frame",
+            microseconds(lambda: read_frames(disposition * BURST), BURST),
+            microseconds(lambda: _decode.decode_frame(disposition_view[8:])),
+            2.0,
+        ),
+        (
+            "write a transfer frame",
+            microseconds(lambda: list(write_transfers(1, 3, 1_234, b"\0\0\0\1", 0, encoded, **said))),
+            microseconds(lambda: _encode.encode_frame(transfer)),
+            None,
+        ),
+        ("find the sections of a message", microseconds(lambda: Sections(encoded)), None, None),
+        (
+            "find sections, read properties",
+            microseconds(lambda: Sections(encoded).properties),
+            microseconds(lambda: _decode.decode_payload(payload_view)),
+            4.0,
+        ),
+        ("read a message for the broker", microseconds(lambda: WireMessage.of(encoded)), None, None),
+        (
+            "write a message",
+            microseconds(lambda: encode_message(MESSAGE)),
+            microseconds(lambda: _encode.encode_payload(bytearray(), theirs)),
+            5.0,
+        ),
+        ("write a delivery of a stored message", microseconds(lambda: encode_delivery(sections, standing)), None, None),
+        ("send, receive and accept, both sides", microseconds(loop.burst, BURST, 5 * BURST), None, None),
+    ]
+    print(f"{'microseconds for one':40} {'ours':>7} {'SDK':>7} {'ratio':>7} {'aim':>6}")
+    for name, ours, sdk, aim in rows:
+        beside = f"{sdk:7.2f} {sdk / ours:6.1f}x" if sdk is not None else f"{'':7} {'':7}"
+        print(f"{name:40} {ours:7.2f} {beside} {'' if aim is None else f'{aim:6.1f}'}")
+
+
+if __name__ == "__main__":
+    main()
