@@ -16,7 +16,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from random import Random
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from sbclient.broker.directory import Entity
 from sbclient.broker.entity import Queue
@@ -33,6 +33,9 @@ from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMod
 
 T = TypeVar("T")
 Whom: TypeAlias = str | ServiceBusSessionFilter | None
+
+LEAST_WAIT_S: Final = 1e-6
+"""A wait shorter than what a float of seconds can tell apart would end at the moment it began, for ever."""
 
 
 class _Waiter:
@@ -254,7 +257,7 @@ class BrokerHost:
 
     async def _turn(self, waiter: _Waiter, at_most_s: float) -> None:
         waiter.turn = asyncio.get_running_loop().create_future()
-        timer = self.clock.call_later(at_most_s, lambda: _let_try(waiter))
+        timer = self.clock.call_later(max(at_most_s, LEAST_WAIT_S), lambda: _let_try(waiter))
         try:
             await waiter.turn
         finally:
