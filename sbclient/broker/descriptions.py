@@ -21,6 +21,7 @@ from sbclient.entities import (
     AuthorizationRule,
     EntityAvailabilityStatus,
     EntityStatus,
+    MessagingSku,
     QueueProperties,
     SubscriptionProperties,
     TopicProperties,
@@ -35,6 +36,9 @@ PARTITIONING_API_VERSION: Final = "2013-10"
 
 _LONGEST = timedelta(days=10_675_199)
 """The service's longest time span; what is as long is no limit."""
+
+_BASIC_LIFE = timedelta(days=14)
+_NOT_IN_BASIC = ("requires_session", "requires_duplicate_detection", "forward_to", "forward_dead_lettered_messages_to")
 
 _SETTABLE_STATUS: Final = (
     EntityStatus.ACTIVE,
@@ -154,6 +158,8 @@ def completed(description: Description, profile: Profile) -> Description:
     Raises:
         InvalidOperationError: a value is out of its range.
     """
+    if profile.sku is MessagingSku.BASIC:
+        description = _fit_for_basic(description)
     stated: dict[str, Any] = {"availability_status": EntityAvailabilityStatus.AVAILABLE}
     for name, (default, check) in _FIELDS[type(description)].items():
         value = getattr(description, name)
@@ -248,6 +254,19 @@ def policy_of(
 def span_s(span: timedelta | None) -> float:
     """A span of a description in seconds; infinity = no limit."""
     return math.inf if span is None or span >= _LONGEST else span.total_seconds()
+
+
+def _fit_for_basic(description: Description) -> Description:
+    """The Basic tier has plain queues whose messages live 14 days at most."""
+    if not isinstance(description, QueueProperties):
+        raise _refuse(f"{description.name} is no queue, and the Basic tier has only queues: use the Standard tier")
+    for name in _NOT_IN_BASIC:
+        if getattr(description, name):
+            raise _refuse(f"{name} of {description.name} is set, which the Basic tier does not have: leave it out")
+    life = description.default_message_time_to_live
+    if life is not None and _BASIC_LIFE < life < _LONGEST:
+        raise _refuse(f"default_message_time_to_live of {description.name} is {life}: Basic has {_BASIC_LIFE} at most")
+    return replace(description, default_message_time_to_live=min(life or _BASIC_LIFE, _BASIC_LIFE))
 
 
 def _is_partitioned(description: QueueProperties | TopicProperties, profile: Profile) -> bool:

@@ -66,6 +66,7 @@ class Profile:
 
 
 STD_2021: Final = Profile(name="std-2021")
+BASIC_2021: Final = replace(STD_2021, name="basic-2021", sku=MessagingSku.BASIC)
 STD_2017: Final = Profile(name="std-2017")
 STD_2015: Final = Profile(name="std-2015")
 PREM_2021: Final = Profile(
@@ -84,6 +85,6 @@ PREM_2021: Final = Profile(
 PREM_2017: Final = replace(PREM_2021, name="prem-2017", partitioning=Partitioning.ALWAYS)
 
 PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
-    {profile.name: profile for profile in (STD_2015, STD_2017, STD_2021, PREM_2017, PREM_2021)}
+    {profile.name: profile for profile in (BASIC_2021, STD_2015, STD_2017, STD_2021, PREM_2017, PREM_2021)}
 )
 """By the names that users choose them with."""

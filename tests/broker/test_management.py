@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sbclient.broker.faults import FaultKind, Operation
-from sbclient.broker.profile import PREM_2017, PREM_2021, PROFILES, STD_2015, STD_2017, STD_2021, Profile
+from sbclient.broker.profile import BASIC_2021, PREM_2017, PREM_2021, PROFILES, STD_2015, STD_2017, STD_2021, Profile
 from sbclient.entities import (
     NEVER,
     AccessRights,
@@ -417,6 +417,33 @@ def test_b080_premium_chooses_its_message_size() -> None:
     for size in (1023, 102_401):
         with pytest.raises(InvalidOperationError):
             broker.queue("bad", max_message_size_in_kilobytes=size)
+
+
+def test_b021_in_the_basic_tier_messages_live_14_days() -> None:
+    broker = Driver(BASIC_2021)
+    assert broker.queue().default_message_time_to_live == timedelta(days=14)
+    assert broker.queue("max", default_message_time_to_live=NO_LIFE).default_message_time_to_live == timedelta(days=14)
+    assert broker.queue("less", default_message_time_to_live=seconds(5)).default_message_time_to_live == seconds(5)
+    with pytest.raises(InvalidOperationError):
+        broker.queue("more", default_message_time_to_live=timedelta(days=15))
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"requires_session": True},
+        {"requires_duplicate_detection": True},
+        {"forward_to": "q"},
+        {"forward_dead_lettered_messages_to": "q"},
+    ],
+)
+def test_b041_b060_the_basic_tier_has_plain_queues_only(described: dict[str, Any]) -> None:
+    broker = Driver(BASIC_2021)
+    broker.queue()
+    with pytest.raises(InvalidOperationError):
+        broker.queue("other", **described)
+    with pytest.raises(InvalidOperationError):
+        broker.topic()
 
 
 @pytest.mark.parametrize(
