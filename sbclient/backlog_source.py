@@ -22,12 +22,17 @@ WINDOW_MESSAGES: Final = 100
 WINDOW_BYTES: Final = 16 * 1024 * 1024
 """How much of one backlog queue is in hand at once: memory stays bounded, and half a lock time moves it easily."""
 
+FIRST_GUESS_BYTES: Final = 1024.0 * 1024
+"""The size that messages are taken to have before the first one is seen; then it is learnt."""
+
 ACCEPTED_KEPT: Final = 10_000
 """How many copies that the primary took, but whose completion failed, are remembered, so as not to send them again."""
 
 SETTLE_S: Final = 20.0
-LEAST_RENEWAL_PAUSE_S: Final = 0.25
+LEAST_RENEWAL_PAUSE_S: Final = 1.0
 PEEK_MESSAGES: Final = 100
+GIVE_BACK_S: Final = 5.0
+"""How long closing waits until everything in hand is given back; then its locks run out by themselves."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,18 +53,28 @@ class Held:
     is_lost: bool = False
 
 
-class ParkedMessages(Protocol):
-    """Where a source puts what a scan finds put aside."""
+class Scout(Protocol):
+    """Whoever wants to know what a scan comes across."""
 
     def found_parked(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> bool:
         """Take note of a deferred message; False = there is no room, it must be found again later."""
 
+    def is_hopeful(self, message: ServiceBusReceivedMessage) -> bool:
+        """Whether something can be done with a message now: its destination does not refuse, or it has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a look through a queue found: messages that wait or are in somebody's hands, and those that had no room."""
+    """What a look through a queue found.
+
+    Attributes:
+        active: messages that wait, or are in somebody else's hands.
+        hopeful: those of them with which something can be done now.
+        overlooked: deferred messages of which nobody could take note.
+    """
 
     active: int
+    hopeful: int
     overlooked: int
 
 
@@ -78,7 +93,7 @@ class BacklogSource:
         self._link: ReceiverLink = secondary.open_receiver(queue)
         self._accepted: OrderedDict[int, None] = OrderedDict()
         self._held_bytes = 0
-        self._message_bytes = 1024.0
+        self._message_bytes = FIRST_GUESS_BYTES
         self._has_hold = asyncio.Event()
         self.queue = queue
         self.held: dict[int, Held] = {}
@@ -101,6 +116,10 @@ class BacklogSource:
 
     def hold(self, message: ServiceBusReceivedMessage, unsealed: Unsealed) -> Held:
         """Keep a message in hand: its lock is renewed until it is settled."""
+        earlier = self.held.get(message.sequence_number)
+        if earlier is not None:  # its lock ended unnoticed, and the message has come again
+            earlier.is_lost = True
+            self._let_go(earlier)
         held = Held(message, self, unsealed, encoded_size(message), lock_s=self._left_s(message))
         self.held[message.sequence_number] = held
         self._held_bytes += held.size
@@ -109,7 +128,9 @@ class BacklogSource:
         return held
 
     def _let_go(self, held: Held) -> None:
-        if self.held.pop(held.message.sequence_number, None) is not None:
+        number = held.message.sequence_number
+        if self.held.get(number) is held:
+            del self.held[number]
             self._held_bytes -= held.size
             self.changed.set()
         if not self.held:
@@ -133,18 +154,20 @@ class BacklogSource:
 
     async def dead_letter(self, held: Held, reason: str, description: str) -> bool:
         """Move it to the backlog queue's dead letters."""
+        is_settled = await self.settle(held.message, Settlement(SettleMode.DEAD_LETTER, reason, description[:4096]))
         self._let_go(held)
-        return await self.settle(held.message, Settlement(SettleMode.DEAD_LETTER, reason, description[:4096]))
+        return is_settled
 
     async def park(self, held: Held) -> bool:
         """Defer it in its queue: out of the others' way, to be fetched by its number."""
+        is_settled = await self.settle(held.message, Settlement(SettleMode.DEFER))
         self._let_go(held)
-        return await self.settle(held.message, Settlement(SettleMode.DEFER))
+        return is_settled
 
     async def abandon(self, held: Held) -> None:
         """Give it back as it was."""
-        self._let_go(held)
         await self.settle(held.message, Settlement(SettleMode.ABANDON))
+        self._let_go(held)
 
     async def settle(self, message: ServiceBusReceivedMessage, settlement: Settlement) -> bool:
         """Settle a message; False if that failed, and then it will come again by itself."""
@@ -173,9 +196,9 @@ class BacklogSource:
             found += await self.fetch([number])
         return found
 
-    async def scan(self, parked: ParkedMessages) -> Scan:
-        """Look through the whole queue for parked messages, page by page."""
-        active = overlooked = 0
+    async def scan(self, scout: Scout) -> Scan:
+        """Look through the whole queue, page by page, and tell of parked messages."""
+        active = hopeful = overlooked = 0
         next_number = 1
         while page := await self._link.peek(
             max_message_count=PEEK_MESSAGES, sequence_number=next_number, timeout_s=SETTLE_S
@@ -183,12 +206,13 @@ class BacklogSource:
             for message in page:
                 if message.sequence_number in self.held:
                     continue
-                if message.state is not ServiceBusMessageState.DEFERRED:
+                if message.state is ServiceBusMessageState.ACTIVE:
                     active += 1
-                elif not parked.found_parked(self, message):
+                    hopeful += scout.is_hopeful(message)
+                elif message.state is ServiceBusMessageState.DEFERRED and not scout.found_parked(self, message):
                     overlooked += 1
-            next_number = max(message.sequence_number for message in page) + 1
-        return Scan(active, overlooked)
+            next_number = page[-1].sequence_number + 1
+        return Scan(active, hopeful, overlooked)
 
     # -- locks ---------------------------------------------------------------------------------------------------
 
@@ -198,17 +222,17 @@ class BacklogSource:
             await self._has_hold.wait()
             due_s = min((self._left_s(held.message) - held.lock_s / 2 for held in self.held.values()), default=0.0)
             await self._clock.sleep(max(due_s, LEAST_RENEWAL_PAUSE_S))
-            for held in list(self.held.values()):
-                is_due = self._left_s(held.message) <= held.lock_s / 2
-                if is_due and held.message.sequence_number in self.held:
-                    await self._renew(held)
+            async with asyncio.TaskGroup() as renewals:  # side by side, or a slow queue costs the last one its lock
+                for held in self.held.values():
+                    if self._left_s(held.message) <= held.lock_s / 2:
+                        renewals.create_task(self._renew(held))
 
     async def _renew(self, held: Held) -> None:
         try:
             held.message.locked_until_utc = await self._link.renew_lock(held.message, timeout_s=SETTLE_S)
         except ServiceBusError as error:
-            log.warning("syphon.lock_not_renewed", queue=self.queue, error=type(error).__name__)
             if isinstance(error, MessageLockLostError) or self._left_s(held.message) <= 0:
+                log.info("syphon.lock_lost", queue=self.queue, error=type(error).__name__)
                 held.is_lost = True
                 self._let_go(held)
 
@@ -218,6 +242,10 @@ class BacklogSource:
 
     async def close(self) -> None:
         """Give back everything in hand and detach."""
-        for held in list(self.held.values()):
-            await self.abandon(held)
+        try:
+            async with self._clock.timeout(GIVE_BACK_S), asyncio.TaskGroup() as returns:
+                for held in self.held.values():
+                    returns.create_task(self.abandon(held))
+        except TimeoutError:
+            log.warning("syphon.not_given_back", queue=self.queue)
         await self._link.close()

@@ -53,12 +53,12 @@ class Destination:
 
     Args:
         counts: gains `drained` and `dead_lettered.<reason>`.
-        notify: called whenever it begins to accept or to refuse.
+        notify: called whenever it has answered, and told whether it accepts messages again after having refused.
     """
 
     worker: asyncio.Task[None]
 
-    def __init__(self, pair: Pair, path: str, counts: Counter[str], notify: Callable[[], None]) -> None:
+    def __init__(self, pair: Pair, path: str, counts: Counter[str], notify: Callable[[bool], None]) -> None:
         self._pair = pair
         self._clock = pair.clock
         self._link = pair.primary.open_sender(path)
@@ -195,7 +195,7 @@ class Destination:
     async def _send(self, group: list[Held]) -> None:
         messages: list[ServiceBusMessage] = []
         for held in list(group):
-            message = await self._fresh(held)
+            message = None if await self._was_accepted(held) else await self._fresh(held)
             if message is None:
                 group.remove(held)
             else:
@@ -219,8 +219,7 @@ class Destination:
         else:
             self._succeeded()
             self._counts["drained"] += len(group)
-            for held in group:
-                await held.source.complete(held)
+            await asyncio.gather(*(held.source.complete(held) for held in group))
 
     async def _send_one_by_one(self, group: list[Held]) -> None:
         """Something in the group is refused, or grouping itself is: each message is judged alone."""
@@ -237,6 +236,13 @@ class Destination:
     def _refused(self) -> int:
         return self._counts[f"dead_lettered.{REFUSED}"] + self._counts[f"dead_lettered.{TOO_LARGE}"]
 
+    async def _was_accepted(self, held: Held) -> bool:
+        """Whether the primary took another delivery of this copy while this one was in line; then it is completed."""
+        if not held.source.was_accepted(held.message):
+            return False
+        await held.source.complete(held)
+        return True
+
     async def _fresh(self, held: Held) -> ServiceBusMessage | None:
         """The message as it is to be sent now: what is left of its life goes on shrinking while it waits."""
         message = held.unsealed.message
@@ -249,20 +255,20 @@ class Destination:
             return None
 
     async def _dead_letter(self, held: Held, reason: str, description: str) -> None:
-        self._counts[f"dead_lettered.{reason}"] += 1
-        self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=held.source.queue)
-        await held.source.dead_letter(held, reason, description)
+        if await held.source.dead_letter(held, reason, description):
+            self._counts[f"dead_lettered.{reason}"] += 1
+            self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=held.source.queue)
 
     # -- happy and unhappy ---------------------------------------------------------------------------------------
 
     def _answered(self) -> None:
         """The entity gave an answer: it can be reached, whatever it said of the message."""
-        if self.failures:
-            self._pair.record("syphon.destination_recovered", self.path, failures=self.failures)
-        self.failures = 0
+        failures, self.failures = self.failures, 0
         self._missing_since_at = None
         self._is_given_up = False
-        self._notify()
+        if failures:
+            self._pair.record("syphon.destination_recovered", self.path, failures=failures)
+        self._notify(failures > 0)
 
     def _succeeded(self) -> None:
         self._answered()
@@ -279,15 +285,13 @@ class Destination:
         if self._is_given_up and group:
             pause_s = 0.0  # there may be many more to dead-letter, and each costs one look at the entity
         self.retry_at = self._clock.monotonic() + pause_s * self._pair.random.uniform(0.9, 1.1)
-        for held in [*group, *self._line]:
-            if held.is_lost:
-                continue
-            if self._is_given_up:
-                await self._dead_letter(held, MISSING, str(error))
-            else:
-                await self._park(held)
+        refused = [held for held in (*group, *self._line) if not held.is_lost]
         self._line.clear()
-        self._notify()
+        if self._is_given_up:
+            await asyncio.gather(*(self._dead_letter(held, MISSING, str(error)) for held in refused))
+        else:
+            await asyncio.gather(*(self._park(held) for held in refused))
+        self._notify(False)
 
     def _is_missing_too_long(self, error: ServiceBusError) -> bool:
         if not isinstance(error, MessagingEntityNotFoundError):

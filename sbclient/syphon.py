@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from sbclient.backlog_source import BacklogSource, Held
 from sbclient.destination import Destination
-from sbclient.errors import ServiceBusError
+from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 from sbclient.log import get_logger
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.pair import Pair
@@ -34,7 +35,8 @@ from sbclient.transport.base import Settlement, SettleMode
 log = get_logger(__name__)
 
 DESTINATIONS_KEPT: Final = 1000
-"""Beyond so many, those for which nothing waits are forgotten: each has a sender link and a task."""
+"""Beyond so many, those for which nothing waits are forgotten: each has a sender link and a task. If something waits
+for every one, messages for others are parked until there is a place."""
 
 STRAYS_KEPT: Final = 1000
 EMPTY_WAIT_S: Final = 0.5
@@ -47,8 +49,8 @@ LOOK_AGAIN_S: Final = 60.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 SHUT_DOWN_S: Final = 5.0
-TRICKLE_MESSAGES: Final = 10
-"""What is taken from a queue at a time while every destination refuses, to find one that does not."""
+
+_COMPLETE: Final = Settlement(SettleMode.COMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Syphon:
         self._strays: dict[BacklogSource, list[int]] = {source: [] for source in self._sources}
         self._counts: Counter[str] = Counter()
         self._failure: BaseException | None = None
+        self._drains: list[asyncio.Task[None]] = []
+        self._recovered = {source: asyncio.Event() for source in self._sources}
         self._tasks = OwnedTasks(on_failure=self._fail)
         self._workers = OwnedTasks(on_failure=self._fail)
 
@@ -94,15 +98,16 @@ class Syphon:
         """
         log.info("syphon.started", queues=len(self._sources) + len(self._sessions), until=self._until or "cancelled")
         try:
-            drains = [self._start(self._drain(source), f"syphon {source.queue}") for source in self._sources]
-            drains += [self._start(source.run(self._counts), f"syphon {source.queue}") for source in self._sessions]
+            self._drains = [self._start(self._drain(source), f"syphon {source.queue}") for source in self._sources]
+            self._drains += [
+                self._start(source.run(self._counts), f"syphon {source.queue}") for source in self._sessions
+            ]
             for source in self._sources:
                 self._start(source.keep_locks(), f"locks {source.queue}")
                 if self._until is None:
                     self._start(self._look_around(source), f"scan {source.queue}")
-            while drains and self._failure is None:
-                _, pending = await asyncio.wait(drains, return_when=asyncio.FIRST_COMPLETED)
-                drains = list(pending)
+            if self._drains:
+                await asyncio.wait(self._drains)
         finally:
             await self._shut_down()
         if self._failure is not None:
@@ -128,7 +133,10 @@ class Syphon:
         return self._tasks.start(work, name=name)
 
     def _fail(self, error: BaseException) -> None:
+        """Something that should never happen: end everything, so that whoever runs the syphon hears of it."""
         self._failure = self._failure or error
+        for drain in self._drains:
+            drain.cancel()
 
     async def _shut_down(self) -> None:
         """Stop taking; let what is on its way arrive, for a few seconds; give the rest back."""
@@ -151,17 +159,18 @@ class Syphon:
         wait_s = EMPTY_WAIT_S if is_until_empty else self._pair.options.syphon_long_poll.total_seconds()
         failures = 0
         while True:
-            room = await self._room(source)
-            if not room:
-                return
             try:
+                room = await self._room(source)
+                if not room:
+                    return
                 messages = await source.receive(max_message_count=room, max_wait_time_s=wait_s)
                 failures = 0
-                for message in messages:
-                    await self._take_on(source, message)
+                await self._take_on(source, messages)
                 if is_until_empty and not messages and await self._is_finished(source):
                     return
             except ServiceBusError as error:
+                if is_until_empty and isinstance(error, MessagingEntityNotFoundError):
+                    return  # there is no such queue, so there is nothing in it
                 failures += 1
                 if failures == 1:
                     self._pair.record("syphon.queue_unreachable", source.queue, error=type(error).__name__)
@@ -171,19 +180,21 @@ class Syphon:
     async def _room(self, source: BacklogSource) -> int:
         """How many messages to take next, waiting until there is room for one.
 
-        While every destination refuses, as when the whole primary is down, only a few are taken each time one is due
-        to be tried again; a run until empty then ends, and 0 says so.
+        While every destination that was tried refuses, as when the whole primary is down, messages stay where they are
+        unless there is one for another destination. If there is none a run until empty ends, and 0 says so.
         """
-        while not source.room:
-            source.changed.clear()
-            await source.changed.wait()
-        if not self._is_stalled:
-            return source.room
-        unhappy = [one for one in self._destinations.values() if one.is_unhappy]
-        if self._until == "empty" and min(one.failures for one in unhappy) >= TRIES_UNTIL_EMPTY:
-            return 0
-        await self._changed_within(source, min(one.retry_at for one in unhappy) - self._clock.monotonic())
-        return min(source.room, TRICKLE_MESSAGES) or await self._room(source)
+        while True:
+            if not source.room:
+                source.changed.clear()
+                await source.changed.wait()
+            elif not self._is_stalled or (await source.scan(self)).hopeful:
+                return source.room
+            elif (unhappy := [one for one in self._destinations.values() if one.is_unhappy]) and self._is_stalled:
+                if self._until == "empty" and min(one.failures for one in unhappy) >= TRIES_UNTIL_EMPTY:
+                    return 0
+                left_s = min(one.retry_at for one in unhappy) - self._clock.monotonic()
+                # One that is due is being tried: its answer is news.
+                await self._changed_within(source, left_s if left_s > 0 else LONGEST_PAUSE_S)
 
     @property
     def _is_stalled(self) -> bool:
@@ -193,61 +204,82 @@ class Syphon:
     async def _changed_within(self, source: BacklogSource, span_s: float) -> None:
         """Wait for news, at most that many seconds and at least a moment."""
         source.changed.clear()
-        try:
+        with suppress(TimeoutError):
             async with self._clock.timeout(max(span_s, 0.1)):
                 await source.changed.wait()
-        except TimeoutError:
-            return
 
-    async def _take_on(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> None:
-        held = await self._take(source, message)
-        if held is not None:
-            await self._destination(held.unsealed.destination).offer(held)
+    async def _take_on(self, source: BacklogSource, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+        """Take received messages in hand, all of them before anything is awaited, and see each on its way."""
+        verdicts = [(message, self._sorted(source, message)) for message in messages]
+        for message, verdict in verdicts:
+            if isinstance(verdict, Settlement):
+                await self._end(source, message, verdict)
+            elif (destination := self._destination(verdict.unsealed.destination)) is not None:
+                await destination.offer(verdict)
+            else:
+                await source.park(verdict)
 
     async def _take(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> Held | None:
         """Take a received message in hand, or deal with it here if it is not one to be moved."""
+        verdict = self._sorted(source, message)
+        if isinstance(verdict, Held):
+            return verdict
+        await self._end(source, message, verdict)
+        return None
+
+    def _sorted(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> Held | Settlement:
+        """A message in hand, to be moved; or how one ends that is not to be moved."""
         if source.was_accepted(message) or is_ping(message):
-            await source.settle(message, Settlement(SettleMode.COMPLETE))
-            return None
+            return _COMPLETE
         try:
             unsealed = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)
         except MalformedEnvelopeError as error:
-            self._counts[f"dead_lettered.{error.reason}"] += 1
-            self._pair.record("syphon.dead_lettered", source.queue, reason=error.reason, queue=source.queue)
-            await source.settle(message, Settlement(SettleMode.DEAD_LETTER, error.reason, error.description))
-            return None
+            return Settlement(SettleMode.DEAD_LETTER, error.reason, error.description)
         return source.hold(message, unsealed)
 
-    def _destination(self, path: str) -> Destination:
+    async def _end(self, source: BacklogSource, message: ServiceBusReceivedMessage, settlement: Settlement) -> None:
+        if await source.settle(message, settlement) and settlement.mode is SettleMode.DEAD_LETTER:
+            self._counts[f"dead_lettered.{settlement.reason}"] += 1
+            self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=source.queue)
+
+    def _destination(self, path: str) -> Destination | None:
+        """The destination of that path; None if it is not known and there is no place for another one."""
         key = canonical(path)
         destination = self._destinations.get(key)
         if destination is None:
-            self._forget_one()
+            if not self._has_place():
+                return None
             destination = Destination(self._pair, path, self._counts, self._tell_sources)
             destination.worker = self._workers.start(destination.work(self._take), name=f"syphon to {path}")
             self._destinations[key] = destination
         return destination
 
-    def _tell_sources(self) -> None:
-        """A destination began to accept or to refuse: whoever waits for room looks again."""
+    def _tell_sources(self, is_recovered: bool) -> None:
+        """A destination has answered: whoever waits for room looks again, and after a refusal for what it left."""
         for source in self._sources:
             source.changed.set()
+            if is_recovered:
+                self._recovered[source].set()
 
-    def _forget_one(self) -> None:
+    def _has_place(self) -> bool:
+        """Whether there is room for another destination, if need be by forgetting one."""
         if len(self._destinations) < DESTINATIONS_KEPT:
-            return
+            return True
         for key, destination in self._destinations.items():
             if destination.is_idle:
                 del self._destinations[key]
                 destination.worker.cancel()
                 self._workers.start(destination.close(), name=f"forget {destination.path}")
-                return
+                return True
+        return False
 
     # -- what was put aside --------------------------------------------------------------------------------------
 
     async def _look_around(self, source: BacklogSource) -> None:
-        """Look for parked messages now, and again from time to time: another syphon may have left some behind."""
+        """Look for parked messages now, when a destination recovers, and from time to time: another syphon may have
+        left some behind."""
         while True:
+            self._recovered[source].clear()
             pause_s = LOOK_AGAIN_S
             try:
                 scan = await source.scan(self)
@@ -256,34 +288,48 @@ class Syphon:
                     pause_s = max(self._pair.options.syphon_long_poll.total_seconds(), LOOK_AGAIN_S)
             except ServiceBusError as error:
                 log.info("syphon.not_scanned", queue=source.queue, error=type(error).__name__)
-            await self._clock.sleep(pause_s)
+            with suppress(TimeoutError):
+                async with self._clock.timeout(pause_s):
+                    await self._recovered[source].wait()
 
     def found_parked(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> bool:
-        """Take note of a parked message that a scan came across; see `ParkedMessages`."""
+        """Take note of a parked message that a scan came across; see `Scout`."""
         path = message.application_properties.get(PATH)
         if isinstance(path, str) and is_entity_path(path):
-            return self._destination(path).found_parked(source, message)
+            destination = self._destination(path)
+            return destination is not None and destination.found_parked(source, message)
         strays = self._strays[source]
         if len(strays) >= STRAYS_KEPT:
             return False
         strays.append(message.sequence_number)
         return True
 
+    def is_hopeful(self, message: ServiceBusReceivedMessage) -> bool:
+        """Whether a waiting message is for a destination that does not refuse, or for none; see `Scout`."""
+        path = message.application_properties.get(PATH)
+        if not isinstance(path, str):
+            return True
+        destination = self._destinations.get(canonical(path))
+        return destination is None or not destination.is_unhappy
+
     async def _fetch_strays(self, source: BacklogSource) -> None:
         """Deferred messages without a legal destination: nobody's, so they are dealt with here."""
         strays, self._strays[source] = self._strays[source], []
         for number in strays:
-            for message in await source.fetch([number]):
-                await self._take_on(source, message)
+            await self._take_on(source, await source.fetch([number]))
 
     async def _is_finished(self, source: BacklogSource) -> bool:
         """Whether nothing is left in a queue but what its destinations keep refusing; waits a moment if it is."""
         if not source.held:
             scan = await source.scan(self)
             await self._fetch_strays(source)
-            waiting = [one for one in self._destinations.values() if one.has_parked_in(source)]
+            waiting = [
+                one
+                for one in self._destinations.values()
+                if one.has_parked_in(source) or (scan.overlooked and one.parked_count)
+            ]
             is_stuck = all(one.failures >= TRIES_UNTIL_EMPTY for one in waiting)
-            if not scan.active and not source.held and is_stuck and not (scan.overlooked and not waiting):
+            if not scan.active and not source.held and is_stuck and (waiting or not scan.overlooked):
                 return True
         await self._changed_within(source, FIRST_PAUSE_S)
         return False

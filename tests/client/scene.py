@@ -77,10 +77,11 @@ def texts(messages: Sequence[ServiceBusReceivedMessage]) -> list[str]:
 async def waiting(
     pair: MemoryPair, names: Sequence[str] = BACKLOG, *, secondary: bool = True
 ) -> dict[str, list[ServiceBusReceivedMessage]]:
-    """What lies in queues, by name; those with nothing are left out. Nothing is taken."""
+    """What lies in queues, by name; those with nothing, or that do not exist, are left out. Nothing is taken."""
     found: dict[str, list[ServiceBusReceivedMessage]] = {}
     async with pair.unpaired_client(secondary=secondary) as client:
-        for name in names:
+        existing = {queue.name async for queue in client.administration.list_queues()}
+        for name in filter(existing.__contains__, names):
             async with client.get_queue_receiver(name) as receiver:
                 number = 1
                 while page := await receiver.peek_messages(250, sequence_number=number):
