@@ -230,7 +230,8 @@ class Sections:
         Raises:
             WireError: it is malformed; so for all that follow.
         """
-        return Header._make(self._fields(HEADER)) if self._spans[0] else _NO_HEADER
+        span = self._spans[0]
+        return _NO_HEADER if span is None else Header._make(self._fields(span))
 
     @property
     def ttl_ms(self) -> int | None:
@@ -247,7 +248,8 @@ class Sections:
     @property
     def properties(self) -> Properties:
         """The properties, all None if there are none."""
-        return Properties._make(self._fields(PROPERTIES)) if self._spans[3] else _NO_PROPERTIES
+        span = self._spans[3]
+        return _NO_PROPERTIES if span is None else Properties._make(self._fields(span))
 
     @property
     def delivery_annotations(self) -> dict[Any, Any]:
@@ -302,10 +304,7 @@ class Sections:
             raise WireError(INVALID_FIELD, "the body of the message is no value")
         return decode_composite(self.payload, self._body[0][1])[0]
 
-    def _fields(self, code: int) -> list[Any]:
-        span = self._spans[code - 0x70]
-        if span is None:
-            raise KeyError(code)
+    def _fields(self, span: tuple[int, int, int]) -> list[Any]:
         layout, at = layout_at(self.payload, span[0])
         return decode_fields(layout, self.payload, at)[0]
 

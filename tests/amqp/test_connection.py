@@ -696,8 +696,10 @@ def test_range_of_a_disposition_settles_all_of_it_on_all_links() -> None:
     assert peer.send(Disposition(True, 2, 5, True, ACCEPTED)) == [
         DispositionReceived(delivery, ACCEPTED, True) for delivery in deliveries[2:6]
     ]
-    told = peer.send(Disposition(True, 0, 2**31 - 1, True, ACCEPTED))
-    assert {event.delivery.delivery_id for event in told} == {0, 1, 6, 7, 8, 9}
+    told = peer.send(Disposition(True, 7, 2**31 - 1, True, ACCEPTED))
+    assert {event.delivery.delivery_id for event in told} == {7, 8, 9}
+    told = peer.send(Disposition(True, 2**32 - 2, 6, True, ACCEPTED))
+    assert {event.delivery.delivery_id for event in told} == {0, 1, 6}
     assert [link.unsettled for link in links] == [{}, {}]
     assert peer.send(Disposition(True, 0, 9, True, ACCEPTED)) == []
 
@@ -769,6 +771,22 @@ def test_frames_beyond_the_peers_window_are_held_in_order() -> None:
     pipe.flow()
     assert [event.delivery.payload[0] for event in of_kind(pipe.client_told, DeliveryReceived)] == list(range(20))
     assert pipe.server.pending_bytes == 0
+
+
+def test_frames_in_flight_are_taken_off_the_window() -> None:
+    peer = Peer()
+    peer.send(Begin(None, 0, 2, 9))
+    link = peer.attached(receives=True)
+    peer.send(Flow(0, 2, 0, 9, 0, 0, 50))
+    for number in range(5):
+        link.send(MESSAGE, tag=bytes([number]))
+    assert len(peer.answers()) == 2
+    peer.send(Flow(0, 2, 0, 9))  # written before the two had come
+    assert peer.answers() == []
+    peer.send(Flow(1, 3, 0, 9))
+    assert len(peer.answers()) == 2
+    peer.send(Flow(None, 5, 0, 9))
+    assert len(peer.answers()) == 1
 
 
 def test_window_that_never_opens_ends_the_session_before_memory_does() -> None:
@@ -964,6 +982,14 @@ def test_name_that_does_not_fit_the_peers_frames_ends_the_session() -> None:
     assert [type(event) for event in peer.raw(EMPTY_FRAME)] == [SessionEnded]
     (end,) = peer.answers()
     assert end.error.condition == "amqp:frame-size-too-small"
+
+
+def test_open_that_does_not_fit_the_peers_frames_closes_the_connection() -> None:
+    peer = Peer(replace(SERVER, properties={"product": "x" * 600}), is_open=False)
+    peer.raw(AMQP_HEADER + encode_frame(0, Open("c", max_frame_size=512), 512))
+    told = last(peer.events, ConnectionClosed)
+    assert told.error is not None
+    assert told.error.condition == "amqp:frame-size-too-small"
 
 
 def test_sessions_of_a_client_are_bounded_by_both_sides() -> None:

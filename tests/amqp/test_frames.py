@@ -244,6 +244,17 @@ def test_fast_reader_of_dispositions_agrees_with_the_general_one(
     assert read == [Frame(3, Disposition(role, first, end, settled, state), b"")] * 4
 
 
+def test_remembered_bytes_never_share_what_a_reader_could_change() -> None:
+    state = Modified(True, True, {"a": 1})
+    transfer = encode_composite(Transfer(0, 1, b"t", 0, False, False, None, state))
+    disposition = encode_composite(Disposition(True, 1, None, True, state))
+    for read, encoded in ((read_transfer, transfer), (read_disposition, disposition)):
+        first: Any = read(encoded, 3)[0]
+        second: Any = read(encoded, 3)[0]
+        assert first == second
+        assert first.state.message_annotations is not second.state.message_annotations
+
+
 @given(st.binary(max_size=40))
 def test_fast_readers_agree_with_the_general_one_about_any_bytes(raw: bytes) -> None:
     for kind, read in ((Transfer, read_transfer), (Disposition, read_disposition)):
@@ -370,6 +381,7 @@ def framed(body: bytes, kind: int = 0) -> bytes:
         encode_composite(Disposition(True, 1)) + b"x",
         encode_composite(Transfer(1, 2, b"t"))[:-1],
         encode_composite(Disposition(True, 1))[:-1],
+        b"\x00\x53\x14\xc0\x12\x03\x52\x05\x43\xa0\x0c",  # a tag that lies in the next frame
         b"\x00\x53\x17\xc0\x09\x01\x40",
         b"\x40",
     ],
