@@ -1,54 +1,62 @@
-"""Paired namespaces for Azure Service Bus, and the partitioned broker to test them against."""
+"""Paired namespaces for Azure Service Bus, and the partitioned broker to test them against.
 
-from sbclient.administration import ServiceBusAdministrationClient
-from sbclient.batch import ServiceBusMessageBatch
-from sbclient.client import ServiceBusClient
-from sbclient.errors import (
-    AutoLockRenewFailed,
-    AutoLockRenewTimeout,
-    BacklogUnavailableError,
-    InvalidOperationError,
-    MessageAlreadySettled,
-    MessageLockLostError,
-    MessageNotFoundError,
-    MessageSizeExceededError,
-    MessagingEntityAlreadyExistsError,
-    MessagingEntityDisabledError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    PairedClientError,
-    ScheduleUnavailableError,
-    ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
-    ServiceBusCommunicationError,
-    ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusInternalError,
-    ServiceBusQuotaExceededError,
-    ServiceBusServerBusyError,
-    SessionCannotBeLockedError,
-    SessionLockLostError,
-    TransactionNotSupportedError,
-)
-from sbclient.lock_renewer import AutoLockRenewer
-from sbclient.message import (
-    AmqpMessageBodyType,
-    ServiceBusMessage,
-    ServiceBusMessageState,
-    ServiceBusReceivedMessage,
-)
-from sbclient.options import PairedNamespaceOptions, RetryOptions
-from sbclient.pair import Pair, PairEvent, PairStatus
-from sbclient.receiver import ServiceBusReceiver, ServiceBusSession
-from sbclient.rules.failover import FailoverState
-from sbclient.sender import ServiceBusSender
-from sbclient.syphon import SyphonReport
-from sbclient.transaction import Transaction
-from sbclient.transport.base import (
-    NEXT_AVAILABLE_SESSION,
-    ServiceBusReceiveMode,
-    ServiceBusSubQueue,
-)
+Each name is imported when it is first asked for, so that a program pays only for what it uses: the emulator, a Spark
+worker and the command line each need a small part of the house.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sbclient.administration import ServiceBusAdministrationClient
+    from sbclient.batch import ServiceBusMessageBatch
+    from sbclient.client import ServiceBusClient
+    from sbclient.errors import (
+        AutoLockRenewFailed,
+        AutoLockRenewTimeout,
+        BacklogUnavailableError,
+        InvalidOperationError,
+        MessageAlreadySettled,
+        MessageLockLostError,
+        MessageNotFoundError,
+        MessageSizeExceededError,
+        MessagingEntityAlreadyExistsError,
+        MessagingEntityDisabledError,
+        MessagingEntityNotFoundError,
+        OperationTimeoutError,
+        PairedClientError,
+        ScheduleUnavailableError,
+        ServiceBusAuthenticationError,
+        ServiceBusAuthorizationError,
+        ServiceBusCommunicationError,
+        ServiceBusConnectionError,
+        ServiceBusError,
+        ServiceBusInternalError,
+        ServiceBusQuotaExceededError,
+        ServiceBusServerBusyError,
+        SessionCannotBeLockedError,
+        SessionLockLostError,
+        TransactionNotSupportedError,
+    )
+    from sbclient.lock_renewer import AutoLockRenewer
+    from sbclient.message import (
+        AmqpMessageBodyType,
+        ServiceBusMessage,
+        ServiceBusMessageState,
+        ServiceBusReceivedMessage,
+    )
+    from sbclient.options import PairedNamespaceOptions, RetryOptions
+    from sbclient.pair import Pair, PairEvent, PairStatus
+    from sbclient.receiver import ServiceBusReceiver, ServiceBusSession
+    from sbclient.rules.failover import FailoverState
+    from sbclient.sender import ServiceBusSender
+    from sbclient.syphon import SyphonReport
+    from sbclient.transaction import Transaction
+    from sbclient.transport.base import (
+        NEXT_AVAILABLE_SESSION,
+        ServiceBusReceiveMode,
+        ServiceBusSubQueue,
+    )
 
 __all__ = [
     "NEXT_AVAILABLE_SESSION",
@@ -99,3 +107,77 @@ __all__ = [
     "Transaction",
     "TransactionNotSupportedError",
 ]
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "administration": ("ServiceBusAdministrationClient",),
+    "batch": ("ServiceBusMessageBatch",),
+    "client": ("ServiceBusClient",),
+    "errors": (
+        "AutoLockRenewFailed",
+        "AutoLockRenewTimeout",
+        "BacklogUnavailableError",
+        "InvalidOperationError",
+        "MessageAlreadySettled",
+        "MessageLockLostError",
+        "MessageNotFoundError",
+        "MessageSizeExceededError",
+        "MessagingEntityAlreadyExistsError",
+        "MessagingEntityDisabledError",
+        "MessagingEntityNotFoundError",
+        "OperationTimeoutError",
+        "PairedClientError",
+        "ScheduleUnavailableError",
+        "ServiceBusAuthenticationError",
+        "ServiceBusAuthorizationError",
+        "ServiceBusCommunicationError",
+        "ServiceBusConnectionError",
+        "ServiceBusError",
+        "ServiceBusInternalError",
+        "ServiceBusQuotaExceededError",
+        "ServiceBusServerBusyError",
+        "SessionCannotBeLockedError",
+        "SessionLockLostError",
+        "TransactionNotSupportedError",
+    ),
+    "lock_renewer": ("AutoLockRenewer",),
+    "message": (
+        "AmqpMessageBodyType",
+        "ServiceBusMessage",
+        "ServiceBusMessageState",
+        "ServiceBusReceivedMessage",
+    ),
+    "options": (
+        "PairedNamespaceOptions",
+        "RetryOptions",
+    ),
+    "pair": (
+        "Pair",
+        "PairEvent",
+        "PairStatus",
+    ),
+    "receiver": (
+        "ServiceBusReceiver",
+        "ServiceBusSession",
+    ),
+    "rules.failover": ("FailoverState",),
+    "sender": ("ServiceBusSender",),
+    "syphon": ("SyphonReport",),
+    "transaction": ("Transaction",),
+    "transport.base": (
+        "NEXT_AVAILABLE_SESSION",
+        "ServiceBusReceiveMode",
+        "ServiceBusSubQueue",
+    ),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'sbclient' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"sbclient.{_HOME_OF[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
