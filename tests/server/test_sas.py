@@ -21,6 +21,7 @@ from sbclient.server.sas import (
     ROOT_KEY_NAME,
     AuthorizationMode,
     Authorizer,
+    Grant,
     is_at_or_below,
     root_rule,
     sign,
@@ -154,7 +155,7 @@ class TestEntityKeys:
     @pytest.mark.parametrize("key", ["first", "second"])
     def test_either_key_proves_a_token(self, key: str) -> None:
         grant = authorizer().authenticate(token("sb://h/orders", "sender", key), NOW)
-        assert grant == ("orders", {AccessRights.SEND}, NOW + 60)
+        assert grant == Grant("orders", frozenset({AccessRights.SEND}), NOW + 60)
 
     def test_key_of_an_entity_counts_below_it(self) -> None:
         grant = authorizer().authenticate(token("sb://h/prices/Subscriptions/eu", "sender", "first"), NOW)
