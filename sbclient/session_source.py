@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from sbclient.destination import MISSING, REFUSED, TOO_LARGE
@@ -25,6 +26,7 @@ from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pair import Pair
 from sbclient.rules.envelope import MalformedEnvelopeError, unseal
 from sbclient.rules.ping import is_ping
+from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ReceiverLink, SenderLink, Settlement, SettleMode
 
 log = get_logger(__name__)
@@ -40,6 +42,9 @@ RENEW_BELOW_S: Final = 30.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 PASS_OVER_PAUSE_S: Final = 0.01
+"""Between two sessions whose destination refuses; doubled up to `FIRST_PAUSE_S` while there is nothing else."""
+
+SHUT_DOWN_S: Final = 5.0
 LINKS_KEPT: Final = 100
 ACCEPTED_KEPT: Final = 10_000
 TRIES_UNTIL_EMPTY: Final = 3
@@ -67,6 +72,8 @@ class SessionSource:
         self._refusals: dict[str, _Refusal] = {}
         self._accepted: OrderedDict[int, None] = OrderedDict()
         self._counts: Counter[str] = Counter()
+        self._passed: set[str] = set()
+        self._moves = OwnedTasks(on_failure=lambda _: None)  # who started one hears of its failure
         self.queue = queue
 
     async def run(self, counts: Counter[str]) -> None:
@@ -81,45 +88,70 @@ class SessionSource:
                 for _ in range(WORKERS):
                     group.create_task(self._work())
         finally:
+            await self._moves.close()
             for link in self._links.values():
                 await link.close()
 
     async def _work(self) -> None:
         """Accept one session after the other."""
-        wait_s = EMPTY_WAIT_S if self._until == "empty" else self._pair.options.syphon_long_poll.total_seconds()
-        failures = 0
+        failures = passes = 0
         while True:
             link = self._pair.secondary.open_receiver(self.queue, session=NEXT_AVAILABLE_SESSION)
             try:
-                await link.open(timeout_s=wait_s)
+                pause_s = await self._drain_next(link)
                 failures = 0
-                pause_s = await self._drain(link)
-            except OperationTimeoutError:
-                if self._until == "empty":
-                    return
-                continue
             except ServiceBusError as error:
+                if self._until == "empty" and isinstance(error, MessagingEntityNotFoundError):
+                    return  # there is no such queue, so there is nothing in it
                 failures += 1
                 pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S)
                 log.info("syphon.session_not_drained", queue=self.queue, error=type(error).__name__)
             finally:
                 await link.close()
-            if self._is_stuck():
+            if pause_s is None:
                 return
-            if pause_s:
-                await self._clock.sleep(pause_s)
+            passes = passes + 1 if pause_s else 0
+            await self._clock.sleep(pause_s if self._until == "empty" else self._longer(pause_s, passes))
 
-    def _is_stuck(self) -> bool:
-        """Whether a run until empty has nothing left to try but destinations that keep refusing."""
-        refusals = self._refusals.values()
-        return self._until == "empty" and bool(refusals) and all(one.failures >= TRIES_UNTIL_EMPTY for one in refusals)
+    def _longer(self, pause_s: float, passes: int) -> float:
+        """The pause after so many sessions in a row that could not be drained."""
+        return max(pause_s, min(pause_s * 2.0 ** min(passes, 16), FIRST_PAUSE_S))
+
+    async def _drain_next(self, link: ReceiverLink) -> float | None:
+        """Wait for a session and bring it home; returns the pause before the next one, None if there is none left."""
+        is_until_empty = self._until == "empty"
+        wait_s = EMPTY_WAIT_S if is_until_empty else self._pair.options.syphon_long_poll.total_seconds()
+        try:
+            await link.open(timeout_s=wait_s)
+        except OperationTimeoutError:
+            return None if is_until_empty and not await self._sessions() else 0.0
+        pause_s = await self._drain(link)
+        if is_until_empty and pause_s and await self._is_stuck(link.session_id):
+            return None
+        return pause_s
+
+    async def _sessions(self) -> Sequence[str]:
+        """The sessions with messages, also those that somebody holds."""
+        return await self._pair.secondary.list_sessions(self.queue, state_updated_after=None, timeout_s=TRY_S)
+
+    async def _is_stuck(self, passed_over: str | None) -> bool:
+        """Whether every session that is left was looked at, and is for a destination that keeps refusing."""
+        self._passed.add(passed_over or "")
+        if not self._refusals or any(one.failures < TRIES_UNTIL_EMPTY for one in self._refusals.values()):
+            return False
+        return self._passed.issuperset(await self._sessions())
 
     async def _drain(self, link: ReceiverLink) -> float:
         """Bring home what is in an accepted session; returns how long to wait before the next session."""
         while messages := await link.receive(max_message_count=SESSION_MESSAGES, max_wait_time_s=MORE_WAIT_S):
             for message in messages:
                 await self._keep(link)
-                pause_s = await self._bring_home(link, message)
+                move = self._moves.start(self._bring_home(link, message), name=f"syphon {self.queue}")
+                try:
+                    pause_s = await asyncio.shield(move)
+                except asyncio.CancelledError:
+                    await self._clock.wait([move], SHUT_DOWN_S)  # what is on its way arrives
+                    raise
                 if pause_s is not None:
                     return pause_s
         return 0.0
@@ -144,7 +176,8 @@ class SessionSource:
             return PASS_OVER_PAUSE_S
         while True:
             try:
-                await self._sender(path).send([content], timeout_s=TRY_S)
+                sender = await self._sender(path)
+                await sender.send([content], timeout_s=TRY_S)
             except MessageSizeExceededError as error:
                 await self._dead_letter(link, message, TOO_LARGE, str(error))
                 return None
@@ -161,6 +194,7 @@ class SessionSource:
                 return self._refused(path, error)
             else:
                 self._accepted[message.sequence_number] = None
+                self._passed.clear()
                 if self._refusals.pop(path, None) is not None:
                     self._pair.record("syphon.destination_recovered", path)
                 self._counts["drained"] += 1
@@ -193,14 +227,17 @@ class SessionSource:
     async def _dead_letter(
         self, link: ReceiverLink, message: ServiceBusReceivedMessage, reason: str, description: str
     ) -> None:
-        self._counts[f"dead_lettered.{reason}"] += 1
-        self._pair.record("syphon.dead_lettered", self.queue, reason=reason, queue=self.queue)
         settlement = Settlement(SettleMode.DEAD_LETTER, reason, description[:4096])
         await link.settle(message, settlement, timeout_s=TRY_S)
+        self._counts[f"dead_lettered.{reason}"] += 1
+        self._pair.record("syphon.dead_lettered", self.queue, reason=reason, queue=self.queue)
 
-    def _sender(self, path: str) -> SenderLink:
+    async def _sender(self, path: str) -> SenderLink:
         link = self._links.get(path)
         if link is None:
             link = self._links[path] = self._pair.primary.open_sender(path)
-        self._links.move_to_end(path)
+            if len(self._links) > LINKS_KEPT:
+                await self._links.popitem(last=False)[1].close()
+        else:
+            self._links.move_to_end(path)
         return link

@@ -24,7 +24,7 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
-from sbclient.message import ServiceBusMessage, ServiceBusMessageState
+from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.rules.ping import PING_CONTENT_TYPE
 from sbclient.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
@@ -361,7 +361,7 @@ async def test_while_the_whole_primary_is_down_the_backlog_is_left_where_it_is(
         await ended(run)
 
 
-async def diverted_one(pair: MemoryPair) -> list[ServiceBusMessage]:
+async def diverted_one(pair: MemoryPair) -> list[ServiceBusReceivedMessage]:
     return list((await waiting(pair, BACKLOG[:1]))[BACKLOG[0]])
 
 
