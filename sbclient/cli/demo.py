@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -103,11 +104,11 @@ def _shown(story: Story, console: Console) -> Account:
     return account
 
 
-def _stage(story: Story) -> list[Table | ProgressBar | Text]:
+def _stage(story: Story) -> list[Table | Padding | Text]:
     phases = f"outage from {_time(OUTAGE_AT_S)} to {_time(HEALED_AT_S)}, virtual time"
     return [
         Text.assemble((f"{_time(story.elapsed_s)} ", "bold"), (story.phase, "bold magenta"), f"   {phases}"),
-        ProgressBar(total=TRAFFIC_S, completed=min(story.elapsed_s, TRAFFIC_S), width=72),
+        Padding(ProgressBar(total=TRAFFIC_S, completed=min(story.elapsed_s, TRAFFIC_S), width=72), (0, 0)),
         _table(story),
     ]
 
