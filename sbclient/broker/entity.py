@@ -16,11 +16,13 @@ from typing import Final, TypeAlias
 
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Faults
-from sbclient.broker.fragment import COUNTER_BITS, TOKEN_FRAGMENT_BITS, Fragment
+from sbclient.broker.fragment import Fragment
 from sbclient.broker.front_end import FrontEndCache
+from sbclient.broker.locks import TOKEN_FRAGMENT_BITS
 from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import SessionLock
+from sbclient.broker.storage import COUNTER_BITS
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.entity_path import canonical
 from sbclient.transport.base import ServiceBusReceiveMode, ServiceBusSessionFilter

@@ -2,13 +2,11 @@
 
 Laws (source: documented, unless said otherwise):
 
-1. Sequence numbers rise by one with each stored message. On a partitioned entity the top 16 bits name the fragment.
-2. A scheduled message has a number for as long as it waits; when its time comes it is stored with a new one.
-3. What is abandoned, or whose lock ended, comes back in its old place, with one more failed delivery. After
+1. What is abandoned, or whose lock ended, comes back in its old place, with one more failed delivery. After
    `max_delivery_count` of them it is dead-lettered. What is released comes back without one.
-4. Expiry is noticed when somebody looks. A message that somebody holds does not expire until it comes back; a deferred
+2. Expiry is noticed when somebody looks. A message that somebody holds does not expire until it comes back; a deferred
    one not until somebody asks for it.
-5. Behind a dead-letter queue there is no other: nothing expires, is dead-lettered, or is received by session.
+3. Behind a dead-letter queue there is no other: nothing expires, is dead-lettered, or is received by session.
 
 Every operation costs O(1) or O(log n) in the number of messages, sessions and remembered ids.
 """
@@ -22,18 +20,16 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final, TypeAlias
 
-from sortedcontainers import SortedDict
-
 from sbclient.broker.deadlines import Deadlines
-from sbclient.broker.deduplication import DuplicateWindow, Identity
 from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT, Entry
+from sbclient.broker.locks import Locks
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import Session, SessionLock, Sessions
+from sbclient.broker.storage import Storage
 from sbclient.errors import (
     MessageLockLostError,
     MessageNotFoundError,
     MessageSizeExceededError,
-    ServiceBusQuotaExceededError,
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
@@ -44,22 +40,13 @@ Ring: TypeAlias = Callable[[str | ServiceBusSessionFilter | None], None]
 """Told of each message that can be received: the held session it belongs to, "next available" for a free session, or
 None where there are no sessions."""
 
-COUNTER_BITS: Final = 48
-_COUNTER_MASK: Final = (1 << COUNTER_BITS) - 1
-TOKEN_FRAGMENT_BITS: Final = 16
-"""The low bits of a lock token name the fragment, so that it is found without a table."""
-
-_ACTIVE, _DEFERRED, _SCHEDULED = (
-    ServiceBusMessageState.ACTIVE,
-    ServiceBusMessageState.DEFERRED,
-    ServiceBusMessageState.SCHEDULED,
-)
+_DEFERRED = ServiceBusMessageState.DEFERRED
 
 TTL_EXPIRED: Final = "TTLExpiredException"
 MAX_DELIVERIES_EXCEEDED: Final = "MaxDeliveryCountExceeded"
 
 
-class Fragment:
+class Fragment(Storage):
     """One partition of one queue, subscription, topic or dead-letter queue.
 
     Args:
@@ -82,32 +69,16 @@ class Fragment:
         ring: Ring,
         dead_letters: Fragment | None,
     ) -> None:
-        self.index = index
-        self.path = path
-        self.policy = policy
-        self.usage = usage
+        super().__init__(index, path, policy, usage)
         self.dead_letters = dead_letters
-        self.seen = DuplicateWindow()
-        self.scheduled_count = 0
-        self.size_bytes = 0
-        self._random = random
         self._ring = ring
-        self._counter = 0
-        self._entries: SortedDict = SortedDict()
         self._fresh: deque[int] = deque()
         self._returned: list[int] = []
         self._sessions = Sessions(self._entries)
-        self._locks: dict[int, Entry] = {}
-        self._cached: dict[int, None] = {}
-        self._lock_ends: Deadlines[int] = Deadlines()
+        self._locks = Locks(index, random)
         self._lives: Deadlines[int] = Deadlines()
-        self._schedule: Deadlines[int] = Deadlines()
 
     # ------------------------------------------------------------------ what there is
-
-    def __len__(self) -> int:
-        """Messages in every state."""
-        return len(self._entries)
 
     @property
     def has_sessions(self) -> bool:
@@ -129,100 +100,31 @@ class Fragment:
             return self._sessions.browse(session_id, from_number)
         return (self._entries[number] for number in self._entries.irange(minimum=from_number))
 
-    def has_room(self, size_bytes: int) -> bool:
-        return self.usage.size_bytes + size_bytes <= self.policy.max_size_bytes
-
-    def check_room(self, size_bytes: int) -> None:
-        """
-        Raises:
-            ServiceBusQuotaExceededError: so many bytes more do not fit.
-        """
-        if not self.has_room(size_bytes):
-            raise self.fullness(size_bytes)
-
-    def fullness(self, size_bytes: int) -> ServiceBusQuotaExceededError:
-        """What is said to who brings so many bytes too many."""
-        return ServiceBusQuotaExceededError(
-            f"{self.path} holds {self.usage.size_bytes} bytes in fragment {self.index} and {size_bytes} more "
-            f"exceed its maximum of {self.policy.max_size_bytes}: receive messages, or make the entity larger"
-        )
-
     # ------------------------------------------------------------------ time
 
     def next_change_at(self) -> float:
         """When something happens here by time alone; infinity if nothing will."""
         return min(
-            self._lock_ends.next_at(),
+            self._locks.ends.next_at(),
             self._sessions.lock_ends.next_at(),
             self._schedule.next_at(),
             self._lives.next_at(),
         )
 
     def advance(self, now: float) -> None:
-        """Let everything happen whose time has come."""
         if now < self.next_change_at():
             return
-        while (due := self._schedule.pop_due(now)) is not None:
-            self._activate(*due)
+        self._activate_due(now)
         while (ended := self._sessions.lock_ends.pop_due(now)) is not None:
             self._end_session(ended[0], ended[1], is_failed=True)
-        while (due := self._lock_ends.pop_due(now)) is not None:
-            self._come_back(self._locks[due[0]], due[1], is_failed=due[0] not in self._cached)
+        while (due := self._locks.ends.pop_due(now)) is not None:
+            self._come_back(self._locks.held(due[0]), due[1], is_failed=not self._locks.is_cached(due[0]))
         while (due := self._lives.pop_due(now)) is not None:
             entry = self._entries[due[0]]
             if entry.is_ready:
                 self._expire_ready(entry)
 
     # ------------------------------------------------------------------ messages come
-
-    def append(self, entry: Entry, now: float) -> None:
-        """Store a message at the end."""
-        self.advance(now)
-        self._store(entry, now)
-
-    def is_duplicate(self, identity: Identity | None, now: float) -> bool:
-        """Whether a copy of the message arrived within the window; if not, this one is remembered."""
-        if identity is None or not self.policy.requires_duplicate_detection:
-            return False
-        if self.seen.is_known(identity, now, self.policy.duplicate_window_s):
-            return True
-        self.seen.remember(identity, now)
-        return False
-
-    def next_number(self) -> int:
-        """A number that nobody else will have."""
-        self._counter = (self._counter + 1) & _COUNTER_MASK
-        return self.index << COUNTER_BITS | self._counter
-
-    def schedule(self, entry: Entry, number: int, at: float) -> None:
-        """Keep a message, under a number from `next_number`, until its time comes."""
-        entry.state = _SCHEDULED
-        self.scheduled_count += 1
-        self._insert(entry, number)
-        self._schedule.set(number, at)
-
-    def check_scheduled(self, number: int, now: float) -> None:
-        """
-        Raises:
-            MessageNotFoundError: no message waits under that number.
-        """
-        self.advance(now)
-        entry = self._entries.get(number)
-        if entry is None or entry.state is not _SCHEDULED:
-            raise MessageNotFoundError(
-                f"{self.path} has no scheduled message {number}: it was cancelled, or enqueued under a new number"
-            )
-
-    def cancel(self, number: int) -> None:
-        """Drop a scheduled message."""
-        self._schedule.drop(number)
-        self._remove(self._entries[number])
-
-    def _activate(self, number: int, at: float) -> None:
-        entry = self._entries[number]
-        self._remove(entry)
-        entry.state = _ACTIVE
-        self._store(entry, at)
 
     def _store(self, entry: Entry, at: float) -> None:
         if self.dead_letters is not None:
@@ -231,27 +133,15 @@ class Fragment:
         self._insert(entry, self.next_number())
         self._make_ready(entry, is_fresh=True)
 
-    def _begin_life(self, entry: Entry) -> None:
-        life, ceiling_s = entry.content.time_to_live, self.policy.default_life_s
-        life_s = ceiling_s if life is None else min(life.total_seconds(), ceiling_s)
-        entry.expires_at = min(entry.expires_at, entry.enqueued_at + life_s)
-
     def _insert(self, entry: Entry, number: int) -> None:
-        entry.number = number
-        self._entries[number] = entry
-        self.size_bytes += entry.size_bytes
-        self.usage.size_bytes += entry.size_bytes
+        super()._insert(entry, number)
         if self.has_sessions:
             self._sessions.add(session_of(entry.content), number)
         if entry.expires_at < math.inf:
             self._lives.set(number, entry.expires_at)
 
     def _remove(self, entry: Entry) -> None:
-        del self._entries[entry.number]
-        self.size_bytes -= entry.size_bytes
-        self.usage.size_bytes -= entry.size_bytes
-        if entry.state is _SCHEDULED:
-            self.scheduled_count -= 1
+        super()._remove(entry)
         if self.has_sessions:
             self._sessions.remove(session_of(entry.content))
         self._lives.drop(entry.number)
@@ -281,16 +171,15 @@ class Fragment:
         """As `take`, for a front end that keeps the message until somebody asks: no delivery has begun."""
         entry = self.take(now)
         if entry is not None:
-            self._cached[entry.token] = None
+            self._locks.cache(entry.token)
         return entry
 
     def take_from_cache(self, token: int, now: float, *, delete: bool) -> Entry | None:
         """A message that a front end has kept is delivered; None if its lock has ended meanwhile."""
         self.advance(now)
-        if token not in self._cached:
+        if not self._locks.uncache(token):
             return None
-        del self._cached[token]
-        entry = self._locks[token]
+        entry = self._locks.held(token)
         if delete:
             self.remove(entry)
         return entry
@@ -351,17 +240,11 @@ class Fragment:
             self._fresh.popleft()
 
     def _lock(self, entry: Entry, now: float) -> None:
-        entry.token = token = self._new_token()
-        self._locks[token] = entry
-        session = self._sessions.get(session_of(entry.content)) if self.has_sessions else None
-        if session is not None:
-            session.held[token] = None
+        if self.has_sessions:
+            self._locks.hold(entry, math.inf)
+            self._sessions.hold(session_of(entry.content), entry.token)
         else:
-            entry.locked_until = now + self.policy.lock_duration_s
-            self._lock_ends.set(token, entry.locked_until)
-
-    def _new_token(self) -> int:
-        return self._random.getrandbits(128 - TOKEN_FRAGMENT_BITS) << TOKEN_FRAGMENT_BITS | self.index
+            self._locks.hold(entry, now + self.policy.lock_duration_s)
 
     # ------------------------------------------------------------------ messages are settled
 
@@ -388,13 +271,11 @@ class Fragment:
 
     def renew(self, entry: Entry, now: float) -> float:
         """Hold a message for another lock duration; returns when that ends."""
-        entry.locked_until = now + self.policy.lock_duration_s
-        self._lock_ends.set(entry.token, entry.locked_until)
-        return entry.locked_until
+        return self._locks.move(entry, now + self.policy.lock_duration_s)
 
     def settle(self, token: int, settlement: Settlement, now: float) -> None:
         """End a message whose lock has been checked."""
-        entry = self._locks[token]
+        entry = self._locks.held(token)
         if settlement.mode is SettleMode.COMPLETE:
             self.remove(entry)
         elif settlement.mode is SettleMode.ABANDON:
@@ -417,7 +298,7 @@ class Fragment:
         self, entry: Entry, reason: str | None, description: str | None, into: Fragment | None = None
     ) -> None:
         """Move a message that is held, or in no queue of ready ones, to the dead-letter queue, or to another one."""
-        self.remove(entry)
+        self._take_out(entry)
         twin = entry.moved()
         twin.dead_letter_reason = reason[:MAX_DEAD_LETTER_TEXT] if reason is not None else None
         twin.dead_letter_description = description[:MAX_DEAD_LETTER_TEXT] if description is not None else None
@@ -425,27 +306,28 @@ class Fragment:
         (self.behind() if into is None else into).append(twin, twin.enqueued_at)
 
     def behind(self) -> Fragment:
-        """The fragment of the dead-letter queue; law 5 is kept by the callers."""
+        """The fragment of the dead-letter queue; law 3 is kept by the callers."""
         assert self.dead_letters is not None
         return self.dead_letters
 
     def remove(self, entry: Entry) -> None:
-        """Take a message out for good, held or not."""
+        """Take a message out for good, whether somebody holds it, could receive it, or has deferred it."""
+        if entry.is_ready and self.has_sessions:
+            self._sessions.expired(session_of(entry.content))
+        self._take_out(entry)
+
+    def _take_out(self, entry: Entry) -> None:
         if entry.token:
             self._unlock(entry)
         self._remove(entry)
 
     def _unlock(self, entry: Entry) -> None:
-        token, entry.token, entry.locked_until = entry.token, 0, math.inf
-        del self._locks[token]
-        self._cached.pop(token, None)
-        self._lock_ends.drop(token)
         if self.has_sessions:
-            self._sessions.let_go(session_of(entry.content), token)
+            self._sessions.let_go(session_of(entry.content), entry.token)
+        self._locks.let_go(entry)
 
     def _come_back(self, entry: Entry, at: float, *, is_failed: bool) -> None:
-        if entry.token in self._locks:
-            self._unlock(entry)
+        self._unlock(entry)
         entry.delivery_count += is_failed
         is_final = self.dead_letters is None
         if is_failed and not is_final and entry.delivery_count >= self.policy.max_delivery_count:
@@ -482,7 +364,7 @@ class Fragment:
             SessionCannotBeLockedError: somebody holds it.
         """
         self.advance(now)
-        token, until = self._new_token(), now + self.policy.lock_duration_s
+        token, until = self._locks.new_token(), now + self.policy.lock_duration_s
         if not self._sessions.lock(session_id, token, until):
             raise SessionCannotBeLockedError(
                 f"session {session_id!r} of {self.path} is held by another receiver: wait until it is released, or "
@@ -547,9 +429,7 @@ class Fragment:
 
     def _end_session(self, session_id: str, at: float, *, is_failed: bool) -> None:
         for token in self._sessions.unlock(session_id):
-            entry = self._locks.pop(token)
-            entry.token = 0
-            self._come_back(entry, at, is_failed=is_failed)
+            self._come_back(self._locks.held(token), at, is_failed=is_failed)
         self._ring(session_id)
         if self._sessions.next_available() is not None:
             self._ring(NEXT_AVAILABLE_SESSION)

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from random import Random
 
 from sbclient.broker.faults import REPLACING_S, Call, FaultKind, Faults
-from sbclient.broker.fragment import COUNTER_BITS, TOKEN_FRAGMENT_BITS, Fragment
+from sbclient.broker.fragment import Fragment
+from sbclient.broker.locks import TOKEN_FRAGMENT_BITS
+from sbclient.broker.storage import COUNTER_BITS
 from sbclient.errors import InvalidOperationError, MessageLockLostError, MessageNotFoundError
 from sbclient.rules.partition_key import fragment_of
 

@@ -122,6 +122,10 @@ class Sessions:
                 return entry
         return None
 
+    def hold(self, session_id: str, token: int) -> None:
+        """A message of a session was taken by its holder."""
+        self._sessions[session_id].held[token] = None
+
     def let_go(self, session_id: str, token: int) -> None:
         """A message of a session is no longer held, if it was."""
         self._sessions[session_id].held.pop(token, None)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.broker.faults import FaultKind, NoAnswer
-from sbclient.broker.fragment import COUNTER_BITS
+from sbclient.broker.storage import COUNTER_BITS
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,

@@ -311,3 +311,13 @@ def test_those_who_wait_are_told_of_sessions(queue: Driver) -> None:
         "s",
         NEXT_AVAILABLE_SESSION,
     ]
+
+
+def test_a_removed_message_does_not_make_its_session_available(broker: Driver) -> None:
+    broker.queue(requires_session=True)
+    fill(broker, "s", "s")
+    fragment = broker.body().fragments[0]
+    for entry in list(fragment.browse(broker.now, 0)):
+        fragment.remove(entry)
+    assert broker.accept() is None
+    assert fragment.session_count == len(fragment) == 0
