@@ -15,6 +15,7 @@ from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     ServiceBusMessage,
     ServiceBusMessageState,
+    ServiceBusReceivedMessage,
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
 )
@@ -83,6 +84,11 @@ class Site:
 async def one(receiver: ServiceBusReceiver, wait_s: float = 10) -> Any:
     (message,) = await receiver.receive_messages(max_message_count=1, max_wait_time=wait_s)
     return message
+
+
+def number_of(message: ServiceBusReceivedMessage) -> int:
+    assert message.sequence_number is not None
+    return message.sequence_number
 
 
 async def several(receiver: ServiceBusReceiver, count: int) -> list[Any]:
@@ -157,7 +163,7 @@ async def check_every_attribute_survives(site: Site) -> None:
 @check
 async def check_a_decimal_arrives_though_the_sdk_cannot_read_it_back(site: Site) -> None:
     async with site.queue() as (path, sender, _):
-        await sender.send_messages(ServiceBusMessage("x", application_properties={"d": Decimal("-1.25")}))
+        await sender.send_messages(ServiceBusMessage("x", application_properties={"d": Decimal("-1.25")}))  # type: ignore[dict-item]
         (message,) = site.namespace.take(path)
         assert message.application_properties == {"d": Decimal("-1.25")}
 
@@ -222,14 +228,14 @@ async def check_batch_limits_follow_the_tier(site: Site) -> None:
 @check
 async def check_large_messages_pass_in_premium(site: Site) -> None:
     path = site.premium.queue(names.new(), max_message_size_in_kilobytes=102_400)
-    async with site.client(site.premium) as client:
-        async with client.get_queue_sender(path) as sender, client.get_queue_receiver(path) as receiver:
-            for megabytes in (1, 5, 20):
-                body = bytes(range(256)) * (megabytes * 4096)
-                await sender.send_messages(ServiceBusMessage(body))
-                message = await one(receiver, 30)
-                assert b"".join(message.body) == body
-                await receiver.complete_message(message)
+    client = site.client(site.premium)
+    async with client, client.get_queue_sender(path) as sender, client.get_queue_receiver(path) as receiver:
+        for megabytes in (1, 5, 20):
+            body = bytes(range(256)) * (megabytes * 4096)
+            await sender.send_messages(ServiceBusMessage(body))
+            message = await one(receiver, 30)
+            assert b"".join(message.body) == body
+            await receiver.complete_message(message)
 
 
 @check
@@ -303,7 +309,7 @@ async def check_defer_and_every_settlement_of_deferred_messages(site: Site) -> N
             await receiver.defer_message(message)
         peeked = await receiver.peek_messages(max_message_count=10, sequence_number=1)
         assert {message.state for message in peeked} == {ServiceBusMessageState.DEFERRED}
-        numbers = [message.sequence_number for message in peeked]
+        numbers = [number_of(message) for message in peeked]
         first, second, third, fourth = await receiver.receive_deferred_messages(numbers)
         assert first.delivery_count == 1
         await receiver.complete_message(first)
@@ -337,7 +343,7 @@ async def check_deferred_messages_can_be_deleted(site: Site) -> None:
         await receiver.defer_message(message)
         client = site.client()
         async with client, client.get_queue_receiver(path, receive_mode=DELETE) as deleting:
-            (taken,) = await deleting.receive_deferred_messages(message.sequence_number)
+            (taken,) = await deleting.receive_deferred_messages(number_of(message))
             assert str(taken) == "x"
         assert site.namespace.count(path) == 0
 
@@ -461,7 +467,7 @@ async def check_peek_shows_and_takes_nothing(site: Site) -> None:
         await sender.send_messages([ServiceBusMessage(str(number)) for number in range(5)])
         peeked = await receiver.peek_messages(max_message_count=3)
         assert [str(message) for message in peeked] == ["0", "1", "2"]
-        later = await receiver.peek_messages(max_message_count=10, sequence_number=peeked[-1].sequence_number + 1)
+        later = await receiver.peek_messages(max_message_count=10, sequence_number=number_of(peeked[-1]) + 1)
         assert [str(message) for message in later] == ["3", "4"]
         assert peeked[0].locked_until_utc is None
         assert site.namespace.count(path) == 5
@@ -516,6 +522,7 @@ async def check_a_session_keeps_order_and_state(site: Site) -> None:
             await receiver.session.set_state("half way")
             assert await receiver.session.get_state() == b"half way"
             until = receiver.session.locked_until_utc
+            assert until is not None
             await asyncio.sleep(1)
             assert await receiver.session.renew_lock() > until
             got = await several(receiver, 5)
@@ -626,12 +633,12 @@ async def check_messages_are_forwarded(site: Site) -> None:
     topic = names.new()
     served.topic(topic)
     served.subscription(topic, "s", forward_to=middle)
-    async with site.client() as client:
-        async with client.get_topic_sender(topic) as sender, client.get_queue_receiver(last) as receiver:
-            await sender.send_messages(ServiceBusMessage("far"))
-            message = await one(receiver)
-            assert str(message) == "far"
-            await receiver.complete_message(message)
+    client = site.client()
+    async with client, client.get_topic_sender(topic) as sender, client.get_queue_receiver(last) as receiver:
+        await sender.send_messages(ServiceBusMessage("far"))
+        message = await one(receiver)
+        assert str(message) == "far"
+        await receiver.complete_message(message)
 
 
 @check

@@ -143,7 +143,7 @@ class Peer:
             self._less_work.set()
 
     async def finished(self) -> None:
-        """Wait until what came before the end of the connection is done; answers that are held up are not waited for."""
+        """Wait until what came before the end of the connection is done; answers that are held up are given up."""
         await self.host.clock.wait(self._work, FINISHING_S)
 
     @property

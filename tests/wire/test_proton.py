@@ -1,0 +1,213 @@
+"""python-qpid-proton, a second AMQP stack: sending, every outcome, sessions, requests and local transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.wire.checks import Names
+from tests.wire.serving import ServedNamespace
+
+_MISSING = "python-qpid-proton is not installed: pip install python-qpid-proton"
+proton: Any = pytest.importorskip("proton", reason=_MISSING)
+handlers: Any = pytest.importorskip("proton.handlers", reason=_MISSING)
+reactor: Any = pytest.importorskip("proton.reactor", reason=_MISSING)
+utils: Any = pytest.importorskip("proton.utils", reason=_MISSING)
+
+Message, symbol = proton.Message, proton.symbol
+LinkDetached = utils.LinkDetached
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:proton")
+
+names = Names("proton")
+PATIENCE_S = 20.0
+
+
+def url(namespace: ServedNamespace, key: str = "SAS_KEY_VALUE") -> str:
+    return f"amqp://RootManageSharedAccessKey:{key}@127.0.0.1:{namespace.port}"
+
+
+@contextmanager
+def connected(namespace: ServedNamespace, key: str = "SAS_KEY_VALUE") -> Iterator[Any]:
+    connection = utils.BlockingConnection(url(namespace, key), timeout=PATIENCE_S, allowed_mechs="PLAIN")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def test_send_receive_and_accept(namespace: ServedNamespace) -> None:
+    path = namespace.queue(names.new())
+    with connected(namespace) as connection:
+        sent = Message(body={"k": [1, "a"]}, id="m", subject="s", properties={"p": proton.ubyte(7)}, group_id="g")
+        connection.create_sender(path).send(sent)
+        receiver = connection.create_receiver(path, credit=1)
+        message = receiver.receive(timeout=PATIENCE_S)
+        assert message.body == {"k": [1, "a"]}
+        assert (message.id, message.subject, message.group_id) == ("m", "s", "g")
+        assert message.properties == {"p": 7}
+        assert type(message.properties["p"]) is proton.ubyte
+        assert message.annotations["x-opt-sequence-number"] == 1
+        receiver.accept()
+    assert namespace.count(path) == 0
+
+
+def test_reject_dead_letters_and_release_gives_back(namespace: ServedNamespace) -> None:
+    path = namespace.queue(names.new())
+    with connected(namespace) as connection:
+        sender = connection.create_sender(path)
+        sender.send(Message(body="dead"))
+        receiver = connection.create_receiver(path, credit=1)
+        receiver.receive(timeout=PATIENCE_S)
+        receiver.reject()
+        sender.send(Message(body="back"))
+        receiver.receive(timeout=PATIENCE_S)
+        receiver.release(delivered=False)
+        assert receiver.receive(timeout=PATIENCE_S).delivery_count == 0
+        receiver.release(delivered=True)
+        assert receiver.receive(timeout=PATIENCE_S).delivery_count == 1
+        receiver.accept()
+        dead = connection.create_receiver(f"{path}/$DeadLetterQueue", credit=1)
+        assert dead.receive(timeout=PATIENCE_S).body == "dead"
+        dead.accept()
+
+
+def test_a_session_by_its_filter(namespace: ServedNamespace) -> None:
+    path = namespace.queue(names.new(), requires_session=True)
+    with connected(namespace) as connection:
+        sender = connection.create_sender(path)
+        for session in "ab":
+            sender.send(Message(body=session, group_id=session))
+        chosen = reactor.Filter({symbol("com.microsoft:session-filter"): "b"})
+        receiver = connection.create_receiver(path, credit=1, options=chosen)
+        assert receiver.receive(timeout=PATIENCE_S).body == "b"
+        receiver.accept()
+        with pytest.raises(LinkDetached, match="session-cannot-be-locked"):
+            connection.create_receiver(path, credit=1, options=chosen, name="another")
+
+
+def test_refusals_are_told(namespace: ServedNamespace) -> None:
+    path = namespace.queue(names.new(), requires_session=True)
+    with connected(namespace) as connection:
+        with pytest.raises(LinkDetached, match="not-found"):
+            connection.create_sender("missing")
+        with pytest.raises(utils.SendException):
+            connection.create_sender(path).send(Message(body="no session"))
+        with pytest.raises(LinkDetached, match="not-allowed"):
+            connection.create_receiver(path)
+
+
+def test_a_wrong_key_does_not_get_in(namespace: ServedNamespace) -> None:
+    with pytest.raises(proton.ConnectionException), connected(namespace, "guess"):
+        pass
+
+
+def test_a_request_is_answered(namespace: ServedNamespace) -> None:
+    path = namespace.queue(names.new())
+    with connected(namespace) as connection:
+        connection.create_sender(path).send(Message(body="x"))
+        replies = connection.create_receiver(f"{path}/$management", credit=1)
+        request = Message(
+            id="r-1",
+            reply_to="wherever",
+            properties={"operation": "com.microsoft:peek-message"},
+            body={"from-sequence-number": proton.ulong(0), "message-count": proton.int32(1)},
+        )
+        connection.create_sender(f"{path}/$management").send(request)
+        reply = replies.receive(timeout=PATIENCE_S)
+        assert reply.correlation_id == "r-1"
+        assert reply.properties["statusCode"] == 200
+        assert len(reply.body["messages"]) == 1
+
+
+class Script(handlers.MessagingHandler, handlers.TransactionHandler):  # type: ignore[misc]  # proton has no types
+    """Sends and accepts in one transaction, and ends it."""
+
+    def __init__(self, target: str, path: str, *, commits: bool) -> None:
+        super().__init__(prefetch=0, auto_accept=False)
+        self.target = target
+        self.path = path
+        self.commits = commits
+        self.transaction: Any = None
+        self.ended: list[str] = []
+        self.accepted: list[Any] = []
+
+    def on_start(self, event: Any) -> None:
+        self.container = event.container
+        self.connection = event.container.connect(self.target, reconnect=False, allowed_mechs="PLAIN")
+        self.sender = event.container.create_sender(self.connection, self.path)
+        self.receiver = event.container.create_receiver(self.connection, self.path)
+        self.container.declare_transaction(self.connection, handler=self, settle_before_discharge=False)
+        self.deadline = event.container.schedule(PATIENCE_S, self)
+
+    def on_transaction_declared(self, event: Any) -> None:
+        self.transaction = event.transaction
+        self.receiver.flow(1)
+
+    def on_message(self, event: Any) -> None:
+        assert self.transaction is not None
+        self.transaction.accept(event.delivery)
+        for number in range(2):
+            self.transaction.send(self.sender, Message(body=f"out-{number}"))
+
+    def on_accepted(self, event: Any) -> None:
+        if event.sender == self.sender:
+            self.accepted.append(event.delivery)
+            if len(self.accepted) == 2:
+                self._end()
+
+    def on_settled(self, event: Any) -> None:
+        if event.sender == self.sender and event.delivery not in self.accepted:
+            self.accepted.append(event.delivery)
+            if len(self.accepted) == 2:
+                self._end()
+
+    def _end(self) -> None:
+        assert self.transaction is not None
+        if self.commits:
+            self.transaction.commit()
+        else:
+            self.transaction.abort()
+
+    def on_transaction_committed(self, event: Any) -> None:
+        self._done("committed")
+
+    def on_transaction_aborted(self, event: Any) -> None:
+        self._done("aborted")
+
+    def on_transaction_commit_failed(self, event: Any) -> None:
+        self._done("commit failed")
+
+    def on_transaction_declare_failed(self, event: Any) -> None:
+        self._done("declare failed")
+
+    def on_timer_task(self, event: Any) -> None:
+        self.ended.append("too late")
+        self.connection.close()
+
+    def _done(self, how: str) -> None:
+        self.ended.append(how)
+        self.deadline.cancel()
+        self.connection.close()
+
+
+def run(script: Script) -> None:
+    reactor.Container(script).run()
+
+
+@pytest.mark.parametrize(
+    ("commits", "ended", "left"), [(True, ["committed"], ["out-0", "out-1"]), (False, ["aborted"], ["in"])]
+)
+def test_a_local_transaction_over_a_receive_and_two_sends(
+    namespace: ServedNamespace, commits: bool, ended: list[str], left: list[str]
+) -> None:
+    path = namespace.queue(names.new())
+    with connected(namespace) as connection:
+        connection.create_sender(path).send(Message(body="in"))
+    script = Script(url(namespace), path, commits=commits)
+    run(script)
+    assert script.ended == ended
+    assert namespace.count(path) == len(left)
