@@ -36,11 +36,11 @@ HOUSE: Final = {
         broker.sql.parser broker.sql.binding broker.sql.expressions broker.sql.predicates broker.sql.statements
         broker.sql broker.filters
         broker broker.profile broker.faults broker.policy broker.descriptions broker.deadlines broker.deduplication
-        broker.headers broker.entry broker.session broker.storage broker.locks broker.fragment broker.placement broker.front_end broker.entity
-        broker.rule broker.topic broker.admission broker.directory broker.forwarding broker.transactions broker.throttle
-        broker.door broker.management broker.namespace
+        broker.headers broker.entry broker.session broker.storage broker.locks broker.fragment broker.placement
+        broker.front_end broker.entity broker.rule broker.topic broker.admission broker.directory broker.forwarding
+        broker.transactions broker.throttle broker.door broker.management broker.namespace
     """,
-    3: "clock log tasks broker.host",
+    3: "clock log tasks broker.lines broker.host",
     4: """
         transport.memory transport.azure_errors transport.azure_message transport.azure_link transport.azure_payload
         transport.azure_received transport.azure_sender transport.azure_receiver transport.azure_entities
@@ -66,7 +66,7 @@ HOUSE: Final = {
         sbclient pytest_plugin
     """,
     8: """
-        cli.records cli.outage cli.common cli.send cli.receive cli.admin cli.backlog cli.demo cli.emulator
+        cli.records cli.outage cli.common cli.send cli.receive cli.admin cli.backlog cli.demo cli.syphon cli.emulator
         cli.app cli sbclient_spark
     """,
 }

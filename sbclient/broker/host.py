@@ -2,60 +2,36 @@
 
 Laws:
 
-1. Whoever waits for the same messages is served in the order of coming. A waiter is given its turn, not a message: it
-   takes at its turn, and hands the turn on. So nothing is under way to one that is cancelled.
-2. A session's receivers wait in a line of their own, so that one message wakes one of ten thousand.
-3. One timer for each entity, and only while somebody waits.
-4. A host belongs to no event loop. It outlives them; a waiter of a closed loop is forgotten.
+1. Whoever waits for the same messages is served in the order of coming, and a cancelled receive loses none (`lines`).
+2. One timer for each entity, and only while somebody waits.
+3. A host belongs to no event loop; it outlives them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from random import Random
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from sbclient.broker.directory import Entity
-from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Fault, NoAnswer, Operation
+from sbclient.broker.lines import Lines, Waiter, Whom
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.session import SessionLock
 from sbclient.clock import Clock
-from sbclient.errors import OperationTimeoutError, ServiceBusError, ServiceBusQuotaExceededError
+from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.rules.entity_path import canonical, split_sub_queue, split_subscription
+from sbclient.rules.entity_path import canonical
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSessionFilter
 
 T = TypeVar("T")
-Whom: TypeAlias = str | ServiceBusSessionFilter | None
 
 LEAST_WAIT_S: Final = 1e-6
 """A wait shorter than what a float of seconds can tell apart would end at the moment it began, for ever."""
-
-
-class _Waiter:
-    """Somebody in a line; `turn` is done when he may try."""
-
-    __slots__ = ("loop", "turn")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.turn: asyncio.Future[None] = loop.create_future()
-
-    def give_turn(self) -> bool:
-        """Let him try; False if he has his turn already, or nobody will ever run him."""
-        if self.turn.done() or self.loop.is_closed():
-            return False
-        self.turn.set_result(None)
-        return True
-
-
-_Line: TypeAlias = "OrderedDict[_Waiter, None]"
 
 
 class _Timer:
@@ -99,13 +75,12 @@ class BrokerHost:
             name,
             random=self._random,
             profile=profile,
-            ring=self._give_turn,
-            removed=lambda queue: self._give_all_turns_of(queue.key),
-            is_waited_for=lambda queue: queue.key in self._lines,
+            ring=lambda queue, whom: self._lines.give_turn(queue.key, whom),
+            removed=lambda queue: self._lines.give_all_turns_of(queue.key),
+            is_waited_for=lambda queue: self._lines.is_waited_for(queue.key),
             front_end_count=front_end_count,
         )
-        self._lines: dict[str, dict[Whom, _Line]] = {}
-        self._waiting: dict[str, int] = {}
+        self._lines = Lines(profile.max_concurrent_receives)
         self._timers: dict[Entity | None, _Timer] = {}
 
     def connect(self) -> int:
@@ -117,13 +92,13 @@ class BrokerHost:
     def inject(self, fault: Fault) -> Fault:
         """Throw a switch; returns it, to be healed by. Whoever waits notices at once."""
         self.namespace.faults.inject(fault)
-        self._give_all_turns()
+        self._lines.give_all_turns()
         return fault
 
     def heal(self, fault: Fault | None = None) -> None:
         """Heal one fault, or all of them. Whoever waits notices at once."""
         self.namespace.faults.heal(fault)
-        self._give_all_turns()
+        self._lines.give_all_turns()
 
     # ------------------------------------------------------------------ requests
 
@@ -156,7 +131,7 @@ class BrokerHost:
             raise
         finally:
             self.namespace.let_pass(call.now)
-            if self._lines and path is not None:
+            if self._lines.has_anybody and path is not None:
                 self._watch(path)
         await self._hold_back(call, path, timeout_s)
         return answer
@@ -233,12 +208,12 @@ class BrokerHost:
         """Let `work` try until it has found something; None if it has not within `wait_s` seconds."""
         await self.clock.sleep(0)
         began_at, key = self.clock.monotonic(), canonical(path)
-        waiter: _Waiter | None = None
+        waiter: Waiter | None = None
         try:
             while True:
                 waited_s = self.clock.monotonic() - began_at
                 left_s = wait_s - waited_s
-                if waiter is None and left_s > 0 and self._has_line(key, whom):
+                if waiter is None and left_s > 0 and self._lines.has_line(key, whom):
                     ask_again_s = math.inf
                 else:
                     call = Call(operation, self.clock.now(), front_end=front_end, waited_s=waited_s)
@@ -248,14 +223,14 @@ class BrokerHost:
                         return found if call.answer_after_s <= left_s else None
                     if found or left_s <= 0:
                         return found
-                waiter = waiter or self._join(path, whom)
+                waiter = waiter or self._lines.join(path, whom)
                 self._watch(path)
                 await self._turn(waiter, min(left_s, ask_again_s))
         finally:
             if waiter is not None:
-                self._leave(path, whom, waiter)
+                self._lines.leave(path, whom, waiter)
 
-    async def _turn(self, waiter: _Waiter, at_most_s: float) -> None:
+    async def _turn(self, waiter: Waiter, at_most_s: float) -> None:
         waiter.turn = asyncio.get_running_loop().create_future()
         timer = self.clock.call_later(max(at_most_s, LEAST_WAIT_S), lambda: _let_try(waiter))
         try:
@@ -276,54 +251,6 @@ class BrokerHost:
             "whether it acted is in doubt, try again or look"
         )
 
-    # ------------------------------------------------------------------ lines
-
-    def _has_line(self, key: str, whom: Whom) -> bool:
-        return whom in self._lines.get(key, ())
-
-    def _join(self, path: str, whom: Whom) -> _Waiter:
-        entity, limit = _counted_with(path), self.namespace.profile.max_concurrent_receives
-        if self._waiting.get(entity, 0) >= limit:
-            raise ServiceBusQuotaExceededError(
-                f"{limit} receivers wait for messages of {path}, as many as there may be: close some"
-            )
-        self._waiting[entity] = self._waiting.get(entity, 0) + 1
-        waiter = _Waiter(asyncio.get_running_loop())
-        self._lines.setdefault(canonical(path), {}).setdefault(whom, OrderedDict())[waiter] = None
-        return waiter
-
-    def _leave(self, path: str, whom: Whom, waiter: _Waiter) -> None:
-        """Out of the line, and the turn to the next: he finds out whether there is anything for him."""
-        key, entity = canonical(path), _counted_with(path)
-        self._waiting[entity] -= 1
-        if not self._waiting[entity]:
-            del self._waiting[entity]
-        line = self._lines[key][whom]
-        del line[waiter]
-        self._next_turn(line)
-        if not line:
-            del self._lines[key][whom]
-        if not self._lines[key]:
-            del self._lines[key]
-
-    def _give_turn(self, queue: Queue, whom: Whom) -> None:
-        if whom in self._lines.get(queue.key, ()):
-            self._next_turn(self._lines[queue.key][whom])
-
-    def _next_turn(self, line: _Line) -> None:
-        for waiter in line:
-            if waiter.give_turn():
-                return
-
-    def _give_all_turns(self) -> None:
-        for key in self._lines:
-            self._give_all_turns_of(key)
-
-    def _give_all_turns_of(self, key: str) -> None:
-        for line in self._lines.get(key, {}).values():
-            for waiter in line:
-                waiter.give_turn()
-
     # ------------------------------------------------------------------ time
 
     def _watch(self, path: str) -> None:
@@ -341,27 +268,21 @@ class BrokerHost:
             timer.handle.cancel()
             del self._timers[entity]
         if at < math.inf:
-            span_s = max(0.0, at - self.clock.now())
+            left_s = at - self.clock.now()
+            span_s = 0.0 if left_s <= 0 else max(left_s, LEAST_WAIT_S)
             self._timers[entity] = _Timer(loop, self.clock.call_later(span_s, lambda: self._time_has_come(entity)), at)
 
     def _time_has_come(self, entity: Entity | None) -> None:
         del self._timers[entity]
         if entity is None:
-            self._give_all_turns()
-        elif self._lines:
+            self._lines.give_all_turns()
+        elif self._lines.has_anybody:
             entity.advance(self.clock.now())
             self.namespace.let_pass(self.clock.now())
             self._arm(entity, entity.next_change_at())
 
 
-def _counted_with(path: str) -> str:
-    """What a receiver's path is counted with: a topic's subscriptions together, a sub-queue with its entity."""
-    base, _ = split_sub_queue(path)
-    subscription = split_subscription(base)
-    return canonical(base if subscription is None else subscription[0])
-
-
-def _let_try(waiter: _Waiter) -> None:
+def _let_try(waiter: Waiter) -> None:
     waiter.give_turn()
 
 
