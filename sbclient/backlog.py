@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -78,7 +79,9 @@ class Backlog:
         Args:
             limit: messages looked at in each queue and in its dead letters.
         """
-        return [await self._view(queue, limit) for queue in self.queues]
+        async with asyncio.TaskGroup() as group:
+            views = [group.create_task(self._view(queue, limit)) for queue in self.queues]
+        return [view.result() for view in views]
 
     async def _view(self, queue: str, limit: int) -> BacklogQueueView:
         view = BacklogQueueView(queue)
