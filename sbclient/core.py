@@ -10,7 +10,7 @@ from uuid import UUID
 from weakref import WeakSet
 
 from sbclient.clock import Clock
-from sbclient.errors import InvalidOperationError, PairedClientError
+from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBusError
 from sbclient.options import RetryOptions
 from sbclient.pair import Pair
 from sbclient.retry import RetryPolicy
@@ -85,8 +85,12 @@ class ClientCore:
             if self._is_open:
                 return
             if self.pair is not None:
-                await self.pair.open(timeout_s=self.retry.options.timeout)
-                self.check()  # it may have been closed meanwhile
+                try:
+                    await self.pair.open(timeout_s=self.retry.options.timeout)
+                except ServiceBusError:
+                    self.check()  # closed meanwhile: that is what the caller is to hear
+                    raise
+                self.check()
             self._is_open = True
             self._on_open()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from sbclient.log import get_logger
@@ -44,17 +44,22 @@ class OwnedTasks:
             log.error("task.failed", task=task.get_name(), error=type(error).__name__, exc_info=error)
 
     def cancel(self) -> None:
-        """Ask every task to end, now, and take no new one."""
+        """Ask every task to end, and take no new one."""
         self.is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
+        _cancel(self._tasks)
 
     async def close(self) -> None:
         """Cancel every task and wait until all have ended. Safe to call twice, and from one of the tasks."""
         self.is_closed = True
         current = asyncio.current_task()
         ending = [task for task in self._tasks if task is not current]
-        for task in ending:
-            task.cancel()
+        _cancel(ending)
         if ending:
             await asyncio.wait(ending)
+
+
+def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel those that are not being cancelled: a second time would break into their tidying up."""
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()

@@ -1,0 +1,390 @@
+"""The client itself: opening, pairing, closing, a borrowed secondary, and what it hands out."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sbclient.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    PairedClientError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.options import PairedNamespaceOptions
+from sbclient.rules.failover import FailoverState
+from sbclient.syphon import Syphon
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.base import ServiceBusSubQueue
+from sbclient.transport.memory import MemoryTransport, drop_memory_host, memory_host
+from tests.client.scene import QUEUE, diverted, make_queue, options, taken, texts
+
+SYPHONING = options(enable_syphon=True)
+
+
+async def raises(client: ServiceBusClient, error: type[ServiceBusError]) -> None:
+    """Every operation raises that."""
+    with pytest.raises(error):
+        client.get_queue_sender(QUEUE)
+    with pytest.raises(error):
+        client.get_queue_receiver(QUEUE)
+    with pytest.raises(error):
+        client.transaction()
+    with pytest.raises(error):
+        _ = client.administration
+    with pytest.raises(error):
+        _ = [session async for session in client.list_queue_sessions(QUEUE)]
+    with pytest.raises(error):
+        await client.__aenter__()
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_is_opened_by_its_first_use_too(pair: MemoryPair) -> None:
+    client = pair.client()
+    await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
+    assert len(client.pair.status().backlog_queues) == 10
+    await client.close()
+    assert texts(await taken(pair)) == ["a"]
+
+
+async def test_many_first_uses_pair_once(pair: MemoryPair) -> None:
+    client = pair.client()
+    senders = [client.get_queue_sender(QUEUE) for _ in range(10)]
+    await asyncio.gather(*(sender.send_messages(ServiceBusMessage("a")) for sender in senders))
+    await client.close()
+    assert len([task for task in asyncio.all_tasks() if task.get_name() == "pinger"]) == 0
+    assert len(await taken(pair)) == 10
+
+
+@pytest.mark.parametrize("steps", range(10))
+async def test_a_client_closed_while_it_opens_leaves_nothing_running(pair: MemoryPair, steps: int) -> None:
+    client = pair.client(SYPHONING)
+    opening = asyncio.ensure_future(client.__aenter__())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await client.close()
+    answer = (await asyncio.gather(opening, return_exceptions=True))[0]
+    assert answer is client or isinstance(answer, InvalidOperationError)
+
+
+async def test_without_a_secondary_there_is_no_pair(pair: MemoryPair) -> None:
+    async with pair.unpaired_client() as client:
+        with pytest.raises(InvalidOperationError, match="secondary"):
+            _ = client.pair
+        with pytest.raises(InvalidOperationError):
+            await client.run_syphon()
+        assert client.fully_qualified_namespace == "memory://contoso"
+
+
+# -- bad arguments -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: ServiceBusClient(),
+        lambda: ServiceBusClient("contoso.servicebus.windows.net"),
+        lambda: ServiceBusClient("Endpoint=sb://contoso;SharedAccessKey=s3cr3t", "credential"),
+        lambda: ServiceBusClient.from_connection_string("nonsense s3cr3t"),
+        lambda: ServiceBusClient.from_connection_string("memory://one", secondary="nonsense s3cr3t"),
+        lambda: ServiceBusClient.from_connection_string("memory://one", secondary="memory://ONE"),
+        lambda: ServiceBusClient.from_connection_string("memory://one", options=PairedNamespaceOptions()),
+        lambda: ServiceBusClient.from_connection_string("memory://one", user_agent="x"),
+        lambda: ServiceBusClient.from_connection_string("memory://one", timeout=0),
+        lambda: ServiceBusClient.from_connection_string("memory://one", retry_total=-1),
+        lambda: ServiceBusClient.from_connection_string("memory://!", secondary="memory://two"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused_at_once_and_no_secret_is_told(build: Any) -> None:
+    with pytest.raises(InvalidOperationError) as caught:
+        build()
+    assert "s3cr3t" not in str(caught.value)
+    drop_memory_host("one")
+
+
+async def test_a_connection_string_names_the_namespace_in_this_process(clock: VirtualClock) -> None:
+    async with (
+        ServiceBusClient.from_connection_string("memory://one", secondary="memory://two", clock=clock) as client,
+        ServiceBusClient.from_connection_string("memory://ONE", clock=clock) as again,
+    ):
+        await client.administration.create_queue(QUEUE)
+        assert (await again.administration.get_queue(QUEUE)).name == QUEUE
+        assert client.pair.status().secondary == "memory://two"
+    for name in ("one", "two"):
+        drop_memory_host(name)
+
+
+async def test_a_connection_string_with_an_entity_opens_that_one_only(clock: VirtualClock) -> None:
+    host = memory_host("one", clock=clock)
+    async with ServiceBusClient.from_connection_string("memory://one", clock=clock) as client:
+        client._entity_path = "orders"
+        client.get_queue_sender("Orders")
+        with pytest.raises(InvalidOperationError):
+            client.get_queue_receiver("bills")
+    assert host is memory_host("one")
+    drop_memory_host("one")
+
+
+@pytest.mark.parametrize("until", ["never", "", 0])
+async def test_a_syphon_runs_until_empty_or_for_ever(client: ServiceBusClient, until: Any) -> None:
+    with pytest.raises(InvalidOperationError):
+        await client.run_syphon(until=until)
+
+
+async def test_names_are_checked_when_they_are_given(client: ServiceBusClient) -> None:
+    for name in ("", "a//b", "x" * 300):
+        with pytest.raises(InvalidOperationError):
+            client.get_queue_sender(name)
+        with pytest.raises(InvalidOperationError):
+            client.get_topic_sender(name)
+        with pytest.raises(InvalidOperationError):
+            client.get_subscription_receiver("prices", name)
+    with pytest.raises(InvalidOperationError):
+        client.get_queue_receiver(QUEUE, sub_queue="cellar")
+
+
+async def test_sub_queues_are_reached_by_name(pair: MemoryPair, client: ServiceBusClient) -> None:
+    dead = client.get_queue_receiver(QUEUE, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    assert dead.entity_path == f"{QUEUE}/$DeadLetterQueue"
+    transfer = client.get_queue_receiver(QUEUE, sub_queue="transferdeadletter")
+    assert transfer.entity_path == f"{QUEUE}/$Transfer/$DeadLetterQueue"
+
+
+# -- closing -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_closed_client_refuses_everything_and_closes_again(pair: MemoryPair) -> None:
+    async with pair.client(SYPHONING) as client:
+        sender, receiver = client.get_queue_sender(QUEUE), client.get_queue_receiver(QUEUE)
+    await client.close()
+    await raises(client, InvalidOperationError)
+    for use in (sender.send_messages(ServiceBusMessage("a")), receiver.receive_messages(), client.run_syphon()):
+        with pytest.raises(InvalidOperationError):
+            await use
+
+
+async def test_closing_ends_sends_receives_pings_and_syphons(pair: MemoryPair, clock: VirtualClock) -> None:
+    client = pair.client(SYPHONING)
+    await client.__aenter__()
+    pair.primary.inject(Fault(FaultKind.HANG))
+    client.pair.mark_unhealthy("bills")
+    send = asyncio.ensure_future(client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a")))
+    run = asyncio.ensure_future(client.run_syphon())
+    await clock.sleep(1.0)
+    await client.close()
+    with pytest.raises(ServiceBusConnectionError):
+        await send
+    with pytest.raises(InvalidOperationError):
+        await run
+    assert clock.monotonic() < 10.0
+
+
+async def test_a_syphon_that_is_cancelled_is_cancelled_though_the_client_was_closed(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    client = pair.client()
+    await client.__aenter__()
+    run = asyncio.ensure_future(client.run_syphon())
+    await clock.sleep(1.0)
+    run.cancel()
+    await client.close()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+async def test_closing_in_the_middle_of_a_drain_dead_letters_nothing(pair: MemoryPair, clock: VirtualClock) -> None:
+    client = pair.client()
+    client.pair.force_failover(QUEUE)
+    sender = client.get_queue_sender(QUEUE)
+    for number in range(50):
+        await sender.send_messages(ServiceBusMessage(str(number)))
+    pair.primary.inject(Fault(FaultKind.SLOW, latency_s=1.0))
+    run = asyncio.ensure_future(client.run_syphon())
+    await clock.sleep(0.5)
+    await client.close()
+    with pytest.raises(InvalidOperationError):
+        await run
+    pair.primary.heal()
+    await clock.sleep(70.0)
+    async with pair.client() as client:
+        report = await client.run_syphon(until="empty")
+        assert report.dead_lettered == {}
+    assert {*texts(await taken(pair))} == {str(number) for number in range(50)}
+
+
+async def test_a_close_that_was_cancelled_can_be_repeated(pair: MemoryPair, clock: VirtualClock) -> None:
+    client = pair.client()
+    await client.__aenter__()
+    client.pair.force_failover(QUEUE)
+    await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
+    pair.primary.inject(Fault(FaultKind.SLOW, latency_s=3.0))
+    run = asyncio.ensure_future(client.run_syphon())
+    await clock.sleep(1.0)
+    closing = asyncio.ensure_future(client.close())
+    await clock.sleep(0.5)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await client.close()
+    with pytest.raises(InvalidOperationError):
+        await run
+    transport = client._core.primary
+    assert isinstance(transport, MemoryTransport)
+    with pytest.raises(InvalidOperationError):
+        transport.check_open()
+
+
+async def test_a_syphon_of_the_client_that_breaks_is_begun_anew(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[float] = []
+
+    async def broken(self: Syphon) -> None:
+        runs.append(clock.monotonic())
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Syphon, "run", broken)
+    async with pair.client(SYPHONING):
+        await clock.sleep(25.0)
+    assert runs == [0.0, 10.0, 20.0]
+
+
+async def test_senders_that_nobody_keeps_are_forgotten(pair: MemoryPair, client: ServiceBusClient) -> None:
+    for _ in range(100):
+        await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
+    gc.collect()
+    assert len(client._core.links) <= 2
+
+
+# -- a borrowed secondary ----------------------------------------------------------------------------------------------
+
+
+async def test_f20_an_open_client_can_be_the_secondary_and_is_not_closed(pair: MemoryPair) -> None:
+    async with pair.unpaired_client(secondary=True) as lender:
+        async with ServiceBusClient(
+            transport=MemoryTransport(pair.primary), secondary=lender, clock=pair.clock
+        ) as client:
+            client.pair.force_failover(QUEUE)
+            await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
+        assert len([queue async for queue in lender.administration.list_queues()]) == 10
+        async with ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender, clock=pair.clock):
+            pass  # the lender is free again
+    assert texts(await diverted(pair)) == ["a"]
+
+
+async def test_f20_one_that_is_paired_or_a_secondary_already_is_refused(pair: MemoryPair) -> None:
+    async with pair.client() as paired, pair.unpaired_client(secondary=True) as lender:
+        with pytest.raises(InvalidOperationError):
+            ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=paired)
+        borrower = ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender)
+        with pytest.raises(InvalidOperationError):
+            ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender)
+        await borrower.close()
+    with pytest.raises(InvalidOperationError):
+        ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender)
+
+
+async def test_the_same_namespace_twice_is_refused_and_borrows_nothing(pair: MemoryPair) -> None:
+    async with pair.unpaired_client() as lender:
+        with pytest.raises(InvalidOperationError):
+            ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender)
+        assert lender._borrower is None
+
+
+async def test_n010_a_partner_not_closed_within_5_s_is_faulted(pair: MemoryPair, clock: VirtualClock) -> None:
+    lender = pair.unpaired_client(secondary=True)
+    client = ServiceBusClient(
+        transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING, clock=pair.clock
+    )
+    await client.__aenter__()
+    sender = client.get_queue_sender(QUEUE)
+    run = asyncio.ensure_future(client.run_syphon())
+    await lender.close()
+    await clock.sleep(4.5)
+    await sender.send_messages(ServiceBusMessage("a"))
+    await clock.sleep(1.0)
+    await raises(client, PairedClientError)
+    with pytest.raises(PairedClientError) as caught:
+        await sender.send_messages(ServiceBusMessage("b"))
+    assert isinstance(caught.value.__cause__, ServiceBusConnectionError)
+    with pytest.raises(PairedClientError):
+        await run
+    await client.close()
+
+
+async def test_n010_it_goes_both_ways(pair: MemoryPair, clock: VirtualClock) -> None:
+    lender = pair.unpaired_client(secondary=True)
+    async with ServiceBusClient(
+        transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING, clock=pair.clock
+    ):
+        pass
+    await clock.sleep(6.0)
+    await raises(lender, PairedClientError)
+    await lender.close()
+
+
+@pytest.mark.parametrize("enable_syphon", [False, True])
+async def test_n010_only_the_process_with_the_syphon_faults_and_not_who_closes_in_time(
+    pair: MemoryPair, clock: VirtualClock, enable_syphon: bool
+) -> None:
+    lender = pair.unpaired_client(secondary=True)
+    client = ServiceBusClient(
+        transport=MemoryTransport(pair.primary),
+        secondary=lender,
+        options=options(enable_syphon=enable_syphon),
+        clock=pair.clock,
+    )
+    await client.__aenter__()
+    await lender.close()
+    await clock.sleep(4.0)
+    if enable_syphon:
+        await client.close()
+    await clock.sleep(10.0)
+    if enable_syphon:
+        await raises(client, InvalidOperationError)
+    else:
+        await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
+        await client.close()
+
+
+# -- sessions and secrets ----------------------------------------------------------------------------------------------
+
+
+async def test_sessions_are_listed(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    await client.administration.create_topic("prices")
+    await client.administration.create_subscription("prices", "eu", requires_session=True)
+    for sender in (client.get_queue_sender("visits"), client.get_topic_sender("prices")):
+        await sender.send_messages(ServiceBusMessage("a", session_id="s"))
+    assert [session async for session in client.list_queue_sessions("visits")] == ["s"]
+    assert [session async for session in client.list_subscription_sessions("prices", "eu", timeout=5)] == ["s"]
+    with pytest.raises(MessagingEntityNotFoundError):
+        _ = [session async for session in client.list_queue_sessions("typo")]
+
+
+async def test_i20_no_secret_and_no_body_in_what_is_shown(
+    pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    async with (
+        pair.client(PairedNamespaceOptions(failover_interval=timedelta(0), is_outage=lambda _: True)) as client,
+        client.get_queue_sender(QUEUE) as sender,
+    ):
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await sender.send_messages(ServiceBusMessage("s3cr3t", application_properties={"k": "s3cr3t"}))
+        pair.secondary.inject(Fault(FaultKind.DOWN))
+        with pytest.raises(ServiceBusError) as caught:
+            await sender.send_messages(ServiceBusMessage("s3cr3t"))
+        shown = [str(caught.value), repr(client), repr(sender), repr(client.pair.status()), repr(client.pair.events())]
+        shown += [repr(vars(record)) for record in caplog.records]
+    assert client.pair.status().entities[QUEUE].state is FailoverState.FAILED_OVER
+    assert not [text for text in shown if "s3cr3t" in text]
