@@ -38,7 +38,7 @@ HOUSE: Final = {
         broker broker.profile broker.faults broker.policy broker.descriptions broker.deadlines broker.deduplication
         broker.headers broker.entry broker.session broker.storage broker.locks broker.fragment broker.placement
         broker.front_end broker.entity broker.rule broker.topic broker.admission broker.directory broker.forwarding
-        broker.transactions broker.throttle broker.door broker.management broker.namespace
+        broker.transactions broker.throttle broker.door broker.rulebook broker.management broker.namespace
     """,
     3: "clock log tasks broker.lines broker.host",
     4: """

@@ -20,7 +20,7 @@ from sbclient.broker.forwarding import Forwarding
 from sbclient.broker.throttle import MANAGEMENT_CREDITS, Throttle
 from sbclient.broker.topic import Topic
 from sbclient.entities import EntityStatus
-from sbclient.errors import MessagingEntityDisabledError
+from sbclient.errors import MessagingEntityDisabledError, ServiceBusInternalError
 from sbclient.rules.entity_path import canonical, split_sub_queue
 
 _SENDING: Final = (Operation.SEND, Operation.SCHEDULE, Operation.CANCEL)
@@ -39,6 +39,7 @@ class Door:
 
     Args:
         directory, faults, forwarding, throttle: of the namespace.
+        fragment_count: of a partitioned entity that is to be created.
         is_waited_for: whether somebody waits for messages of a queue, which then is not idle.
     """
 
@@ -48,6 +49,7 @@ class Door:
         faults: Faults,
         forwarding: Forwarding,
         throttle: Throttle,
+        fragment_count: int,
         is_waited_for: Callable[[Queue], bool],
     ) -> None:
         self.directory = directory
@@ -55,6 +57,7 @@ class Door:
         self.forwarding = forwarding
         self.throttle = throttle
         self.operation_count = 0
+        self._fragment_count = fragment_count
         self._is_waited_for = is_waited_for
         self._idle_ends: Deadlines[str] = Deadlines()
 
@@ -96,6 +99,21 @@ class Door:
         self.faults.at_door(call, path)
         self.throttle.spend(call.now, MANAGEMENT_CREDITS)
         self.let_pass(call.now, path)
+
+    def check_reachable(self, call: Call, path: str) -> None:
+        """For what has to be done on every fragment of an entity, which need not exist yet.
+
+        Raises:
+            ServiceBusInternalError: some cannot be reached.
+        """
+        entity = self.directory.get(path)
+        fragment_count = self._fragment_count if entity is None else len(entity.body.fragments)
+        lost = self.faults.unreachable(call.now, path, fragment_count)
+        if lost:
+            raise ServiceBusInternalError(
+                f"{call.operation} of {path} needs all fragments and cannot reach {', '.join(map(str, lost))}: "
+                "nothing was changed, try again when they are back"
+            )
 
     def let_pass(self, now: float, path: str | None = None) -> None:
         """Let everything happen whose time has come and that can be noticed at a path."""

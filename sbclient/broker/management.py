@@ -5,7 +5,6 @@ Laws (source: partitioned entities and quotas, documented, unless said otherwise
 1. Create, update and delete act on all fragments, or on none: while one cannot be reached they are refused whole.
 2. What an entity counts is summed over the fragments that can be reached; if some cannot, its availability is Limited.
 3. A partitioned entity counts as one toward the number of entities, and there may be fewer of those.
-4. Rules change inside a transaction only on plain topics.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from sbclient.broker.descriptions import changed, check_api_version, completed, policy_of
 from sbclient.broker.directory import Entity, kind_of, path_of
@@ -23,9 +22,9 @@ from sbclient.broker.entry import moment
 from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.profile import Partitioning, Profile
-from sbclient.broker.rule import Rule
+from sbclient.broker.rulebook import Rulebook
 from sbclient.broker.topic import Subscription, Topic
-from sbclient.broker.transactions import Scope, Step, Transaction
+from sbclient.broker.transactions import Transaction
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
     NEVER,
@@ -44,7 +43,6 @@ from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityAlreadyExistsError,
     MessagingEntityNotFoundError,
-    ServiceBusInternalError,
     ServiceBusQuotaExceededError,
 )
 from sbclient.rules.entity_path import canonical, check_entity_path, dead_letter_path, transfer_dead_letter_path
@@ -57,13 +55,6 @@ _KINDS: Final[dict[EntityKind, type]] = {
     EntityKind.SUBSCRIPTION: SubscriptionProperties,
     EntityKind.RULE: RuleProperties,
 }
-
-
-class _Change(NamedTuple):
-    """What is done to the rules of a subscription, and what stands against it."""
-
-    check: Callable[[float], object]
-    apply: Callable[[float], object]
 
 
 class Management:
@@ -89,6 +80,7 @@ class Management:
         self._random = random
         self._ring = ring
         self._front_end_count = front_end_count
+        self._rulebook = Rulebook(profile, door)
         self._created_at: float | None = None
 
     # ------------------------------------------------------------------ create
@@ -118,8 +110,8 @@ class Management:
         self._door.enter_management(call, path)
         self._check_kind(address, properties)
         if isinstance(properties, RuleProperties):
-            return self._create_rule(call, address, properties, transaction)
-        self._check_reachable(call, path)
+            return self._rulebook.create(call, address, properties, transaction)
+        self._door.check_reachable(call, path)
         properties = replace(properties, name=check_entity_path(address.names[-1], address.kind.value[0]))
         if self._directory.get(path) is not None:
             raise MessagingEntityAlreadyExistsError(
@@ -185,8 +177,7 @@ class Management:
                 f"SubCode=40300. topic {topic.path} has {len(body.subscriptions)} subscriptions, "
                 f"{self._profile.max_subscriptions} are allowed: delete some"
             )
-        default_rule = Rule(RuleProperties(DEFAULT_RULE_NAME, created_at_utc=moment(call.now)))
-        self._check_rule_counts(address, default_rule)
+        default_rule = self._rulebook.default_rule(topic, call.now)
         description = completed(properties, self._profile)
         self._check_forwarding(description)
         path = path_of(EntityAddress(address.kind, (topic.path, description.name)))
@@ -195,74 +186,10 @@ class Management:
         subscription = Subscription(
             queue, dead_letters_filter_errors=bool(description.dead_lettering_on_filter_evaluation_exceptions)
         )
-        subscription.rules[canonical(DEFAULT_RULE_NAME)] = default_rule
+        subscription.put(canonical(DEFAULT_RULE_NAME), default_rule)
         body.subscriptions[canonical(description.name)] = subscription
         now = call.now
         return Entity(path, description, queue, sub_queues, make, topic, subscription, now, now, now)
-
-    # ------------------------------------------------------------------ rules
-
-    def _create_rule(
-        self, call: Call, address: EntityAddress, properties: RuleProperties, transaction: Transaction | None
-    ) -> RuleProperties:
-        name = check_entity_path(address.names[2], "rule")
-        rule = Rule(replace(properties, name=name, created_at_utc=moment(call.now)))
-
-        def check(_: float) -> None:
-            subscription = self._subscription_at(address)
-            self._check_reachable(call, path_of(address))
-            if canonical(name) in subscription.rules:
-                raise MessagingEntityAlreadyExistsError(
-                    f"SubCode=40900. {address} exists: choose another name, or update that rule"
-                )
-            self._check_rule_counts(address, rule)
-
-        def add(_: float) -> None:
-            self._subscription_at(address).rules[canonical(name)] = rule
-
-        self._change_rules(call, address, _Change(check, add), transaction)
-        return replace(rule.properties)
-
-    def _delete_rule(self, call: Call, address: EntityAddress, transaction: Transaction | None) -> None:
-        def remove(_: float) -> None:
-            del self._subscription_at(address).rules[canonical(address.names[2])]
-
-        self._change_rules(call, address, _Change(lambda _: self._rule_at(address), remove), transaction)
-
-    def _change_rules(
-        self, call: Call, address: EntityAddress, change: _Change, transaction: Transaction | None
-    ) -> None:
-        """Change the rules of a subscription now, or when a transaction is committed."""
-        change.check(call.now)
-        topic = self._topic_of(address)
-        if transaction is None:
-            change.apply(call.now)
-            touch(self._directory.at(EntityAddress(EntityKind.SUBSCRIPTION, address.names[:2])), call.now)
-            return
-        if topic.is_partitioned:
-            raise InvalidOperationError(
-                f"rules of {topic.path}, which is partitioned, cannot change in a transaction: change them outside it"
-            )
-        scope = Scope(topic.path, 0)
-        transaction.check_open(call.now)
-        transaction.check_scope(scope, 1)
-        transaction.add(Step(change.check, change.apply, topic.body.fragments[0]), scope, call.now)
-
-    def _topic_of(self, address: EntityAddress) -> Entity:
-        return self._directory.at(EntityAddress(EntityKind.TOPIC, address.names[:1]))
-
-    def _subscription_at(self, address: EntityAddress) -> Subscription:
-        topic = self._topic_of(address).topic_body
-        subscription = topic.subscriptions.get(canonical(address.names[1]))
-        if subscription is None:
-            raise _missing(EntityAddress(EntityKind.SUBSCRIPTION, address.names[:2]))
-        return subscription
-
-    def _rule_at(self, address: EntityAddress) -> Rule:
-        rule = self._subscription_at(address).rules.get(canonical(address.names[2]))
-        if rule is None:
-            raise _missing(address)
-        return rule
 
     # ------------------------------------------------------------------ describe
 
@@ -274,7 +201,7 @@ class Management:
         """
         self._door.enter_management(call, path_of(address))
         if address.kind is EntityKind.RULE:
-            return replace(self._rule_at(address).properties)
+            return replace(self._rulebook.at(address).properties)
         return self._described(self._directory.at(address), call.now)
 
     def listed(
@@ -283,7 +210,7 @@ class Management:
         """The entities of a kind by name, below `parents` for subscriptions and rules; only those with that prefix."""
         self._door.enter_management(call, None)
         if kind is EntityKind.RULE:
-            rules = self._subscription_at(EntityAddress(kind, parents)).rules
+            rules = self._rulebook.subscription_at(EntityAddress(kind, parents)).rules
             found: list[EntityProperties] = [replace(rule.properties) for rule in rules.values()]
         elif kind is EntityKind.SUBSCRIPTION:
             topic = self._directory.at(EntityAddress(EntityKind.TOPIC, parents))
@@ -354,12 +281,9 @@ class Management:
         """
         self._door.enter_management(call, path_of(address))
         self._check_kind(address, properties)
-        self._check_reachable(call, path_of(address))
+        self._door.check_reachable(call, path_of(address))
         if isinstance(properties, RuleProperties):
-            before = self._rule_at(address).properties
-            rule = Rule(replace(properties, name=before.name, created_at_utc=before.created_at_utc))
-            self._subscription_at(address).rules[canonical(before.name)] = rule
-            return replace(rule.properties)
+            return self._rulebook.update(address, properties)
         entity = self._directory.at(address)
         named = replace(properties, name=entity.description.name)
         description = changed(entity.description, named, self._profile)
@@ -404,9 +328,9 @@ class Management:
             MessagingEntityNotFoundError: it is not there.
         """
         self._door.enter_management(call, path_of(address))
-        self._check_reachable(call, path_of(address))
+        self._door.check_reachable(call, path_of(address))
         if address.kind is EntityKind.RULE:
-            self._delete_rule(call, address, transaction)
+            self._rulebook.delete(call, address, transaction)
         else:
             self._directory.remove(self._directory.at(address))
 
@@ -416,16 +340,6 @@ class Management:
         if not isinstance(properties, _KINDS[address.kind]):
             raise InvalidOperationError(
                 f"{address} cannot be described by {type(properties).__name__}: give {_KINDS[address.kind].__name__}"
-            )
-
-    def _check_reachable(self, call: Call, path: str) -> None:
-        entity = self._directory.get(path)
-        fragment_count = self._profile.fragment_count if entity is None else len(entity.body.fragments)
-        lost = self._faults.unreachable(call.now, path, fragment_count)
-        if lost:
-            raise ServiceBusInternalError(
-                f"{call.operation} of {path} needs all fragments and cannot reach {', '.join(map(str, lost))}: "
-                "nothing was changed, try again when they are back"
             )
 
     def _check_entity_counts(self, *, is_partitioned: bool) -> None:
@@ -440,17 +354,6 @@ class Management:
                 raise ServiceBusQuotaExceededError(
                     f"SubCode=40300. namespace {self._name} has {count} {what}, {limit} are allowed: delete some"
                 )
-
-    def _check_rule_counts(self, address: EntityAddress, rule: Rule) -> None:
-        topic = self._topic_of(address)
-        rules = [each for below in topic.topic_body.subscriptions.values() for each in below.rules.values()]
-        count = sum(each.is_correlation is rule.is_correlation for each in rules)
-        kind = "correlation" if rule.is_correlation else "SQL"
-        limit = self._profile.max_correlation_filters if rule.is_correlation else self._profile.max_sql_filters
-        if count >= limit:
-            raise ServiceBusQuotaExceededError(
-                f"SubCode=40300. topic {topic.path} has {count} {kind} filters, {limit} are allowed: remove some"
-            )
 
     def _check_forwarding(self, description: _Description) -> None:
         if isinstance(description, TopicProperties):
@@ -467,10 +370,6 @@ class Management:
                     f"SubCode=40400. {description.name} is to forward to {path!r}, which is no queue or topic: "
                     "create it"
                 )
-
-
-def _missing(address: EntityAddress) -> MessagingEntityNotFoundError:
-    return MessagingEntityNotFoundError(f"SubCode=40400. There is no {address}: create it, or check its name")
 
 
 def _size_bytes(entity: Entity, reached: list[int]) -> int:

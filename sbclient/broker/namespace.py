@@ -78,7 +78,9 @@ class Namespace:
         self._ring_host, self._removed_at_host = ring, removed
         self._forwarding = Forwarding(self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes)
         throttle = Throttle(name, profile.credits_per_second)
-        self._door = Door(self.directory, self.faults, self._forwarding, throttle, is_waited_for)
+        self._door = Door(
+            self.directory, self.faults, self._forwarding, throttle, profile.fragment_count, is_waited_for
+        )
         self.management = Management(name, profile, self._door, random, self._rung, front_end_count)
 
     @property

@@ -56,6 +56,19 @@ class Subscription:
         self.queue = queue
         self.dead_letters_filter_errors = dead_letters_filter_errors
         self.rules: dict[str, Rule] = {}
+        self.correlation_count = 0
+
+    def put(self, key: str, rule: Rule) -> None:
+        """Add a rule, or replace the one of that key."""
+        self.drop(key)
+        self.rules[key] = rule
+        self.correlation_count += rule.is_correlation
+
+    def drop(self, key: str) -> None:
+        """Remove the rule of that key, if there is one."""
+        rule = self.rules.pop(key, None)
+        if rule is not None:
+            self.correlation_count -= rule.is_correlation
 
     def publish(self, entry: Entry, index: int, at: float, random: Random) -> None:
         """Put what the rules make of a message into one fragment."""
