@@ -31,7 +31,7 @@ from sbclient.amqp import (
     Target,
     WireError,
 )
-from sbclient.amqp.errors import INVALID_FIELD
+from sbclient.amqp.errors import INVALID_FIELD, UNAUTHORIZED
 from sbclient.amqp.performatives import SETTLE_SETTLED
 from sbclient.amqp.types import Described
 from sbclient.errors import (
@@ -62,6 +62,9 @@ MAX_MESSAGE_BYTES: Final = 2**20
 
 SESSION_WAIT_S: Final = 65.0
 """How long a free session is looked for where the client does not say. Source: the service."""
+
+TOKEN_WAIT_S: Final = 20.0
+"""How long a client may be there without any token. Source: claims-based security, documented."""
 
 LONGEST_WAIT_S: Final = 86_400.0
 LONGEST_NAP_S: Final = 5.0
@@ -138,14 +141,18 @@ class ClientConnection:
             chunk = await self._stream.read()
 
     async def _keep_time(self) -> None:
-        """Beat the heart, drop who is silent, and end what tokens no longer allow."""
+        """Beat the heart, drop who is silent or shows no token, and end what tokens no longer allow."""
         engine, peer, clock = self._engine, self._peer, self._clock
+        token_due_at = clock.monotonic() + TOKEN_WAIT_S
         while not engine.is_over:
             deadline = engine.next_deadline()
             nap_s = math.inf if deadline is None else deadline - clock.monotonic()
             nap_s = min(nap_s, peer.grants.next_expiry_at() - clock.now(), LONGEST_NAP_S)
             await clock.sleep(max(0.0, nap_s))
             engine.pass_time(now=clock.monotonic())
+            if clock.monotonic() >= token_due_at and not peer.grants.has_begun:
+                told = f"no token was accepted in {TOKEN_WAIT_S:.0f} s: put one first"
+                engine.close(AmqpError(UNAUTHORIZED, told), now=clock.monotonic())
             if peer.grants.drop_expired(clock.now()):
                 for server in list(peer.servers.values()):
                     server.on_tokens_changed()

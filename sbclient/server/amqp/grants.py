@@ -22,9 +22,14 @@ MAX_GRANTS: Final = 5_000
 
 
 class Grants:
-    """The tokens of one connection, by audience."""
+    """The tokens of one connection, by audience.
+
+    Attributes:
+        has_begun: whether there ever was one.
+    """
 
     def __init__(self) -> None:
+        self.has_begun = False
         self._grants: dict[str, Grant] = {}
 
     def add(self, path: str, grant: Grant) -> None:
@@ -40,6 +45,7 @@ class Grants:
                 "ask for one token of the namespace"
             )
         self._grants[key] = grant
+        self.has_begun = True
 
     def rights(self, path: str, now: float) -> frozenset[AccessRights]:
         """What may be done with an entity now; empty if no token covers it."""

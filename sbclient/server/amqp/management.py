@@ -297,7 +297,7 @@ class ManagementNode:
         skip = asked.arguments.count("skip", 0)
         page = found[skip : skip + min(asked.arguments.count("top", 100), MAX_LISTED)]
         # "sessions-ids" is the service's own spelling.
-        return {"skip": Int(skip + len(page)), "sessions-ids": Array(page, 0xB1)} if page else None
+        return {"skip": Int(skip), "sessions-ids": Array(page, 0xB1)} if page else None
 
     # ------------------------------------------------------------------ rules
 

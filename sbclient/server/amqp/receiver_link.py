@@ -40,12 +40,15 @@ from sbclient.transport.base import ServiceBusReceiveMode, SessionChoice
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 
-LONGEST_WAIT_S: Final = 86_400.0
-"""How long one look for messages lasts at most; then the next begins."""
+LONGEST_WAIT_S: Final = 60.0
+"""How long one look for messages lasts at most; then the next begins. So one whose answer is lost is not the last."""
 
 MAX_TAKEN: Final = 100
 MAX_TAKEN_BYTES: Final = 2**20
 """What is taken in one go: more than that is not under way to a slow client."""
+
+FIRST_GUESS_BYTES: Final = 2**16
+"""How large the messages of a link are taken to be until some have been seen."""
 
 _TICKS_AT_1970: Final = 621_355_968_000_000_000
 _TICKS_PER_S: Final = 10_000_000
@@ -85,7 +88,7 @@ class ClientReceiver:
         self._pump: asyncio.Task[None] | None = None
         self._asked_for = 0
         self._sent_count = 0
-        self._usual_bytes = 1
+        self._usual_bytes = FIRST_GUESS_BYTES
 
     # ------------------------------------------------------------------ open and end
 

@@ -76,6 +76,25 @@ async def test_a_silent_client_is_dropped(context: NamespaceContext, queue: str)
         assert 479 <= client.clock.monotonic() <= 490
 
 
+async def test_b089_a_client_without_a_token_is_dropped_after_twenty_seconds(
+    context: NamespaceContext, queue: str
+) -> None:
+    async with connected(context) as client:
+        assert await client.put_token(queue, "bad") == 401
+        closed = await asyncio.wait_for(client.closed, 100)
+        assert closed.error is not None
+        assert closed.error.condition == "amqp:unauthorized-access"
+        assert 20 <= client.clock.monotonic() <= 26
+
+
+async def test_a_client_whose_token_has_ended_is_not_dropped_for_that(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        await client.put_token(queue, lives_s=30)
+        await asyncio.sleep(100)
+        assert await client.put_token(queue) == 202
+        assert (await client.sender(queue)).is_open
+
+
 async def test_a_client_that_never_opens_is_dropped(context: NamespaceContext) -> None:
     pipe, server = await begun(context)
     pipe.write(SASL_HEADER)

@@ -446,6 +446,16 @@ async def test_a_receiver_waits_through_a_fragment_that_is_down(context: Namespa
         assert text(await received(client, link)) == "x"
 
 
+async def test_a_link_goes_on_after_a_delivery_was_lost(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        lost = Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, queue, operations=(Operation.RECEIVE,), count=1)
+        context.host.inject(lost)
+        await put(context, queue, ServiceBusMessage("x"))
+        link = await client.receiver(queue, credit=1)
+        again = await received(client, link, within_s=130)
+        assert Sections(again.payload).header.delivery_count == 1
+
+
 async def test_a_dropped_confirmation_settles_and_says_nothing(context: NamespaceContext, queue: str) -> None:
     await put(context, queue, ServiceBusMessage("x"))
     async with connected(context, queue) as client:
