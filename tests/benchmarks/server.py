@@ -11,9 +11,9 @@ SDK's: it spends most of the time itself. On a shared machine with two cores, me
     SDK, send in batches of 100               4,900
     SDK, receive and delete, prefetch 200     7,200
 
-Where the server's time goes in one send, as its profile says: 40 % in the broker (18 % of all is measuring the message in
-our own encoding), 22 % in reading frame and message, 5 % in writing the answer, the rest in asyncio: each transfer is a
-task, so that one that is held up does not hold up the next.
+Where the server's time goes in one send, as its profile says: 40 % in the broker (18 % of all is measuring the message
+in our own encoding), 22 % in reading frame and message, 5 % in writing the answer, the rest in asyncio: each transfer
+is a task, so that one that is held up does not hold up the next.
 """
 
 from __future__ import annotations
