@@ -106,6 +106,7 @@ class ServiceBusReceiver:
             ) from error
         self._core = core
         self._path = path
+        self._next_peek = 1
         self._max_wait_time = max_wait_time
         self._renewer = auto_lock_renewer
         self._link: ReceiverLink = core.primary.open_receiver(
@@ -217,13 +218,17 @@ class ServiceBusReceiver:
         if max_message_count < 1:
             raise InvalidOperationError(f"max_message_count is {max_message_count}: it must be at least 1")
         await self._open()
+        first = sequence_number or self._next_peek
 
         async def peek(*, timeout_s: float) -> list[ServiceBusReceivedMessage]:
             return await self._link.peek(
-                max_message_count=max_message_count, sequence_number=sequence_number, timeout_s=timeout_s
+                max_message_count=max_message_count, sequence_number=first, timeout_s=timeout_s
             )
 
-        return await self._run(peek, timeout)
+        messages = await self._run(peek, timeout)
+        if messages:
+            self._next_peek = messages[-1].sequence_number + 1
+        return messages
 
     async def receive_deferred_messages(
         self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None

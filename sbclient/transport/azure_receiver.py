@@ -107,7 +107,6 @@ class AzureReceiver:
         self._returned: deque[AzureReceivedMessage] = deque()
         self._receiving: asyncio.Task[Any] | None = None
         self._giving_back: set[asyncio.Task[None]] = set()
-        self._next_peek = 1
         self._heard_at = 0.0
         self._was_accepted = False
         self._session_id: str | None = None
@@ -291,14 +290,11 @@ class AzureReceiver:
     ) -> list[ServiceBusReceivedMessage]:
         async def look(sdk: Any) -> list[AzureReceivedMessage]:
             given = await sdk.peek_messages(
-                max_message_count, sequence_number=sequence_number or self._next_peek, timeout=timeout_s
+                max_message_count, sequence_number=max(sequence_number, 1), timeout=timeout_s
             )
             return self._read(given, is_locked=False)
 
-        messages = await self._call(look, doing="peek", timeout_s=timeout_s)
-        if messages:
-            self._next_peek = messages[-1].sequence_number + 1
-        return [*messages]
+        return [*await self._call(look, doing="peek", timeout_s=timeout_s)]
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
