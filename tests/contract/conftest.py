@@ -1,0 +1,116 @@
+"""The contract: what the public interface promises, tried on every kind of namespace there is.
+
+    memory    the broker in this process, in virtual time
+    wire      azure-servicebus over sockets to the broker's server, in real time
+    service   a real namespace, named by SERVICEBUS_CONNECTION_STRING; SERVICEBUS_SECONDARY_CONNECTION_STRING names
+              its partner
+
+Each test runs once on each kind; the event loop it is given says which. Where kinds differ, a test names what it needs
+with `@pytest.mark.needs("…")`, and is skipped on those that have it not. There is no other difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pytest
+
+from sbclient.emulator import Emulator
+from sbclient.testing import VirtualLoop
+from sbclient.transport.memory import drop_memory_host
+from tests.contract.kinds import Memory, NamespaceKind, Service, Wire
+
+T = TypeVar("T")
+
+HORIZON_S = 366 * 86400.0
+START_S = 30.0
+
+
+class MemoryLoop(VirtualLoop):
+    """Says: this test is about memory."""
+
+
+class WireLoop(asyncio.SelectorEventLoop):
+    """Says: this test is about the wire."""
+
+
+class ServiceLoop(asyncio.SelectorEventLoop):
+    """Says: this test is about the real service."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*capabilities): skip this test on kinds of namespaces without them")
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    kinds: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+        "memory": lambda: MemoryLoop(horizon_s=HORIZON_S),
+        "wire": WireLoop,
+    }
+    if os.environ.get("SERVICEBUS_CONNECTION_STRING"):
+        kinds["service"] = ServiceLoop
+    return kinds
+
+
+class EmulatorThread:
+    """Two emulated namespaces in a thread of their own, for all tests of a run.
+
+    Attributes:
+        emulator: look at it, and call it, through `run`.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="emulator", daemon=True)
+        self._thread.start()
+        self.emulator = Emulator("contoso", "contoso-backup")
+        self.run(self.emulator.start())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_S)
+
+    def call(self, action: Callable[[], T]) -> T:
+        async def calling() -> T:
+            return action()
+
+        return self.run(calling())
+
+    def close(self) -> None:
+        self.run(self.emulator.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_S)
+        self._loop.close()
+
+
+@pytest.fixture(scope="session")
+def emulator_thread() -> Iterator[EmulatorThread]:
+    thread = EmulatorThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+async def kind(request: pytest.FixtureRequest) -> AsyncIterator[NamespaceKind]:
+    """The namespace under test, and its partner."""
+    made: NamespaceKind
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, MemoryLoop):
+        made = Memory()
+    elif isinstance(loop, WireLoop):
+        made = Wire(request.getfixturevalue("emulator_thread"))
+    else:
+        made = Service()
+    needed = {name for mark in request.node.iter_markers("needs") for name in mark.args}
+    if missing := needed - made.capabilities:
+        pytest.skip(f"{made.name} has no {', '.join(sorted(missing))}")
+    yield made
+    await made.close()
+    if isinstance(made, Memory):
+        for name in made.names:
+            drop_memory_host(name)

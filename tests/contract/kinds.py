@@ -1,0 +1,200 @@
+"""The kinds of namespaces that the contract is tried on, with what each of them can do."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+from sbclient import PairedNamespaceOptions, ServiceBusClient
+from sbclient.administration import ServiceBusAdministrationClient
+from sbclient.broker.faults import Fault
+from sbclient.broker.host import BrokerHost
+from sbclient.clock import Clock, VirtualClock
+from sbclient.emulator import Emulator
+from sbclient.server.wire_faults import WireFault
+from sbclient.transport.memory import memory_host
+
+T = TypeVar("T")
+
+EVERYWHERE = frozenset({"sessions", "topics", "transactions of sends"})
+"""What every kind can do; it is named so that a test may say so."""
+
+_numbers = itertools.count(1)
+
+
+class EmulatorThread(Protocol):
+    """The server of the wire."""
+
+    emulator: Emulator
+
+    def call(self, action: Callable[[], T]) -> T: ...
+
+
+class NamespaceKind:
+    """One kind of namespace, for one test.
+
+    Attributes:
+        name: of the kind.
+        capabilities: what it can do that others cannot.
+        clock: its time; `sleep` is real where the namespace is.
+        patience_s: what is awaited surely comes within that time.
+        moment_s: a wait in which nothing is to come.
+        names: the memory namespaces to be forgotten.
+    """
+
+    name: str
+    capabilities: frozenset[str] = EVERYWHERE
+    clock: Clock
+    patience_s = 10.0
+    moment_s = 1.0
+    names: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._clients: list[ServiceBusClient] = []
+        self._client: ServiceBusClient | None = None
+        self._queues: list[str] = []
+        self._topics: list[str] = []
+
+    def connection_string(self, *, is_secondary: bool = False) -> str:
+        raise NotImplementedError
+
+    def client(self, **options: Any) -> ServiceBusClient:
+        """A further client; it is closed with the test."""
+        client = ServiceBusClient.from_connection_string(
+            self.connection_string(), **{"clock": self.clock, **self.client_options(), **options}
+        )
+        self._clients.append(client)
+        return client
+
+    def paired_client(self, **options: Any) -> ServiceBusClient:
+        """A client with the partner namespace behind it."""
+        return self.client(
+            secondary=self.connection_string(is_secondary=True), options=PairedNamespaceOptions(**options)
+        )
+
+    def secondary_client(self) -> ServiceBusClient:
+        client = ServiceBusClient.from_connection_string(
+            self.connection_string(is_secondary=True), clock=self.clock, **self.client_options()
+        )
+        self._clients.append(client)
+        return client
+
+    def client_options(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def plain(self) -> ServiceBusClient:
+        """The client that most tests need."""
+        if self._client is None:
+            self._client = self.client()
+        return self._client
+
+    @property
+    def administration(self) -> ServiceBusAdministrationClient:
+        return self.plain.administration
+
+    async def queue(self, **description: Any) -> str:
+        """A fresh queue, gone after the test."""
+        name = self.new_name("queue")
+        await self.administration.create_queue(name, **description)
+        self._queues.append(name)
+        return name
+
+    async def topic(self, *subscriptions: str, **description: Any) -> str:
+        """A fresh topic with subscriptions, gone after the test."""
+        name = self.new_name("topic")
+        await self.administration.create_topic(name, **description)
+        self._topics.append(name)
+        for subscription in subscriptions:
+            await self.administration.create_subscription(name, subscription)
+        return name
+
+    def new_name(self, noun: str) -> str:
+        return f"{noun}-{next(_numbers)}"
+
+    def inject(self, fault: Fault | WireFault, *, is_secondary: bool = False) -> None:
+        raise NotImplementedError
+
+    def heal(self) -> None:
+        """End all faults."""
+
+    async def close(self) -> None:
+        self.heal()
+        for name in self._queues:
+            await self.administration.delete_queue(name)
+        for name in self._topics:
+            await self.administration.delete_topic(name)
+        for client in self._clients:
+            await client.close()
+
+
+class Memory(NamespaceKind):
+    name = "memory"
+    capabilities = EVERYWHERE | {"faults", "pair", "full transactions", "pings dropped", "time at will", "partitioning"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = VirtualClock(epoch=1_700_000_000.0)
+        number = next(_numbers)
+        self.names = (f"contract-{number}", f"contract-{number}-backup")
+        self._hosts: tuple[BrokerHost, ...] = tuple(memory_host(name, clock=self.clock) for name in self.names)
+
+    def connection_string(self, *, is_secondary: bool = False) -> str:
+        return f"memory://{self.names[is_secondary]}"
+
+    def inject(self, fault: Fault | WireFault, *, is_secondary: bool = False) -> None:
+        assert isinstance(fault, Fault)
+        self._hosts[is_secondary].inject(fault)
+
+    def heal(self) -> None:
+        for host in self._hosts:
+            host.heal()
+
+
+class Wire(NamespaceKind):
+    name = "wire"
+    capabilities = EVERYWHERE | {"faults", "pair", "keys", "sends-only transactions", "pings dropped", "partitioning"}
+
+    def __init__(self, thread: EmulatorThread) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self._thread = thread
+
+    def connection_string(self, *, is_secondary: bool = False) -> str:
+        emulator = self._thread.emulator
+        return emulator.connection_strings[emulator.namespaces[is_secondary]]
+
+    def client_options(self) -> dict[str, Any]:
+        return {"connection_verify": str(self._thread.emulator.certificate_path)}
+
+    def inject(self, fault: Fault | WireFault, *, is_secondary: bool = False) -> None:
+        emulator = self._thread.emulator
+        self._thread.call(lambda: emulator.inject(fault, emulator.namespaces[is_secondary]))
+
+    def heal(self) -> None:
+        emulator = self._thread.emulator
+        for namespace in emulator.namespaces:
+            self._thread.call(lambda name=namespace: emulator.heal(namespace=name))
+
+
+class Service(NamespaceKind):
+    name = "service"
+    patience_s = 30.0
+    moment_s = 3.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        capabilities = {*EVERYWHERE, "keys", "sends-only transactions"}
+        if os.environ.get("SERVICEBUS_SECONDARY_CONNECTION_STRING"):
+            capabilities.add("pair")
+        self.capabilities = frozenset(capabilities)
+
+    def connection_string(self, *, is_secondary: bool = False) -> str:
+        return os.environ["SERVICEBUS_SECONDARY_CONNECTION_STRING" if is_secondary else "SERVICEBUS_CONNECTION_STRING"]
+
+    def new_name(self, noun: str) -> str:
+        return f"contract-{noun}-{uuid4()}"

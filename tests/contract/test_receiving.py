@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from sbclient import (
+    InvalidOperationError,
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessagingEntityNotFoundError,
+    ServiceBusMessage,
+    ServiceBusReceiveMode,
+    ServiceBusSubQueue,
+)
+from sbclient.message import ServiceBusMessageState
+from tests.contract.kinds import NamespaceKind
+
+
+async def filled(kind: NamespaceKind, count: int, **description: object) -> str:
+    """A queue with messages "0", "1", …"""
+    queue = await kind.queue(**description)
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(count)])
+    return queue
+
+
+async def test_waiting_ends_with_the_first_message(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_receiver(queue) as receiver, kind.plain.get_queue_sender(queue) as sender:
+        waiting = asyncio.create_task(receiver.receive_messages(max_wait_time=60.0))
+        await kind.clock.sleep(0.5)
+        assert not waiting.done()
+        await sender.send_messages(ServiceBusMessage("x"))
+        (message,) = await waiting
+        assert str(message) == "x"
+        await receiver.complete_message(message)
+
+
+async def test_waiting_for_nothing_ends_with_an_empty_list(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        began = kind.clock.monotonic()
+        assert await receiver.receive_messages(5, max_wait_time=kind.moment_s) == []
+        assert kind.clock.monotonic() - began >= kind.moment_s * 0.9
+
+
+async def test_iterating_ends_when_nothing_comes_any_more(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 4)
+    seen = []
+    async with kind.plain.get_queue_receiver(queue, max_wait_time=kind.moment_s) as receiver:
+        async for message in receiver:
+            seen.append(str(message))
+            await receiver.complete_message(message)
+    assert seen == ["0", "1", "2", "3"]
+
+
+async def test_a_completed_message_is_gone_and_an_abandoned_one_comes_again(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 2)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        first, *_ = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        await receiver.complete_message(first)
+        (second,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        assert second.delivery_count == 0
+        await receiver.abandon_message(second)
+        (again,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        assert (str(again), again.delivery_count) == ("1", 1)
+        assert again.sequence_number == second.sequence_number
+        await receiver.complete_message(again)
+        assert await receiver.peek_messages(5, sequence_number=1) == []
+
+
+async def test_a_deferred_message_is_fetched_by_its_number_only(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 2)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        (first,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        await receiver.defer_message(first)
+        (second,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        assert str(second) == "1"
+        peeked = await receiver.peek_messages(5, sequence_number=1)
+        assert {str(each): each.state for each in peeked}["0"] is ServiceBusMessageState.DEFERRED
+        (fetched,) = await receiver.receive_deferred_messages(first.sequence_number)
+        assert (str(fetched), fetched.state) == ("0", ServiceBusMessageState.DEFERRED)
+        await receiver.complete_message(fetched)
+        await receiver.complete_message(second)
+        with pytest.raises(MessageNotFoundError):
+            await receiver.receive_deferred_messages([first.sequence_number])
+
+
+@pytest.mark.parametrize("how", ["complete", "abandon", "defer", "dead_letter"])
+async def test_a_deferred_message_can_be_settled_in_every_way(kind: NamespaceKind, how: str) -> None:
+    queue = await filled(kind, 1)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        await receiver.defer_message(message)
+        (deferred,) = await receiver.receive_deferred_messages(message.sequence_number)
+        await getattr(receiver, f"{how}_message")(deferred)
+        left = [each.state for each in await receiver.peek_messages(5, sequence_number=1)]
+    stays = how in ("abandon", "defer")
+    assert left == ([ServiceBusMessageState.DEFERRED] if stays else [])
+
+
+async def test_a_dead_letter_keeps_its_content_and_says_why(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("bad", application_properties={"n": 1}))
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        await receiver.dead_letter_message(message, "Unreadable", "it is all Greek")
+    async with kind.plain.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
+        (message,) = await dead.receive_messages(1, max_wait_time=kind.patience_s)
+        assert (message.dead_letter_reason, message.dead_letter_error_description) == ("Unreadable", "it is all Greek")
+        assert (str(message), message.application_properties["n"]) == ("bad", 1)
+        await dead.complete_message(message)
+
+
+async def test_too_many_deliveries_end_among_the_dead_letters(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 1, max_delivery_count=2)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        for _ in range(2):
+            (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+            await receiver.abandon_message(message)
+    async with kind.plain.get_queue_receiver(queue, sub_queue="deadletter") as dead:
+        (message,) = await dead.receive_messages(1, max_wait_time=kind.patience_s)
+        assert message.dead_letter_reason == "MaxDeliveryCountExceeded"
+        await dead.complete_message(message)
+
+
+async def test_an_expired_message_is_dead_lettered_where_that_is_asked_for(kind: NamespaceKind) -> None:
+    queue = await kind.queue(dead_lettering_on_message_expiration=True)
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("late", time_to_live=timedelta(seconds=1)))
+    await kind.clock.sleep(1.5)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        assert await receiver.receive_messages(1, max_wait_time=kind.moment_s) == []
+    async with kind.plain.get_queue_receiver(queue, sub_queue="deadletter") as dead:
+        (message,) = await dead.receive_messages(1, max_wait_time=kind.patience_s)
+        assert message.dead_letter_reason == "TTLExpiredException"
+        await dead.complete_message(message)
+
+
+async def test_peeking_goes_on_where_it_ended_and_takes_nothing(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 5)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        seen: list[str] = []
+        while some := await receiver.peek_messages(2):
+            assert all(message.lock_token is None for message in some)
+            seen += map(str, some)
+        assert seen == ["0", "1", "2", "3", "4"]
+        with pytest.raises(InvalidOperationError):
+            await receiver.complete_message((await receiver.peek_messages(1, sequence_number=1))[0])
+        assert len(await receiver.receive_messages(5, max_wait_time=kind.patience_s)) == 5
+
+
+async def test_a_deleting_receiver_leaves_nothing_to_settle(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 3)
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    async with kind.plain.get_queue_receiver(queue, receive_mode=mode) as receiver:
+        seen: list[str] = []
+        while some := await receiver.receive_messages(2, max_wait_time=kind.moment_s):
+            assert all(message.lock_token is None for message in some)
+            seen += map(str, some)
+            with pytest.raises(InvalidOperationError):
+                await receiver.complete_message(some[0])
+        assert seen == ["0", "1", "2"]
+        assert await receiver.peek_messages(5, sequence_number=1) == []
+
+
+async def test_what_a_deleting_receiver_did_not_ask_for_stays(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 1)
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    async with kind.plain.get_queue_sender(queue) as sender:
+        async with kind.plain.get_queue_receiver(queue, receive_mode=mode) as receiver:
+            assert len(await receiver.receive_messages(10, max_wait_time=kind.patience_s)) == 1
+            await sender.send_messages([ServiceBusMessage("later") for _ in range(3)])
+            await kind.clock.sleep(0.3)
+        async with kind.plain.get_queue_receiver(queue) as receiver:
+            assert len(await receiver.peek_messages(5, sequence_number=1)) == 3
+
+
+async def test_a_lock_that_ends_brings_the_message_back(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 1, lock_duration=timedelta(seconds=5))
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        assert message.locked_until_utc is not None
+        await kind.clock.sleep(message.locked_until_utc.timestamp() - kind.clock.now() + 0.5)
+        with pytest.raises(MessageLockLostError):
+            await receiver.complete_message(message)
+        (again,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        assert (again.sequence_number, again.delivery_count) == (message.sequence_number, 1)
+        await receiver.complete_message(again)
+
+
+async def test_a_renewed_lock_lasts_longer(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 1, lock_duration=timedelta(seconds=5))
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        before = message.locked_until_utc
+        assert before is not None
+        await kind.clock.sleep(1.5)
+        after = await receiver.renew_message_lock(message)
+        assert message.locked_until_utc == after
+        assert after - before >= timedelta(seconds=1)
+        await receiver.complete_message(message)
+
+
+async def test_a_message_is_settled_once(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 1)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        await receiver.complete_message(message)
+        with pytest.raises(MessageAlreadySettled):
+            await receiver.abandon_message(message)
+
+
+async def test_settling_does_not_wait_for_a_receive_that_waits(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 1)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        waiting = asyncio.create_task(receiver.receive_messages(1, max_wait_time=4.0))
+        await kind.clock.sleep(0.5)
+        began = kind.clock.monotonic()
+        await receiver.renew_message_lock(message)
+        await receiver.complete_message(message)
+        assert kind.clock.monotonic() - began < 2.0
+        assert not waiting.done()
+        assert await waiting == []
+
+
+async def test_many_settle_at_once_while_more_is_received(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 40)
+    done: set[str] = set()
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        while len(done) < 40:
+            messages = await receiver.receive_messages(10, max_wait_time=kind.patience_s)
+            assert messages
+            await asyncio.gather(*(receiver.complete_message(message) for message in messages))
+            done |= {str(message) for message in messages}
+        assert await receiver.peek_messages(5, sequence_number=1) == []
+
+
+async def test_a_cancelled_receive_loses_nothing(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    spent: Counter[str] = Counter()
+    async with kind.plain.get_queue_sender(queue) as sender, kind.plain.get_queue_receiver(queue) as receiver:
+        for number in range(4):
+            waiting = asyncio.create_task(receiver.receive_messages(5, max_wait_time=30.0))
+            await kind.clock.sleep(0.3)
+            await sender.send_messages(ServiceBusMessage(str(number)))
+            waiting.cancel()
+            await asyncio.wait({waiting})
+            if not waiting.cancelled():
+                for message in waiting.result():
+                    await receiver.abandon_message(message)
+                    spent[str(message)] += 1
+        seen: set[str] = set()
+        while len(seen) < 4:
+            messages = await receiver.receive_messages(5, max_wait_time=kind.patience_s)
+            assert messages, f"only {sorted(seen)} came again"
+            for message in messages:
+                assert message.delivery_count == spent[str(message)], "what nobody was handed was given back unspent"
+                await receiver.complete_message(message)
+                seen.add(str(message))
+    assert seen == {"0", "1", "2", "3"}
+
+
+async def test_what_was_fetched_ahead_is_given_back_unspent(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 10)
+    async with kind.plain.get_queue_receiver(queue, prefetch_count=20) as ahead:
+        (first,) = await ahead.receive_messages(1, max_wait_time=kind.patience_s)
+        await kind.clock.sleep(0.5)
+        await ahead.complete_message(first)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        seen: dict[str, int] = {}
+        while len(seen) < 9:
+            messages = await receiver.receive_messages(10, max_wait_time=kind.patience_s)
+            assert messages
+            seen |= {str(message): message.delivery_count for message in messages}
+    assert seen == {str(number): 0 for number in range(1, 10)}
+
+
+async def test_a_receiver_for_nothing_says_so(kind: NamespaceKind) -> None:
+    name = kind.new_name("nowhere")
+    async with kind.plain.get_queue_receiver(name) as receiver:
+        with pytest.raises(MessagingEntityNotFoundError):
+            await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+
+
+async def test_a_closed_receiver_receives_no_more(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 1)
+    receiver = kind.plain.get_queue_receiver(queue)
+    (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+    await receiver.close()
+    await receiver.close()
+    with pytest.raises(InvalidOperationError):
+        await receiver.receive_messages(1)
+    with pytest.raises(InvalidOperationError):
+        await receiver.complete_message(message)

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from azure.servicebus import ServiceBusMessage as SdkMessage
+
+from sbclient import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusMessage,
+)
+from sbclient.message import ServiceBusReceivedMessage
+from tests.contract.kinds import NamespaceKind
+
+PROPERTIES: dict[str, Any] = {
+    "text": "grüße",
+    "empty": "",
+    "int": -5,
+    "long": 2**40,
+    "float": 1.25,
+    "yes": True,
+    "no": False,
+    "moment": datetime(2026, 5, 4, 3, 2, 1, 2000, tzinfo=UTC),
+    "uuid": UUID(int=5),
+    "decimal": Decimal("1.10"),
+    "null": None,
+}
+
+
+async def drained(kind: NamespaceKind, queue: str, count: int) -> list[ServiceBusReceivedMessage]:
+    """So many messages of a queue, and that there are no more."""
+    messages: list[ServiceBusReceivedMessage] = []
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        while len(messages) < count:
+            some = await receiver.receive_messages(count, max_wait_time=kind.patience_s)
+            assert some, f"{len(messages)} of {count} came"
+            for message in some:
+                await receiver.complete_message(message)
+            messages += some
+        assert await receiver.peek_messages(5, sequence_number=1) == []
+    return messages
+
+
+async def test_everything_a_message_says_arrives(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    sent = ServiceBusMessage(
+        b"\x00\xff body",
+        application_properties=PROPERTIES,
+        message_id="m-1",
+        content_type="text/plain",
+        correlation_id="c-1",
+        subject="greeting",
+        partition_key="p-1",
+        to="you",
+        reply_to="me",
+        reply_to_session_id="s-9",
+        time_to_live=timedelta(minutes=5),
+    )
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages(sent)
+    (message,) = await drained(kind, queue, 1)
+    names = (
+        "message_id content_type correlation_id subject partition_key to reply_to reply_to_session_id session_id "
+        "time_to_live application_properties body_type"
+    )
+    for name in names.split():
+        assert getattr(message, name) == getattr(sent, name), name
+    assert bytes(message) == bytes(sent)
+    assert {name: type(value) for name, value in message.application_properties.items()} == {
+        name: type(value) for name, value in PROPERTIES.items()
+    }
+    assert message.sequence_number is not None
+    assert message.delivery_count == 0
+    assert abs(message.enqueued_time_utc.timestamp() - kind.clock.now()) < 60.0
+    assert message.expires_at_utc == message.enqueued_time_utc + timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("body", [b"", "text", [b"one", b"two"], b"x" * 100_000])
+async def test_a_body_arrives_as_its_bytes(kind: NamespaceKind, body: Any) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage(body))
+    (message,) = await drained(kind, queue, 1)
+    assert bytes(message) == bytes(ServiceBusMessage(body))
+
+
+async def test_a_list_and_a_batch_arrive_whole_and_in_order(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(5)])
+        batch = await sender.create_message_batch()
+        for number in range(5, 10):
+            batch.add_message(ServiceBusMessage(str(number)))
+        await sender.send_messages(batch)
+        await sender.send_messages([])
+    assert [str(message) for message in await drained(kind, queue, 10)] == [str(number) for number in range(10)]
+
+
+async def test_a_message_of_the_sdk_can_be_sent(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages(SdkMessage("hello", application_properties={"n": 1}, subject="s"))
+    (message,) = await drained(kind, queue, 1)
+    assert (str(message), message.application_properties, message.subject) == ("hello", {"n": 1}, "s")
+    assert message.message_id
+
+
+async def test_the_sender_gives_an_id_that_stays_with_the_message(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    sent = ServiceBusMessage("x")
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages(sent)
+        await sender.send_messages(sent)
+    first, second = await drained(kind, queue, 2)
+    assert first.message_id == second.message_id == sent.message_id
+
+
+async def test_any_number_of_callers_send_at_once_and_each_message_arrives_once(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    count = 120
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await asyncio.gather(
+            *(
+                sender.send_messages(ServiceBusMessage(str(number), partition_key=f"key-{number % 5}"))
+                for number in range(count)
+            )
+        )
+    by_key = defaultdict(list)
+    for message in await drained(kind, queue, count):
+        by_key[message.partition_key].append(int(str(message)))
+    assert sorted(number for numbers in by_key.values() for number in numbers) == list(range(count))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values()), "one key keeps the order of the calls"
+
+
+async def test_a_message_that_is_too_large_is_refused_and_nothing_is_sent(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_sender(queue) as sender:
+        with pytest.raises(MessageSizeExceededError):
+            await sender.send_messages(ServiceBusMessage(b"x" * 2_000_000))
+        with pytest.raises(MessageSizeExceededError):
+            await sender.send_messages([ServiceBusMessage(b"x" * 200_000) for _ in range(10)])
+        await sender.send_messages(ServiceBusMessage("small"))
+    (message,) = await drained(kind, queue, 1)
+    assert str(message) == "small"
+
+
+async def test_a_batch_says_when_it_is_full(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_sender(queue) as sender:
+        batch = await sender.create_message_batch(1000)
+        count = 0
+        while batch.size_in_bytes < 800:
+            batch.add_message(ServiceBusMessage(b"x" * 50))
+            count += 1
+        with pytest.raises(MessageSizeExceededError):
+            batch.add_message(ServiceBusMessage(b"x" * 500))
+        assert len(batch) == count
+        await sender.send_messages(batch)
+        with pytest.raises(ValueError):
+            await sender.create_message_batch(10**9)
+    assert len(await drained(kind, queue, count)) == count
+
+
+async def test_an_entity_that_does_not_exist_is_named(kind: NamespaceKind) -> None:
+    name = kind.new_name("nowhere")
+    async with kind.plain.get_queue_sender(name) as sender:
+        with pytest.raises(MessagingEntityNotFoundError, match=name):
+            await sender.send_messages(ServiceBusMessage("x"))
+
+
+async def test_keys_that_differ_are_refused_before_anything_is_sent(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_sender(queue) as sender:
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages(ServiceBusMessage("x", session_id="a", partition_key="b"))
+    assert await drained(kind, queue, 0) == []
+
+
+async def test_a_session_queue_refuses_messages_without_session(kind: NamespaceKind) -> None:
+    queue = await kind.queue(requires_session=True)
+    async with kind.plain.get_queue_sender(queue) as sender:
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages(ServiceBusMessage("x"))
+        await sender.send_messages(ServiceBusMessage("x", session_id="s"))
+
+
+async def test_a_closed_sender_and_a_closed_client_send_no_more(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    client = kind.client()
+    sender = client.get_queue_sender(queue)
+    await sender.send_messages(ServiceBusMessage("x"))
+    await sender.close()
+    await sender.close()
+    with pytest.raises(InvalidOperationError):
+        await sender.send_messages(ServiceBusMessage("y"))
+    await client.close()
+    await client.close()
+    with pytest.raises(InvalidOperationError):
+        client.get_queue_sender(queue)
+
+
+@pytest.mark.needs("pings dropped")
+async def test_a_ping_is_accepted_and_never_delivered(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    ping = ServiceBusMessage(b"", time_to_live=timedelta(seconds=1))
+    ping.content_type = "application/vnd.ms-servicebus-ping"
+    transport = kind.plain._core.primary
+    link = transport.open_sender(queue)
+    await link.send([ping], timeout_s=kind.patience_s)
+    await link.close()
+    assert await drained(kind, queue, 0) == []
