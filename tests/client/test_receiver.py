@@ -1,0 +1,368 @@
+"""Receivers: waiting, settling, sessions, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.ping import PING_CONTENT_TYPE
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
+from sbclient.transport.memory import MemoryReceiver
+from tests.client.scene import QUEUE, make_queue, taken, texts
+
+DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+
+
+async def send(client: ServiceBusClient, *texts: str, queue: str = QUEUE, **attributes: Any) -> None:
+    async with client.get_queue_sender(queue) as sender:
+        await sender.send_messages([ServiceBusMessage(text, **attributes) for text in texts])
+
+
+async def test_a_message_is_waited_for(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        receive = asyncio.ensure_future(receiver.receive_messages())
+        await clock.sleep(10.0)
+        await send(client, "a")
+        assert texts(await receive) == ["a"]
+    assert clock.monotonic() == 10.0
+
+
+@pytest.mark.parametrize(("own_s", "asked_s", "waits_s"), [(None, None, 60), (20, None, 20), (20, 5, 5)])
+async def test_the_wait_ends_with_nothing(
+    client: ServiceBusClient, clock: VirtualClock, own_s: float | None, asked_s: float | None, waits_s: float
+) -> None:
+    async with client.get_queue_receiver(QUEUE, max_wait_time=own_s) as receiver:
+        assert await receiver.receive_messages(max_wait_time=asked_s) == []
+    assert clock.monotonic() == waits_s
+
+
+async def test_as_many_as_were_asked_for_at_most(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await send(client, *"abcde")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        assert texts(await receiver.receive_messages()) == ["a"]
+        assert texts(await receiver.receive_messages(None)) == ["b"]
+        assert texts(await receiver.receive_messages(10)) == ["c", "d", "e"]
+
+
+async def test_iterating_ends_when_nothing_comes_for_a_while(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await send(client, *"abc")
+    async with client.get_queue_receiver(QUEUE, max_wait_time=5) as receiver:
+        seen = []
+        async for message in receiver:
+            seen.append(str(message))
+            await receiver.complete_message(message)
+    assert seen == ["a", "b", "c"]
+    assert clock.monotonic() == 5.0
+
+
+async def test_iterating_without_a_wait_goes_on_for_ever(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        following = asyncio.ensure_future(receiver.__anext__())
+        await clock.sleep(1000.0)
+        assert not following.done()
+        await send(client, "a")
+        assert str(await following) == "a"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_wait_time": 0},
+        {"max_wait_time": -1},
+        {"prefetch_count": -1},
+        {"prefetch_count": 50_001},
+        {"receive_mode": "x"},
+    ],
+    ids=str,
+)
+async def test_impossible_receivers_are_refused(client: ServiceBusClient, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOperationError):
+        client.get_queue_receiver(QUEUE, **arguments)
+
+
+async def test_impossible_numbers_are_refused(client: ServiceBusClient) -> None:
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        for use in (
+            receiver.receive_messages(0),
+            receiver.receive_messages(max_wait_time=0),
+            receiver.peek_messages(0),
+        ):
+            with pytest.raises(InvalidOperationError):
+                await use
+        assert await receiver.receive_deferred_messages([]) == []
+
+
+async def test_a_closed_receiver_refuses_and_closes_again(client: ServiceBusClient) -> None:
+    receiver = client.get_queue_receiver(QUEUE)
+    assert not receiver.is_closed
+    await receiver.close()
+    await receiver.close()
+    assert receiver.is_closed
+    for use in (receiver.receive_messages(), receiver.peek_messages(), receiver.receive_deferred_messages(1)):
+        with pytest.raises(InvalidOperationError):
+            await use
+
+
+async def test_an_unknown_entity_is_not_found(client: ServiceBusClient) -> None:
+    async with client.get_queue_receiver("typo") as receiver:
+        with pytest.raises(MessagingEntityNotFoundError):
+            await receiver.receive_messages()
+
+
+# -- settling ----------------------------------------------------------------------------------------------------------
+
+
+async def test_each_way_to_end_a_message(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await send(client, "done", "again", "later", "never")
+    async with client.get_queue_receiver(QUEUE, max_wait_time=1) as receiver:
+        done, again, later, never = await receiver.receive_messages(4)
+        await receiver.complete_message(done)
+        await receiver.abandon_message(again)
+        await receiver.defer_message(later)
+        await receiver.dead_letter_message(never, "reason", "description")
+        (redelivered,) = await receiver.receive_messages(4)
+        assert (str(redelivered), redelivered.delivery_count) == ("again", 1)
+        await receiver.complete_message(redelivered)
+        (fetched,) = await receiver.receive_deferred_messages(later.sequence_number)
+        await receiver.complete_message(fetched)
+        assert await receiver.receive_messages() == []
+    async with client.get_queue_receiver(QUEUE, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
+        (letter,) = await dead.receive_messages()
+    assert (letter.dead_letter_reason, letter.dead_letter_error_description) == ("reason", "description")
+
+
+async def test_a_message_is_settled_once(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await send(client, "a")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        (message,) = await receiver.receive_messages()
+        await receiver.complete_message(message)
+        assert message.is_settled
+        for use in (receiver.abandon_message(message), receiver.renew_message_lock(message)):
+            with pytest.raises(MessageAlreadySettled):
+                await use
+
+
+async def test_what_was_deleted_or_peeked_cannot_be_settled(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await send(client, "a", "b")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        (peeked,) = await receiver.peek_messages()
+        with pytest.raises(InvalidOperationError):
+            await receiver.complete_message(peeked)
+    async with client.get_queue_receiver(QUEUE, receive_mode=DELETE) as receiver:
+        (deleted,) = await receiver.receive_messages()
+        with pytest.raises(InvalidOperationError):
+            await receiver.complete_message(deleted)
+
+
+async def test_a_lock_ends_and_can_be_renewed(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    await send(client, "a")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        (message,) = await receiver.receive_messages()
+        await clock.sleep(50.0)
+        until = await receiver.renew_message_lock(message)
+        assert until == message.locked_until_utc == datetime.fromtimestamp(clock.now(), UTC) + timedelta(seconds=60)
+        await clock.sleep(61.0)
+        for use in (receiver.complete_message(message), receiver.renew_message_lock(message)):
+            with pytest.raises(MessageLockLostError):
+                await use
+        assert not message.is_settled
+    assert texts(await taken(pair)) == ["a"]
+
+
+async def test_a_settlement_is_tried_again_in_a_disturbance(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await send(client, "a")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        (message,) = await receiver.receive_messages()
+        pair.primary.inject(Fault(FaultKind.DOWN, count=2))
+        await receiver.complete_message(message)
+    assert await taken(pair) == []
+
+
+async def test_deferred_messages_are_all_fetched_or_none(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await send(client, "a")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        (message,) = await receiver.receive_messages()
+        await receiver.defer_message(message)
+        with pytest.raises(MessageNotFoundError):
+            await receiver.receive_deferred_messages([message.sequence_number, 999])
+        assert texts(await receiver.receive_deferred_messages([message.sequence_number])) == ["a"]
+
+
+async def test_peeking_begins_at_a_number(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await send(client, *"abc")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        assert texts(await receiver.peek_messages(2)) == ["a", "b"]
+        assert texts(await receiver.peek_messages(2, timeout=5)) == ["a", "b"]
+        assert texts(await receiver.peek_messages(2, sequence_number=2)) == ["b", "c"]
+        assert await receiver.peek_messages(2, sequence_number=4) == []
+
+
+# -- disturbances ------------------------------------------------------------------------------------------------------
+
+
+async def test_receiving_survives_a_short_disturbance_and_fails_with_the_primary(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    await send(client, "a")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        pair.primary.inject(Fault(FaultKind.DOWN, count=3))
+        assert texts(await receiver.receive_messages()) == ["a"]
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        with pytest.raises(ServiceBusConnectionError):
+            await receiver.receive_messages()
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_receive_that_is_cancelled_loses_nothing(
+    pair: MemoryPair, client: ServiceBusClient, steps: int
+) -> None:
+    await send(client, "a")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        receive = asyncio.ensure_future(receiver.receive_messages())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        receive.cancel()
+        (answer,) = await asyncio.gather(receive, return_exceptions=True)
+        if isinstance(answer, list):
+            assert texts(answer) == ["a"]
+            await receiver.abandon_message(answer[0])
+    assert texts(await taken(pair)) == ["a"]
+
+
+async def test_prefetched_messages_that_were_not_handed_out_are_given_back(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    await send(client, *"abc")
+    async with client.get_queue_receiver(QUEUE, prefetch_count=10) as receiver:
+        (message,) = await receiver.receive_messages()
+        await receiver.complete_message(message)
+    assert texts(await taken(pair)) == ["b", "c"]
+
+
+@pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
+async def test_f8_pings_that_a_broker_lets_through_are_completed_and_skipped(
+    pair: MemoryPair,
+    client: ServiceBusClient,
+    clock: VirtualClock,
+    mode: ServiceBusReceiveMode,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    receive = MemoryReceiver.receive
+
+    async def letting_through(self: Any, **kwargs: Any) -> Any:
+        messages = await receive(self, **kwargs)
+        for message in messages:
+            if str(message) == "ping":
+                message.content_type = PING_CONTENT_TYPE
+        return messages
+
+    await send(client, "ping", "ping", "a")
+    monkeypatch.setattr(MemoryReceiver, "receive", letting_through)
+    pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=1))
+    async with client.get_queue_receiver(QUEUE, receive_mode=mode) as receiver:
+        assert texts(await receiver.receive_messages()) == ["a"]
+        assert await receiver.receive_messages(max_wait_time=10) == []
+    assert clock.monotonic() == pytest.approx(10.0)
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_named_session_is_held_and_others_wait(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    await send(client, "a", queue="visits", session_id="s")
+    async with client.get_queue_receiver("visits", session_id="s") as receiver:
+        assert receiver.session is not None
+        assert receiver.session.session_id == "s"
+        with pytest.raises(SessionCannotBeLockedError):
+            await client.get_queue_receiver("visits", session_id="s").__aenter__()
+        (message,) = await receiver.receive_messages()
+        with pytest.raises(InvalidOperationError):
+            await receiver.renew_message_lock(message)
+        await receiver.complete_message(message)
+    async with client.get_queue_receiver("visits", session_id="s"):
+        pass
+
+
+async def test_the_next_session_is_waited_for(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    with pytest.raises(OperationTimeoutError):
+        await client.get_queue_receiver("visits", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=7).__aenter__()
+    assert clock.monotonic() == 7.0
+    receiver = client.get_queue_receiver("visits", session_id=NEXT_AVAILABLE_SESSION)
+    receive = asyncio.ensure_future(receiver.receive_messages())
+    await clock.sleep(20.0)
+    await send(client, "a", queue="visits", session_id="s")
+    assert texts(await receive) == ["a"]
+    await receiver.close()
+
+
+async def test_two_callers_of_one_receiver_accept_one_session(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    for session in "st":
+        await send(client, session, queue="visits", session_id=session)
+    receiver = client.get_queue_receiver("visits", session_id=NEXT_AVAILABLE_SESSION)
+    await asyncio.gather(*(receiver.receive_messages(max_wait_time=1) for _ in range(2)))
+    async with client.get_queue_receiver("visits", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1) as other:
+        assert receiver.session is not None
+        assert other.session is not None
+        assert other.session.session_id != receiver.session.session_id
+    await receiver.close()
+
+
+async def test_a_sessions_state_is_kept(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    for state, stored in (("text", b"text"), (b"bytes", b"bytes"), (bytearray(b"x"), b"x"), (None, None)):
+        async with client.get_queue_receiver("visits", session_id="s") as receiver:
+            assert receiver.session is not None
+            await receiver.session.set_state(state, timeout=5)
+        async with client.get_queue_receiver("visits", session_id="s") as receiver:
+            assert receiver.session is not None
+            assert await receiver.session.get_state(timeout=5) == stored
+
+
+async def test_a_sessions_lock_is_renewed_or_lost(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    await send(client, "a", queue="visits", session_id="s")
+    async with client.get_queue_receiver("visits", session_id="s") as receiver:
+        session = receiver.session
+        assert session is not None
+        await clock.sleep(50.0)
+        assert await session.renew_lock() == session.locked_until_utc
+        await clock.sleep(61.0)
+        for use in (session.renew_lock(), session.get_state(), receiver.receive_messages()):
+            with pytest.raises(SessionLockLostError):
+                await use
+
+
+async def test_a_session_that_is_not_accepted_yet_has_no_name(pair: MemoryPair, client: ServiceBusClient) -> None:
+    receiver = client.get_queue_receiver(QUEUE, session_id="s")
+    assert receiver.session is not None
+    with pytest.raises(InvalidOperationError):
+        _ = receiver.session.session_id
+    assert client.get_queue_receiver(QUEUE).session is None

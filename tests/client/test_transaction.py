@@ -1,0 +1,294 @@
+"""Transactions: all or nothing, one key on partitioned entities, never to the backlog."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageAlreadySettled,
+    OperationTimeoutError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusInternalError,
+    TransactionNotSupportedError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.failover import FailoverState
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transaction import Transaction, TransactionState
+from tests.client.scene import AT_ONCE, QUEUE, diverted, make_queue, taken, texts
+
+
+def keyed(text: str, key: str | None = None) -> ServiceBusMessage:
+    return ServiceBusMessage(text, partition_key=key)
+
+
+async def test_sends_and_settlements_happen_together(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
+        await sender.send_messages(ServiceBusMessage("old"))
+        (old,) = await receiver.receive_messages()
+        async with client.transaction() as transaction:
+            await sender.send_messages(ServiceBusMessage("new"), transaction=transaction)
+            await receiver.complete_message(old, transaction=transaction)
+            async with client.get_queue_receiver(QUEUE) as other:
+                assert await other.receive_messages(max_wait_time=1) == []
+        assert transaction.state is TransactionState.COMMITTED
+        with pytest.raises(MessageAlreadySettled):
+            await receiver.complete_message(old)
+    assert texts(await taken(pair)) == ["new"]
+
+
+async def test_an_exception_in_the_block_undoes_everything(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
+        await sender.send_messages(ServiceBusMessage("old"))
+        (old,) = await receiver.receive_messages()
+        with pytest.raises(KeyError):  # noqa: PT012  # the block is the point
+            async with client.transaction() as transaction:
+                await sender.send_messages(ServiceBusMessage("new"), transaction=transaction)
+                await receiver.complete_message(old, transaction=transaction)
+                raise KeyError("stop")
+        assert transaction.state is TransactionState.ROLLED_BACK
+        assert not old.is_settled
+        await receiver.abandon_message(old)
+    assert texts(await taken(pair)) == ["old"]
+
+
+async def test_it_can_be_begun_committed_and_rolled_back_by_hand(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        one, other = client.transaction(), client.transaction()
+        await sender.send_messages(ServiceBusMessage("1"), transaction=one)
+        await sender.send_messages(ServiceBusMessage("2"), transaction=other)
+        await one.commit(timeout=5)
+        await other.rollback(timeout=5)
+        for transaction in (one, other):
+            for use in (
+                transaction.commit(),
+                transaction.rollback(),
+                sender.send_messages(ServiceBusMessage("3"), transaction=transaction),
+            ):
+                with pytest.raises(InvalidOperationError):
+                    await use
+    assert texts(await taken(pair)) == ["1"]
+
+
+async def test_a_block_that_has_committed_by_hand_is_left_alone(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
+        await sender.send_messages(ServiceBusMessage("1"), transaction=transaction)
+        await transaction.commit()
+    assert texts(await taken(pair)) == ["1"]
+
+
+async def test_scheduling_is_part_of_it(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    due = datetime.fromtimestamp(clock.now() + 60, UTC)
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(KeyError):  # noqa: PT012  # the block is the point
+            async with client.transaction() as transaction:
+                await sender.schedule_messages(ServiceBusMessage("1"), due, transaction=transaction)
+                raise KeyError
+        async with client.transaction() as transaction:
+            numbers = await sender.schedule_messages(ServiceBusMessage("2"), due, transaction=transaction)
+    assert len(numbers) == 1
+    await clock.sleep(60.0)
+    assert texts(await taken(pair)) == ["2"]
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitioned", [None, True])
+async def test_f12_on_a_partitioned_entity_a_missing_or_second_key_is_refused_before_anything_is_sent(
+    pair: MemoryPair, client: ServiceBusClient, partitioned: bool | None
+) -> None:
+    await make_queue(pair, "wide", enable_partitioning=True)
+    async with client.get_queue_sender("wide", partitioned=partitioned) as sender, client.transaction() as transaction:
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages(keyed("none"), transaction=transaction)
+        await sender.send_messages(keyed("1", "k"), transaction=transaction)
+        before = pair.primary.namespace.operation_count
+        with pytest.raises(InvalidOperationError, match="'other'"):
+            await sender.send_messages(keyed("other", "other"), transaction=transaction)
+        assert pair.primary.namespace.operation_count == before
+        await sender.send_messages([keyed("2", "k"), keyed("3", "k")], transaction=transaction)
+    assert texts(await taken(pair, "wide")) == ["1", "2", "3"]
+
+
+async def test_f12_a_key_pins_only_what_was_taken(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await make_queue(pair, "wide", enable_partitioning=True)
+    async with client.get_queue_sender("wide") as sender, client.transaction() as transaction:
+        await sender.create_message_batch()
+        pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.SEND], count=1))
+        with pytest.raises(ServiceBusInternalError):
+            await sender.send_messages(keyed("1", "k"), transaction=transaction)
+        await sender.send_messages(keyed("2", "other"), transaction=transaction)
+    assert texts(await taken(pair, "wide")) == ["2"]
+
+
+async def test_f12_on_a_plain_entity_the_broker_decides(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
+        await sender.send_messages(keyed("1"), transaction=transaction)
+        await sender.send_messages(keyed("2", "a"), transaction=transaction)
+        await sender.send_messages(keyed("3", "b"), transaction=transaction)
+    assert texts(await taken(pair)) == ["1", "2", "3"]
+
+
+async def test_f12_two_first_sends_at_once_both_learn_that_the_entity_is_plain(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
+        sends = (sender.send_messages(keyed(text), transaction=transaction) for text in "ab")
+        assert await asyncio.gather(*sends, return_exceptions=True) == [None, None]
+    assert len(await taken(pair)) == 2
+
+
+async def test_f12_without_the_right_to_know_an_entity_counts_as_partitioned(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.MANAGE], error=ServiceBusAuthorizationError))
+    async with client.transaction() as transaction:
+        async with client.get_queue_sender(QUEUE) as sender:
+            for _ in range(2):
+                with pytest.raises(InvalidOperationError):
+                    await sender.send_messages(keyed("1"), transaction=transaction)
+        async with client.get_queue_sender(QUEUE, partitioned=False) as sender:
+            await sender.send_messages(keyed("2"), transaction=transaction)
+    pair.primary.heal()
+    assert texts(await taken(pair)) == ["2"]
+
+
+async def test_f12_what_could_not_be_learnt_in_a_disturbance_is_asked_again(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.MANAGE], count=1))
+    async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages(keyed("1"), transaction=transaction)
+        await sender.send_messages(keyed("2"), transaction=transaction)
+    assert texts(await taken(pair)) == ["2"]
+
+
+async def test_f12_to_a_session_entity_the_key_is_the_session(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await make_queue(pair, "visits", requires_session=True, enable_partitioning=True)
+    async with client.get_queue_sender("visits") as sender, client.transaction() as transaction:
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages(keyed("1", "s"), transaction=transaction)
+        await sender.send_messages(ServiceBusMessage("2", session_id="s"), transaction=transaction)
+    assert texts(await taken(pair, "visits")) == ["2"]
+
+
+# -- outages -----------------------------------------------------------------------------------------------------------
+
+
+async def test_n024_a_transaction_open_at_failover_fails_and_moves_nothing(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(TransactionNotSupportedError):  # noqa: PT012  # the block is the point
+            async with client.transaction() as transaction:
+                await sender.send_messages(ServiceBusMessage("1"), transaction=transaction)
+                client.pair.force_failover(QUEUE)
+                await sender.send_messages(ServiceBusMessage("2"), transaction=transaction)
+        with pytest.raises(TransactionNotSupportedError):  # the block is the point
+            async with client.transaction() as transaction:
+                await sender.schedule_messages(
+                    ServiceBusMessage("3"), datetime.fromtimestamp(clock.now(), UTC), transaction=transaction
+                )
+    assert await taken(pair) == []
+    assert await diverted(pair) == []
+
+
+async def test_f12_a_send_that_fails_in_a_transaction_raises_at_once_and_is_never_diverted(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE, partitioned=False) as sender:
+        with pytest.raises(ServiceBusConnectionError):  # noqa: PT012  # the block is the point
+            async with client.transaction() as transaction:
+                pair.primary.inject(Fault(FaultKind.DOWN))
+                await sender.send_messages(ServiceBusMessage("1"), transaction=transaction)
+        assert clock.monotonic() == 0.0
+        assert client.pair.status().entities[QUEUE].state is FailoverState.FAILED_OVER
+    pair.primary.heal()
+    assert await taken(pair) == []
+    assert await diverted(pair) == []
+
+
+async def test_a_success_in_a_transaction_is_evidence_that_the_primary_is_well(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        pair.primary.inject(Fault(FaultKind.DOWN, operations=[Operation.OPEN]))
+        with pytest.raises(ServiceBusConnectionError):
+            await sender.send_messages(ServiceBusMessage("1"))
+        pair.primary.heal()
+        async with client.transaction() as transaction:
+            await sender.send_messages(ServiceBusMessage("2"), transaction=transaction)
+        assert client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY
+
+
+async def test_a_commit_that_fails_leaves_nothing_and_the_messages_unsettled(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
+        await sender.send_messages(ServiceBusMessage("old"))
+        (old,) = await receiver.receive_messages()
+        with pytest.raises(ServiceBusConnectionError):  # noqa: PT012  # the block is the point
+            async with client.transaction() as transaction:
+                await sender.send_messages(ServiceBusMessage("new"), transaction=transaction)
+                await receiver.complete_message(old, transaction=transaction)
+                pair.primary.inject(Fault(FaultKind.DOWN))
+        pair.primary.heal()
+        assert transaction.state is TransactionState.ROLLED_BACK
+        await receiver.abandon_message(old)
+    assert texts(await taken(pair)) == ["old"]
+
+
+async def test_a_commit_without_an_answer_is_in_doubt(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(OperationTimeoutError):  # noqa: PT012  # the block is the point
+            async with client.transaction() as transaction:
+                await sender.send_messages(ServiceBusMessage("new"), transaction=transaction)
+                pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.TRANSACTION]))
+    pair.primary.heal()
+    assert texts(await taken(pair)) == ["new"]
+
+
+async def test_a_rollback_that_fails_is_a_note_on_the_error_that_caused_it(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    with pytest.raises(KeyError) as caught:  # noqa: PT012  # the block is the point
+        async with client.transaction():
+            pair.primary.inject(Fault(FaultKind.DOWN))
+            raise KeyError("stop")
+    assert "rollback failed" in caught.value.__notes__[0]
+
+
+async def test_beginning_that_fails_can_be_tried_again(pair: MemoryPair, client: ServiceBusClient) -> None:
+    pair.primary.inject(Fault(FaultKind.DOWN, count=1))
+    transaction = client.transaction()
+    with pytest.raises(ServiceBusConnectionError):
+        await transaction.link()
+    assert transaction.state is TransactionState.NEW
+    async with transaction:
+        pass
+
+
+async def test_concurrent_first_uses_begin_one_transaction(pair: MemoryPair, client: ServiceBusClient) -> None:
+    transaction = client.transaction()
+    links = await asyncio.gather(*(transaction.link() for _ in range(5)))
+    assert len({id(link) for link in links}) == 1
+    await transaction.rollback()
+
+
+async def test_transactions_end_with_their_client(pair: MemoryPair) -> None:
+    async with pair.client() as client:
+        transaction: Transaction = client.transaction()
+        await transaction.link()
+    with pytest.raises(InvalidOperationError):
+        await transaction.commit()
+    assert transaction.state is TransactionState.ACTIVE
