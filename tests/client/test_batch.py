@@ -1,0 +1,59 @@
+"""Batches by themselves: what fits, and what is kept."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from sbclient.batch import ServiceBusMessageBatch
+from sbclient.errors import MessageSizeExceededError
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.size import batch_size
+
+
+def batch(limit: int, growth: int = 0) -> ServiceBusMessageBatch:
+    numbers = count()
+    return ServiceBusMessageBatch(limit, growth_bytes=growth, new_id=lambda: f"{next(numbers):036}")
+
+
+def test_an_empty_batch() -> None:
+    empty = batch(1000)
+    assert (len(empty), empty.size_in_bytes, empty.max_size_in_bytes, empty.messages) == (0, 0, 1000, ())
+
+
+@pytest.mark.parametrize("body_bytes", [0, 1, 200, 300, 70_000])
+def test_the_size_is_never_less_than_what_is_sent(body_bytes: int) -> None:
+    filled = batch(1_000_000)
+    for number in range(5):
+        filled.add_message(ServiceBusMessage(b"x" * body_bytes, session_id=f"s{number}"))
+        assert batch_size(filled.messages) <= filled.size_in_bytes <= batch_size(filled.messages) + 10 * (number + 1)
+
+
+@pytest.mark.parametrize("growth", [0, 166])
+def test_the_last_byte_counts_and_what_does_not_fit_changes_nothing(growth: int) -> None:
+    message = ServiceBusMessage(b"x" * 100, message_id="i")
+    size = batch_size([message]) + growth
+    batch(size, growth).add_message(message)
+    full = batch(size - 1, growth)
+    with pytest.raises(MessageSizeExceededError):
+        full.add_message(message)
+    assert (len(full), full.size_in_bytes) == (0, 0)
+
+
+def test_a_message_is_given_its_id_when_it_is_added_since_its_size_counts() -> None:
+    filled, message = batch(1000), ServiceBusMessage("a")
+    filled.add_message(message)
+    assert message.message_id == filled.messages[0].message_id is not None
+
+
+def test_what_is_changed_after_adding_is_not_sent() -> None:
+    filled, message = batch(1000), ServiceBusMessage("a", subject="before")
+    filled.add_message(message)
+    message.subject = "after"
+    assert filled.messages[0].subject == "before"
+
+
+def test_only_messages_can_be_added() -> None:
+    with pytest.raises(TypeError):
+        batch(1000).add_message("text")

@@ -1,0 +1,153 @@
+"""Locks that are renewed in the background."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sbclient.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout
+from sbclient.lock_renewer import AutoLockRenewer
+from sbclient.message import ServiceBusMessage
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import QUEUE, make_queue, taken, texts
+
+
+class Failures:
+    """What a renewer reports."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, Exception | None]] = []
+
+    async def __call__(self, renewable: Any, error: Exception | None) -> None:
+        self.told.append((renewable, error))
+
+
+async def send(client: ServiceBusClient, queue: str = QUEUE, **attributes: Any) -> None:
+    async with client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("a", **attributes))
+
+
+async def test_a_message_stays_locked_while_it_is_worked_on(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await send(client)
+    async with (
+        AutoLockRenewer(clock=clock) as renewer,
+        client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
+    ):
+        (message,) = await receiver.receive_messages()
+        await clock.sleep(290.0)
+        await receiver.complete_message(message)
+        before = pair.primary.namespace.operation_count
+        await clock.sleep(600.0)
+        assert pair.primary.namespace.operation_count == before
+    assert await taken(pair) == []
+
+
+async def test_a_lock_is_let_go_after_its_time_and_that_is_told(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    failures = Failures()
+    await send(client)
+    async with (
+        AutoLockRenewer(max_lock_renewal_duration=100, on_lock_renew_failure=failures, clock=clock) as renewer,
+        client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
+    ):
+        (message,) = await receiver.receive_messages()
+        await clock.sleep(100.5)
+        assert failures.told == [(message, None)]
+        await clock.sleep(60.0)
+    assert texts(await taken(pair)) == ["a"]
+
+
+async def test_a_lock_that_cannot_be_renewed_is_told(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    failures = Failures()
+    await send(client)
+    async with AutoLockRenewer(clock=clock) as renewer, client.get_queue_receiver(QUEUE) as receiver:
+        (message,) = await receiver.receive_messages()
+        renewer.register(receiver, message, on_lock_renew_failure=failures)
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await clock.sleep(60.0)
+    ((renewable, error),) = failures.told
+    assert renewable is message
+    assert isinstance(error, AutoLockRenewFailed)
+    assert error.__cause__ is not None
+
+
+async def test_a_message_settled_while_its_renewal_fails_is_no_failure(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    failures = Failures()
+    await send(client)
+    async with (
+        AutoLockRenewer(on_lock_renew_failure=failures, clock=clock) as renewer,
+        client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
+    ):
+        (message,) = await receiver.receive_messages()
+        pair.primary.inject(Fault(FaultKind.SLOW, latency_s=5.0))
+        await clock.sleep(31.0)
+        await receiver.complete_message(message)
+        await clock.sleep(30.0)
+    assert failures.told == []
+
+
+async def test_a_session_stays_locked(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    await send(client, "visits", session_id="s")
+    async with (
+        AutoLockRenewer(clock=clock) as renewer,
+        client.get_queue_receiver("visits", session_id="s", auto_lock_renewer=renewer) as receiver,
+    ):
+        (message,) = await receiver.receive_messages()
+        await clock.sleep(250.0)
+        await receiver.complete_message(message)
+        await clock.sleep(100.0)
+        assert receiver.session is not None
+        assert isinstance(receiver.session.auto_renew_error, AutoLockRenewTimeout)
+
+
+async def test_a_session_that_is_lost_says_so(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    async with (
+        AutoLockRenewer(clock=clock) as renewer,
+        client.get_queue_receiver("visits", session_id="s", auto_lock_renewer=renewer) as receiver,
+    ):
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await clock.sleep(100.0)
+        assert receiver.session is not None
+        assert isinstance(receiver.session.auto_renew_error, AutoLockRenewFailed)
+
+
+@pytest.mark.parametrize("what", ["receiver", "renewer"])
+async def test_closing_ends_the_renewal(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, what: str
+) -> None:
+    failures = Failures()
+    await send(client)
+    renewer = AutoLockRenewer(on_lock_renew_failure=failures, clock=clock)
+    receiver = client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer)
+    await receiver.receive_messages()
+    await (receiver.close() if what == "receiver" else renewer.close())
+    before = pair.primary.namespace.operation_count
+    await clock.sleep(400.0)
+    assert pair.primary.namespace.operation_count == before
+    assert failures.told == []
+    await renewer.close()
+
+
+async def test_a_renewer_may_have_nobody_to_tell(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await send(client)
+    async with (
+        AutoLockRenewer(max_lock_renewal_duration=10, clock=clock) as renewer,
+        client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
+    ):
+        await receiver.receive_messages()
+        await clock.sleep(80.0)
+    assert texts(await taken(pair)) == ["a"]

@@ -1,0 +1,78 @@
+"""Background tasks with an owner."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sbclient.clock import VirtualClock
+from sbclient.tasks import OwnedTasks
+
+
+async def fail() -> None:
+    raise ZeroDivisionError
+
+
+async def test_closing_cancels_and_waits(clock: VirtualClock) -> None:
+    tidied: list[float] = []
+
+    async def work() -> None:
+        try:
+            await clock.sleep(100.0)
+        finally:
+            await clock.sleep(3.0)
+            tidied.append(clock.monotonic())
+
+    tasks = OwnedTasks()
+    task = tasks.start(work(), name="work")
+    await clock.sleep(1.0)
+    await tasks.close()
+    assert task.cancelled()
+    assert tidied == [4.0]
+    await tasks.close()
+
+
+async def test_a_second_close_does_not_break_into_what_tidies_up(clock: VirtualClock) -> None:
+    tidied: list[float] = []
+
+    async def work() -> None:
+        try:
+            await clock.sleep(100.0)
+        finally:
+            await clock.sleep(3.0)
+            tidied.append(clock.monotonic())
+
+    tasks = OwnedTasks()
+    tasks.start(work(), name="work")
+    await clock.sleep(1.0)
+    first = asyncio.ensure_future(tasks.close())
+    await clock.sleep(1.0)
+    first.cancel()
+    await tasks.close()
+    assert tidied == [4.0]
+    await asyncio.wait([first])
+
+
+async def test_after_closing_nothing_starts() -> None:
+    tasks = OwnedTasks()
+    await tasks.close()
+    with pytest.raises(RuntimeError, match="late"):
+        tasks.start(fail(), name="late")
+
+
+async def test_a_task_may_close_its_owner() -> None:
+    tasks = OwnedTasks()
+    task = tasks.start(tasks.close(), name="closes")
+    await task
+    assert tasks.is_closed
+
+
+async def test_a_failure_is_told_or_logged(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[BaseException] = []
+    for tasks in (OwnedTasks(on_failure=told.append), OwnedTasks()):
+        await asyncio.wait([tasks.start(fail(), name="fails")])
+        await asyncio.sleep(0)
+        await tasks.close()
+    assert [type(error) for error in told] == [ZeroDivisionError]
+    assert [record.message for record in caplog.records] == ["task.failed"]
