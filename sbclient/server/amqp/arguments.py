@@ -91,8 +91,6 @@ class Arguments:
 
     def _several(self, name: str, kind: type, what: str) -> list[Any]:
         values = self._body.get(name)
-        if isinstance(values, kind):
-            values = [values]
         if not isinstance(values, Sequence) or isinstance(values, str | bytes) or not values:
             raise self._wrong(name, f"an array of {what}, at least one", values)
         for value in values:

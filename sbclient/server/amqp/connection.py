@@ -40,7 +40,6 @@ from sbclient.errors import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from sbclient.log import get_logger
 from sbclient.server.amqp.address import CBS, MANAGEMENT, Node, node_of
 from sbclient.server.amqp.cbs import TokenNode
 from sbclient.server.amqp.coordinator import Coordinator as CoordinatorServer
@@ -53,8 +52,6 @@ from sbclient.server.context import NamespaceContext
 from sbclient.server.sas import EVERYTHING
 from sbclient.server.stream import ByteStream
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
-
-log = get_logger(__name__)
 
 MAX_LINKS: Final = 10_000
 MAX_MESSAGE_BYTES: Final = 2**20
@@ -117,8 +114,6 @@ class ClientConnection:
         peer.tasks.start(self._keep_time(), name="amqp time")
         try:
             await self._read(first)
-        except OSError as error:
-            log.debug("amqp.connection_lost", client=self._stream.peer, error=type(error).__name__)
         finally:
             forget()
             self._engine.receive_eof()
@@ -165,9 +160,7 @@ class ClientConnection:
         while (event := self._engine.next_event()) is not None:
             try:
                 self._answer(event)
-            except ServiceBusError as error:  # a link that ended in between; its own event follows
-                log.debug("amqp.event_dropped", client=self._stream.peer, error=type(error).__name__)
-            except Exception as error:
+            except Exception as error:  # our own fault, and then only this client's
                 self._peer.fail(error)
         self._peer.flush()
 

@@ -158,7 +158,7 @@ class ManagementNode:
             if not known.is_transactional:
                 raise InvalidOperationError(f"{request.operation} cannot be part of a transaction: ask for it outside")
             transaction = peer.transaction(request.transaction_id)
-        arguments, link_name = Arguments(request), request.arguments.get("associated-link-name")
+        arguments, link_name = Arguments(request), request.link_name
 
         def work(call: Call) -> Body:
             return known.answer(_Asked(call, arguments, link_name, transaction))

@@ -55,6 +55,12 @@ class Request(NamedTuple):
         operation = self.arguments.get("operation")
         return operation if isinstance(operation, str) else ""
 
+    @property
+    def link_name(self) -> str | None:
+        """The link that the client works with, if it says so."""
+        name = self.arguments.get("associated-link-name")
+        return name if isinstance(name, str) else None
+
 
 class Node(Protocol):
     """What answers the requests of one pair of links."""

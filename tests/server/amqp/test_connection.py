@@ -262,3 +262,58 @@ async def test_what_was_sent_right_before_the_end_is_stored(context: NamespaceCo
             link.send(encode_message(ServiceBusMessage(str(number))), tag=number.to_bytes(4, "big"), settled=True)
         await client.close()
     assert len(context.host.namespace.queue(queue)) == 20
+
+
+async def test_an_error_of_our_own_in_answering_an_event_ends_that_connection(
+    context: NamespaceContext, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected(context, queue) as client:
+        link = await client.sender(queue)
+
+        def broken(*_: Any) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr("sbclient.server.amqp.sender_link.ClientSender.on_delivery", broken)
+        link.send(encode_message(ServiceBusMessage("x")), tag=b"1")
+        client.flush()
+        closed = await asyncio.wait_for(client.closed, 60)
+        assert closed.error is not None
+        assert closed.error.condition == "amqp:internal-error"
+
+
+async def closing(client: Client, host: BrokerHost, queue: str) -> None:
+    """The server closes the connection, and the client does not hear it."""
+    link = await client.sender(queue)
+    client.engine.receive_bytes = lambda *_, **__: None  # type: ignore[method-assign]  # deaf from now on
+    host.inject(Fault(FaultKind.DOWN, operations=(Operation.SEND,), count=1))
+    link.send(encode_message(ServiceBusMessage("x")), tag=b"1")
+    client.flush()
+    await asyncio.sleep(1)
+
+
+async def test_nothing_is_taken_for_a_client_that_does_not_answer_a_close(
+    context: NamespaceContext, host: BrokerHost, queue: str
+) -> None:
+    async with connected(context, queue) as client:
+        await client.receiver(queue, credit=1)
+        await closing(client, host, queue)
+        await host.perform(
+            Operation.RENEW, queue, lambda call: host.namespace.send(call, queue, [ServiceBusMessage("x")]), timeout_s=1
+        )
+        await asyncio.sleep(1)
+        (message,) = await host.receive(queue, max_message_count=1, max_wait_time_s=1)
+        assert message.delivery_count == 0
+
+
+async def test_a_session_that_comes_for_a_client_that_is_being_closed_is_let_go(
+    context: NamespaceContext, host: BrokerHost, queue: str
+) -> None:
+    create(host, EntityKind.QUEUE, "s", requires_session=True)
+    async with connected(context, "") as client:
+        source = Source(address="s", filter={"com.microsoft:session-filter": None})
+        client.session.attach_receiver("waits", source=source)
+        await closing(client, host, queue)
+        message = ServiceBusMessage("x", session_id="a")
+        await host.perform(Operation.RENEW, "s", lambda call: host.namespace.send(call, "s", [message]), timeout_s=1)
+        await asyncio.sleep(1)
+        assert (await host.accept_session("s", "a", timeout_s=1)).session_id == "a"

@@ -10,7 +10,16 @@ from uuid import UUID
 
 import pytest
 
-from sbclient.amqp import ACCEPTED, DeliveryReceived, Modified, Rejected, Sections, WireMessage, encode_message
+from sbclient.amqp import (
+    ACCEPTED,
+    DeliveryReceived,
+    LinkDrained,
+    Modified,
+    Rejected,
+    Sections,
+    WireMessage,
+    encode_message,
+)
 from sbclient.amqp.types import Described, Int, Long, Timestamp, UInt, longs, uuids
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.broker.host import BrokerHost
@@ -24,6 +33,7 @@ from sbclient.entities import (
     SqlRuleFilter,
 )
 from sbclient.message import ServiceBusMessage
+from sbclient.server.amqp import management
 from sbclient.server.context import NamespaceContext
 from sbclient.server.sas import sign
 from sbclient.server.wire_faults import WireFault, WireFaultKind
@@ -578,6 +588,64 @@ async def test_a_wire_that_is_busy_refuses_requests(context: NamespaceContext, h
     context.wire_faults.inject(WireFault(WireFaultKind.SERVER_BUSY, "q", count=1))
     async with connected(context, "") as client:
         assert await client.ask("q", "peek-message", {}) == (503, "com.microsoft:server-busy")
+
+
+async def test_a_dropped_acknowledgement_leaves_a_request_unanswered(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    make(host, "q", requires_session=False)
+    async with connected(context, "") as client:
+        await client.node("q/$management")
+        context.wire_faults.inject(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, "q", count=1))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.ask("q", "peek-message", {}), 100)
+        assert (await client.ask("q", "peek-message", {}))[0] == 204
+
+
+async def test_the_end_of_the_calendar_means_all_sessions(context: NamespaceContext, host: BrokerHost) -> None:
+    make(host, "q", requires_session=True)
+    async with connected(context, "") as client:
+        await put(client, "q", ServiceBusMessage("", session_id="a"))
+        request = {"last-updated-time": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)}
+        assert (await client.ask("q", "get-message-sessions", request))[1]["sessions-ids"] == ["a"]
+
+
+async def test_the_place_of_the_quietest_browser_is_forgotten(
+    context: NamespaceContext, host: BrokerHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(management, "MAX_CURSORS", 2)
+    make(host, "q", requires_session=False)
+    async with connected(context, "") as client:
+        await put(client, "q", ServiceBusMessage("x"))
+        for name in ("a", "b", "c", "a"):
+            arguments = {"associated-link-name": name}
+            assert (await client.ask("q", "peek-message", {}, arguments=arguments))[0] == 200
+
+
+async def test_a_link_name_that_is_none_is_ignored(context: NamespaceContext, host: BrokerHost) -> None:
+    make(host, "q", requires_session=False)
+    async with connected(context, "") as client:
+        arguments = {"associated-link-name": ["no", "name"]}
+        assert (await client.ask("q", "peek-message", {}, arguments=arguments))[0] == 204
+
+
+async def test_a_rule_that_amqp_cannot_say_is_an_error_and_no_silence(
+    context: NamespaceContext, host: BrokerHost, subscription: str
+) -> None:
+    odd = CorrelationRuleFilter(properties={"span": timedelta(seconds=1)})
+    create(host, EntityKind.RULE, "t", "s", "odd", filter=odd)
+    async with connected(context, "") as client:
+        assert await client.ask(subscription, "enumerate-rules", {}) == (500, "amqp:not-allowed")
+
+
+async def test_a_drained_reply_link_says_that_it_has_nothing(context: NamespaceContext, host: BrokerHost) -> None:
+    make(host, "q", requires_session=False)
+    async with connected(context, "") as client:
+        _, replies = await client.node("q/$management")
+        replies.grant(10, drain=True)
+        client.flush()
+        await client.event(LinkDrained, replies)
+        assert (await client.ask("q", "peek-message", {}))[0] == 204
 
 
 async def test_many_browsers_have_their_own_place(context: NamespaceContext, host: BrokerHost) -> None:

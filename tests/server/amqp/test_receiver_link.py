@@ -25,6 +25,7 @@ from sbclient.amqp import (
     encode_message,
 )
 from sbclient.amqp.states import DeliveryState
+from sbclient.amqp.types import Described, Symbol
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.host import BrokerHost
 from sbclient.entities import EntityAddress, EntityKind
@@ -490,6 +491,13 @@ async def test_the_next_available_session_is_granted_by_name(context: NamespaceC
         assert "x-opt-locked-until" not in Sections(first.payload).message_annotations
         assert await client.settle(first, ACCEPTED) == ACCEPTED
         assert text(await received(client, link)) == "2"
+
+
+async def test_a_described_session_filter_is_understood(context: NamespaceContext, sessions: str) -> None:
+    described = {SESSION_FILTER: Described(Symbol(SESSION_FILTER), "a")}
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=described)
+        assert client.granted(link) == {SESSION_FILTER: "a"}
 
 
 async def test_a_session_that_comes_later_is_waited_for(context: NamespaceContext, sessions: str) -> None:
