@@ -110,7 +110,6 @@ class Coordinator:
         try:
             await peer.perform(Operation.TRANSACTION, path, end, timeout_s=OPERATION_TIMEOUT_S)
         except ServiceBusError as error:
-            transaction.rollback()
             peer.told(error)
             raise _RolledBack(f"{amqp_error_of(error).condition}: {error.message}") from error
 

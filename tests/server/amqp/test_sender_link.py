@@ -22,6 +22,7 @@ from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.broker.host import BrokerHost
 from sbclient.entities import EntityKind, EntityStatus
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.size import encoded_size
 from sbclient.server.context import NamespaceContext
 from sbclient.server.sas import sign
 from sbclient.server.wire_faults import WireFault, WireFaultKind
@@ -129,6 +130,18 @@ async def test_a_message_that_is_too_large_is_rejected_and_the_link_stays(
         assert condition_of(outcome) == "amqp:link:message-size-exceeded"
         assert await client.send(link, ServiceBusMessage("small")) == ACCEPTED
     assert stored(host) == 1
+
+
+async def test_the_limit_counts_the_message_and_not_how_loosely_it_was_written(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    room = 256 * 1024 - encoded_size(ServiceBusMessage(b"x" * 1000)) + 1000
+    loose = encode_sections(message_annotations={"their-own": "x" * 20_000}, data=[b"x" * room])
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        assert len(loose) > 256 * 1024
+        assert await client.transfer(link, loose) == ACCEPTED
 
 
 @pytest.mark.parametrize(
