@@ -250,19 +250,22 @@ class ServiceBusSender:
     async def _check_sizes(self, messages: Sequence[ServiceBusMessage], timeout_s: float) -> None:
         limits = await self._accepted_sizes(timeout_s)
         pair = self._core.pair
-        if len(messages) == 1:
-            size = encoded_size(messages[0])
-            limit = limits.max_message_size_bytes if pair is None else pair.message_limit(limits)
-        else:
+        limit = limits.max_message_size_bytes if pair is None else pair.message_limit(limits)
+        sizes = [encoded_size(message) for message in messages]
+        if max(sizes) > limit:
+            raise self._too_large("a message", max(sizes), limit)
+        if len(messages) > 1:
             size = batch_size(messages) + len(messages) * self._growth_bytes()
             limit = limits.max_batch_size_bytes if pair is None else pair.batch_limit(limits)
-        if size > limit:
-            what = "a message" if len(messages) == 1 else f"{len(messages)} messages"
-            spare = " (with room for a diversion to the backlog)" if self._growth_bytes() else ""
-            raise MessageSizeExceededError(
-                f"{what} for {self._path!r} takes {size} bytes, {limit} are allowed{spare}: "
-                "send less at once, or put the content elsewhere and send its address"
-            )
+            if size > limit:
+                raise self._too_large(f"{len(messages)} messages", size, limit)
+
+    def _too_large(self, what: str, size: int, limit: int) -> MessageSizeExceededError:
+        spare = " (with room for a diversion to the backlog)" if self._growth_bytes() else ""
+        return MessageSizeExceededError(
+            f"{what} for {self._path!r} takes {size} bytes, {limit} are allowed{spare}: "
+            "send less at once, or put the content elsewhere and send its address"
+        )
 
     # -- which way it goes ---------------------------------------------------------------------------------------
 
