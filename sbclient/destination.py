@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from sbclient.backlog_source import BacklogSource, Held
@@ -38,7 +38,7 @@ PARKED_KNOWN: Final = 1000
 GROUP_MESSAGES: Final = 100
 GROUP_BYTES: Final = 200 * 1024
 
-Take = Callable[[BacklogSource, ServiceBusReceivedMessage], Awaitable[Held | None]]
+Take = Callable[[BacklogSource, Sequence[ServiceBusReceivedMessage]], Awaitable[list[Held]]]
 
 
 class Destination:
@@ -125,7 +125,7 @@ class Destination:
         """Send what is in line, then what is parked; runs until cancelled or told to end.
 
         Args:
-            take: makes a fetched message one in hand; None if it was dealt with otherwise.
+            take: takes fetched messages in hand, but for those that it deals with otherwise.
         """
         while not self._is_ending:
             if self.is_unhappy:
@@ -166,12 +166,10 @@ class Destination:
                 messages = await source.fetch(numbers)
             except ServiceBusError:
                 continue
+            # Known until they are dealt with: while one of them ends the queue is not empty.
+            self._line += await take(source, messages)
             for number in numbers:
                 known.pop(number, None)
-            for message in messages:
-                held = await take(source, message)
-                if held is not None:
-                    self._line.append(held)
             return
         if any(self._parked.values()):
             # There is something to fetch, but no room for it, or its queue does not answer.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -74,14 +74,22 @@ class Syphon:
     Args:
         pair: opened.
         until: `"empty"` ends it when nothing is left that can be moved; None runs until it is cancelled.
+        queues: only these backlog queues, by name; None = every one of the pair.
     """
 
-    def __init__(self, pair: Pair, *, until: Literal["empty"] | None = None) -> None:
+    def __init__(
+        self, pair: Pair, *, until: Literal["empty"] | None = None, queues: Collection[str] | None = None
+    ) -> None:
         self._pair = pair
         self._clock = pair.clock
         self._until = until
-        self._sources = [BacklogSource(pair.secondary, queue, pair.clock) for queue in pair.backlog_queues]
-        self._sessions = [SessionSource(pair, queue, until=until) for queue in pair.session_backlog_queues]
+        chosen = {*pair.backlog_queues, *pair.session_backlog_queues} if queues is None else set(queues)
+        self._sources = [
+            BacklogSource(pair.secondary, name, pair.clock) for name in pair.backlog_queues if name in chosen
+        ]
+        self._sessions = [
+            SessionSource(pair, name, until=until) for name in pair.session_backlog_queues if name in chosen
+        ]
         self._destinations: dict[str, Destination] = {}
         self._strays: dict[BacklogSource, list[int]] = {source: [] for source in self._sources}
         self._counts: Counter[str] = Counter()
@@ -209,23 +217,21 @@ class Syphon:
                 await source.changed.wait()
 
     async def _take_on(self, source: BacklogSource, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Take received messages in hand, all of them before anything is awaited, and see each on its way."""
+        """Take received messages in hand and see each on its way."""
+        for held in await self._take(source, messages):
+            destination = self._destination(held.unsealed.destination)
+            if destination is not None:
+                await destination.offer(held)
+            else:
+                await source.park(held)
+
+    async def _take(self, source: BacklogSource, messages: Sequence[ServiceBusReceivedMessage]) -> list[Held]:
+        """Take received messages in hand, all of them before anything is awaited; end those not to be moved."""
         verdicts = [(message, self._sorted(source, message)) for message in messages]
         for message, verdict in verdicts:
             if isinstance(verdict, Settlement):
                 await self._end(source, message, verdict)
-            elif (destination := self._destination(verdict.unsealed.destination)) is not None:
-                await destination.offer(verdict)
-            else:
-                await source.park(verdict)
-
-    async def _take(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> Held | None:
-        """Take a received message in hand, or deal with it here if it is not one to be moved."""
-        verdict = self._sorted(source, message)
-        if isinstance(verdict, Held):
-            return verdict
-        await self._end(source, message, verdict)
-        return None
+        return [verdict for _, verdict in verdicts if isinstance(verdict, Held)]
 
     def _sorted(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> Held | Settlement:
         """A message in hand, to be moved; or how one ends that is not to be moved."""
