@@ -268,12 +268,12 @@ class PeekCursor:
             return []
         if from_number >> COUNTER_BITS == 0 and from_number <= 1:
             self._order = random.sample(reachable, len(reachable))
-        elif not self._order or from_number != self._last_number + 1:
+        elif self._last_number >> COUNTER_BITS not in self._order or from_number != self._last_number + 1:
             self._order = [index for index in reachable if index >= from_number >> COUNTER_BITS]
         else:
             at = self._order.index(self._last_number >> COUNTER_BITS)
-            self._order = [index for index in self._order[at:] if index in reachable]
-        return self._order
+            self._order = self._order[at:]  # one that cannot be reached now may be back at the next page
+        return [index for index in self._order if index in reachable]
 
     def stopped_at(self, number: int) -> None:
         self._last_number = number
