@@ -1,0 +1,108 @@
+"""The certificate of the emulator: made once for each set of names, kept, and trusted by whoever trusts its file.
+
+The authority that signs it is thrown away with its key, so that the file which clients are told to trust can vouch for
+nothing else. Making one takes a while, and so do the libraries that it needs: neither is done on the way to readiness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from shutil import rmtree
+from typing import Final
+from zlib import crc32
+
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1", "host.docker.internal")
+
+_AUTHORITY: Final = "authority.pem"
+_SERVER: Final = "server.pem"
+
+
+def default_directory() -> Path:
+    """Where certificates are kept: the user's cache, or a directory for temporary files where there is none."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    with suppress(RuntimeError):
+        return (Path(cache) if cache else Path.home() / ".cache") / "sbclient"
+    return Path(tempfile.gettempdir()) / "sbclient"
+
+
+class Certificate:
+    """A certificate for some names.
+
+    Args:
+        directory: where it is kept, or is put when it is made.
+        names: DNS names and addresses that clients use.
+    """
+
+    def __init__(self, directory: Path, names: Sequence[str] = LOCAL_NAMES) -> None:
+        self._names = sorted(set(names))
+        self._directory = directory / f"certificate-{crc32(' '.join(self._names).encode()):08x}"
+        self._making: asyncio.Task[ssl.SSLContext] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file to be trusted; it is there once `make` has returned."""
+        return self._directory / _AUTHORITY
+
+    def make(self) -> None:
+        """Make it unless it is there; blocks for some tenths of a second.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if (self._directory / _SERVER).exists():
+            return
+        self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix="new-", dir=self._directory.parent))
+        try:
+            self._write(made)
+            # Another process may have been faster: then its certificate is the one.
+            with suppress(OSError):
+                made.rename(self._directory)
+        finally:
+            rmtree(made, ignore_errors=True)
+
+    async def server_context(self) -> ssl.SSLContext:
+        """What a server needs to prove that it bears these names; made when it is first asked for.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._making is None or (self._making.done() and self._making.exception() is not None):
+            self._making = asyncio.create_task(asyncio.to_thread(self._made), name="certificate")
+        # Whoever waits may go away; the others, and those to come, still want it.
+        return await asyncio.shield(self._making)
+
+    def client_context(self) -> ssl.SSLContext:
+        """What a client needs to trust it beside all that the machine trusts; it must have been made."""
+        context = ssl.create_default_context()
+        context.load_verify_locations(self.path)
+        return context
+
+    async def close(self) -> None:
+        """Wait until nothing is being made. Safe to call twice."""
+        if self._making is not None:
+            await asyncio.wait([self._making])
+
+    def _made(self) -> ssl.SSLContext:
+        self.make()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.load_cert_chain(self._directory / _SERVER)
+        return context
+
+    def _write(self, directory: Path) -> None:
+        import trustme
+
+        authority = trustme.CA(organization_name="sbclient emulator")
+        server = authority.issue_cert(*self._names)
+        authority.cert_pem.write_to_path(directory / _AUTHORITY)
+        chain = directory / _SERVER
+        chain.touch(mode=0o600)
+        server.private_key_and_cert_chain_pem.write_to_path(chain)
