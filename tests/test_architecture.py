@@ -42,10 +42,11 @@ HOUSE: Final = {
     """,
     3: "clock log tasks broker.lines broker.host",
     4: """
-        transport.memory transport.azure_errors transport.azure_message transport.azure_link transport.azure_payload
+        transport.memory server server.certificate
+        transport.azure_errors transport.azure_message transport.azure_link transport.azure_payload
         transport.azure_received transport.azure_sender transport.azure_receiver transport.azure_entities
         transport.azure_administration transport.azure
-        server server.stream server.wire_faults server.sas server.event_feed server.context
+        server.stream server.wire_faults server.sas server.event_feed server.context
         server.amqp server.amqp.address server.amqp.conditions server.amqp.grants server.amqp.peer server.amqp.delivery
         server.amqp.settling server.amqp.sender_link server.amqp.receiver_link server.amqp.request_response
         server.amqp.cbs server.amqp.arguments server.amqp.rules server.amqp.management server.amqp.coordinator
@@ -53,7 +54,7 @@ HOUSE: Final = {
         server.xml_text server.atom_values server.atom_rules server.atom_descriptions server.atom
         server.http_messages server.http server.management_paths server.management_api
         server.namespace_state server.fault_words server.control_api server.health server.front
-        server.certificate server.socket_stream server.tls_stream server.websocket_stream server.listener
+        server.socket_stream server.tls_stream server.websocket_stream server.listener
         server.located_json server.config_entities server.config
     """,
     5: "transport.choice retry provisioning pair core emulator",

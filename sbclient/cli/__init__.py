@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
-    """Run the command line; what a command needs is imported only when it runs."""
-    from sbclient.cli.app import app
+    """Run the command line."""
+    from sbclient.cli.app import make_app
 
-    app(prog_name="sbclient")
+    make_app(sys.argv[1:])(prog_name="sbclient")

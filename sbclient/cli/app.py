@@ -1,39 +1,42 @@
-"""The commands by name, and what they have in common."""
+"""The commands by name. Only the one that is called is imported, so that each starts as fast as it can."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Final
 
 import typer
 
-from sbclient.cli.admin import admin
-from sbclient.cli.backlog import backlog
-from sbclient.cli.demo import demo
-from sbclient.cli.receive import peek, receive
-from sbclient.cli.send import send
+COMMANDS: Final = ("demo", "emulator", "syphon", "send", "receive", "peek", "backlog", "admin")
+"""What there is, in the order of the help; each is found by its name in the module of its name."""
 
-app = typer.Typer(
-    name="sbclient",
-    help="Paired namespaces for Azure Service Bus: failover, backlog, syphon, and a broker to try them on.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+_MODULES: Final = {"peek": "receive"}
 
 
-@app.callback()
+def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The program, with the one command that the arguments begin with, or with all of them."""
+    app = typer.Typer(
+        name="sbclient",
+        help="Paired namespaces for Azure Service Bus: failover, backlog, syphon, and a broker to try them on.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_common)
+    called = [name for name in COMMANDS if list(arguments[:1]) == [name]]
+    for name in called or COMMANDS:
+        command = getattr(import_module(f"sbclient.cli.{_MODULES.get(name, name)}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
 def _common(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
         from importlib.metadata import version as version_of
 
         typer.echo(version_of("sbclient"))
         raise typer.Exit
-
-
-app.command()(demo)
-app.command()(send)
-app.command()(receive)
-app.command()(peek)
-app.add_typer(backlog, name="backlog")
-app.add_typer(admin, name="admin")

@@ -17,6 +17,7 @@ from typing import Any, Final
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, OperationTimeoutError
 from sbclient.rules.connection_string import ConnectionString
+from sbclient.server.certificate import Certificate, default_directory
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.azure_administration import AzureAdministration
 from sbclient.transport.azure_link import END_S, GivenUpError, SdkLink
@@ -39,6 +40,9 @@ _AMQP_ONLY: Final = (
     "transport_type",
 )
 """Options that mean nothing to the SDK's administration client, or something else."""
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_TRUST_OPTIONS: Final = frozenset({"connection_verify", "ssl_context", "transport"})
 
 
 def open_azure_transport(
@@ -188,12 +192,20 @@ class AzureTransport:
         self._check_open()
         options = {name: value for name, value in self._sdk_options.items() if name not in _AMQP_ONLY}
         options.update(NO_RETRIES, connection_timeout=HTTP_TIMEOUT_S, read_timeout=HTTP_TIMEOUT_S)
-        options.setdefault("transport", _http_transport(self._sdk_options.get("ssl_context"), options))
+        ssl_context = self._sdk_options.get("ssl_context")
+        if self._is_local_emulator and not _TRUST_OPTIONS & self._sdk_options.keys():
+            options["connection_verify"], ssl_context = _trust_of_this_machine()
+        options.setdefault("transport", _http_transport(ssl_context, options))
         if "http_proxy" in self._sdk_options:
             options.setdefault("proxies", _proxies(self._sdk_options["http_proxy"]))
         if self._connection is not None:
             return ServiceBusAdministrationClient.from_connection_string(_text_of(self._connection), **options)
         return ServiceBusAdministrationClient(self.namespace, self._credential, **options)
+
+    @property
+    def _is_local_emulator(self) -> bool:
+        connection = self._connection
+        return connection is not None and connection.use_development_emulator and connection.host in _LOOPBACK
 
     def _sdk_client(self) -> Any:
         """The SDK's client: no connection, only what senders and receivers are made with."""
@@ -228,6 +240,14 @@ def _text_of(connection: ConnectionString) -> str:
     if connection.use_development_emulator:
         parts.append("UseDevelopmentEmulator=true")
     return ";".join(parts)
+
+
+def _trust_of_this_machine() -> tuple[str, Any]:
+    """The certificate of our emulators on this machine, made by whoever needs it first; and a context that trusts it
+    beside all that is trusted anyway."""
+    certificate = Certificate(default_directory())
+    certificate.make()
+    return str(certificate.path), certificate.client_context()
 
 
 def _http_transport(ssl_context: Any, options: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.cli.app import app
+from sbclient.cli.app import COMMANDS, make_app
 from sbclient.transport.memory import drop_memory_host
 
 NAMESPACE = "memory://cli-test"
@@ -26,7 +26,7 @@ def _namespace() -> Iterator[None]:
 
 
 def call(*arguments: str, status: int = 0, stdin: str | None = None) -> Any:
-    result = CliRunner().invoke(app, [*arguments, "--primary", NAMESPACE], input=stdin)
+    result = CliRunner().invoke(make_app(), [*arguments, "--primary", NAMESPACE], input=stdin)
     assert result.exit_code == status, result.output
     return result
 
@@ -89,7 +89,9 @@ def test_bad_input_is_one_line_and_an_exit_status(arguments: tuple[str, ...], st
 
 def test_a_secret_in_a_bad_connection_string_is_not_repeated() -> None:
     result = CliRunner().invoke(
-        app, ["admin", "list", "queue"], env={"SERVICEBUS_CONNECTION_STRING": "Endpoint=sb://h/;SharedAccessKey=SECRET"}
+        make_app(),
+        ["admin", "list", "queue"],
+        env={"SERVICEBUS_CONNECTION_STRING": "Endpoint=sb://h/;SharedAccessKey=SECRET"},
     )
     assert result.exit_code == 2
     assert "SECRET" not in result.output
@@ -128,7 +130,7 @@ def test_a_session_is_received_by_name_or_the_next_one() -> None:
 def test_sends_are_diverted_when_there_is_a_secondary(tmp_path: Path) -> None:
     call("admin", "create", "queue", "q")
     call("send", "--queue", "q", "--secondary", "memory://cli-test-backup", "--json", stdin="one\n")
-    backlog = CliRunner().invoke(app, ["admin", "list", "queue", "--primary", "memory://cli-test-backup"])
+    backlog = CliRunner().invoke(make_app(), ["admin", "list", "queue", "--primary", "memory://cli-test-backup"])
     assert len(lines(backlog)) == 10
 
 
@@ -140,7 +142,7 @@ def test_each_command_has_help_with_an_example() -> None:
         ["peek"],
         *(["admin", name] for name in ("create", "list", "show")),
     ):
-        result = CliRunner().invoke(app, [*command, "--help"])
+        result = CliRunner().invoke(make_app(), [*command, "--help"])
         assert result.exit_code == 0
         assert "Example: sbclient" in result.output
 
@@ -196,3 +198,11 @@ def test_an_estimate_says_when_nothing_moves() -> None:
 
 def test_the_backlog_needs_a_secondary() -> None:
     assert "--secondary" in call("backlog", "show", status=2).stderr
+
+
+def test_the_program_with_one_command_says_the_same_of_it_as_with_all() -> None:
+    for name in COMMANDS:
+        every = CliRunner().invoke(make_app(), [name, "--help"]).output
+        one = CliRunner().invoke(make_app([name, "--help"]), [name, "--help"]).output
+        assert one == every
+    assert all(name in CliRunner().invoke(make_app(), ["--help"]).output for name in COMMANDS)

@@ -1,0 +1,128 @@
+"""`sbclient emulator`: namespaces of the bundled broker on ports of this machine, until it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from sbclient.emulator import Emulator
+from sbclient.errors import ServiceBusError
+from sbclient.server.sas import ROOT_KEY
+
+BAD_INPUT: Final = 2
+HIDDEN_KEY: Final = "<the key you gave>"
+TRUST_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+"""What makes the management clients trust a certificate: the first for blocking ones, the second for asynchronous."""
+
+
+def emulator(
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME or NAME:PORT, port 0 = any free one. Repeatable. Default: sbemulatorns:5672."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A Config.json, as Microsoft's emulator reads it.")] = None,
+    profile: Annotated[
+        str, typer.Option(help="Tier and year: std-2015, std-2017, std-2021, prem-2017, prem-2021.")
+    ] = "std-2021",
+    auth: Annotated[
+        str, typer.Option(help="'sas': tokens are checked; 'jwt-any': any JSON web token as well; 'none'.")
+    ] = "sas",
+    http_port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="For health and management over plain HTTP, 0 = any free one.")
+    ] = 5300,
+    host: Annotated[str, typer.Option(help="The address to listen on, 0.0.0.0 = all.")] = "127.0.0.1",
+    key: Annotated[
+        str,
+        typer.Option(
+            envvar="SBCLIENT_EMULATOR_KEY", show_envvar=True, show_default=False, help="Of RootManageSharedAccessKey."
+        ),
+    ] = ROOT_KEY,
+    seed: Annotated[int | None, typer.Option(help="Repeats every choice of the broker.")] = None,
+    tls_name: Annotated[
+        list[str] | None, typer.Option(help="A name the certificate bears besides localhost. Repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print where to connect as one JSON object.")] = False,
+) -> None:
+    """Serve namespaces of the bundled broker to any Service Bus client.
+
+    Each port takes AMQP, HTTP, and both over TLS. Exit status: 0 interrupted or ended, 2 the options, the configuration
+    or a port cannot be used.
+
+    Example: sbclient emulator --namespace contoso:5672 --namespace contoso-backup:5673 --config Config.json
+    """
+    try:
+        asked = list(namespace or ()) or ([] if config is not None else ["sbemulatorns:5672"])
+        served = Emulator(
+            *asked,
+            config=config,
+            host=host,
+            http_port=http_port,
+            profile=profile,
+            auth=auth,
+            key=key,
+            seed=seed,
+            certificate_names=tuple(tls_name or ()),
+        )
+        asyncio.run(_serve(served, key=key, as_json=as_json))
+    except (ServiceBusError, OSError, UnicodeDecodeError) as error:
+        typer.echo(f"sbclient emulator: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+async def _serve(served: Emulator, *, key: str, as_json: bool) -> None:
+    """Serve until the process is told to end."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):  # Windows has no handlers; there Ctrl-C ends the loop
+            loop.add_signal_handler(number, ended.set)
+    async with served:
+        show: Callable[[Emulator, str], None] = _show_json if as_json else _show
+        show(served, key)
+        sys.stdout.flush()
+        certificate = asyncio.create_task(asyncio.to_thread(lambda: served.certificate_path))
+        certificate.add_done_callback(_tell_failure)
+        await ended.wait()
+        await asyncio.gather(certificate, return_exceptions=True)
+
+
+def _tell_failure(made: asyncio.Task[Path]) -> None:
+    if not made.cancelled() and (error := made.exception()) is not None:
+        typer.echo(f"sbclient emulator: there is no certificate, so no TLS: {error}", err=True)
+
+
+def _connection_strings(served: Emulator, key: str) -> dict[str, str]:
+    """As they are to be shown: a key that was given stays with its owner."""
+    hidden = ROOT_KEY if key == ROOT_KEY else HIDDEN_KEY
+    return {name: text.replace(key, hidden) for name, text in served.connection_strings.items()}
+
+
+def _show_json(served: Emulator, key: str) -> None:
+    said: dict[str, Any] = {
+        "connection_strings": _connection_strings(served, key),
+        "ports": dict(served.ports),
+        "http_port": served.http_port,
+        "certificate": str(served.expected_certificate_path),
+    }
+    typer.echo(json.dumps(said))
+
+
+def _show(served: Emulator, key: str) -> None:
+    width = max(map(len, served.namespaces))
+    for name, text in _connection_strings(served, key).items():
+        typer.echo(f"{name:{width}}  {text}")
+    typer.echo(f"\nhealth       http://localhost:{served.http_port}/health")
+    typer.echo("for the management clients, which always speak TLS:")
+    for name in TRUST_VARIABLES:
+        typer.echo(f"             export {name}={served.expected_certificate_path}")
+    typer.echo("ready; Ctrl-C ends it, and what is stored is gone then")

@@ -1,0 +1,100 @@
+"""What the README and the pages in docs/ show runs as it stands, and what they list is what there is."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from sbclient import ServiceBusClient
+from sbclient.emulator import Emulator
+from sbclient.transport import memory
+
+ROOT: Final = Path(__file__).parents[1]
+README: Final = ROOT / "README.md"
+PAGES: Final = [README, *sorted((ROOT / "docs").glob("*.md"))]
+NEEDS_SPARK: Final = ("spark.md",)
+
+
+def found_in(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def blocks() -> Iterator[Any]:
+    for page in PAGES:
+        if page.name not in NEEDS_SPARK:
+            for number, block in enumerate(found_in(page), start=1):
+                yield pytest.param(block, id=f"{page.name} {number}")
+
+
+def run(block: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "docs"}
+    exec(compile(block, "docs", "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def _no_namespace_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_hosts", {})
+
+
+@pytest.mark.parametrize("block", list(blocks()))
+def test_each_block_runs(block: str) -> None:
+    run(block)
+
+
+async def _with_a_queue(main: Any) -> int:
+    async with ServiceBusClient.from_connection_string("memory://readme") as client:
+        await client.administration.create_queue("orders")
+        await main("memory://readme", "memory://readme-backup")
+        return (await client.administration.get_queue_runtime_properties("orders")).active_message_count
+
+
+def test_the_first_block_of_the_readme_sends_a_message() -> None:
+    assert asyncio.run(_with_a_queue(run(found_in(README)[0])["main"])) == 1
+
+
+@pytest.mark.real_time
+async def test_the_python_lines_send_to_the_emulator() -> None:
+    (block,) = (block for block in found_in(README) if "AzureClient" in block)
+    async with (
+        Emulator("contoso") as emulator,
+        ServiceBusClient.from_connection_string(emulator.connection_string) as client,
+    ):
+        await client.administration.create_queue("orders")
+        await asyncio.to_thread(run(block)["send"], emulator.connection_string)
+        counts = await client.administration.get_queue_runtime_properties("orders")
+    assert counts.active_message_count == 1
+
+
+def test_the_two_commands_are_the_ones_that_are_checked() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert "python -m pip install . && sbclient demo" in text
+    assert "python -m pip install -e '.[dev]' && python -m pytest" in text
+    assert "pip install --quiet -e '.[dev]'" in (ROOT / ".ci/run").read_text()
+
+
+EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+")
+TELLS: Final = {"debug", "info", "warning", "error", "record"}
+
+
+def events_in(path: Path) -> Iterator[str]:
+    """The names of the events that a file logs or records: dotted strings handed to a logger or to the pair."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TELLS:
+            for constant in ast.walk(ast.Module(body=[ast.Expr(argument) for argument in node.args], type_ignores=[])):
+                if isinstance(constant, ast.Constant) and EVENT.fullmatch(str(constant.value)):
+                    assert isinstance(constant.value, str)
+                    yield constant.value
+
+
+def test_the_page_of_log_events_is_complete() -> None:
+    logged = {event for path in (ROOT / "sbclient").rglob("*.py") for event in events_in(path)}
+    logged |= {"failover.suspected", "failover.engaged", "failover.recovered", "failover.cleared"}
+    page = (ROOT / "docs" / "log-events.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([^`]+)` \|", page, re.M)) == logged
