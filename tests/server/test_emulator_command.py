@@ -1,0 +1,152 @@
+"""`sbclient emulator` as a process of its own: what it prints, when it is ready, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = "from sbclient.cli import main; main()"
+ROOT = Path(__file__).parents[2]
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts the command; ends what it started."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+        environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)} | variables
+        command = [sys.executable, "-c", COMMAND, "emulator", *arguments]
+        process = subprocess.Popen(
+            command, env=environment, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def printed(process: subprocess.Popen[str]) -> Any:
+    """The JSON that it prints when it is ready."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    return json.loads(line)
+
+
+def health(port: int) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+        return json.load(answer)
+
+
+def test_prints_where_to_connect_and_is_ready_then(start: Start) -> None:
+    process = start("--namespace", "contoso:0", "--namespace", "contoso-backup:0", "--http-port", "0", "--json")
+    said = printed(process)
+    for name, port in said["ports"].items():
+        assert said["connection_strings"][name] == (
+            f"Endpoint=sb://localhost:{port};SharedAccessKeyName=RootManageSharedAccessKey;"
+            "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+        )
+        assert health(port) == {"status": "healthy", "namespaces": {name: "healthy"}}
+    assert list(health(said["http_port"])["namespaces"]) == ["contoso", "contoso-backup"]
+
+
+def test_prints_for_people_too(start: Start) -> None:
+    process = start("--namespace", "contoso:0", "--http-port", "0")
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert first.startswith("contoso  Endpoint=sb://localhost:")
+    rest = "".join(process.stdout.readline() for _ in range(6))
+    assert "/health" in rest
+    assert "export REQUESTS_CA_BUNDLE=" in rest
+    assert "export SSL_CERT_FILE=" in rest
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ends_with_status_0_when_it_is_told_to(start: Start, number: int) -> None:
+    process = start("--namespace", "contoso:0", "--http-port", "0", "--json")
+    said = printed(process)
+    with socket.create_connection(("127.0.0.1", said["ports"]["contoso"])):
+        process.send_signal(number)
+        assert process.wait(10) == 0
+    assert process.communicate()[1] == ""
+
+
+def test_makes_the_certificate_it_names(start: Start, tmp_path: Path) -> None:
+    process = start("--namespace", "contoso:0", "--http-port", "0", "--json")
+    certificate = Path(printed(process)["certificate"])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert certificate.is_relative_to(tmp_path)
+    assert certificate.read_text().startswith("-----BEGIN CERTIFICATE-----")
+
+
+def test_key_that_was_given_is_not_printed(start: Start) -> None:
+    process = start("--namespace", "contoso:0", "--http-port", "0", "--json", SBCLIENT_EMULATOR_KEY="my-own-secret")
+    said = printed(process)
+    assert "my-own-secret" not in json.dumps(said)
+    assert "SharedAccessKey=<the key you gave>;" in said["connection_strings"]["contoso"]
+
+
+def test_serves_what_is_configured(start: Start, tmp_path: Path) -> None:
+    config = {"UserConfig": {"Namespaces": [{"Name": "shop", "Port": 0, "Queues": [{"Name": "orders"}]}]}}
+    (tmp_path / "Config.json").write_text(json.dumps(config))
+    process = start("--config", "Config.json", "--http-port", "0", "--auth", "none", "--json")
+    (port,) = printed(process)["ports"].values()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/$control/state", timeout=5) as answer:
+        assert [entity["path"] for entity in json.load(answer)["entities"]] == ["orders"]
+
+
+class TestMistakes:
+    def refused(self, process: subprocess.Popen[str]) -> str:
+        out, text = process.communicate(timeout=10)
+        assert (process.returncode, out) == (2, "")
+        return text
+
+    def test_port_in_use(self, start: Start) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            text = self.refused(start("--namespace", f"contoso:{port}", "--http-port", "0"))
+            assert f"port {port} of namespace contoso is in use" in text
+            assert "--namespace contoso:<port>" in text
+            text = self.refused(start("--namespace", "contoso:0", "--http-port", str(port)))
+            assert f"port {port} of HTTP is in use" in text
+
+    def test_bad_configuration(self, start: Start, tmp_path: Path) -> None:
+        (tmp_path / "Config.json").write_text(
+            '{"UserConfig": {"Namespaces": [\n{"Name": "a", "Queues": [\n'
+            '{"Name": "q", "Properties": {"LockDuration": "PT9M"}}]}]}}'
+        )
+        text = self.refused(start("--config", "Config.json", "--http-port", "0"))
+        assert "Config.json, line 3: $.UserConfig.Namespaces[0].Queues[0].Properties.LockDuration" in text
+        assert "Traceback" not in text
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("--config", "missing.json"),
+            ("--namespace", "a b"),
+            ("--profile", "none"),
+            ("--auth", "maybe"),
+            ("--host", "192.0.2.1", "--namespace", "a:0"),
+        ],
+    )
+    def test_options_that_cannot_be_used(self, start: Start, arguments: tuple[str, ...]) -> None:
+        text = self.refused(start(*arguments, "--http-port", "0"))
+        assert text.startswith("sbclient emulator: ")
+        assert "Traceback" not in text
