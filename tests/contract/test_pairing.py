@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sbclient import OperationTimeoutError, ScheduleUnavailableError, ServiceBusClient, ServiceBusMessage
+from sbclient.broker.faults import Fault, FaultKind, Operation
+from sbclient.message import ServiceBusReceivedMessage
+from tests.contract.kinds import NamespaceKind
+from tests.contract.test_sending import PROPERTIES
+
+pytestmark = pytest.mark.needs("pair")
+
+FEW: dict[str, Any] = {"backlog_queue_count": 2, "ping_primary_interval": timedelta(seconds=1)}
+AT_ONCE: dict[str, Any] = {**FEW, "failover_interval": timedelta(0)}
+
+
+async def received(
+    kind: NamespaceKind, client: ServiceBusClient, queue: str, count: int
+) -> list[ServiceBusReceivedMessage]:
+    messages: list[ServiceBusReceivedMessage] = []
+    async with client.get_queue_receiver(queue) as receiver:
+        while len(messages) < count:
+            some = await receiver.receive_messages(count, max_wait_time=kind.patience_s)
+            assert some, f"{len(messages)} of {count} came"
+            for message in some:
+                await receiver.complete_message(message)
+            messages += some
+        assert await receiver.peek_messages(5, sequence_number=1) == []
+    return messages
+
+
+async def recovered(kind: NamespaceKind, client: ServiceBusClient, path: str) -> None:
+    deadline = kind.clock.monotonic() + 30.0
+    while client.pair.status().entities[path].state.name != "HEALTHY":
+        assert kind.clock.monotonic() < deadline, "the entity did not recover"
+        await kind.clock.sleep(0.1)
+
+
+async def test_while_all_is_well_the_primary_gets_everything(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    client = kind.paired_client(**FEW)
+    async with client.get_queue_sender(queue) as sender:
+        await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
+    assert [str(message) for message in await received(kind, client, queue, 2)] == ["a", "b"]
+
+
+async def test_what_is_diverted_comes_home_as_it_was_sent(kind: NamespaceKind) -> None:
+    queue = await kind.queue(requires_session=True)
+    client = kind.paired_client(**FEW)
+    schedule = datetime.fromtimestamp(int(kind.clock.now()) + 3, tz=UTC)
+    sent = ServiceBusMessage(
+        b"\x00\xff body",
+        application_properties={**PROPERTIES, "x-ms-path": "the application's own"},
+        message_id="m-1",
+        session_id="s-1",
+        content_type="text/plain",
+        correlation_id="c-1",
+        subject="greeting",
+        to="you",
+        reply_to="me",
+        reply_to_session_id="s-9",
+        time_to_live=timedelta(hours=5),
+        scheduled_enqueue_time_utc=schedule,
+    )
+    async with client.get_queue_sender(queue) as sender:
+        client.pair.force_failover(queue)
+        await sender.send_messages(sent)
+        with pytest.raises(ScheduleUnavailableError):
+            await sender.schedule_messages(ServiceBusMessage("x", session_id="s-1"), schedule)
+    assert client.pair.status().entities[queue].diverted == 1
+    client.pair.mark_healthy(queue)
+    report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered, report.parked) == (1, {}, 0)
+    async with client.get_queue_receiver(queue, session_id="s-1") as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        await receiver.complete_message(message)
+    names = (
+        "message_id session_id content_type correlation_id subject to reply_to reply_to_session_id "
+        "scheduled_enqueue_time_utc application_properties body_type"
+    )
+    for name in names.split():
+        assert getattr(message, name) == getattr(sent, name), name
+    assert bytes(message) == bytes(sent)
+    assert {name: type(value) for name, value in message.application_properties.items()} == {
+        name: type(value) for name, value in sent.application_properties.items()
+    }
+    assert message.time_to_live is not None
+    assert timedelta(hours=4, minutes=59) < message.time_to_live <= timedelta(hours=5)
+
+
+async def test_many_diverted_messages_all_come_home(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    client = kind.paired_client(**FEW)
+    count = 60
+    async with client.get_queue_sender(queue) as sender:
+        client.pair.force_failover(queue)
+        await asyncio.gather(
+            *(sender.send_messages(ServiceBusMessage(str(n), partition_key=str(n % 3))) for n in range(count - 20))
+        )
+        await sender.send_messages([ServiceBusMessage(str(n)) for n in range(count - 20, count)])
+    client.pair.mark_healthy(queue)
+    assert (await client.run_syphon(until="empty")).drained == count
+    messages = await received(kind, client, queue, count)
+    assert sorted(int(str(message)) for message in messages) == list(range(count))
+    assert all(name.startswith("x-ms-") is False for message in messages for name in message.application_properties)
+
+
+async def test_a_message_for_nobody_waits_until_its_entity_is_there(kind: NamespaceKind) -> None:
+    gone, here = kind.new_name("queue"), await kind.queue()
+    client = kind.paired_client(**FEW)
+    async with client.get_queue_sender(gone) as nowhere, client.get_queue_sender(here) as sender:
+        for path in (gone, here):
+            client.pair.force_failover(path)
+        await nowhere.send_messages([ServiceBusMessage("waits")])
+        await sender.send_messages([ServiceBusMessage("goes")])
+    report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered, report.parked) == (1, {}, 1)
+    await kind.administration.create_queue(gone)
+    assert (await client.run_syphon(until="empty")).drained == 1
+    assert [str(message) for message in await received(kind, client, gone, 1)] == ["waits"]
+    await kind.administration.delete_queue(gone)
+    await received(kind, client, here, 1)
+
+
+@pytest.mark.needs("faults")
+async def test_an_outage_diverts_and_the_ping_ends_it(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    client = kind.paired_client(**AT_ONCE)
+    async with client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        kind.inject(Fault(FaultKind.DOWN, queue))
+        await sender.send_messages(ServiceBusMessage("during"))
+        assert client.pair.status().entities[queue].state.name == "FAILED_OVER"
+        kind.heal()
+        await recovered(kind, client, queue)
+        await sender.send_messages(ServiceBusMessage("after"))
+    assert [str(message) for message in await received(kind, client, queue, 2)] == ["before", "after"]
+    await client.run_syphon(until="empty")
+    assert [str(message) for message in await received(kind, client, queue, 1)] == ["during"]
+
+
+@pytest.mark.needs("faults")
+async def test_a_send_in_doubt_is_sent_again_under_the_same_id(kind: NamespaceKind) -> None:
+    queue = await kind.queue(requires_duplicate_detection=True)
+    client = kind.client()
+    second = ServiceBusMessage("second")
+    async with client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("first"))
+        kind.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, queue, operations=[Operation.SEND], count=1))
+        with pytest.raises(OperationTimeoutError):
+            await sender.send_messages(second, timeout=1.5)
+        await sender.send_messages(second)
+    messages = await received(kind, client, queue, 2)
+    assert [str(message) for message in messages] == ["first", "second"]
+
+
+@pytest.mark.needs("faults")
+async def test_one_dead_backlog_queue_is_passed_over(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    client = kind.paired_client(**FEW)
+    async with client.get_queue_sender(queue) as sender:
+        client.pair.force_failover(queue)
+        await sender.send_messages(ServiceBusMessage("0"))
+        dead, *_ = client.pair.status().backlog_queues
+        kind.inject(Fault(FaultKind.DOWN, dead, operations=[Operation.OPEN, Operation.SEND]), is_secondary=True)
+        for number in range(1, 4):
+            await sender.send_messages(ServiceBusMessage(str(number)))
+    kind.heal()
+    client.pair.mark_healthy(queue)
+    assert (await client.run_syphon(until="empty")).drained == 4
+    assert len(await received(kind, client, queue, 4)) == 4
+
+
+async def test_the_order_of_a_session_is_kept_through_the_backlog(kind: NamespaceKind) -> None:
+    queue = await kind.queue(requires_session=True)
+    client = kind.paired_client(**FEW, ordering="session")
+    async with client.get_queue_sender(queue) as sender:
+        for number in range(10):
+            if number == 3:
+                client.pair.force_failover(queue)
+            if number == 7:
+                client.pair.mark_healthy(queue)
+            await sender.send_messages(ServiceBusMessage(str(number), session_id="s"))
+    await client.run_syphon(until="empty")
+    seen: list[int] = []
+    async with client.get_queue_receiver(queue, session_id="s") as receiver:
+        while len(seen) < 10:
+            messages = await receiver.receive_messages(10, max_wait_time=kind.patience_s)
+            assert messages
+            for message in messages:
+                await receiver.complete_message(message)
+            seen += [int(str(message)) for message in messages]
+    assert seen == list(range(10))
