@@ -34,15 +34,10 @@ WITHOUT_TEST: Final[Mapping[str, str]] = {
     "P-048": "The client gives the message id before the first attempt; the broker only sees one that is there.",
     "P-067": "Documentation only: advice on HTTP keep-alive, and messages do not travel over HTTP here.",
     "P-068": "Documentation only: advice not to partition entities with little traffic.",
-    "B-027": "The buffer is the receiving link's; its tests stand with the transports.",
     "B-049": "Names of the wire: the filter and its answer are the AMQP server's.",
-    "B-050": "The coordinator link is the AMQP server's; begin, commit and rollback are tested under B-051 to B-056.",
     "B-053": "The client's retry policy, not the broker's.",
-    "B-089": "Tokens and their links are the AMQP server's.",
     "B-092": "Idle links and connections are the AMQP server's.",
     "B-095": "Defaults of the client's retry policy, not the broker's.",
-    "N-008": "The price of the syphon's polling is arithmetic on its long poll, which is the client's.",
-    "N-010": "Both clients of a pair live in the client; the broker knows of no pairs.",
 }
 """Rows that no test under this folder carries, and why; a test that does carry one wins over its sentence."""
 

@@ -338,3 +338,17 @@ async def test_a_receive_from_what_hangs_finds_nothing_also_at_first(transport: 
     transport.host.inject(Fault(FaultKind.HANG, "q"))
     assert await receive(transport.open_receiver("q"), wait_s=5) == []
     assert asyncio.get_running_loop().time() == 5
+
+
+async def test_b050_a_transaction_whose_connection_ends_does_nothing(transport: MemoryTransport) -> None:
+    await send(transport, "a")
+    other = MemoryTransport(transport.host)
+    receiver = other.open_receiver("q")
+    (held,) = await receive(receiver)
+    transaction = await other.begin_transaction(timeout_s=T)
+    await other.open_sender("q").send([message("b")], timeout_s=T, transaction=transaction)
+    await receiver.settle(held, COMPLETE, timeout_s=T, transaction=transaction)
+    await other.close()
+    with pytest.raises(InvalidOperationError):
+        await transaction.commit(timeout_s=T)
+    assert bodies(await receive(transport.open_receiver("q"), wait_s=100)) == ["a"]
