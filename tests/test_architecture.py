@@ -49,7 +49,7 @@ HOUSE: Final = {
         server.stream server.wire_faults server.sas server.event_feed server.context
         server.amqp server.amqp.address server.amqp.conditions server.amqp.grants server.amqp.peer server.amqp.delivery
         server.amqp.settling server.amqp.sender_link server.amqp.receiver_link server.amqp.request_response
-        server.amqp.cbs server.amqp.arguments server.amqp.rules server.amqp.management server.amqp.coordinator
+        server.amqp.cbs server.amqp.arguments server.amqp.rules server.amqp.management server.amqp.coordinator server.amqp.attach
         server.amqp.connection
         server.xml_text server.atom_values server.atom_rules server.atom_descriptions server.atom
         server.http_messages server.http server.management_paths server.management_api
@@ -68,7 +68,14 @@ HOUSE: Final = {
     """,
     8: """
         cli.records cli.outage cli.common cli.send cli.receive cli.admin cli.backlog cli.demo cli.syphon cli.emulator
-        cli.app cli sbclient_spark
+        cli.app cli
+        sbclient_spark.spans sbclient_spark.option_table sbclient_spark.connection_options sbclient_spark.message_ids
+        sbclient_spark.write_options sbclient_spark.read_options sbclient_spark.json_values sbclient_spark.columns
+        sbclient_spark.rows sbclient_spark.schema sbclient_spark.pace sbclient_spark.paced_transport
+        sbclient_spark.credentials sbclient_spark.bad_records sbclient_spark.reports sbclient_spark.worker_clients
+        sbclient_spark.destination_check sbclient_spark.partition_writer sbclient_spark.write_task
+        sbclient_spark.reader sbclient_spark.source sbclient_spark.reported_write sbclient_spark.drain
+        sbclient_spark.preparation sbclient_spark.java sbclient_spark
     """,
 }
 """Every file by its module name without `sbclient.`; a name may stand here before its file exists."""

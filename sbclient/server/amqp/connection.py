@@ -10,7 +10,6 @@ Laws:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 from sbclient.amqp import (
@@ -18,57 +17,34 @@ from sbclient.amqp import (
     AttachRequested,
     Connection,
     ConnectionOptions,
-    Coordinator,
     CredentialsOffered,
     CreditGranted,
     DeliveryReceived,
     DispositionReceived,
     IncomingLink,
-    Link,
     LinkDetached,
     OutgoingLink,
-    Source,
-    Target,
-    WireError,
 )
-from sbclient.amqp.errors import INVALID_FIELD, UNAUTHORIZED
-from sbclient.amqp.performatives import SETTLE_SETTLED
-from sbclient.amqp.types import Described
+from sbclient.amqp.errors import UNAUTHORIZED
 from sbclient.errors import (
-    MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from sbclient.server.amqp.address import CBS, MANAGEMENT, Node, node_of
-from sbclient.server.amqp.cbs import TokenNode
-from sbclient.server.amqp.coordinator import Coordinator as CoordinatorServer
-from sbclient.server.amqp.management import ManagementNode
-from sbclient.server.amqp.peer import OPERATION_TIMEOUT_S, LinkServer, Peer
-from sbclient.server.amqp.receiver_link import SESSION_FILTER, ClientReceiver
-from sbclient.server.amqp.request_response import ReplyLink, RequestLink
-from sbclient.server.amqp.sender_link import ClientSender
+from sbclient.server.amqp.attach import server_of
+from sbclient.server.amqp.peer import Peer
 from sbclient.server.context import NamespaceContext
 from sbclient.server.sas import EVERYTHING
 from sbclient.server.stream import ByteStream
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
 
 MAX_LINKS: Final = 10_000
 MAX_MESSAGE_BYTES: Final = 2**20
 """Of requests and of links that say nothing else."""
 
-SESSION_WAIT_S: Final = 65.0
-"""How long a free session is looked for where the client does not say. Source: the service."""
-
 TOKEN_WAIT_S: Final = 20.0
 """How long a client may be there without any token. Source: claims-based security, documented."""
 
-LONGEST_WAIT_S: Final = 86_400.0
 LONGEST_NAP_S: Final = 5.0
 """How often the timers are looked at, at least; they may have moved."""
-
-TIMEOUT: Final = "com.microsoft:timeout"
-TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 
 
 async def serve_amqp(stream: ByteStream, context: NamespaceContext, first: bytes) -> None:
@@ -207,65 +183,12 @@ class ClientConnection:
     # ------------------------------------------------------------------ links
 
     def _attach(self, link: OutgoingLink | IncomingLink) -> None:
-        attach = link.remote
-        assert attach is not None  # it is what was asked for
-        terminus = attach.source if isinstance(link, OutgoingLink) else attach.target
         try:
-            if isinstance(terminus, Coordinator) and isinstance(link, IncomingLink):
-                self._serve(link, CoordinatorServer(self._peer, link))
-                return
-            if not isinstance(terminus, Source | Target):
-                raise WireError(INVALID_FIELD, "an attach names no source or target that belongs to the broker")
-            node = node_of(terminus.address)
-            if isinstance(link, IncomingLink):
-                self._attach_incoming(link, node, str(terminus.address))
-            else:
-                self._attach_outgoing(link, node, terminus, str(terminus.address))
+            server = server_of(self._peer, link)
+            self._peer.servers[link] = server
+            server.open()
         except ServiceBusError as error:
             self._peer.refuse(link, error)
-
-    def _attach_incoming(self, link: IncomingLink, node: Node, address: str) -> None:
-        peer = self._peer
-        if node.kind == CBS:
-            self._serve(link, RequestLink(peer, link, CBS, TokenNode(peer)))
-        elif node.kind == MANAGEMENT:
-            self._check_management(node)
-            key = f"{node.path}/{MANAGEMENT}"
-            self._serve(link, RequestLink(peer, link, key, ManagementNode(peer, node.path)))
-        else:
-            self._serve(link, ClientSender(peer, link, node.path, **_sending(link)))
-
-    def _attach_outgoing(self, link: OutgoingLink, node: Node, source: Source | Target, address: str) -> None:
-        peer = self._peer
-        if node.kind == CBS:
-            self._serve(link, ReplyLink(peer, link, CBS))
-        elif node.kind == MANAGEMENT:
-            self._check_management(node)
-            self._serve(link, ReplyLink(peer, link, f"{node.path}/{MANAGEMENT}"))
-        else:
-            is_deleting = link.remote is not None and link.remote.snd_settle_mode == SETTLE_SETTLED
-            mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if is_deleting else ServiceBusReceiveMode.PEEK_LOCK
-            timeout_s = _timeout_s(link, SESSION_WAIT_S)
-            session = _session_of(source)
-            self._serve(link, ClientReceiver(peer, link, node.path, session=session, mode=mode, timeout_s=timeout_s))
-
-    def _serve(self, link: Link, server: LinkServer) -> None:
-        self._peer.servers[link] = server
-        server.open()
-
-    def _check_management(self, node: Node) -> None:
-        """
-        Raises:
-            MessagingEntityNotFoundError: there is no such entity.
-            ServiceBusAuthorizationError: no token speaks of it.
-        """
-        if not node.path:
-            raise MessagingEntityNotFoundError("the namespace has no management node of its own: name an entity's")
-        self._peer.host.namespace.directory.find(node.path)
-        if not self._peer.rights(f"{node.path}/{MANAGEMENT}"):
-            raise ServiceBusAuthorizationError(
-                f"no token of this connection speaks of {node.path}: put one before attaching to its management node"
-            )
 
     def _strike_links(self) -> None:
         """A fault of the wire was thrown or healed: links that it ends are ended."""
@@ -275,38 +198,3 @@ class ClientConnection:
             fault = None if path is None else self._context.wire_faults.detaching(path, now)
             if fault is not None:
                 self._peer.end(link, AmqpError(fault.condition, fault.description))
-
-
-def _sending(link: IncomingLink) -> Mapping[str, Any]:
-    properties = (link.remote.properties if link.remote is not None else None) or {}
-    destination = properties.get(TRANSFER_DESTINATION)
-    timeout_s = _timeout_s(link, OPERATION_TIMEOUT_S)
-    return {"timeout_s": timeout_s, "destination": None if destination is None else node_of(destination).path}
-
-
-def _timeout_s(link: Link, usual_s: float) -> float:
-    """How long the client lets the broker try, as it says when it attaches."""
-    properties = (link.remote.properties if link.remote is not None else None) or {}
-    timeout_ms = properties.get(TIMEOUT)
-    if not isinstance(timeout_ms, int) or isinstance(timeout_ms, bool):
-        return usual_s
-    return min(max(timeout_ms / 1000, 0.0), LONGEST_WAIT_S)
-
-
-def _session_of(source: Source | Target) -> SessionChoice:
-    """The session that a client wants to receive from: one by name, any that is free, or None for no session.
-
-    Raises:
-        WireError: the filter holds something else.
-    """
-    filters = source.filter if isinstance(source, Source) else None
-    if not filters or SESSION_FILTER not in filters:
-        return None
-    wanted = filters[SESSION_FILTER]
-    if isinstance(wanted, Described):
-        wanted = wanted.value
-    if wanted is None:
-        return NEXT_AVAILABLE_SESSION
-    if not isinstance(wanted, str):
-        raise WireError(INVALID_FIELD, f"the session filter is a {type(wanted).__name__}: give a string, or null")
-    return wanted
