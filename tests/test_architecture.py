@@ -49,8 +49,8 @@ HOUSE: Final = {
         server.stream server.wire_faults server.sas server.event_feed server.context
         server.amqp server.amqp.address server.amqp.conditions server.amqp.grants server.amqp.peer server.amqp.delivery
         server.amqp.settling server.amqp.sender_link server.amqp.receiver_link server.amqp.request_response
-        server.amqp.cbs server.amqp.arguments server.amqp.rules server.amqp.management server.amqp.coordinator server.amqp.attach
-        server.amqp.connection
+        server.amqp.cbs server.amqp.arguments server.amqp.rules server.amqp.management server.amqp.coordinator
+        server.amqp.attach server.amqp.connection
         server.xml_text server.atom_values server.atom_rules server.atom_descriptions server.atom
         server.http_messages server.http server.management_paths server.management_api
         server.namespace_state server.fault_words server.control_api server.health server.front
