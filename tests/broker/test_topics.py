@@ -255,6 +255,8 @@ def test_b077_subscriptions_and_filters_are_limited() -> None:
     broker.rule(SUB, "equal", filter=CorrelationRuleFilter(label="x"))
     with pytest.raises(ServiceBusQuotaExceededError):
         broker.rule(SUB, "equal-too", filter=CorrelationRuleFilter(label="x"))
+    broker.delete(address(f"{SUB}/$Rules/equal"))
+    broker.rule(SUB, "equal-too", filter=CorrelationRuleFilter(label="x"))
 
 
 def test_b077_the_documented_limits_are_the_defaults() -> None:
