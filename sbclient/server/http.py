@@ -4,7 +4,7 @@ Laws:
 
 1. One request at a time. The connection stays for the next one unless either side says otherwise.
 2. What a client can make this side hold is bounded: `ServerSettings` limits head and body, a request that has begun
-   must be whole in time, and a silent connection ends.
+   must be whole in time, an answer must be read in time, and a silent connection ends.
 3. What is wrong with a request is told with a status, and that ends the connection; a handler's own fault is a 500.
 """
 
@@ -153,7 +153,8 @@ class _Connection:
             if response.events is not None:
                 await self._stream_out(response.events)
         self._send(h11.EndOfMessage())
-        await self._stream.drain()
+        async with self._clock.timeout(self._settings.request_timeout_s):
+            await self._stream.drain()
 
     async def _stream_out(self, events: EventSource) -> None:
         """Send events as they come; a client that says anything, or goes, has had enough."""

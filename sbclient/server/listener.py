@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from sbclient.log import get_logger
@@ -161,7 +162,10 @@ class Listener:
         if websocket is None:
             return
         try:
-            first = await websocket.read()
+            first = b""
+            with suppress(TimeoutError):
+                async with self._context.clock.timeout(self._context.settings.handshake_timeout_s):
+                    first = await websocket.read()
             if first[:1] == AMQP:
                 await self._serve_amqp(websocket, first)
         finally:

@@ -119,14 +119,17 @@ class ManagementApi:
         """Carry out one request.
 
         Raises:
-            NoResponse: the namespace is down.
+            NoResponse: the namespace is down, or its answer is lost.
         """
         try:
-            return await self._carried_out(request)
+            answer = await self._carried_out(request)
         except ServiceBusConnectionError as error:
             raise NoResponse from error
         except ServiceBusError as error:
             return self.refusal(error)
+        if self._context.wire_faults.drops_acknowledgement("/".join(request.segments), self._context.clock.now()):
+            raise NoResponse
+        return answer
 
     def refusal(self, error: ServiceBusError) -> Response:
         """What a client is told of an error."""

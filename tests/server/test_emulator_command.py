@@ -112,6 +112,24 @@ def test_serves_what_is_configured(start: Start, tmp_path: Path) -> None:
         assert [entity["path"] for entity in json.load(answer)["entities"]] == ["orders"]
 
 
+def test_needs_little_memory_and_loads_nothing_that_it_does_not_need(start: Start) -> None:
+    process = start("--namespace", "contoso:0", "--namespace", "contoso-backup:0", "--http-port", "0", "--json")
+    for port in printed(process)["ports"].values():
+        health(port)
+    status = Path(f"/proc/{process.pid}/status")
+    if status.exists():
+        resident_kb = next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+        assert int(resident_kb) < 60 * 1024
+    wanted = "azure aiohttp requests cryptography trustme lark structlog tenacity rich h11 wsproto"
+    loads = (
+        "import sys; from sbclient.cli.app import make_app; make_app(['emulator']); "
+        f"print([name for name in '{wanted}'.split() if name in sys.modules])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    loaded = subprocess.run([sys.executable, "-c", loads], env=environment, capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
 class TestMistakes:
     def refused(self, process: subprocess.Popen[str]) -> str:
         out, text = process.communicate(timeout=10)

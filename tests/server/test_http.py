@@ -356,3 +356,11 @@ async def test_slow_reader_is_waited_for(talk: Talk) -> None:
     assert (await talk.heard()).count(b"HTTP/1.1 200") == 1
     talk.server.is_read.set()
     assert (await talk.heard()).count(b"HTTP/1.1 200") == 1
+
+
+async def test_reader_that_never_reads_is_given_up(talk: Talk) -> None:
+    talk.server.is_read.clear()
+    talk.say(GET)
+    began_at = talk.clock.now()
+    assert status(await talk.ended()) == 200
+    assert talk.clock.now() - began_at == pytest.approx(30, abs=1)

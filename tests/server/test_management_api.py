@@ -685,6 +685,14 @@ class TestRefusals:
         status, detail = error(await api.answer(request("GET", "/$Resources/queues")))
         assert (status, detail[:14]) == (503, "SubCode=50004.")
 
+    async def test_lost_acknowledgement_leaves_the_work_done(
+        self, api: ManagementApi, context: NamespaceContext
+    ) -> None:
+        context.wire_faults.inject(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, "orders", count=1))
+        with pytest.raises(NoResponse):
+            await api.answer(request("PUT", "/orders", QUEUE))
+        assert (await api.answer(request("GET", "/orders"))).status == 200
+
     async def test_namespace_that_is_down_does_not_answer(self, api: ManagementApi, host: BrokerHost) -> None:
         host.inject(Fault(FaultKind.DOWN))
         with pytest.raises(NoResponse):
