@@ -1,0 +1,222 @@
+"""Message ids that are the same whenever the same row is sent again: by a retried task, a replay or a second job.
+
+The laws:
+
+1. An id is a function of the row and, for `position`, of where the row stands; never of the process, the time or the
+   attempt. It is a promise: what is hashed here, and how, never changes from release to release.
+2. `position` hashes the content too. A replay that puts the rows in another order costs duplicates, never a loss: two
+   different messages never share an id.
+3. Every part that is hashed states its type and its length, so that no two rows run into one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from hashlib import blake2b
+from random import Random
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage
+
+MessageIdMode = Literal["auto", "column", "keys", "content", "position", "random"]
+
+DIGEST_BYTES: Final = 16
+DIGEST_CHARACTERS: Final = 2 * DIGEST_BYTES
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageIdPlan:
+    """How a write makes its ids; chosen on the driver.
+
+    Attributes:
+        mode: any but `auto`.
+        prefix: stands before every id.
+        columns: of the mode `keys`.
+        transaction: `txnAppId` and `txnVersion`, for the mode `position` in a batch job.
+    """
+
+    mode: MessageIdMode
+    prefix: str = ""
+    columns: tuple[str, ...] = ()
+    transaction: tuple[str, int] | None = None
+
+
+def choose_plan(
+    mode: MessageIdMode,
+    *,
+    has_column: bool,
+    key_columns: tuple[str, ...],
+    prefix: str,
+    transaction: tuple[str, int] | None,
+    is_streaming: bool,
+) -> MessageIdPlan:
+    """Which way of making ids a write takes.
+
+    Args:
+        mode: as the option says; `auto` takes the column `message_id`, else the key columns, else the position.
+        has_column: whether there is a column `message_id`.
+        transaction: `txnAppId` and `txnVersion`.
+        is_streaming: whether Spark numbers the rows by query and micro-batch.
+
+    Raises:
+        InvalidOperationError: no ids that stay the same can be made of what is there, or two ways are asked for.
+    """
+    if has_column and key_columns:
+        raise InvalidOperationError(
+            "there are both a column message_id and the option messageIdColumns: drop the one or the other"
+        )
+    chosen = mode
+    if mode == "auto":
+        chosen = "column" if has_column else "keys" if key_columns else "position"
+    if chosen == "column" and not has_column:
+        raise InvalidOperationError("messageIdMode is 'column', but there is no column message_id: add it")
+    if has_column and chosen != "column":
+        raise InvalidOperationError(
+            f"messageIdMode is {chosen!r}, but there is a column message_id, which would be lost: drop it, or take "
+            "'column'"
+        )
+    if chosen == "position" and transaction is None and not is_streaming:
+        raise InvalidOperationError(
+            "a batch job cannot make message ids that stay the same when it runs again: add a column message_id, name "
+            "key columns in messageIdColumns, set txnAppId and txnVersion, or ask for messageIdMode 'content' or "
+            "'random'"
+        )
+    return MessageIdPlan(
+        mode=chosen, prefix=prefix, columns=key_columns if chosen == "keys" else (), transaction=transaction
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a task's rows stand.
+
+    Attributes:
+        app: the streaming query's id, or `txnAppId`.
+        version: the micro-batch's number, or `txnVersion`.
+        partition: the task's partition.
+    """
+
+    app: str
+    version: int
+    partition: int
+
+
+class MessageIds:
+    """Makes the ids of one task.
+
+    Args:
+        plan: how.
+        place: of the task; needed for the mode `position` only.
+        random: for the mode `random` only.
+    """
+
+    def __init__(self, plan: MessageIdPlan, place: Place | None, random: Random) -> None:
+        self._plan = plan
+        self._random = random
+        self._start = b""
+        if plan.mode == "position":
+            if place is None:
+                raise InvalidOperationError(
+                    "this version of Spark does not tell a task its query and micro-batch: set txnAppId and "
+                    "txnVersion, or add a column message_id"
+                )
+            self._start = b"".join(map(canonical, (place.app, place.version, place.partition)))
+
+    def of(self, message: ServiceBusMessage, position: int, keys: Sequence[Any], destination: str) -> str:
+        """The id of a message.
+
+        Args:
+            message: as it will be sent, but for its id.
+            position: of its row in its partition.
+            keys: the values of the key columns.
+            destination: where it goes.
+
+        Raises:
+            InvalidOperationError: a key column holds what has no canonical form.
+        """
+        mode = self._plan.mode
+        if mode == "column":
+            return self._plan.prefix + (message.message_id or "")
+        if mode == "random":
+            return self._plan.prefix + str(UUID(int=self._random.getrandbits(128), version=4))
+        if mode == "keys":
+            hashed = b"".join(map(canonical, keys))
+        elif mode == "content":
+            hashed = content(message, destination)
+        else:
+            hashed = self._start + canonical(position) + content(message, destination)
+        return self._plan.prefix + blake2b(hashed, digest_size=DIGEST_BYTES).hexdigest()
+
+
+def content(message: ServiceBusMessage, destination: str) -> bytes:
+    """Everything that is sent, but for the message id, as bytes."""
+    properties = message.application_properties
+    parts: Iterable[Any] = (
+        destination.casefold(),
+        bytes(message),
+        message.session_id,
+        message.partition_key,
+        message.correlation_id,
+        message.subject,
+        message.content_type,
+        message.to,
+        message.reply_to,
+        message.reply_to_session_id,
+        message.time_to_live,
+        message.scheduled_enqueue_time_utc,
+        properties or None,
+    )
+    return b"".join(map(canonical, parts))
+
+
+def canonical(value: Any) -> bytes:
+    """One value as bytes: its type, its length, itself. Equal values are equal bytes, whatever wrote them.
+
+    Raises:
+        InvalidOperationError: a value of that type has no canonical form.
+    """
+    if value is None:
+        return b"n0:"
+    if isinstance(value, str):
+        return _tagged(b"s", value.encode())
+    if isinstance(value, bytes):
+        return _tagged(b"b", value)
+    if isinstance(value, bool):
+        return b"t1:1" if value else b"t1:0"
+    if isinstance(value, int):
+        return _tagged(b"i", str(value).encode())
+    if isinstance(value, float):
+        return _tagged(b"f", repr(value).encode())
+    if isinstance(value, Decimal):
+        return _tagged(b"d", _plain(value).encode())
+    if isinstance(value, datetime):
+        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        return _tagged(b"m", str((moment - _EPOCH) // _MICROSECOND).encode())
+    if isinstance(value, date | time):
+        return _tagged(b"y", value.isoformat().encode())
+    if isinstance(value, timedelta):
+        return _tagged(b"p", str(value // _MICROSECOND).encode())
+    if isinstance(value, Mapping):
+        pairs = sorted((canonical(key), canonical(item)) for key, item in value.items())
+        return _tagged(b"o", b"".join(part for pair in pairs for part in pair))
+    if isinstance(value, list | tuple):
+        return _tagged(b"l", b"".join(map(canonical, value)))
+    raise InvalidOperationError(f"a {type(value).__name__} cannot be part of a message id: cast the column to a string")
+
+
+def _plain(value: Decimal) -> str:
+    """A decimal without exponent and trailing zeros, so that 1.50 and 1.5 are one key."""
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _tagged(tag: bytes, body: bytes) -> bytes:
+    return b"%b%d:%b" % (tag, len(body), body)

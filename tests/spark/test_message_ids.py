@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbclient import ServiceBusMessage
+from sbclient.errors import InvalidOperationError
+from sbclient_spark.message_ids import MessageIdPlan, MessageIds, Place, canonical, choose_plan
+
+PLACE = Place("query", 7, 3)
+
+
+def id_of(plan: MessageIdPlan, message: ServiceBusMessage, position: int = 0, keys: Any = (), **more: Any) -> str:
+    ids = MessageIds(plan, more.get("place", PLACE), Random(more.get("seed", 1)))
+    return ids.of(message, position, keys, more.get("destination", "orders"))
+
+
+KEYS = MessageIdPlan(mode="keys", columns=("customer", "order"))
+CONTENT = MessageIdPlan(mode="content")
+POSITION = MessageIdPlan(mode="position")
+
+
+def test_ids_never_change_from_release_to_release() -> None:
+    message = ServiceBusMessage(b"body", session_id="s", application_properties={"a": 1})
+    assert id_of(KEYS, message, keys=("c", 1, Decimal("1.50"))) == "7de52d91e246c8f91e72d59be028d1c4"
+    assert id_of(CONTENT, message) == "7b5b33c8ae050a07d687a245678de315"
+    assert id_of(POSITION, message, 5) == "10384c884bd4e9c2a3697d70f4911320"
+
+
+def test_content_tells_every_part_of_a_message_apart() -> None:
+    variants = [
+        ServiceBusMessage(b"a"),
+        ServiceBusMessage(b"b"),
+        ServiceBusMessage(b"a", session_id="1"),
+        ServiceBusMessage(b"a", partition_key="1"),
+        ServiceBusMessage(b"a", correlation_id="1"),
+        ServiceBusMessage(b"a", subject="1"),
+        ServiceBusMessage(b"a", to="1"),
+        ServiceBusMessage(b"a", reply_to="1"),
+        ServiceBusMessage(b"a", reply_to_session_id="1"),
+        ServiceBusMessage(b"a", content_type="1"),
+        ServiceBusMessage(b"a", time_to_live=timedelta(seconds=1)),
+        ServiceBusMessage(b"a", scheduled_enqueue_time_utc=datetime(2030, 1, 1, tzinfo=UTC)),
+        ServiceBusMessage(b"a", application_properties={"x": 1}),
+        ServiceBusMessage(b"a", application_properties={"x": "1"}),
+        ServiceBusMessage(b"a", application_properties={"y": 1}),
+    ]
+    assert len({id_of(CONTENT, message) for message in variants}) == len(variants)
+    assert id_of(CONTENT, variants[0], destination="orders") != id_of(CONTENT, variants[0], destination="prices")
+
+
+def test_the_order_of_properties_does_not_matter() -> None:
+    one = ServiceBusMessage(b"", application_properties={"a": 1, "b": 2})
+    two = ServiceBusMessage(b"", application_properties={"b": 2, "a": 1})
+    assert id_of(CONTENT, one) == id_of(CONTENT, two)
+
+
+def test_a_position_tells_equal_rows_apart_and_a_replay_in_another_order_loses_nothing() -> None:
+    same = ServiceBusMessage(b"a")
+    first = [id_of(POSITION, same, place) for place in range(3)]
+    assert len(set(first)) == 3
+    assert [id_of(POSITION, same, place) for place in range(3)] == first
+    rows = [ServiceBusMessage(b"a"), ServiceBusMessage(b"b")]
+    before = {id_of(POSITION, row, place): bytes(row) for place, row in enumerate(rows)}
+    after = {id_of(POSITION, row, place): bytes(row) for place, row in enumerate(reversed(rows))}
+    assert all(after[one] == before[one] for one in before.keys() & after.keys())
+
+
+@pytest.mark.parametrize("other", [Place("q2", 7, 3), Place("query", 8, 3), Place("query", 7, 4)])
+def test_a_position_belongs_to_its_query_batch_and_partition(other: Place) -> None:
+    message = ServiceBusMessage(b"a")
+    assert id_of(POSITION, message) != id_of(POSITION, message, place=other)
+
+
+def test_a_position_that_spark_does_not_tell_is_refused() -> None:
+    with pytest.raises(InvalidOperationError):
+        MessageIds(POSITION, None, Random(1))
+
+
+def test_a_prefix_stands_before_every_id() -> None:
+    message = ServiceBusMessage(b"", message_id="m")
+    for mode, keys in (("column", ()), ("keys", ("a",)), ("content", ()), ("position", ()), ("random", ())):
+        plan = MessageIdPlan(mode=mode, prefix="nightly-")  # type: ignore[arg-type]  # each mode by its name
+        assert id_of(plan, message, keys=keys).startswith("nightly-")
+    assert id_of(MessageIdPlan(mode="column", prefix="p-"), message) == "p-m"
+
+
+def test_random_ids_differ_each_time() -> None:
+    ids = MessageIds(MessageIdPlan(mode="random"), None, Random(1))
+    assert len({ids.of(ServiceBusMessage(b""), 0, (), "orders") for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (1, "1"),
+        (1, True),
+        (1, 1.0),
+        ("", None),
+        ("a", b"a"),
+        (0, False),
+        (date(2024, 1, 1), "2024-01-01"),
+        (Decimal("1"), 1),
+    ],
+)
+def test_values_of_different_types_are_different_keys(one: object, two: object) -> None:
+    assert canonical(one) != canonical(two)
+
+
+def test_equal_values_are_one_key() -> None:
+    assert canonical(Decimal("1.50")) == canonical(Decimal("1.5"))
+    assert canonical(Decimal("100")) == canonical(Decimal("1E+2"))
+    assert canonical(datetime(2024, 1, 1)) == canonical(datetime(2024, 1, 1, tzinfo=UTC))  # noqa: DTZ001
+
+
+def test_what_has_no_canonical_form_is_refused() -> None:
+    with pytest.raises(InvalidOperationError):
+        canonical(object())
+
+
+@given(st.lists(st.text() | st.binary() | st.integers() | st.none()), st.lists(st.text() | st.binary() | st.none()))
+def test_rows_never_run_into_one_another(one: list[Any], two: list[Any]) -> None:
+    joined = [b"".join(map(canonical, row)) for row in (one, two)]
+    assert (joined[0] == joined[1]) == (one == two)
+
+
+def chosen(**changes: Any) -> str:
+    arguments: dict[str, Any] = {
+        "mode": "auto",
+        "has_column": False,
+        "key_columns": (),
+        "prefix": "",
+        "transaction": None,
+        "is_streaming": False,
+    }
+    return choose_plan(**{**arguments, **changes}).mode
+
+
+def test_auto_takes_the_column_then_the_keys_then_the_position() -> None:
+    assert chosen(has_column=True, is_streaming=True) == "column"
+    assert chosen(key_columns=("a",), is_streaming=True) == "keys"
+    assert chosen(is_streaming=True) == "position"
+    assert chosen(transaction=("nightly", 1)) == "position"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"mode": "position"},
+        {"mode": "column"},
+        {"has_column": True, "key_columns": ("a",)},
+        {"mode": "random", "has_column": True},
+        {"mode": "content", "has_column": True},
+    ],
+)
+def test_what_makes_no_stable_ids_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOperationError):
+        chosen(**changes)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+from datetime import timedelta
+from inspect import getdoc
+
+import pytest
+
+from sbclient.errors import InvalidOperationError
+from sbclient_spark.write_options import WRITE_TABLE, WriteOptions, write_options
+
+PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=s3cret="
+SECONDARY = "Endpoint=sb://backup.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=s3cret2="
+LEAST = {"connectionString": PRIMARY, "queue": "orders"}
+
+
+def refused(**options: str) -> str:
+    with pytest.raises(InvalidOperationError) as caught:
+        write_options({**LEAST, **options})
+    assert "s3cret" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_keys_have_no_case_and_values_their_types() -> None:
+    options = write_options(
+        {
+            "connectionstring": PRIMARY,
+            "SECONDARYCONNECTIONSTRING": SECONDARY,
+            "queue": "orders",
+            "messageidcolumns": "customer, order",
+            "MaxBatchMessages": "10",
+            "lingerms": "20",
+            "taskdeadline": "10 minutes",
+            "metricsLog": "off",
+            "failoverinterval": "30 s",
+            "sbclient.probe": "link",
+            "sbclient.pings_to_recover": "3",
+            "sbclient.syphon_long_poll": "PT5M",
+            "sbclient.retry_total": "7",
+        }
+    )
+    assert (options.entity, options.entity_path) == ("queue", "orders")
+    assert options.message_id_columns == ("customer", "order")
+    assert (options.max_batch_messages, options.linger_s, options.task_deadline_s) == (10, 0.02, 600.0)
+    assert options.metrics_log is False
+    pairing = options.connection.pairing_options()
+    assert (pairing.failover_interval, pairing.probe) == (timedelta(seconds=30), "link")
+    assert (pairing.pings_to_recover, pairing.syphon_long_poll) == (3, timedelta(minutes=5))
+    assert options.connection.retry == (("retry_total", 7),)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
+    assert "secondaryConnectionString" in refused(secondaryConectionString=SECONDARY)
+    assert "maxBatchMessages" in refused(maxBatchMesages="3")
+    assert "txnVersion" in refused(zzz="3")
+
+
+def test_an_unknown_option_of_the_client_is_refused_with_the_known_ones() -> None:
+    assert "failover_interval" in refused(**{"sbclient.failover": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("maxBatchMessages", "0"),
+        ("maxBatchMessages", "many"),
+        ("maxInFlightBatches", "65"),
+        ("maxMessagesPerSecond", "0"),
+        ("maxMessagesPerSecond", "nan"),
+        ("onRowError", "ignore"),
+        ("metricsLog", "perhaps"),
+        ("taskDeadline", "soon"),
+        ("taskDeadline", "0"),
+        ("sendTimeout", "0"),
+        ("messageIdColumns", " , "),
+        ("queue", "a//b"),
+        ("badRecordsPath", "relative/path"),
+        ("badRecordsPath", "s3://bucket/path"),
+        ("metricsPath", "metrics.jsonl"),
+        ("messageIdPrefix", "x" * 97),
+        ("failoverInterval", "2 hours"),
+        ("sbclient.enable_syphon", "true"),
+        ("sbclient.is_outage", "x"),
+        ("sbclient.probe", "guess"),
+        ("retryMaxBackoff", "100 ms"),
+        ("failover", "backlog"),
+        ("onRowError", "deadletter"),
+        ("onSendError", "badRecords"),
+        ("messageIdMode", "keys"),
+        ("txnAppId", "nightly"),
+        ("txnVersion", "3"),
+        ("topic", "prices"),
+        ("connectionStringEnv", "PRIMARY"),
+        ("auth", "clientSecret"),
+        ("auth", "token"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_its_name(name: str, value: str) -> None:
+    text = refused(**{name: value})
+    told = text.lower().replace("_", "")
+    assert name.removeprefix("sbclient.").lower().replace("_", "") in told or repr(value) in text
+
+
+def test_columns_of_keys_belong_to_the_mode_keys() -> None:
+    refused(messageIdMode="content", messageIdColumns="order")
+    assert write_options({**LEAST, "messageIdMode": "keys", "messageIdColumns": "order"}).message_id_mode == "keys"
+
+
+def test_a_namespace_is_needed() -> None:
+    with pytest.raises(InvalidOperationError):
+        write_options({"queue": "orders"})
+    with pytest.raises(InvalidOperationError):
+        write_options({"queue": "orders", "fullyQualifiedNamespace": "contoso.servicebus.windows.net"})
+    options = write_options(
+        {"queue": "orders", "fullyQualifiedNamespace": "contoso.servicebus.windows.net", "auth": "managedidentity"}
+    )
+    assert options.connection.auth == "managedIdentity"
+
+
+def test_the_path_of_save_and_of_a_connection_string_name_the_entity() -> None:
+    assert write_options({"connectionString": PRIMARY, "path": "orders"}).entity_path == "orders"
+    assert write_options({"connectionString": f"{PRIMARY};EntityPath=orders"}).entity_path == "orders"
+    assert write_options({**LEAST, "path": "other"}).entity_path == "orders"
+    assert write_options({"connectionString": PRIMARY, "path": "file:/warehouse/t"}).entity_path is None
+
+
+def test_a_connection_string_that_cannot_be_read_is_refused_without_its_key() -> None:
+    assert "SharedAccessKeyName" in refused(connectionString="Endpoint=sb://contoso.net;SharedAccessKey=s3cret=")
+
+
+def test_no_secret_is_in_a_repr() -> None:
+    options = write_options({**LEAST, "secondaryConnectionString": SECONDARY})
+    assert "s3cret" not in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_only_what_differs_in_its_connection_has_another_client() -> None:
+    one = write_options(LEAST)
+    assert one.connection == write_options({**LEAST, "queue": "other", "maxRetries": "1"}).connection
+    assert one.connection != write_options({**LEAST, "sendTimeout": "5"}).connection
+
+
+def test_every_option_reaches_a_field_and_every_field_is_explained() -> None:
+    told = getdoc(WriteOptions) or ""
+    assert all(one.name in told for one in fields(WriteOptions) if one.name != "connection")
+    assert len(WRITE_TABLE) == len({name.lower() for name in WRITE_TABLE})
