@@ -1,0 +1,339 @@
+"""The syphon on Spark: one task for each backlog queue, each a syphon of `sbclient` with all of its rules."""
+
+# mypy: disallow-subclassing-any=False
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from sbclient.backlog import UNKNOWN_DESTINATION, Backlog
+from sbclient.clock import Clock
+from sbclient.entities import EntityAddress, EntityKind
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError
+from sbclient.pair import Pair
+from sbclient.syphon import Syphon, SyphonReport
+from sbclient_spark.connection_options import CONNECTION_TABLE, SDK_PREFIX, ConnectionOptions, connection_options
+from sbclient_spark.option_table import Parser, choice, names, rate, read_options, span, whole
+from sbclient_spark.reports import tell
+from sbclient_spark.worker_clients import open_client, worker_clients
+
+SURVEY_MESSAGES: Final = 1000
+"""How much of each backlog queue is looked at before a drain, to learn where its messages are to go."""
+
+PROBE_S: Final = 15.0
+
+DRAIN_SCHEMA: Final = (
+    "queue string, moved long, failed long, dead_lettered long, remaining long, is_complete boolean, seconds double, "
+    "attempt int, executor string"
+)
+SURVEY_SCHEMA: Final = (
+    "queue string, waiting long, parked long, dead_letters long, destinations string, unreachable string"
+)
+
+DRAIN_COLUMNS: Final = tuple(part.strip().split(" ")[0] for part in DRAIN_SCHEMA.split(","))
+
+DRAIN_TABLE: Final[dict[str, Parser]] = {
+    **CONNECTION_TABLE,
+    "work": choice("survey", "drain"),
+    "queues": names,
+    "deadline": span,
+    "maxMessagesPerSecond": rate,
+    "parallelism": whole(1),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainOptions:
+    """What a drain is told.
+
+    Attributes:
+        work: `survey` looks, `drain` moves.
+        queues: to drain.
+        tasks: among which the queues are shared out.
+        deadline_s: how long one task runs at most; None = until its queues are empty.
+        messages_per_second: of all tasks together; None = no limit.
+    """
+
+    connection: ConnectionOptions = field(repr=False)
+    work: str = "drain"
+    queues: tuple[str, ...] = ()
+    tasks: int | None = None
+    deadline_s: float | None = None
+    messages_per_second: float | None = None
+
+
+def drain_options(options: Mapping[str, str]) -> DrainOptions:
+    """What the options of a drain say.
+
+    Raises:
+        InvalidOperationError: one is unknown or has a value that it cannot have, or there is only one namespace.
+    """
+    given = read_options(options, DRAIN_TABLE, prefix=SDK_PREFIX, what="draining")
+    connection = connection_options(given, ordering="session")  # so that the queues for sessions are drained too
+    if not connection.is_paired:
+        raise InvalidOperationError("a drain needs both namespaces: give secondary=, or its options")
+    # The queues are looked at one by one, so that none is made here, and none needs the right to list them.
+    pairing = dict(connection.pairing) | {"provision": "none"}
+    return DrainOptions(
+        connection=replace(connection, pairing=tuple(sorted(pairing.items()))),
+        work=given.get("work", "drain"),
+        queues=given.get("queues", ()),
+        tasks=given.get("parallelism"),
+        deadline_s=given.get("deadline"),
+        messages_per_second=given.get("maxMessagesPerSecond"),
+    )
+
+
+def drain(
+    spark: SparkSession,
+    *,
+    primary: str | None = None,
+    secondary: str | None = None,
+    parallelism: int | None = None,
+    deadline: float | str | None = None,
+    max_messages_per_second: float | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Bring the backlog home with as many tasks as there are backlog queues that hold something.
+
+    It runs at once, whatever is done with the result. What a task of it has moved is acknowledged by the primary before
+    it is completed in the backlog, so that it may be killed at any moment, and other syphons may run beside it.
+
+    Args:
+        primary, secondary: connection strings; or leave them out and give `options`.
+        parallelism: tasks side by side; None = one for each queue.
+        deadline: seconds, or as `10 minutes`, after which each task gives back what it holds and ends; None = when its
+            queues are empty, but for what their destinations keep refusing.
+        max_messages_per_second: of all tasks together; None = no limit.
+        dry_run: only look: what waits, for which destinations, and which of these cannot be reached.
+        force: go on although no destination can be reached.
+        options: options of the data source that say where the namespaces are, as `connectionStringEnv`.
+
+    Returns:
+        One row for each queue: `queue`, `moved`, `failed` (put aside because the destination refuses), `dead_lettered`,
+        `remaining` (as the service counts, None without the right to ask), `is_complete`, `seconds`, `attempt`,
+        `executor`. What an attempt moved that was killed shows in `remaining` only. With `dry_run`: `queue`, `waiting`,
+        `parked`, `dead_letters`, `destinations`, `unreachable`.
+
+    Raises:
+        InvalidOperationError: an option cannot be used.
+        ServiceBusConnectionError: no destination of the backlog can be reached, and `force` is not set.
+    """
+    texts = _texts(primary, secondary, parallelism, deadline, max_messages_per_second, options)
+    drain_options(texts)
+    spark.dataSource.register(DrainSource)
+    survey = _now(spark, texts | {"work": "survey"})
+    if dry_run:
+        return spark.createDataFrame(survey, SURVEY_SCHEMA)
+    _check_reachable(survey, force=force)
+    queues = [row.queue for row in survey if row.waiting or row.parked]
+    moved = _now(spark, texts | {"work": "drain", "queues": ",".join(queues)}) if queues else []
+    return spark.createDataFrame(moved, DRAIN_SCHEMA)
+
+
+def drain_continuously(
+    spark: SparkSession, *, every: str = "1 minute", checkpoint: str | None = None, **arguments: Any
+) -> StreamingQuery:
+    """Drain again and again until the query is stopped. A primary that is still down is waited for.
+
+    Args:
+        every: the pause, as a trigger's processing time.
+        checkpoint: where the query keeps its place; None = a temporary one, nothing is lost with it.
+        arguments: as for `drain`, but for `dry_run` and `force`.
+
+    Returns:
+        The query; `stop()` ends it after the drain that is under way.
+
+    Raises:
+        InvalidOperationError: an option cannot be used.
+    """
+    drain_options(_texts(**arguments))
+
+    def once(batch: DataFrame, number: int) -> None:
+        try:
+            moved = drain(batch.sparkSession, **arguments).collect()
+        except ServiceBusConnectionError as error:
+            tell("drain.waits", {"run": number, "reason": str(error)})
+        else:
+            tell("drain.ended", {"run": number, "moved": sum(row.moved for row in moved)})
+
+    ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load().writeStream
+    if checkpoint is not None:
+        ticks = ticks.option("checkpointLocation", checkpoint)
+    return ticks.queryName("servicebus drain").trigger(processingTime=every).foreachBatch(once).start()
+
+
+def _texts(
+    primary: str | None = None,
+    secondary: str | None = None,
+    parallelism: int | None = None,
+    deadline: float | str | None = None,
+    max_messages_per_second: float | None = None,
+    options: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The arguments of a drain as options of its source."""
+    named = {
+        "connectionString": primary,
+        "secondaryConnectionString": secondary,
+        "parallelism": parallelism,
+        "deadline": deadline,
+        "maxMessagesPerSecond": max_messages_per_second,
+    }
+    return {**(options or {}), **{name: str(value) for name, value in named.items() if value is not None}}
+
+
+def _now(spark: SparkSession, options: Mapping[str, str]) -> list[Any]:
+    """Run a survey or a drain on the executors and collect what it tells."""
+    return spark.read.format(DrainSource.name()).options(**options).load().collect()
+
+
+def _check_reachable(survey: Sequence[Any], *, force: bool) -> None:
+    destinations = {name for row in survey for name in row.destinations.split(",") if name}
+    unreachable = {name for row in survey for name in row.unreachable.split(",") if name}
+    if destinations and destinations <= unreachable and not force:
+        raise ServiceBusConnectionError(
+            f"{', '.join(sorted(unreachable))} cannot be reached in the primary, so nothing can be brought home: wait "
+            "until it is well, or set force to try all the same"
+        )
+
+
+class DrainSource(DataSource):
+    """What `drain` runs by: its tasks are those of a read, since Spark gives no other way to run one without pandas."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "servicebus_drain"
+
+    def schema(self) -> str:
+        return SURVEY_SCHEMA if drain_options(self.options).work == "survey" else DRAIN_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = drain_options(self.options)
+        return SurveyReader(options) if options.work == "survey" else DrainReader(options)
+
+
+class SurveyReader(DataSourceReader):
+    """Looks, in one task, at every backlog queue, and at every destination that their messages have."""
+
+    def __init__(self, options: DrainOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        clients = worker_clients()
+        return iter(clients.run(self.look(clients.clock)))
+
+    async def look(self, clock: Clock) -> list[tuple[Any, ...]]:
+        async with open_client(self._options.connection, paired=True, clock=clock) as client:
+            views = await Backlog(client.pair).survey(limit=SURVEY_MESSAGES)
+            names = dict.fromkeys(name for view in views for name in view.destinations if name != UNKNOWN_DESTINATION)
+            unreachable = [name for name in names if not await _answers(client.pair, name)]
+        return [
+            (
+                view.queue,
+                view.waiting,
+                view.parked,
+                view.dead_letters.total(),
+                ",".join(name for name in view.destinations if name != UNKNOWN_DESTINATION),
+                ",".join(name for name in view.destinations if name in unreachable),
+            )
+            for view in views
+            if view.is_present
+        ]
+
+
+async def _answers(pair: Pair, path: str) -> bool:
+    """Whether an entity of the primary can be reached; one that does not exist any more counts as reached."""
+    link = pair.primary.open_sender(path)
+    try:
+        await link.open(timeout_s=PROBE_S)
+    except ServiceBusError as error:
+        return not error.is_outage
+    else:
+        return True
+    finally:
+        await link.close()
+
+
+@dataclass(frozen=True)
+class _Share(InputPartition):
+    """The queues that fall to one task, and what it may send in a second."""
+
+    queues: tuple[str, ...]
+    messages_per_second: float | None
+
+
+class DrainReader(DataSourceReader):
+    """Drains, each task its share of the queues, one after the other."""
+
+    def __init__(self, options: DrainOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[_Share]:
+        queues, rate_of_all = self._options.queues, self._options.messages_per_second
+        count = min(self._options.tasks or len(queues), len(queues))
+        return [_Share(queues[number::count], rate_of_all and rate_of_all / count) for number in range(count)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        assert isinstance(partition, _Share)  # Spark hands back what `partitions` made
+        clients = worker_clients()
+        context = TaskContext.get()
+        where = (context.attemptNumber() if context is not None else 0, platform.node())
+        return iter([row + where for row in clients.run(self.drain(partition, clients.clock))])
+
+    async def drain(self, share: _Share, clock: Clock) -> list[tuple[Any, ...]]:
+        deadline_s = self._options.deadline_s
+        ends_at = None if deadline_s is None else clock.monotonic() + deadline_s
+        rows: list[tuple[Any, ...]] = []
+        client = open_client(
+            self._options.connection, paired=True, clock=clock, messages_per_second=share.messages_per_second
+        )
+        async with client:
+            for queue in share.queues:
+                began_at = clock.monotonic()
+                left_s = None if ends_at is None else max(ends_at - began_at, 0.001)
+                report, is_complete = await _syphon(client.pair, queue, clock, left_s)
+                row = (
+                    queue,
+                    report.drained,
+                    report.parked,
+                    sum(report.dead_lettered.values()),
+                    await _remaining(client.pair, queue),
+                    is_complete,
+                    round(clock.monotonic() - began_at, 3),
+                )
+                tell("drain.queue", dict(zip(DRAIN_COLUMNS, row, strict=False)))
+                rows.append(row)
+        return rows
+
+
+async def _syphon(pair: Pair, queue: str, clock: Clock, left_s: float | None) -> tuple[SyphonReport, bool]:
+    """One run over one queue, and whether it ended by itself."""
+    syphon = Syphon(pair, until="empty", queues=[queue])
+    try:
+        async with clock.timeout(left_s):
+            return await syphon.run(), True
+    except TimeoutError:
+        return syphon.report(), False
+
+
+async def _remaining(pair: Pair, queue: str) -> int | None:
+    """What the service counts in a queue, dead letters left out; None where it may not be asked."""
+    try:
+        counts = await pair.secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue,)))
+    except ServiceBusError:
+        return None
+    return counts.total_message_count - counts.dead_letter_message_count

@@ -1,0 +1,73 @@
+"""Column values as JSON: for bodies made of columns, and for rows that are put aside.
+
+As Spark's `to_json`: null fields are left out and moments are ISO 8601, here always in UTC. Decimals of at most 15
+digits are numbers, which every reader gets back exactly, larger ones text; binary is base64.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from sbclient.errors import InvalidOperationError
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+EXACT_DIGITS: Final = 15
+"""A decimal of so many digits survives being read as a 64-bit float."""
+
+
+def json_text(record: dict[str, Any]) -> str:
+    """A record as one line of JSON, without null fields."""
+    present = {name: value for name, value in record.items() if value is not None}
+    return json.dumps(present, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def converter(kind: pa.DataType) -> Convert | None:
+    """What makes JSON of a value of that type; None where the value can stay as it is."""
+    if pa.types.is_timestamp(kind):
+        return _moment
+    if pa.types.is_date(kind) or pa.types.is_time(kind):
+        return date.isoformat
+    if pa.types.is_duration(kind):
+        return timedelta.total_seconds
+    if pa.types.is_decimal(kind):
+        return float if kind.precision <= EXACT_DIGITS else str
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return lambda value: b64encode(value).decode()
+    if pa.types.is_floating(kind):
+        return _number
+    if pa.types.is_struct(kind):
+        inside = {kind.field(index).name: _of(kind.field(index).type) for index in range(kind.num_fields)}
+        return lambda value: {name: convert(value[name]) for name, convert in inside.items() if value[name] is not None}
+    if pa.types.is_map(kind):
+        convert_item = _of(kind.item_type)
+        return lambda value: {str(name): convert_item(item) for name, item in value}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        convert_part = _of(kind.value_type)
+        return lambda value: [convert_part(part) for part in value]
+    return None
+
+
+def _of(kind: pa.DataType) -> Convert:
+    convert = converter(kind)
+    if convert is None:
+        return lambda value: value
+    return lambda value: None if value is None else convert(value)
+
+
+def _moment(value: datetime) -> str:
+    moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _number(value: float) -> float:
+    if not math.isfinite(value):
+        raise InvalidOperationError(f"{value} is no number in JSON: replace it by null or a text")
+    return value

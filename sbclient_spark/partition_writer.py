@@ -1,0 +1,419 @@
+"""Sends the rows of one task, side by side where order allows it, and accounts for every one of them.
+
+The laws:
+
+1. When `finish` returns, every row was acknowledged, or is a counted row error. When it raises, the account says what
+   was sent, and what is in doubt.
+2. Rows with the same session id, or partition key, leave in their order, one transfer at a time: a key has one lane.
+3. Where the entity is, or may be, partitioned, or order is kept across a failover, a transfer holds one key.
+4. A definite refusal is a row's fault: the transfer is halved until the row is found. Everything else is sent again
+   here, since a retry by Spark would repeat the whole partition; during an outage with a secondary until the failover
+   interval is over and the backlog takes it.
+5. What waits is bounded, in rows and in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from sbclient.client import ServiceBusClient
+from sbclient.clock import Clock
+from sbclient.errors import (
+    BacklogUnavailableError,
+    InvalidOperationError,
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+from sbclient.outgoing import ALIAS_BYTES
+from sbclient.rules.size import encoded_size
+from sbclient.sender import ServiceBusSender
+from sbclient.tasks import OwnedTasks
+from sbclient_spark.bad_records import BadRecords, record_of
+from sbclient_spark.pace import Pace
+from sbclient_spark.reports import TaskReport
+from sbclient_spark.rows import BadRow, Destination, Row
+from sbclient_spark.write_options import WriteOptions
+
+DEFAULT_BATCH_BYTES: Final = 192 * 1024
+"""Of a transfer, while the entity cannot be asked: below the 256 KiB of the standard tier."""
+
+ENVELOPE_BYTES: Final = 512
+"""What a batch takes besides its messages, at most: the first one's ids stand in front of them."""
+
+SECTION_BYTES: Final = 8
+KEYLESS_RUN: Final = 100
+"""So many rows without a key go to one lane before the next one is chosen."""
+
+_IN_DOUBT: Final = (OperationTimeoutError, ServiceBusConnectionError, ServiceBusCommunicationError)
+
+SenderFor = Callable[[Destination, int], ServiceBusSender]
+"""A sender for a destination and a lane; the same one for the same arguments, as long as the writer lives."""
+
+
+class WriteFailedError(ServiceBusError):
+    """A task gave up. The text says which row, why, and what was sent before."""
+
+
+class _Waiting(NamedTuple):
+    row: Row
+    size: int
+
+
+_Group = tuple[Destination, str | None]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What leaves one transfer after the other. A group is what may travel together."""
+
+    index: int
+    groups: OrderedDict[_Group, deque[_Waiting]] = field(default_factory=OrderedDict)
+    rows: int = 0
+    is_running: bool = False
+
+
+class PartitionWriter:
+    """The sends of one task. It is used by one caller, inside the event loop of its client.
+
+    Args:
+        client: open.
+        sender_for: hands out the senders.
+        options: of the write.
+        mixes_keys: whether rows with different keys may share a transfer: the entity is known not to be partitioned.
+        clock: the client's.
+        report: is filled in.
+        bad_records: takes the rows that could not be sent.
+    """
+
+    def __init__(
+        self,
+        client: ServiceBusClient,
+        sender_for: SenderFor,
+        options: WriteOptions,
+        *,
+        mixes_keys: bool,
+        clock: Clock,
+        report: TaskReport,
+        bad_records: BadRecords,
+    ) -> None:
+        self._client = client
+        self._sender_for = sender_for
+        self._options = options
+        self._mixes_keys = mixes_keys and options.ordering == "none"
+        self._clock = clock
+        self._report = report
+        self._bad_records = bad_records
+        self._pace = Pace(clock, options.max_messages_per_second, options.max_bytes_per_second)
+        self._lanes = [_Lane(index) for index in range(options.max_in_flight_batches)]
+        self._tasks = OwnedTasks(on_failure=self._fail)
+        self._latencies_ms = array("d")
+        self._keyless = 0
+        self._waiting_rows = self._waiting_bytes = 0
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._is_finishing = False
+        self._batch_bytes: dict[str, int] = {}
+        self._alone: set[str] = set()
+        self._sent_to: set[str] = set()
+        pair = client.pair if options.connection.is_paired and not report.is_unpaired else None
+        self._pair = pair
+        reserves = pair is not None and pair.options.reserve_backlog_headroom
+        self._growth_bytes = ALIAS_BYTES if reserves else 0
+        self._began_at = clock.monotonic()
+        self._began_utc = datetime.fromtimestamp(clock.now(), UTC)
+        self._diverted_before = self._diverted()
+        self._max_messages = options.max_batch_messages
+        if options.max_messages_per_second is not None:
+            self._max_messages = min(self._max_messages, max(1, int(options.max_messages_per_second)))
+
+    # -- rows in -------------------------------------------------------------------------------------------------
+
+    async def offer(self, rows: Sequence[Row]) -> None:
+        """Take rows, in order; returns when there is room for more.
+
+        Raises:
+            WriteFailedError: the task has failed; some of what was offered before may have been sent.
+        """
+        for row in rows:
+            self._put(row)
+        most_rows = 2 * len(self._lanes) * self._options.max_batch_messages
+        most_bytes = 2 * len(self._lanes) * (self._options.max_batch_bytes or DEFAULT_BATCH_BYTES)
+        while self._failure is None and (self._waiting_rows > most_rows or self._waiting_bytes > most_bytes):
+            self._changed.clear()
+            await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def refuse(self, bad: BadRow) -> None:
+        """Take note of a row that can never be sent, as `onRowError` says.
+
+        Raises:
+            WriteFailedError: it, or one row too many, fails the task.
+        """
+        self._row_error(bad.position, bad.reason, bad.record)
+
+    def _put(self, row: Row) -> None:
+        message = row.message
+        key = message.session_id if message.session_id is not None else message.partition_key
+        if key is None:
+            lane = self._lanes[(self._keyless // KEYLESS_RUN) % len(self._lanes)]
+            self._keyless += 1
+        else:
+            lane = self._lanes[crc32(key.encode()) % len(self._lanes)]
+        group = (row.destination, None if self._mixes_keys else key)
+        size = encoded_size(message) + SECTION_BYTES
+        if self._growth_bytes:
+            size += self._growth_bytes + len(row.destination.path)
+        waiting = lane.groups.get(group)
+        if waiting is None:
+            waiting = lane.groups[group] = deque()
+        waiting.append(_Waiting(row, size))
+        lane.rows += 1
+        self._waiting_rows += 1
+        self._waiting_bytes += size
+        if not lane.is_running:
+            lane.is_running = True
+            self._tasks.start(self._empty(lane), name=f"lane {lane.index}")
+
+    async def finish(self) -> None:
+        """Wait until every row was acknowledged.
+
+        Raises:
+            WriteFailedError: the task has failed; what was under way has ended, so that the account is complete.
+        """
+        self._is_finishing = True
+        while any(lane.is_running for lane in self._lanes):
+            self._changed.clear()
+            await self._changed.wait()
+        await self._close()
+        if self._failure is not None:
+            raise self._failure
+
+    async def abandon(self) -> None:
+        """Send nothing more: the task ends for another reason. What is under way is waited for."""
+        self._failure = self._failure or WriteFailedError("the task was ended from outside")
+        while any(lane.is_running for lane in self._lanes):
+            self._changed.clear()
+            await self._changed.wait()
+        await self._close()
+
+    async def _close(self) -> None:
+        await self._tasks.close()
+        report = self._report
+        report.set_latencies(self._latencies_ms)
+        report.seconds = round(self._clock.monotonic() - self._began_at, 3)
+        report.diverted = self._diverted() - self._diverted_before
+        events = [] if self._pair is None else [one for one in self._pair.events() if one.at_utc >= self._began_utc]
+        report.failovers = sum(one.name == "failover.engaged" for one in events)
+        report.recoveries = sum(one.name == "failover.recovered" for one in events)
+
+    def _diverted(self) -> int:
+        return 0 if self._pair is None else sum(one.diverted for one in self._pair.status().entities.values())
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._changed.set()
+
+    # -- one lane ------------------------------------------------------------------------------------------------
+
+    async def _empty(self, lane: _Lane) -> None:
+        """Send what waits in a lane, transfer by transfer, until nothing is left or the task has failed."""
+        try:
+            while lane.groups and self._failure is None:
+                if self._options.linger_s and not self._is_finishing and lane.rows < self._max_messages:
+                    await self._clock.sleep(self._options.linger_s)
+                destination, rows = await self._next_transfer(lane)
+                self._changed.set()
+                await self._send(lane, destination, rows)
+        except WriteFailedError as error:
+            self._fail(error)
+        finally:
+            lane.is_running = False
+            self._changed.set()
+
+    async def _next_transfer(self, lane: _Lane) -> tuple[Destination, list[_Waiting]]:
+        """Take what goes out together from the group that has waited longest."""
+        group = next(iter(lane.groups))
+        destination = group[0]
+        limit = await self._limit(lane, destination)
+        most = 1 if destination.path in self._alone else self._max_messages
+        waiting = lane.groups[group]
+        taken: list[_Waiting] = []
+        size = ENVELOPE_BYTES
+        while waiting and len(taken) < most and (not taken or size + waiting[0].size <= limit):
+            taken.append(waiting.popleft())
+            size += taken[-1].size
+        lane.groups.move_to_end(group)
+        if not waiting:
+            del lane.groups[group]
+        lane.rows -= len(taken)
+        self._waiting_rows -= len(taken)
+        self._waiting_bytes -= sum(one.size for one in taken)
+        return destination, taken
+
+    async def _limit(self, lane: _Lane, destination: Destination) -> int:
+        """Bytes of one transfer; a safe number while the entity cannot be asked."""
+        known = self._batch_bytes.get(destination.path)
+        if known is not None:
+            return known
+        asked = self._options.max_batch_bytes
+        try:
+            largest = (await self._sender_for(destination, lane.index).create_message_batch()).max_size_in_bytes
+        except ServiceBusError:
+            return min(asked or DEFAULT_BATCH_BYTES, DEFAULT_BATCH_BYTES)  # the send itself will say what is wrong
+        self._batch_bytes[destination.path] = min(asked or largest, largest)
+        return self._batch_bytes[destination.path]
+
+    # -- one transfer --------------------------------------------------------------------------------------------
+
+    async def _send(self, lane: _Lane, destination: Destination, rows: list[_Waiting]) -> None:
+        """Send rows until they are acknowledged, refused for good, or the task has failed."""
+        size = sum(one.size for one in rows)
+        self._report.paced_ms += 1000 * await self._pace.take(len(rows), size)
+        began_at = self._clock.monotonic()
+        tries = 0
+        while True:
+            try:
+                await self._transfer(lane, destination, rows)
+            except (InvalidOperationError, MessageSizeExceededError) as error:
+                await self._refused(lane, destination, rows, error)
+                return
+            except ServiceBusError as error:
+                tries += 1
+                if not await self._may_try_again(error, destination, tries, began_at):
+                    self._not_sent(destination, rows, error)
+                    return
+            else:
+                self._acknowledged(destination, rows, size, began_at)
+                return
+
+    async def _transfer(self, lane: _Lane, destination: Destination, rows: list[_Waiting]) -> None:
+        timeout_s = self._options.connection.send_timeout_s
+        if self._options.task_deadline_s is not None:
+            left_s = self._began_at + self._options.task_deadline_s - self._clock.monotonic()
+            if left_s <= 0:
+                raise _DeadlineOver(f"taskDeadline, {self._options.task_deadline_s:g} s, is over")
+            timeout_s = min(timeout_s, left_s)
+        sender = self._sender_for(destination, lane.index)
+        await sender.send_messages([one.row.message for one in rows], timeout=timeout_s)
+
+    def _acknowledged(self, destination: Destination, rows: list[_Waiting], size: int, began_at: float) -> None:
+        self._report.sent += len(rows)
+        self._report.bytes += size
+        self._report.batches += 1
+        self._sent_to.add(destination.path)
+        self._latencies_ms.append(1000 * (self._clock.monotonic() - began_at))
+
+    async def _may_try_again(
+        self, error: ServiceBusError, destination: Destination, tries: int, began_at: float
+    ) -> bool:
+        """Wait and return True if a transfer that failed is to be sent again."""
+        if self._failure is not None or isinstance(error, _DeadlineOver):
+            return False
+        is_busy = isinstance(error, ServiceBusServerBusyError)
+        vanished = isinstance(error, MessagingEntityNotFoundError) and destination.path in self._sent_to
+        is_outage = error.is_outage or (vanished and self._pair is not None)
+        if not (error.is_transient or is_outage or isinstance(error, BacklogUnavailableError)):
+            return False
+        self._report.throttled += is_busy
+        elapsed_s = self._clock.monotonic() - began_at
+        waits_for_failover = self._pair is not None and is_outage and elapsed_s < self._patience_s()
+        if tries > self._options.max_retries and not waits_for_failover:
+            return False
+        self._report.retried += 1
+        longest_s = min(self._options.retry_max_backoff_s, self._options.retry_backoff_s * 2 ** min(tries - 1, 16))
+        await self._clock.sleep(longest_s)
+        return True
+
+    def _patience_s(self) -> float:
+        """How long an outage is waited out: by then the entity is failed over, and the backlog has had its chance."""
+        interval_s = self._pair.options.failover_interval.total_seconds() if self._pair is not None else 0.0
+        return interval_s + self._options.retry_max_backoff_s + self._options.connection.send_timeout_s
+
+    # -- what is not sent ----------------------------------------------------------------------------------------
+
+    async def _refused(
+        self, lane: _Lane, destination: Destination, rows: list[_Waiting], error: ServiceBusError
+    ) -> None:
+        """Halve a refused transfer until the row is found that it is about."""
+        if len(rows) == 1:
+            row = rows[0].row
+            self._row_error(row.position, str(error), record_of(row), row.message.message_id)
+            return
+        errors_before = self._report.row_errors
+        for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+            if self._failure is None:
+                await self._send(lane, destination, half)
+        if len(rows) == 2 and self._report.row_errors == errors_before:
+            self._alone.add(destination.path)  # each was accepted, together they were not: so it is with all of them
+
+    def _not_sent(self, destination: Destination, rows: list[_Waiting], error: ServiceBusError) -> None:
+        """The retries are over, or are of no use."""
+        is_rows_own = self._options.entity_path is None and isinstance(error, MessagingEntityNotFoundError)
+        if is_rows_own:
+            for one in rows:
+                self._row_error(one.row.position, str(error), record_of(one.row), one.row.message.message_id)
+            return
+        is_for_records = self._options.on_send_error == "badRecords" and (
+            error.is_transient or error.is_outage or isinstance(error, BacklogUnavailableError)
+        )
+        if is_for_records:
+            for one in rows:
+                self._count_row_error(one.row.position, f"{type(error).__name__}: {error}", record_of(one.row))
+            return
+        is_in_doubt = isinstance(error, _IN_DOUBT)
+        if is_in_doubt:
+            self._report.in_doubt += len(rows)
+        first = rows[0].row
+        others = f" and {len(rows) - 1} others with it" if len(rows) > 1 else ""
+        verdict = "did not certainly arrive" if is_in_doubt else "was not accepted"
+        raise WriteFailedError(
+            f"{self._place(first.position, first.message.message_id)}{others}, for {destination.path!r}, {verdict}: "
+            f"{type(error).__name__}: {error}. {self._account()}"
+        ) from error
+
+    def _row_error(self, position: int, reason: str, record: dict[str, object], message_id: str | None = None) -> None:
+        if self._options.on_row_error == "fail":
+            raise WriteFailedError(
+                f"{self._place(position, message_id)} cannot be sent: {reason}. Mend the row, or set onRowError to "
+                f"'skip' or 'deadletter' to leave such rows out. {self._account()}"
+            )
+        self._count_row_error(position, reason, record)
+
+    def _count_row_error(self, position: int, reason: str, record: dict[str, object]) -> None:
+        self._report.row_errors += 1
+        self._bad_records.add(position, reason, record)
+        self._report.bad_records = self._bad_records.path
+        most = self._options.max_row_errors
+        if most is not None and self._report.row_errors > most:
+            raise WriteFailedError(
+                f"{self._place(position, None)} is bad row number {self._report.row_errors} of its task, maxRowErrors "
+                f"allows {most}: {reason}. {self._account()}"
+            )
+
+    def _place(self, position: int, message_id: str | None) -> str:
+        known = f" (message id {message_id!r})" if message_id is not None else ""
+        return f"partition {self._report.partition}, row {position}{known}"
+
+    def _account(self) -> str:
+        sent = self._report.sent
+        return (
+            f"This attempt of the task had sent {sent} rows before; with the same message ids and duplicate detection "
+            "a repetition does no harm."
+        )
+
+
+class _DeadlineOver(OperationTimeoutError):
+    """The task's own deadline, which no retry can mend."""

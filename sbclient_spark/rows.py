@@ -1,0 +1,263 @@
+"""Rows of a record batch as messages: each with its place, or with the reason why it can be none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.entity_path import check_entity_path
+from sbclient.rules.partition_key import check_keys
+from sbclient.rules.ping import check_not_ping
+from sbclient_spark import columns
+from sbclient_spark.columns import Convert, Values
+from sbclient_spark.json_values import converter, json_text
+from sbclient_spark.message_ids import MessageIdPlan, MessageIds
+from sbclient_spark.write_options import EntityWord
+
+ATTRIBUTES: Final = {
+    "message_id": "message_id",
+    "session_id": "session_id",
+    "partition_key": "partition_key",
+    "correlation_id": "correlation_id",
+    "subject": "subject",
+    "content_type": "content_type",
+    "reply_to": "reply_to",
+    "reply_to_session_id": "reply_to_session_id",
+    "to": "to",
+    "time_to_live": "time_to_live",
+    "scheduled_enqueue_time": "scheduled_enqueue_time_utc",
+}
+"""Columns that are an attribute of the message, and the attribute's name."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Destination:
+    """Where a message goes."""
+
+    path: str
+    word: EntityWord = "queue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlan:
+    """Which column becomes what, by its place in the schema; made on the driver.
+
+    Attributes:
+        ids: how message ids are made.
+        body: the column of the body; None = the body is JSON made of `json_fields`.
+        json_fields: names and columns of a JSON body.
+        attributes: names of `ServiceBusMessage` attributes, and their columns.
+        properties: the column of the application properties.
+        extra_properties: names of further properties, and their columns.
+        keys: the columns that a message id is made of.
+        destination: where every row goes; None = see the next two.
+        queue, topic: the columns that say where a row goes.
+    """
+
+    ids: MessageIdPlan
+    body: int | None
+    json_fields: tuple[tuple[str, int], ...] = ()
+    attributes: tuple[tuple[str, int], ...] = ()
+    properties: int | None = None
+    extra_properties: tuple[tuple[str, int], ...] = ()
+    keys: tuple[int, ...] = ()
+    destination: Destination | None = None
+    queue: int | None = None
+    topic: int | None = None
+
+
+@dataclass(slots=True)
+class Row:
+    """A row that can be sent. `position` counts the rows of its partition from 0."""
+
+    position: int
+    destination: Destination
+    message: ServiceBusMessage
+
+
+@dataclass(slots=True)
+class BadRow:
+    """A row that can never be sent.
+
+    Attributes:
+        position: counts the rows of its partition from 0.
+        reason: why.
+        record: its columns, fit for JSON.
+    """
+
+    position: int
+    reason: str
+    record: dict[str, Any] = field(repr=False)
+
+
+class RowReader:
+    """Makes messages of one task's record batches.
+
+    Args:
+        plan: which column becomes what.
+        ids: makes the message ids.
+    """
+
+    def __init__(self, plan: RowPlan, ids: MessageIds) -> None:
+        self._plan = plan
+        self._ids = ids
+        self._has_id_column = plan.ids.mode == "column"
+        self._destinations: dict[tuple[Any, Any], Destination] = {}
+
+    def read(self, batch: pa.RecordBatch, first_position: int) -> Iterator[Row | BadRow]:
+        """Each row of a batch, in order.
+
+        Args:
+            first_position: of the batch's first row in its partition.
+        """
+        names, attributes, converts = self._attributes(batch)
+        to_convert = [(names[place], place, convert) for place, convert in enumerate(converts) if convert is not None]
+        columns_of_rows = zip(
+            self._bodies(batch),
+            attributes,
+            self._properties(batch),
+            self._plain(batch, self._plan.keys),
+            self._plain(batch, [place for place in (self._plan.queue, self._plan.topic) if place is not None]),
+            strict=True,
+        )
+        for offset, (body, values, properties, keys, places) in enumerate(columns_of_rows):
+            position = first_position + offset
+            try:
+                given = dict(zip(names, values, strict=True))
+                for name, place, convert in to_convert:
+                    if values[place] is not None:
+                        given[name] = convert(values[place])
+                yield self._row(position, body, given, properties, keys, places)
+            except (InvalidOperationError, TypeError) as error:
+                yield BadRow(position, str(error), record_of(batch, offset))
+
+    def _row(
+        self,
+        position: int,
+        body: Any,
+        given: dict[str, Any],
+        properties: Any,
+        keys: tuple[Any, ...],
+        places: tuple[Any, ...],
+    ) -> Row:
+        if isinstance(body, InvalidOperationError):
+            raise body
+        if body is None:
+            raise InvalidOperationError("the body is null: give it a value, an empty one if need be")
+        if isinstance(properties, InvalidOperationError):
+            raise properties
+        for key in keys:
+            if isinstance(key, InvalidOperationError):
+                raise key
+        if self._has_id_column and given["message_id"] is None:
+            raise InvalidOperationError("message_id is null, so the row cannot be recognised when it is sent again")
+        destination = self._plan.destination or self._destination(places)
+        message = ServiceBusMessage(body, application_properties=properties, **given)
+        check_keys(message)
+        check_not_ping(message)
+        message.message_id = self._ids.of(message, position, keys, destination.path)
+        return Row(position, destination, message)
+
+    # -- columns -------------------------------------------------------------------------------------------------
+
+    def _attributes(self, batch: pa.RecordBatch) -> tuple[list[str], Iterator[tuple[Any, ...]], list[Convert | None]]:
+        names: list[str] = []
+        found: list[Values] = []
+        converts: list[Convert | None] = []
+        for name, place in self._plan.attributes:
+            column, convert = batch.column(place), None
+            if name == "scheduled_enqueue_time_utc":
+                values, convert = columns.moments(column)
+            elif name == "time_to_live":
+                values, convert = columns.lives(column)
+            else:
+                values = column.to_pylist()
+            names.append(name)
+            found.append(values)
+            converts.append(convert)
+        return names, _across(found, batch.num_rows), converts
+
+    def _bodies(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        if self._plan.body is not None:
+            return iter(batch.column(self._plan.body).to_pylist())
+        names = [name for name, _ in self._plan.json_fields]
+        converts = [converter(batch.column(place).type) for _, place in self._plan.json_fields]
+        rows = self._plain(batch, [place for _, place in self._plan.json_fields])
+        return (_json_body(names, converts, values) for values in rows)
+
+    def _properties(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        if self._plan.properties is not None:
+            return iter(columns.properties(batch.column(self._plan.properties)))
+        if not self._plan.extra_properties:
+            return repeat(None, batch.num_rows)
+        names = [name for name, _ in self._plan.extra_properties]
+        rows = self._plain(batch, [place for _, place in self._plan.extra_properties])
+        return (
+            {name: value for name, value in zip(names, values, strict=True) if value is not None} for values in rows
+        )
+
+    @staticmethod
+    def _plain(batch: pa.RecordBatch, places: Any) -> Iterator[tuple[Any, ...]]:
+        return _across([columns.plain(batch.column(place)) for place in places], batch.num_rows)
+
+    def _destination(self, places: tuple[Any, ...]) -> Destination:
+        """Where a row says that it goes; texts repeat, so each is checked once."""
+        known = self._destinations.get(places)
+        if known is not None:
+            return known
+        words: list[EntityWord] = []
+        if self._plan.queue is not None:
+            words.append("queue")
+        if self._plan.topic is not None:
+            words.append("topic")
+        named = [(word, path) for word, path in zip(words, places, strict=True) if path is not None]
+        if len(named) != 1:
+            given = " and ".join(f"{word} {path!r}" for word, path in named) or "neither"
+            raise InvalidOperationError(
+                f"the row names {given}: exactly one of {' and '.join(words)} must say where it goes"
+            )
+        word, path = named[0]
+        found = Destination(check_entity_path(path, word), word)
+        self._destinations[places] = found
+        return found
+
+
+def _across(found: list[Values], count: int) -> Iterator[tuple[Any, ...]]:
+    """Columns as rows; without any column, as many empty rows."""
+    return zip(*found, strict=True) if found else repeat((), count)
+
+
+def _json_body(
+    names: list[str], converts: list[Convert | None], values: tuple[Any, ...]
+) -> str | InvalidOperationError:
+    record: dict[str, Any] = {}
+    for name, convert, value in zip(names, converts, values, strict=True):
+        if value is not None:
+            try:
+                if isinstance(value, InvalidOperationError):
+                    raise value
+                record[name] = value if convert is None else convert(value)
+            except InvalidOperationError as error:
+                return InvalidOperationError(f"column {name!r}: {error}")
+    return json_text(record)
+
+
+def record_of(batch: pa.RecordBatch, offset: int) -> dict[str, Any]:
+    """One row's columns, fit for JSON; what JSON cannot say is written as text."""
+    record: dict[str, Any] = {}
+    for name, column in zip(batch.schema.names, batch.slice(offset, 1).columns, strict=True):
+        value = columns.plain(column)[0]
+        convert = converter(column.type)
+        try:
+            if isinstance(value, InvalidOperationError):
+                raise value
+            record[name] = value if value is None or convert is None else convert(value)
+        except InvalidOperationError:
+            record[name] = str(value)
+    return record

@@ -1,0 +1,225 @@
+"""Which column becomes which part of a message: decided, and everything wrong told, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from sbclient.errors import InvalidOperationError
+from sbclient_spark.message_ids import choose_plan
+from sbclient_spark.rows import ATTRIBUTES, Destination, RowPlan
+from sbclient_spark.write_options import WriteOptions
+
+_TEXT: Final = (StringType,)
+_WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
+_SCALARS: Final = (StringType, *_WHOLE, DoubleType, FloatType, BooleanType, TimestampType, TimestampNTZType)
+
+
+class _Column(NamedTuple):
+    """A column of the write schema. `is_allowed` judges its type, `allowed` says it in words."""
+
+    is_allowed: Callable[[DataType], bool]
+    allowed: str
+
+
+def _of(types: tuple[type[DataType], ...], allowed: str) -> _Column:
+    return _Column(lambda kind: isinstance(kind, types), allowed)
+
+
+def _is_property_map(kind: DataType) -> bool:
+    return (
+        isinstance(kind, MapType)
+        and isinstance(kind.keyType, StringType)
+        and isinstance(kind.valueType, (*_SCALARS, VariantType))
+    )
+
+
+def _is_headers(kind: DataType) -> bool:
+    """Kafka's: an array of structs with a key and a value."""
+    entry = kind.elementType if isinstance(kind, ArrayType) else None
+    return (
+        isinstance(entry, StructType)
+        and [one.name.lower() for one in entry] == ["key", "value"]
+        and isinstance(entry[0].dataType, StringType)
+        and isinstance(entry[1].dataType, StringType | BinaryType)
+    )
+
+
+_PROPERTY_MAP: Final = _Column(_is_property_map, "map<string, string|long|double|boolean|timestamp|variant>")
+
+COLUMNS: Final[dict[str, _Column]] = {
+    "body": _of((StringType, BinaryType), "binary or string"),
+    "application_properties": _PROPERTY_MAP,
+    "properties": _PROPERTY_MAP,
+    "headers": _Column(_is_headers, "array<struct<key: string, value: binary|string>>"),
+    **dict.fromkeys(ATTRIBUTES, _of(_TEXT, "string")),
+    "time_to_live": _of(
+        (DayTimeIntervalType, *_WHOLE, StringType), "day-time interval, whole seconds, or a string as 'PT1H'"
+    ),
+    "scheduled_enqueue_time": _of((TimestampType, TimestampNTZType), "timestamp"),
+    "queue": _of(_TEXT, "string"),
+    "topic": _of(_TEXT, "string"),
+}
+"""The columns that have a meaning, each with the types that it may have."""
+
+READ_ONLY: Final = (
+    "sequence_number",
+    "enqueued_time",
+    "expires_at",
+    "delivery_count",
+    "dead_letter_reason",
+    "dead_letter_error_description",
+    "backlog_queue",
+    "state",
+)
+"""Columns of a read that the service fills in; a write leaves them out, so that rows can be read and sent again."""
+
+_PROPERTY_COLUMNS: Final = ("application_properties", "properties", "headers")
+
+_KEY_TYPES: Final = (*_SCALARS, BinaryType, DateType, DecimalType)
+
+
+def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -> RowPlan:
+    """Which column becomes what.
+
+    Args:
+        schema: of the rows that are written.
+        is_streaming: whether Spark numbers the rows by query and micro-batch.
+
+    Raises:
+        InvalidOperationError: a column is missing, is not known or has a type that it cannot have, or the columns and
+            the options contradict each other.
+    """
+    places = _places(schema)
+    for name, column in COLUMNS.items():
+        if name in places and not column.is_allowed(schema[places[name]].dataType):
+            kind = schema[places[name]].dataType.simpleString()
+            raise InvalidOperationError(f"column {name!r} is of type {kind}: it must be {column.allowed}; cast it")
+    unknown = {name: place for name, place in places.items() if name not in COLUMNS and name not in READ_ONLY}
+    is_json = options.body_format == "json"
+    if is_json and "body" in places:
+        raise InvalidOperationError("bodyFormat is 'json', but there is a column body: drop it, or take 'raw'")
+    if is_json and not unknown:
+        raise InvalidOperationError("bodyFormat is 'json', but every column is reserved: none is left for the body")
+    if not is_json and "body" not in places:
+        raise InvalidOperationError(
+            f"there is no column body, only {', '.join(schema.names) or 'none at all'}: name one so, or set bodyFormat "
+            "'json' to make an object of all columns that are not reserved"
+        )
+    properties = [name for name in _PROPERTY_COLUMNS if name in places]
+    extra: dict[str, int] = {}
+    if not is_json:
+        unknown_left = {name: place for name, place in unknown.items() if name not in _key_names(options)}
+        extra = _extra_properties(schema, unknown_left, options, properties)
+    if len(properties) > 1:
+        raise InvalidOperationError(f"columns {' and '.join(properties)} are the same thing: keep one of them")
+    destination, queue, topic = _destination(places, options)
+    transaction = (options.txn_app_id, options.txn_version or 0) if options.txn_app_id is not None else None
+    return RowPlan(
+        ids=choose_plan(
+            options.message_id_mode,
+            has_column="message_id" in places,
+            key_columns=options.message_id_columns,
+            prefix=options.message_id_prefix,
+            transaction=transaction,
+            is_streaming=is_streaming,
+        ),
+        body=None if is_json else places["body"],
+        json_fields=tuple((schema[place].name, place) for place in unknown.values()) if is_json else (),
+        attributes=tuple((attribute, places[name]) for name, attribute in ATTRIBUTES.items() if name in places),
+        properties=places[properties[0]] if properties else None,
+        extra_properties=tuple((schema[place].name, place) for place in extra.values()),
+        keys=tuple(_key_place(schema, places, name) for name in options.message_id_columns),
+        destination=destination,
+        queue=queue,
+        topic=topic,
+    )
+
+
+def _places(schema: StructType) -> dict[str, int]:
+    """Where each column stands, by its name in lower case: Spark's names have no case either."""
+    places: dict[str, int] = {}
+    for place, column in enumerate(schema):
+        name = column.name.lower()
+        if name in places:
+            raise InvalidOperationError(f"there are two columns named {name!r}: rename or drop one")
+        places[name] = place
+    return places
+
+
+def _key_names(options: WriteOptions) -> set[str]:
+    return {name.lower() for name in options.message_id_columns}
+
+
+def _key_place(schema: StructType, places: dict[str, int], name: str) -> int:
+    place = places.get(name.lower())
+    if place is None:
+        raise InvalidOperationError(f"messageIdColumns names {name!r}, but the columns are {', '.join(schema.names)}")
+    kind = schema[place].dataType
+    if not isinstance(kind, _KEY_TYPES):
+        raise InvalidOperationError(
+            f"the key column {name!r} is of type {kind.simpleString()}, which has no canonical form: cast it"
+        )
+    return place
+
+
+def _extra_properties(
+    schema: StructType, unknown: dict[str, int], options: WriteOptions, properties: Iterable[str]
+) -> dict[str, int]:
+    """Unknown columns that become application properties, after what the options say about them."""
+    if not unknown or options.unknown_columns == "ignore":
+        return {}
+    if options.unknown_columns == "property":
+        if named := list(properties):
+            raise InvalidOperationError(
+                f"unknownColumns is 'property', but there is a column {named[0]} too: put the properties into one place"
+            )
+        for name, place in unknown.items():
+            if not isinstance(schema[place].dataType, _SCALARS):
+                kind = schema[place].dataType.simpleString()
+                raise InvalidOperationError(
+                    f"column {name!r} is of type {kind}, which no application property can hold: cast or drop it"
+                )
+        return unknown
+    name = next(iter(unknown))
+    near = get_close_matches(name, COLUMNS, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(COLUMNS)}."
+    raise InvalidOperationError(
+        f"column {name!r} is not known: {hint} unknownColumns 'ignore' leaves it out, 'property' makes it an "
+        "application property"
+    )
+
+
+def _destination(places: dict[str, int], options: WriteOptions) -> tuple[Destination | None, int | None, int | None]:
+    """Where rows go: what the options say beats the columns."""
+    if options.entity_path is not None:
+        return Destination(options.entity_path, options.entity or "queue"), None, None
+    queue, topic = places.get("queue"), places.get("topic")
+    if queue is None and topic is None:
+        raise InvalidOperationError(
+            "nothing says where the rows go: set the option queue or topic, or add a column queue or topic"
+        )
+    return None, queue, topic

@@ -1,0 +1,211 @@
+"""The clients of one Python worker process: opened once, kept between tasks, closed when nobody needs them.
+
+Spark's workers outlive their tasks, and opening a client costs a second. An event loop in a thread of its own serves
+them, so that heartbeats, pings and failover go on between tasks. Nothing is sent by closing: workers are killed, and
+whatever matters was acknowledged before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Coroutine
+from random import SystemRandom
+from typing import Any, Final, TypeVar
+
+from sbclient.client import ServiceBusClient
+from sbclient.clock import Clock
+from sbclient.errors import BacklogUnavailableError, ServiceBusError
+from sbclient.sender import ServiceBusSender
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.base import Transport
+from sbclient.transport.choice import open_transport
+from sbclient_spark.connection_options import ConnectionOptions
+from sbclient_spark.credentials import connection_string_of, credential_of, resolve
+from sbclient_spark.paced_transport import PacedTransport
+from sbclient_spark.reports import tell
+from sbclient_spark.rows import Destination
+
+T = TypeVar("T")
+
+RANDOM: Final = SystemRandom()
+"""The system's generator: workers are forked from one another and must not draw the same numbers."""
+
+
+def open_client(
+    options: ConnectionOptions, *, paired: bool, clock: Clock, messages_per_second: float | None = None
+) -> ServiceBusClient:
+    """A client for these options; nothing is connected yet.
+
+    Args:
+        paired: False leaves the secondary out.
+        messages_per_second: what the primary's senders keep below together; None = no limit.
+
+    Raises:
+        ServiceBusAuthenticationError: a secret cannot be found in this process.
+        InvalidOperationError: a connection string cannot be read.
+    """
+    credential = credential_of(options, clock)
+    primary: Transport = open_transport(
+        connection_string_of(options.primary, "connectionString"),
+        fully_qualified_namespace=options.primary.fully_qualified_namespace,
+        credential=credential,
+        clock=clock,
+        random=RANDOM,
+    )
+    if messages_per_second is not None:
+        primary = PacedTransport(primary, messages_per_second, clock)
+    retry: dict[str, Any] = dict(options.retry)
+    return ServiceBusClient(
+        transport=primary,
+        secondary=_secondary(options, credential) if paired else None,
+        options=options.pairing_options() if paired else None,
+        timeout=options.send_timeout_s,
+        clock=clock,
+        random=RANDOM,
+        **retry,
+    )
+
+
+def _secondary(options: ConnectionOptions, credential: Any) -> str | tuple[str, Any]:
+    given = options.secondary
+    if given.fully_qualified_namespace is not None:
+        return given.fully_qualified_namespace, credential
+    return resolve(given.connection_string, "secondaryConnectionString")
+
+
+class Connection:
+    """One open client with the senders that were made of it.
+
+    Attributes:
+        is_unpaired: the secondary could not be reached when it was opened, so that there is no failover.
+        connect_ms: what opening took.
+        leases: tasks that use it.
+        uses: leases that there ever were.
+    """
+
+    def __init__(
+        self, options: ConnectionOptions, client: ServiceBusClient, connect_ms: float, is_unpaired: bool
+    ) -> None:
+        self._options = options
+        self._senders: dict[tuple[Destination, int], ServiceBusSender] = {}
+        self.client = client
+        self.connect_ms = connect_ms
+        self.is_unpaired = is_unpaired
+        self.leases = 0
+        self.uses = 0
+
+    def sender(self, destination: Destination, lane: int) -> ServiceBusSender:
+        """The sender of a lane: each has links of its own, so that lanes do not wait for one another."""
+        sender = self._senders.get((destination, lane))
+        if sender is None:
+            sender = self._senders[destination, lane] = self.new_sender(destination)
+        return sender
+
+    def new_sender(self, destination: Destination) -> ServiceBusSender:
+        """A sender that knows nothing of earlier ones."""
+        if self._options.failover == "backlog" and self._options.is_paired:
+            self.client.pair.force_failover(destination.path)
+        if destination.word == "topic":
+            return self.client.get_topic_sender(destination.path)
+        return self.client.get_queue_sender(destination.path)
+
+
+class WorkerClients:
+    """The clients of this process, and the thread that they live in."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self._connections: dict[ConnectionOptions, Connection] = {}
+        self._opening = asyncio.Lock()
+        self._tasks = OwnedTasks()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sbclient", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the thread of the clients and return what it returns."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def lease(self, options: ConnectionOptions) -> Connection:
+        """An open client for these options, to be given back with `give_back`.
+
+        A secondary that cannot be reached does not stop a job whose primary is well: the client is opened without it,
+        which is told, and the next lease tries again. With `ordering="session"` it is an error, since the order could
+        not be kept.
+
+        Raises:
+            ServiceBusError: it cannot be opened.
+        """
+        async with self._opening:
+            connection = self._connections.get(options)
+            if connection is not None and connection.is_unpaired and not connection.leases:
+                del self._connections[options]
+                await connection.client.close()
+                connection = None
+            if connection is None:
+                connection = self._connections[options] = await self._open(options)
+            connection.leases += 1
+            connection.uses += 1
+            return connection
+
+    async def _open(self, options: ConnectionOptions) -> Connection:
+        began_at = self.clock.monotonic()
+        is_unpaired = False
+        client = open_client(options, paired=options.is_paired, clock=self.clock)
+        try:
+            await client.__aenter__()
+        except ServiceBusError as error:
+            await client.close()
+            may_go_alone = isinstance(error, BacklogUnavailableError) or error.is_outage
+            is_bound = options.failover == "backlog" or dict(options.pairing).get("ordering") == "session"
+            if not options.is_paired or not may_go_alone or is_bound:
+                raise
+            tell("pair.unavailable", {"error": type(error).__name__, "reason": str(error)}, level=logging.WARNING)
+            is_unpaired = True
+            client = open_client(options, paired=False, clock=self.clock)
+            await client.__aenter__()
+        return Connection(options, client, 1000 * (self.clock.monotonic() - began_at), is_unpaired)
+
+    async def give_back(self, options: ConnectionOptions) -> None:
+        """End a lease; a client that nobody leases any more is closed after its idle time."""
+        connection = self._connections.get(options)
+        if connection is None:
+            return
+        connection.leases -= 1
+        if not connection.leases:
+            uses = connection.uses
+            self.clock.call_later(options.idle_timeout_s, lambda: self._close_if_idle(options, connection, uses))
+
+    def _close_if_idle(self, options: ConnectionOptions, connection: Connection, uses: int) -> None:
+        """Close a client that was not leased again since `uses` was counted."""
+        if connection.uses == uses and self._connections.get(options) is connection:
+            del self._connections[options]
+            self._tasks.start(connection.client.close(), name="close idle client")
+
+    async def close(self) -> None:
+        """Close every client."""
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            await connection.client.close()
+
+
+_clients: tuple[int, WorkerClients] | None = None
+_making = threading.Lock()
+
+
+def worker_clients() -> WorkerClients:
+    """The clients of this process; a forked child gets its own."""
+    global _clients
+    with _making:
+        if _clients is None or _clients[0] != os.getpid():
+            _clients = (os.getpid(), WorkerClients())
+        return _clients[1]

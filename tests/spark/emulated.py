@@ -1,0 +1,165 @@
+"""Two emulated namespaces in a thread of the test's process: workers reach them by port, tests from the inside."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from sbclient import ServiceBusClient, ServiceBusReceivedMessage
+from sbclient.broker.faults import Fault, FaultKind
+from sbclient.emulator import Emulator
+from sbclient.server.wire_faults import WireFault, WireFaultKind
+from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
+from sbclient.transport.memory import MemoryTransport
+
+T = TypeVar("T")
+
+PRIMARY: Final = "contoso"
+SECONDARY: Final = "contoso-backup"
+
+
+class EmulatedPair:
+    """An emulator with a primary and a secondary namespace; `with` starts and ends it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="emulator", daemon=True)
+        self._emulator = Emulator(PRIMARY, SECONDARY)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self._emulator.start())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.run(self._emulator.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine where the emulator lives."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # -- where it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def primary(self) -> str:
+        return self._emulator.connection_strings[PRIMARY]
+
+    @property
+    def secondary(self) -> str:
+        return self._emulator.connection_strings[SECONDARY]
+
+    @property
+    def certificate(self) -> Path:
+        return self._emulator.certificate_path
+
+    def options(self, **more: Any) -> dict[str, str]:
+        """Options of the data source for this pair; spans short enough for a test."""
+        chosen = {
+            "connectionString": self.primary,
+            "secondaryConnectionString": self.secondary,
+            "backlogQueueCount": 2,
+            "failoverInterval": "1 s",
+            "pingInterval": "1 s",
+            "sendTimeout": "20 s",
+            "retryBackoff": "100 ms",
+            "retryMaxBackoff": "500 ms",
+            "sbclient.retry_total": 1,
+            "sbclient.retry_backoff_factor": "100 ms",
+            "requireDuplicateDetection": "off",
+        }
+        return {name: str(value) for name, value in {**chosen, **more}.items()}
+
+    # -- what is in it -------------------------------------------------------------------------------------------
+
+    def client(self, namespace: str = PRIMARY) -> ServiceBusClient:
+        """A client inside the emulator's own process, whatever is wrong with the wire."""
+        return ServiceBusClient(transport=MemoryTransport(self._emulator.context(namespace).host))
+
+    def create_queue(self, name: str, *, namespace: str = PRIMARY, **properties: Any) -> str:
+        async def create() -> None:
+            async with self.client(namespace) as client:
+                await client.administration.create_queue(name, **properties)
+
+        self.run(create())
+        return name
+
+    def count(self, name: str, *, namespace: str = PRIMARY) -> int:
+        async def count() -> int:
+            async with self.client(namespace) as client:
+                return (await client.administration.get_queue_runtime_properties(name)).active_message_count
+
+        return self.run(count())
+
+    def backlog(self) -> int:
+        """Messages in all backlog queues."""
+
+        async def count() -> int:
+            async with self.client(SECONDARY) as client:
+                queues = client.administration.list_queues_runtime_properties()
+                return sum([queue.active_message_count async for queue in queues])
+
+        return self.run(count())
+
+    def take(self, name: str, *, namespace: str = PRIMARY, sessions: bool = False) -> list[ServiceBusReceivedMessage]:
+        """Everything in a queue, which is empty then; sessions one after the other."""
+
+        async def take() -> list[ServiceBusReceivedMessage]:
+            found: list[ServiceBusReceivedMessage] = []
+            async with self.client(namespace) as client:
+                while True:
+                    receiver = client.get_queue_receiver(
+                        name,
+                        session_id=NEXT_AVAILABLE_SESSION if sessions else None,
+                        receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
+                        max_wait_time=0.2,
+                    )
+                    before = len(found)
+                    try:
+                        async with receiver:
+                            while some := await receiver.receive_messages(max_message_count=1000, max_wait_time=0.05):
+                                found += some
+                    except Exception:
+                        if not sessions:
+                            raise
+                        return found  # no session is left
+                    if not sessions or len(found) == before:
+                        return found
+
+        return self.run(take())
+
+    # -- what is wrong with it -----------------------------------------------------------------------------------
+
+    def cut(self, namespace: str = PRIMARY) -> None:
+        """Reset every connection and refuse new ones; what is stored stays."""
+        self._loop.call_soon_threadsafe(self._emulator.inject, WireFault(WireFaultKind.RESET), namespace)
+
+    def busy(self, count: int, namespace: str = PRIMARY) -> None:
+        """Answer so many sends with server-busy."""
+        fault = WireFault(WireFaultKind.SERVER_BUSY, count=count)
+        self._loop.call_soon_threadsafe(self._emulator.inject, fault, namespace)
+
+    def drop_acknowledgements(self, count: int, namespace: str = PRIMARY) -> None:
+        fault = Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, count=count)
+        self._loop.call_soon_threadsafe(self._emulator.inject, fault, namespace)
+
+    def heal(self) -> None:
+        async def heal() -> None:
+            for namespace in (PRIMARY, SECONDARY):
+                self._emulator.heal(namespace=namespace)
+
+        self.run(heal())
+
+    def reset(self) -> None:
+        async def reset() -> None:
+            await self._emulator.reset()
+
+        self.run(reset())

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import VariantVal
+
+from sbclient_spark.message_ids import MessageIdPlan, MessageIds
+from sbclient_spark.rows import BadRow, Destination, Row, RowPlan, RowReader
+
+ORDERS = Destination("orders")
+RANDOM_IDS = MessageIdPlan(mode="random")
+ATTRIBUTES = ("message_id", "session_id", "partition_key", "content_type", "time_to_live", "scheduled_enqueue_time")
+
+
+def read(columns: dict[str, Any], **changes: Any) -> list[Row | BadRow]:
+    """Rows of a batch, its columns taken by their names."""
+    batch = pa.record_batch(columns)
+    places = {name: place for place, name in enumerate(batch.schema.names)}
+    renamed = {"scheduled_enqueue_time": "scheduled_enqueue_time_utc"}
+    arguments: dict[str, Any] = {
+        "ids": MessageIdPlan(mode="column") if "message_id" in places else RANDOM_IDS,
+        "body": places.get("body"),
+        "attributes": tuple((renamed.get(name, name), places[name]) for name in ATTRIBUTES if name in places),
+        "properties": places.get("properties"),
+        "destination": ORDERS,
+        **changes,
+    }
+    plan = RowPlan(**arguments)
+    return list(RowReader(plan, MessageIds(plan.ids, None, Random(1))).read(batch, 100))
+
+
+def messages(columns: dict[str, Any], **changes: Any) -> list[Any]:
+    rows = read(columns, **changes)
+    assert all(isinstance(row, Row) for row in rows), rows
+    return [row.message for row in rows if isinstance(row, Row)]
+
+
+def reasons(columns: dict[str, Any], **changes: Any) -> list[str | None]:
+    return [row.reason if isinstance(row, BadRow) else None for row in read(columns, **changes)]
+
+
+def test_rows_become_messages_in_order_and_keep_their_place() -> None:
+    rows = read({"body": ["a", "b"], "session_id": ["s", None], "message_id": ["1", "2"]})
+    assert [row.position for row in rows] == [100, 101]
+    first, second = (row.message for row in rows if isinstance(row, Row))
+    assert (bytes(first), first.session_id, first.message_id) == (b"a", "s", "1")
+    assert (bytes(second), second.session_id, second.message_id) == (b"b", None, "2")
+
+
+def test_binary_and_large_columns_are_read() -> None:
+    assert bytes(messages({"body": pa.array([b"\x00\xff"], pa.binary())})[0]) == b"\x00\xff"
+    assert bytes(messages({"body": pa.array(["ä"], pa.large_string())})[0]) == "ä".encode()
+    assert bytes(messages({"body": [""]})[0]) == b""
+
+
+def test_one_bad_row_does_not_touch_the_others() -> None:
+    told = reasons({"body": ["a", None, "c"], "message_id": ["1", "2", "x" * 129]})
+    assert told[0] is None
+    assert "body is null" in (told[1] or "")
+    assert "129" in (told[2] or "")
+
+
+def test_a_bad_row_is_kept_with_its_columns() -> None:
+    bad = read({"body": pa.array([None], pa.binary()), "session_id": ["s"]})[0]
+    assert isinstance(bad, BadRow)
+    assert bad.record == {"body": None, "session_id": "s"}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"body": ["a"], "session_id": ["s"], "partition_key": ["p"]},
+        {"body": ["a"], "session_id": ["s" * 129]},
+        {"body": ["a"], "content_type": ["application/vnd.ms-servicebus-ping"]},
+        {"body": ["a"], "time_to_live": ["soon"]},
+        {"body": ["a"], "time_to_live": [-1]},
+        {"body": ["a"], "time_to_live": [2**62]},
+        {"body": ["a"], "message_id": pa.array([None], pa.string())},
+        {"body": ["a"], "scheduled_enqueue_time": pa.array([2**62], pa.timestamp("us", "UTC"))},
+    ],
+)
+def test_what_no_message_can_hold_is_the_rows_own_fault(columns: dict[str, Any]) -> None:
+    assert reasons(columns)[0] is not None
+
+
+@pytest.mark.parametrize(
+    ("column", "life"),
+    [
+        (pa.array([90], pa.int64()), timedelta(seconds=90)),
+        (pa.array(["PT1M"]), timedelta(minutes=1)),
+        (pa.array([timedelta(milliseconds=1500)], pa.duration("us")), timedelta(milliseconds=1500)),
+        (pa.array([None], pa.int64()), None),
+    ],
+)
+def test_a_life_is_an_interval_seconds_or_text(column: pa.Array, life: timedelta | None) -> None:
+    assert messages({"body": ["a"], "time_to_live": column})[0].time_to_live == life
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_a_schedule_is_the_same_moment_in_every_zone(zone: str | None) -> None:
+    moment = datetime(2024, 5, 31, 12, 0, 0, 123456, tzinfo=UTC)
+    column = pa.array([int(moment.timestamp()) * 1_000_000 + 123456], pa.timestamp("us", zone))
+    assert messages({"body": ["a"], "scheduled_enqueue_time": column})[0].scheduled_enqueue_time_utc == moment
+
+
+def test_properties_are_cut_out_of_a_map_column() -> None:
+    column = pa.array([[("a", 1)], None, [("b", 2), ("c", 3)], []], pa.map_(pa.string(), pa.int64()))
+    found = [one.application_properties for one in messages({"body": list("wxyz"), "properties": column})]
+    assert found == [{"a": 1}, {}, {"b": 2, "c": 3}, {}]
+
+
+def test_a_slice_of_a_batch_reads_its_own_properties() -> None:
+    column = pa.array([[("a", 1)], [("b", 2)], [("c", 3)]], pa.map_(pa.string(), pa.int64()))
+    batch = pa.record_batch({"body": list("xyz"), "properties": column}).slice(1, 2)
+    plan = RowPlan(ids=RANDOM_IDS, body=0, properties=1, destination=ORDERS)
+    rows = list(RowReader(plan, MessageIds(RANDOM_IDS, None, Random(1))).read(batch, 0))
+    found = [row.message.application_properties for row in rows if isinstance(row, Row)]
+    assert found == [{"b": 2}, {"c": 3}]
+
+
+def test_kafka_headers_are_properties_and_a_name_that_stands_twice_is_refused() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    column = pa.array(
+        [[{"key": "a", "value": b"1"}], [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}], None], kind
+    )
+    rows = read({"body": list("xyz"), "properties": column})
+    assert isinstance(rows[0], Row)
+    assert rows[0].message.application_properties == {"a": "1"}
+    assert isinstance(rows[1], BadRow)
+    assert "'a'" in rows[1].reason
+    assert isinstance(rows[2], Row)
+
+
+def test_variants_keep_their_types() -> None:
+    values = [VariantVal.parseJson("1"), VariantVal.parseJson('"x"'), VariantVal.parseJson("[1]")]
+    pairs = [[("v", {"value": one.value, "metadata": one.metadata})] for one in values]
+    kind = pa.map_(pa.string(), pa.struct([("value", pa.binary()), ("metadata", pa.binary())]))
+    rows = read({"body": list("xyz"), "properties": pa.array(pairs, kind)})
+    found = [row.message.application_properties["v"] for row in rows if isinstance(row, Row)]
+    assert found == [1, "x"]
+    assert isinstance(rows[2], BadRow)
+
+
+def test_columns_become_one_json_body() -> None:
+    columns = {
+        "n": [1, None],
+        "price": pa.array([Decimal("1.50"), Decimal("2.25")], pa.decimal128(10, 2)),
+        "exact": pa.array([Decimal("1.5"), None], pa.decimal128(38, 18)),
+        "at": pa.array([0, 1_500_000], pa.timestamp("us", "UTC")),
+        "raw": pa.array([b"\x00", b""], pa.binary()),
+        "deep": pa.array([{"a": None, "b": [1]}, None], pa.struct([("a", pa.int32()), ("b", pa.list_(pa.int32()))])),
+        "map": pa.array([[("k", 1.5)], None], pa.map_(pa.string(), pa.float64())),
+    }
+    fields = tuple((name, place) for place, name in enumerate(columns))
+    first, second = (json.loads(bytes(one)) for one in messages(columns, body=None, json_fields=fields))
+    assert first == {
+        "n": 1,
+        "price": 1.5,
+        "exact": "1.500000000000000000",
+        "at": "1970-01-01T00:00:00Z",
+        "raw": "AA==",
+        "deep": {"b": [1]},
+        "map": {"k": 1.5},
+    }
+    assert second == {"price": 2.25, "at": "1970-01-01T00:00:01.500000Z", "raw": ""}
+
+
+def test_what_json_cannot_say_is_the_rows_own_fault() -> None:
+    columns = {"x": [1.0, float("nan")]}
+    told = reasons(columns, body=None, json_fields=(("x", 0),))
+    assert told[0] is None
+    assert "'x'" in (told[1] or "")
+    late = {"at": pa.array([0, 2**62], pa.timestamp("us", "UTC"))}
+    told = reasons(late, body=None, json_fields=(("at", 0),))
+    assert told[0] is None
+    assert told[1] is not None
+
+
+def test_unknown_columns_become_properties() -> None:
+    columns = {"body": ["a", "b"], "region": ["eu", None], "size": [1, 2]}
+    found = [one.application_properties for one in messages(columns, extra_properties=(("region", 1), ("size", 2)))]
+    assert found == [{"region": "eu", "size": 1}, {"size": 2}]
+
+
+def test_a_row_says_where_it_goes() -> None:
+    columns = {"body": list("wxyz"), "queue": ["a", None, "a", None], "topic": [None, "t", "t", None]}
+    rows = read(columns, destination=None, queue=1, topic=2)
+    assert [row.destination if isinstance(row, Row) else None for row in rows] == [
+        Destination("a", "queue"),
+        Destination("t", "topic"),
+        None,
+        None,
+    ]
+
+
+def test_ids_of_key_columns_are_those_of_the_values() -> None:
+    columns = {"body": ["a", "b", "c"], "key": [1, 1, 2]}
+    plan = MessageIdPlan(mode="keys", columns=("key",))
+    first, second, third = (one.message_id for one in messages(columns, ids=plan, keys=(1,)))
+    assert first == second != third
