@@ -85,6 +85,7 @@ class BacklogSource:
         queue: its name.
         held: what is in hand, by sequence number.
         changed: set whenever something in hand is settled or lost.
+        look_again: set when a parked message may be here that nobody knows of, until somebody looks.
     """
 
     def __init__(self, secondary: Transport, queue: str, clock: Clock) -> None:
@@ -98,6 +99,7 @@ class BacklogSource:
         self.queue = queue
         self.held: dict[int, Held] = {}
         self.changed = asyncio.Event()
+        self.look_again = asyncio.Event()
 
     @property
     def room(self) -> int:
@@ -170,7 +172,7 @@ class BacklogSource:
         self._let_go(held)
 
     async def settle(self, message: ServiceBusReceivedMessage, settlement: Settlement) -> bool:
-        """Settle a message; False if that failed, and then it will come again by itself."""
+        """Settle a message; False if that failed: it comes again by itself or, if it was parked, must be looked for."""
         try:
             await self._link.settle(message, settlement, timeout_s=SETTLE_S)
         except ServiceBusError as error:
@@ -181,6 +183,7 @@ class BacklogSource:
                 mode=str(settlement.mode),
                 error=type(error).__name__,
             )
+            self.look_again.set()
             return False
         return True
 
@@ -190,6 +193,7 @@ class BacklogSource:
             return await self._link.receive_deferred(numbers, timeout_s=SETTLE_S)
         except MessageNotFoundError:
             if len(numbers) == 1:
+                self.look_again.set()
                 return []
         found: list[ServiceBusReceivedMessage] = []
         for number in numbers:

@@ -95,7 +95,6 @@ class Syphon:
         self._counts: Counter[str] = Counter()
         self._failure: BaseException | None = None
         self._drains: list[asyncio.Task[None]] = []
-        self._recovered = {source: asyncio.Event() for source in self._sources}
         self._tasks = OwnedTasks(on_failure=self._fail)
         self._workers = OwnedTasks(on_failure=self._fail)
 
@@ -265,7 +264,7 @@ class Syphon:
         for source in self._sources:
             source.changed.set()
             if is_recovered:
-                self._recovered[source].set()
+                source.look_again.set()
 
     def _has_place(self) -> bool:
         """Whether there is room for another destination, if need be by forgetting one."""
@@ -283,20 +282,21 @@ class Syphon:
 
     async def _look_around(self, source: BacklogSource) -> None:
         """Look for parked messages now, when a destination recovers, and from time to time: another syphon may have
-        left some behind."""
+        left some behind. Once a minute at most: what was in somebody's hands has come back by then."""
         while True:
-            self._recovered[source].clear()
-            pause_s = LOOK_AGAIN_S
+            source.look_again.clear()
             try:
                 scan = await source.scan(self)
                 await self._fetch_strays(source)
-                if not scan.overlooked:
-                    pause_s = max(self._pair.options.syphon_long_poll.total_seconds(), LOOK_AGAIN_S)
+                if scan.overlooked:
+                    source.look_again.set()
             except ServiceBusError as error:
                 log.info("syphon.not_scanned", queue=source.queue, error=type(error).__name__)
+                source.look_again.set()
+            await self._clock.sleep(LOOK_AGAIN_S)
             with suppress(TimeoutError):
-                async with self._clock.timeout(pause_s):
-                    await self._recovered[source].wait()
+                async with self._clock.timeout(self._pair.options.syphon_long_poll.total_seconds()):
+                    await source.look_again.wait()
 
     def found_parked(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> bool:
         """Take note of a parked message that a scan came across; see `Scout`."""
