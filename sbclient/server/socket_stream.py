@@ -135,8 +135,7 @@ class SocketStream(asyncio.Protocol):
         if not latency_s and not self._held and self._hole is None:
             self._transport.write(data)
             return
-        due_at = self._clock.monotonic() + latency_s
-        self._held.append((max(due_at, self._held[-1][0]) if self._held else due_at, data))
+        self._held.append((self._clock.monotonic() + latency_s, data))
         self._held_bytes += len(data)
         if self._held_bytes >= MAX_HELD_BYTES:
             self._can_write.clear()
@@ -180,7 +179,7 @@ class SocketStream(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
-        """Let everything go that is due, and come back for the rest."""
+        """Let everything go that is due and has nothing before it that is not, and come back for the rest."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None

@@ -58,7 +58,6 @@ class TlsStream:
             except ssl.SSLError:
                 self._is_over = True
             else:
-                self._is_over = not data
                 return data
         return b""
 

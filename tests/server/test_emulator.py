@@ -105,9 +105,8 @@ class TestOnePort:
         target = "/$servicebus/websocket"
         asking = wsproto.events.Request(host="localhost", target=target, subprotocols=["AMQPWSB10"])
         writer.write(client.send(asking))
-        heard = b""
-        accepted = None
-        while len(heard) < 8:
+        heard, accepted, is_ping_answered = b"", None, False
+        while len(heard) < 8 or not is_ping_answered:
             client.receive_data(await asyncio.wait_for(reader.read(4096), 5))
             for event in client.events():
                 if isinstance(event, wsproto.events.AcceptConnection):
@@ -115,6 +114,8 @@ class TestOnePort:
                     half = wsproto.events.BytesMessage(data=AMQP_HEADER[:3])
                     rest = wsproto.events.BytesMessage(data=AMQP_HEADER[3:])
                     writer.write(client.send(wsproto.events.Ping()) + client.send(half) + client.send(rest))
+                elif isinstance(event, wsproto.events.Pong):
+                    is_ping_answered = True
                 elif isinstance(event, wsproto.events.BytesMessage):
                     heard += bytes(event.data)
         assert accepted == "AMQPWSB10"
