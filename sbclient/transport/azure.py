@@ -200,6 +200,8 @@ class AzureTransport:
             options.setdefault("proxies", _proxies(self._sdk_options["http_proxy"]))
         if self._connection is not None:
             return ServiceBusAdministrationClient.from_connection_string(_text_of(self._connection), **options)
+        if (text := _text_for_keys(self.namespace, self._credential)) is not None:
+            return ServiceBusAdministrationClient.from_connection_string(text, **options)
         return ServiceBusAdministrationClient(self.namespace, self._credential, **options)
 
     @property
@@ -240,6 +242,18 @@ def _text_of(connection: ConnectionString) -> str:
     if connection.use_development_emulator:
         parts.append("UseDevelopmentEmulator=true")
     return ";".join(parts)
+
+
+def _text_for_keys(namespace: str, credential: Any) -> str | None:
+    """A connection string for the credentials that the SDK's administration client takes in no other form."""
+    from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+
+    if isinstance(credential, AzureNamedKeyCredential):
+        name, key = credential.named_key
+        return f"Endpoint=sb://{namespace}/;SharedAccessKeyName={name};SharedAccessKey={key}"
+    if isinstance(credential, AzureSasCredential):
+        return f"Endpoint=sb://{namespace}/;SharedAccessSignature={credential.signature}"
+    return None
 
 
 def _trust_of_this_machine() -> tuple[str, Any]:

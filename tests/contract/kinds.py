@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
@@ -177,7 +178,7 @@ class Wire(NamespaceKind):
     def heal(self) -> None:
         emulator = self._thread.emulator
         for namespace in emulator.namespaces:
-            self._thread.call(lambda name=namespace: emulator.heal(namespace=name))
+            self._thread.call(partial(emulator.heal, namespace=namespace))
 
 
 class Service(NamespaceKind):

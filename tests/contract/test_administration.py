@@ -21,6 +21,7 @@ from sbclient.entities import (
     CorrelationRuleFilter,
     EntityStatus,
     FalseRuleFilter,
+    RuleFilter,
     SqlRuleAction,
     SqlRuleFilter,
     TrueRuleFilter,
@@ -176,7 +177,7 @@ async def test_a_subscription_is_described_as_it_was_made(kind: NamespaceKind) -
 async def test_rules_are_described_as_they_were_made(kind: NamespaceKind) -> None:
     topic = await kind.topic("s")
     administration = kind.administration
-    filters = {
+    filters: dict[str, RuleFilter] = {
         "correlation": CorrelationRuleFilter(label="l", session_id="9", properties={"n": 5, "t": "x", "b": True}),
         "none": FalseRuleFilter(),
         "sql": SqlRuleFilter("n > @n AND t = 'a''b'", {"@n": 5}),
