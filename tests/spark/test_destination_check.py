@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient.testing import Fault, FaultKind, VirtualClock
+from sbclient.transport.memory import drop_memory_host, memory_host
+from sbclient_spark.destination_check import DestinationFacts, check_destination, look_at
+from sbclient_spark.worker_clients import open_client
+from sbclient_spark.write_options import WriteOptions, write_options
+
+GOOD = DestinationFacts(
+    word="queue",
+    is_partitioned=False,
+    requires_session=False,
+    detects_duplicates=True,
+    duplicate_window=timedelta(hours=2),
+)
+
+
+def options(**changes: str) -> WriteOptions:
+    return write_options({"connectionString": "memory://checked", "queue": "orders", **changes})
+
+
+def check(facts: DestinationFacts = GOOD, *, sessions: bool = False, random: bool = False, **changes: str) -> Any:
+    return check_destination(options(**changes), has_sessions=sessions, makes_random_ids=random, look=lambda _: facts)
+
+
+def test_what_fits_passes() -> None:
+    assert check() == GOOD
+    assert check(requireDuplicateDetection="error") == GOOD
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes"),
+    [
+        (DestinationFacts(word="topic"), {}),
+        (DestinationFacts(word="queue", requires_session=True), {}),
+        (DestinationFacts(word="queue", detects_duplicates=False), {"requireDuplicateDetection": "error"}),
+        (DestinationFacts(), {"requireDuplicateDetection": "error"}),
+        (GOOD, {"requireDuplicateDetection": "error", "duplicateDetectionWindow": "3 h"}),
+        (GOOD, {"requireDuplicateDetection": "error", "random": True}),
+    ],
+)
+def test_what_does_not_fit_is_refused(facts: DestinationFacts, changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOperationError):
+        check(facts, **changes)
+
+
+@pytest.mark.parametrize(
+    ("facts", "demand", "is_told"),
+    [
+        (GOOD, "warn", False),
+        (DestinationFacts(detects_duplicates=False), "warn", True),
+        (DestinationFacts(detects_duplicates=False), "off", False),
+        (DestinationFacts(), "warn", True),
+    ],
+)
+def test_a_destination_that_may_take_duplicates_is_told(
+    facts: DestinationFacts, demand: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    check(facts, requireDuplicateDetection=demand)
+    assert [record.message for record in caplog.records] == ["destination.may_duplicate"] * is_told
+
+
+def test_a_session_queue_takes_rows_with_a_session() -> None:
+    assert check(DestinationFacts(word="queue", requires_session=True), sessions=True)
+
+
+@pytest.fixture
+async def checked(clock: VirtualClock) -> Any:
+    """A namespace with a queue and a topic."""
+    host = memory_host("checked", clock=clock)
+    async with open_client(options().connection, paired=False, clock=clock) as client:
+        await client.administration.create_queue(
+            "orders", requires_duplicate_detection=True, requires_session=True, enable_partitioning=True
+        )
+        await client.administration.create_topic("prices")
+    yield host
+    drop_memory_host("checked")
+
+
+async def test_the_service_is_asked(checked: Any, clock: VirtualClock) -> None:
+    facts = await look_at(options(), clock)
+    assert (facts.word, facts.is_partitioned, facts.requires_session) == ("queue", True, True)
+    assert facts.duplicate_window == timedelta(minutes=10)
+    given = write_options({"connectionString": "memory://checked", "path": "prices"})
+    assert (await look_at(given, clock)).word == "topic"
+
+
+async def test_a_missing_destination_is_told_with_the_nearest_name(checked: Any, clock: VirtualClock) -> None:
+    with pytest.raises(MessagingEntityNotFoundError) as caught:
+        await look_at(options(queue="order"), clock)
+    assert "'orders'" in str(caught.value)
+
+
+async def test_a_primary_that_is_down_is_told_and_let_pass(
+    checked: Any, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    checked.inject(Fault(FaultKind.DOWN))
+    assert await look_at(options(), clock) == DestinationFacts()
+    assert "destination.not_checked" in [record.message for record in caplog.records]
+
+
+async def test_a_secret_that_only_the_executors_know_is_told_and_let_pass(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = write_options({"connectionStringEnv": "ONLY_ON_EXECUTORS", "queue": "orders"})
+    assert await look_at(given, clock) == DestinationFacts()
+    assert [record.message for record in caplog.records] == ["destination.not_checked"]

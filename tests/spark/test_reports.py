@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+import logging
+from array import array
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sbclient_spark.reports import REPORT_SCHEMA, TaskReport, publish, summary
+
+
+def test_a_report_is_a_row_with_the_same_fields() -> None:
+    assert [part.split()[0] for part in REPORT_SCHEMA.split(", ")] == [one.name for one in fields(TaskReport)]
+
+
+def test_percentiles_are_of_the_transfers() -> None:
+    report = TaskReport()
+    report.set_latencies(array("d"))
+    assert (report.p50_ms, report.max_ms) == (0.0, 0.0)
+    report.set_latencies(array("d", [float(number) for number in range(100, 0, -1)]))
+    assert (report.p50_ms, report.p99_ms, report.max_ms) == (51.0, 100.0, 100.0)
+
+
+def test_a_summary_adds_up_what_is_known_and_counts_what_is_not() -> None:
+    told = summary("abort", "orders", [TaskReport(sent=3, max_ms=5.0), None, TaskReport(sent=4)], batch_id=7)
+    assert (told.tasks, told.failed_tasks, told.totals["sent"], told.max_ms) == (2, 1, 7, 5.0)
+
+
+def test_metrics_are_one_line_for_each_commit(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "metrics.jsonl"
+    for batch_id in range(2):
+        report = summary("commit", "orders", [TaskReport(sent=3)], batch_id=batch_id)
+        publish(report, metrics_path=str(path), metrics_log=False)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["outcome"], line["batch_id"], line["sent"]) for line in lines] == [("commit", 0, 3), ("commit", 1, 3)]
+
+
+def test_metrics_that_cannot_be_written_fail_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with caplog.at_level(logging.INFO, "sbclient_spark"):
+        publish(summary("commit", "orders", []), metrics_path=str(blocked / "metrics.jsonl"), metrics_log=True)
+    assert [record.message for record in caplog.records] == ["write.commit", "metrics.not_written"]
+    assert "context" in vars(caplog.records[0])
