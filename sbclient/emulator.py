@@ -8,12 +8,14 @@ Entities are made through the management API, or come from a Config.json.
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from sbclient.broker.faults import Fault
 from sbclient.broker.host import BrokerHost
@@ -26,14 +28,14 @@ from sbclient.server.config_entities import NamespaceConfig, make_entities
 from sbclient.server.context import NamespaceContext, ServerSettings, entity_rules_of
 from sbclient.server.front import Front
 from sbclient.server.listener import Listener
+from sbclient.server.namespace_choice import chosen_namespaces
 from sbclient.server.namespace_state import clear, purge
 from sbclient.server.sas import ROOT_KEY, ROOT_KEY_NAME, AuthorizationMode, Authorizer, root_rule
 from sbclient.server.wire_faults import WireFault, WireFaults
 
 log = get_logger(__name__)
 
-DEFAULT_NAMESPACE: Final = "sbemulatorns"
-"""The name of Microsoft's emulator's only namespace."""
+T = TypeVar("T")
 
 
 class _Served(NamedTuple):
@@ -47,8 +49,9 @@ class Emulator:
     """One or more namespaces of the broker, served over AMQP, HTTP and WebSockets, each plain and over TLS.
 
     Args:
-        namespaces: `"contoso"`, or `"contoso:5672"` with the port; without one any free port is taken. One namespace
-            named `sbemulatorns` if neither these nor a configuration name any.
+        namespaces: `"contoso"`, or `"contoso:5672"` with the port. One namespace named `sbemulatorns` if neither these
+            nor a configuration name any.
+        first_port: of the first namespace for which no port is named, the next ones follow; 0 = any that are free.
         config: Microsoft's Config.json: a path. A namespace named in both has the entities from there and the port from
             here.
         host: the address to listen on; all of them with `"0.0.0.0"`.
@@ -71,6 +74,7 @@ class Emulator:
     def __init__(
         self,
         *namespaces: str,
+        first_port: int = 0,
         config: str | Path | None = None,
         host: str = "127.0.0.1",
         http_port: int | None = None,
@@ -92,10 +96,11 @@ class Emulator:
         self._seed = seed
         names = (*LOCAL_NAMES, *certificate_names, *([] if host in ("0.0.0.0", "::") else [host]))
         self._certificate = Certificate(certificate_directory or default_directory(), names)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._http_port = http_port
         self._http: Listener | None = None
         self._ports: dict[str, int] = {}
-        configs = _configs(namespaces, config, self._profile)
+        configs = chosen_namespaces(namespaces, config, self._profile, first_port=first_port)
         self._served: dict[str, _Served] = {each.name: self._serving(each) for each in configs}
 
     # ------------------------------------------------------------------ life
@@ -115,6 +120,7 @@ class Emulator:
         Raises:
             InvalidOperationError: a port is in use, or may not be used.
         """
+        self._loop = asyncio.get_running_loop()
         try:
             for name, served in self._served.items():
                 port = served.config.port or 0
@@ -196,7 +202,7 @@ class Emulator:
         """Where that file is, or will be once somebody has needed it."""
         return self._certificate.path
 
-    # ------------------------------------------------------------------ switches
+    # ------------------------------------------------------------------ switches, from any thread
 
     def context(self, namespace: str | None = None) -> NamespaceContext:
         """What serves a namespace, the first one unless it is named: its broker, faults and events.
@@ -210,28 +216,22 @@ class Emulator:
         """Throw a switch, of the broker or of the wire, in a namespace, the first one unless it is named."""
         context = self.context(namespace)
         if isinstance(fault, Fault):
-            context.host.inject(fault)
+            self._in_loop(lambda: context.host.inject(fault))
         else:
-            context.wire_faults.inject(fault)
+            self._in_loop(lambda: context.wire_faults.inject(fault))
 
     def heal(self, fault: Fault | WireFault | None = None, namespace: str | None = None) -> None:
         """Heal one fault of a namespace, or all of them."""
         context = self.context(namespace)
         if not isinstance(fault, WireFault):
-            context.host.heal(fault)
+            self._in_loop(lambda: context.host.heal(fault))
         if not isinstance(fault, Fault):
-            context.wire_faults.heal(fault)
+            self._in_loop(lambda: context.wire_faults.heal(fault))
 
-    async def reset(self, namespace: str | None = None) -> None:
+    def reset(self, namespace: str | None = None) -> None:
         """Make a namespace, or all, what they were at the start: configured entities, no messages, no faults."""
-        chosen = list(self._served.values()) if namespace is None else [self._find(namespace)]
-        for served in chosen:
-            served.context.wire_faults.heal()
-            clear(served.context.host)
-            make_entities(served.config, served.context.host)
-            if self._seed is not None:
-                served.context.random.seed(self._seed)
-            served.context.events.publish("namespace.reset", self._clock.now())
+        for served in self._served.values() if namespace is None else [self._find(namespace)]:
+            self._in_loop(partial(self._reset, served))
 
     def purge(self, path: str | None = None, namespace: str | None = None) -> int:
         """Remove the messages of one entity, or of all, in a namespace; returns how many there were.
@@ -239,7 +239,27 @@ class Emulator:
         Raises:
             MessagingEntityNotFoundError: there is no such entity.
         """
-        return purge(self.context(namespace).host.namespace, self._clock.now(), path)
+        broker = self.context(namespace).host.namespace
+        return self._in_loop(lambda: purge(broker, self._clock.now(), path))
+
+    def _reset(self, served: _Served) -> None:
+        served.context.wire_faults.heal()
+        clear(served.context.host)
+        make_entities(served.config, served.context.host)
+        if self._seed is not None:
+            served.context.random.seed(self._seed)
+        served.context.events.publish("namespace.reset", self._clock.now())
+
+    def _in_loop(self, work: Callable[[], T]) -> T:
+        """Do something where the servers run: sockets and waiting receivers belong to that loop's thread alone."""
+        loop = self._loop
+        if loop is None or not loop.is_running() or loop is _running_loop():
+            return work()
+
+        async def called() -> T:
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(called(), loop).result()
 
     def _find(self, namespace: str | None) -> _Served:
         name = self.namespaces[0] if namespace is None else namespace
@@ -263,41 +283,11 @@ class Emulator:
         return _Served(config, context, front, Listener(context, front.answer, self._certificate.server_context))
 
 
-def _configs(namespaces: Sequence[str], path: str | Path | None, profile: Profile) -> list[NamespaceConfig]:
-    configured = [] if path is None else _read(Path(path), profile)
-    asked = [_namespace_of(text) for text in namespaces]
-    names = [each.name for each in asked]
-    for each in asked:
-        if names.count(each.name) > 1:
-            raise InvalidOperationError(f"namespace {each.name!r} is named twice: rename one")
-        twin = next((config for config in configured if config.name == each.name), None)
-        if twin is None:
-            configured.append(each)
-        elif each.port is not None:
-            twin.port = each.port
-    found = configured or [NamespaceConfig(DEFAULT_NAMESPACE)]
-    for each in found:
-        if each.port and any(other.port == each.port for other in found if other is not each):
-            raise InvalidOperationError(f"port {each.port} is given to two namespaces: choose another for {each.name}")
-    return found
-
-
-def _read(path: Path, profile: Profile) -> list[NamespaceConfig]:
-    from sbclient.server.config import read_config  # not needed by those who have no file
-
-    return read_config(path.read_text("utf-8"), path.name, profile)
-
-
-def _namespace_of(text: str) -> NamespaceConfig:
-    name, colon, port = text.partition(":")
-    is_name = bool(name) and name.replace("-", "").isascii() and name.replace("-", "").isalnum()
-    is_port = not colon or (port.isascii() and port.isdigit() and int(port) <= 65_535)
-    if not is_name or not is_port:
-        raise InvalidOperationError(
-            f"{text!r} names no namespace: give letters, digits and hyphens, and a port from 0 to 65535 after a colon, "
-            "as in contoso:5672"
-        )
-    return NamespaceConfig(name, int(port) if colon else None)
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _profile_of(profile: Profile | str) -> Profile:

@@ -55,7 +55,7 @@ HOUSE: Final = {
         server.http_messages server.http server.management_paths server.management_api
         server.namespace_state server.fault_words server.control_api server.health server.front
         server.socket_stream server.tls_stream server.websocket_stream server.listener
-        server.located_json server.config_entities server.config
+        server.located_json server.config_entities server.config server.namespace_choice
     """,
     5: "transport.choice retry provisioning pair core emulator",
     6: """

@@ -26,9 +26,12 @@ TRUST_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 def emulator(
     namespace: Annotated[
         list[str] | None,
-        typer.Option(help="NAME or NAME:PORT, port 0 = any free one. Repeatable. Default: sbemulatorns:5672."),
+        typer.Option(help="NAME or NAME:PORT, port 0 = any free one. Repeatable. Default: sbemulatorns."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A Config.json, as Microsoft's emulator reads it.")] = None,
+    first_port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Of the first namespace without a port; the next ones follow.")
+    ] = 5672,
     profile: Annotated[
         str, typer.Option(help="Tier and year: std-2015, std-2017, std-2021, prem-2017, prem-2021.")
     ] = "std-2021",
@@ -59,9 +62,9 @@ def emulator(
     Example: sbclient emulator --namespace contoso:5672 --namespace contoso-backup:5673 --config Config.json
     """
     try:
-        asked = list(namespace or ()) or ([] if config is not None else ["sbemulatorns:5672"])
         served = Emulator(
-            *asked,
+            *(namespace or ()),
+            first_port=first_port,
             config=config,
             host=host,
             http_port=http_port,

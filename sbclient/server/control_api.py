@@ -15,7 +15,7 @@ Everything needs the Manage right on the whole namespace. Faults do not strike t
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from sbclient.broker.faults import Fault
@@ -50,7 +50,7 @@ class ControlApi:
         reset: makes it what it was at the start.
     """
 
-    def __init__(self, context: NamespaceContext, reset: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, context: NamespaceContext, reset: Callable[[], None]) -> None:
         self._context = context
         self._reset_namespace = reset
         self._ids: dict[int, AnyFault] = {}
@@ -94,7 +94,7 @@ class ControlApi:
 
     async def _reset(self, request: Request) -> Response:
         _read_object(request, ())
-        await self._reset_namespace()
+        self._reset_namespace()
         return _said({"reset": self._context.name})
 
     async def _purge(self, request: Request) -> Response:

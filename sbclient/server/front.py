@@ -7,7 +7,7 @@ or topic of that name.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ class Front:
     def __init__(
         self,
         context: NamespaceContext,
-        reset: Callable[[], Awaitable[None]],
+        reset: Callable[[], None],
         watched: Sequence[NamespaceContext] = (),
     ) -> None:
         self._context = context

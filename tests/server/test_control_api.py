@@ -30,7 +30,7 @@ class Control:
         self.reset_count = 0
         self.api = ControlApi(context, self._reset)
 
-    async def _reset(self) -> None:
+    def _reset(self) -> None:
         self.reset_count += 1
 
     async def say(self, method: str, target: str, said: Any = None, *, status: int = 200) -> Any:

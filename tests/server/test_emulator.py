@@ -18,10 +18,12 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from sbclient.broker.faults import Fault, FaultKind
-from sbclient.emulator import DEFAULT_NAMESPACE, Emulator
+from sbclient.broker.profile import STD_2021
+from sbclient.emulator import Emulator
 from sbclient.entities import EntityKind
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.server.located_json import ConfigError
+from sbclient.server.namespace_choice import DEFAULT_NAMESPACE, chosen_namespaces
 from sbclient.server.sas import ROOT_KEY, ROOT_KEY_NAME, sign
 from sbclient.server.wire_faults import WireFault, WireFaultKind
 from tests.server.amqp.client import create
@@ -246,6 +248,17 @@ class TestNamespaces:
             assert emulator.namespaces == ("a", "b", "c")
             assert emulator.context("a").host.namespace.directory.get("orders") is not None
 
+    def test_those_without_a_port_have_the_ones_after_the_first(self, tmp_path: Path) -> None:
+        config = tmp_path / "Config.json"
+        config.write_text('{"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "b", "Port": 5673}, {"Name": "c"}]}}')
+
+        def ports(*names: str, first_port: int) -> list[int | None]:
+            return [each.port for each in chosen_namespaces(names, config, STD_2021, first_port=first_port)]
+
+        assert ports("d:0", first_port=5672) == [5672, 5673, 5674, 0]
+        assert ports(first_port=0) == [0, 5673, 0]
+        assert ports(first_port=65_535) == [65_535, 5673, 0]
+
     async def test_unknown_one_is_refused(self, emulator: Emulator) -> None:
         with pytest.raises(InvalidOperationError, match="contoso, contoso-backup"):
             emulator.context("other")
@@ -305,7 +318,7 @@ class TestSwitches:
             state = (await asked(emulator.ports["a"], "GET", "/$control/state"))[1]
             assert ([entity["path"] for entity in state["entities"]], state["faults"]) == (["orders"], [])
             assert emulator.context("b").host.namespace.directory.get("more") is not None
-            await emulator.reset()
+            emulator.reset()
             assert emulator.context("b").host.namespace.directory.get("more") is None
 
     async def test_purge(self, emulator: Emulator) -> None:
@@ -348,6 +361,22 @@ class TestSwitches:
         assert b'"protocol": "amqp"' in heard
         writer.close()
 
+    async def test_switches_are_thrown_from_any_thread(self, emulator: Emulator, port: int) -> None:
+        reader, writer = await opened(port)
+
+        def elsewhere() -> None:
+            emulator.inject(WireFault(WireFaultKind.BLACK_HOLE))
+            emulator.inject(Fault(FaultKind.DOWN))
+            emulator.heal()
+            emulator.reset()
+            assert emulator.purge() == 0
+            emulator.inject(WireFault(WireFaultKind.RESET, count=1))
+
+        await asyncio.to_thread(elsewhere)
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 1)
+        writer.close()
+
     async def test_same_seed_same_tokens(self, certificates: Path) -> None:
         async def drawn() -> float:
             emulator = Emulator("a", seed=7, certificate_directory=certificates)
@@ -373,6 +402,7 @@ class TestMistakes:
             (lambda: Emulator("a b"), "a b"),
             (lambda: Emulator("a:x"), "a:x"),
             (lambda: Emulator("a:70000"), "a:70000"),
+            (lambda: Emulator("a:" + "9" * 5000), "names no namespace"),
             (lambda: Emulator(""), "names no namespace"),
             (lambda: Emulator("a", "a"), "twice"),
             (lambda: Emulator("a:5672", "b:5672"), "5672"),

@@ -160,6 +160,7 @@ class TestMistakes:
             ("--config", "missing.json"),
             ("--namespace", "a b"),
             ("--profile", "none"),
+            ("--first-port", "0", "--namespace", "a", "--namespace", "a"),
             ("--auth", "maybe"),
             ("--host", "192.0.2.1", "--namespace", "a:0"),
         ],
