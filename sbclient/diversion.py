@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sbclient.errors import (
     BacklogUnavailableError,
@@ -63,10 +63,17 @@ class Diversion:
                 ordered[queue].append(seal(message, path, native_session_id=native))
             else:
                 unordered.append(seal(message, path))
-        for queue, sealed in ordered.items():
-            await self._send_to([queue], sealed, deadline)
+        transfers: list[tuple[list[str] | None, list[ServiceBusMessage]]] = [
+            ([queue], sealed) for queue, sealed in ordered.items()
+        ]
         if unordered:
-            await self._send_to(None, unordered, deadline)
+            transfers.append((None, unordered))
+        for number, (queues, sealed) in enumerate(transfers):
+            try:
+                await self._send_to(queues, sealed, deadline)
+            except ServiceBusError as error:
+                error.is_in_doubt = error.is_in_doubt or number > 0  # those before it were accepted
+                raise
 
     def is_ordered(self, message: ServiceBusMessage) -> bool:
         """Whether a message goes to its session's own queue; scheduled messages have no place in an order."""
@@ -83,7 +90,8 @@ class Diversion:
         while (queue := self._next(queues, causes)) is not None:
             remaining_s = deadline - clock.monotonic()
             if remaining_s <= 0:
-                causes[queue] = OperationTimeoutError("no time was left to try it")
+                causes[queue] = untried = OperationTimeoutError("no time was left to try it")
+                untried.is_in_doubt = False
                 break
             try:
                 await self._link(queue).send(
@@ -95,7 +103,8 @@ class Diversion:
                     await clock.sleep(pause_s)
                 else:
                     causes[queue] = error
-            except (InvalidOperationError, MessageSizeExceededError):
+            except (InvalidOperationError, MessageSizeExceededError) as error:
+                error.is_in_doubt = _is_in_doubt(causes)
                 raise
             except ServiceBusError as error:
                 causes[queue] = error
@@ -107,11 +116,14 @@ class Diversion:
                 self._entity.diverted += len(sealed)
                 self._pair.counts["diverted"] += len(sealed)
                 return
-        raise BacklogUnavailableError(
+        verdict = "whether it was accepted is in doubt" if _is_in_doubt(causes) else "it was not accepted"
+        refusal = BacklogUnavailableError(
             f"{self._entity.path!r} is failed over, and no backlog queue of {self._pair.secondary.namespace} took "
-            "the message: it was not accepted, send it again later",
+            f"the message: {verdict}, send it again later",
             causes,
         )
+        refusal.is_in_doubt = _is_in_doubt(causes)
+        raise refusal
 
     def _next(self, queues: list[str] | None, causes: dict[str, Exception]) -> str | None:
         if queues is not None:
@@ -146,3 +158,7 @@ class Diversion:
     async def close(self) -> None:
         for queue in list(self._links):
             await self._drop_link(queue)
+
+
+def _is_in_doubt(causes: Mapping[str, Exception]) -> bool:
+    return any(isinstance(cause, ServiceBusError) and cause.is_in_doubt for cause in causes.values())

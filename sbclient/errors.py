@@ -45,6 +45,7 @@ class ServiceBusError(Exception):
     Attributes:
         is_outage: whether the error, once it has survived the retries, means that the entity cannot be reached.
         is_transient: whether trying again may help.
+        is_in_doubt: whether what was asked for may have been done all the same, by this try or by one before it.
         condition: the AMQP error condition the class stands for, or None where only the client raises it.
         message: the text.
     """
@@ -52,6 +53,7 @@ class ServiceBusError(Exception):
     is_outage: ClassVar[bool] = False
     is_transient: ClassVar[bool] = False
     condition: ClassVar[str | None] = None
+    is_in_doubt: bool = False
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -63,6 +65,7 @@ class OperationTimeoutError(ServiceBusError):
 
     is_outage = True
     is_transient = True
+    is_in_doubt = True
     condition = "com.microsoft:timeout"
 
 
@@ -71,6 +74,7 @@ class ServiceBusConnectionError(ServiceBusError):
 
     is_outage = True
     is_transient = True
+    is_in_doubt = True
     condition = "amqp:connection:forced"
 
 
@@ -79,6 +83,7 @@ class ServiceBusCommunicationError(ServiceBusError):
 
     is_outage = True
     is_transient = True
+    is_in_doubt = True
 
 
 class ServiceBusInternalError(ServiceBusError):
@@ -183,7 +188,7 @@ class TransactionNotSupportedError(InvalidOperationError):
 
 
 class BacklogUnavailableError(ServiceBusError):
-    """Neither the primary nor any backlog queue took the message: it was not accepted.
+    """Neither the primary nor any backlog queue took the message: it was not accepted, unless `is_in_doubt`.
 
     Attributes:
         causes: what each backlog queue that was tried answered, by queue name.

@@ -118,6 +118,7 @@ class _Run:
         self._tries = 0
         self._busy: ServiceBusServerBusyError | None = None
         self._last: ServiceBusError | None = None
+        self._is_in_doubt = False
 
     async def once(self, attempt: Callable[[float], Awaitable[T]]) -> T:
         remaining_s = self._deadline - self._clock.monotonic()
@@ -125,19 +126,24 @@ class _Run:
             raise self._last or OperationTimeoutError("the time allowed for the operation is over before it began")
         try:
             return await attempt(min(remaining_s, self._least_try_s))
-        except ServiceBusServerBusyError as error:
-            self._busy = self._last = error
-            raise
-        except OperationTimeoutError as error:
-            self._tries += 1
-            if self._busy is not None and remaining_s < self._least_try_s:
-                raise self._busy from error  # the service's last answer, not the little time that was left
-            self._last, self._busy = error, None
-            raise
         except ServiceBusError as error:
-            self._tries += 1
-            self._last, self._busy = error, None
+            answer = self._answer(error, remaining_s)
+            # What one try left open, a later refusal does not settle.
+            self._is_in_doubt = answer.is_in_doubt = self._is_in_doubt or error.is_in_doubt
+            if answer is not error:
+                raise answer from error
             raise
+
+    def _answer(self, error: ServiceBusError, remaining_s: float) -> ServiceBusError:
+        """Take note of what a try met; returns the error that the whole operation would end with now."""
+        if isinstance(error, ServiceBusServerBusyError):
+            self._busy = self._last = error
+            return error
+        self._tries += 1
+        if isinstance(error, OperationTimeoutError) and self._busy is not None and remaining_s < self._least_try_s:
+            return self._busy  # the service's last answer, not the little time that was left
+        self._last, self._busy = error, None
+        return error
 
     def pause(self, state: RetryCallState) -> float:
         """How long to wait before the next try."""

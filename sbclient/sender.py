@@ -100,9 +100,9 @@ class ServiceBusSender:
         Raises:
             InvalidOperationError: keys differ, or the entity's rules forbid it; nothing was sent.
             MessageSizeExceededError: too large for the primary or, with pairing, for the backlog; nothing was sent.
-            BacklogUnavailableError: failed over, and no backlog queue took it; it was not accepted.
-            OperationTimeoutError, ServiceBusConnectionError: whether it arrived is in doubt; send the same message
-                object again, its id stays the same.
+            BacklogUnavailableError: failed over, and no backlog queue took it.
+            OperationTimeoutError, ServiceBusConnectionError: whether it arrived is in doubt, as after every error whose
+                `is_in_doubt` is set; send the same message object again, its id stays the same.
             ServiceBusError: any other answer of the service.
         """
         await self._check(timeout)
@@ -278,23 +278,29 @@ class ServiceBusSender:
         if self._order is not None and await self._must_queue_up(self._order, diversion, messages, deadline):
             await diversion.send(messages, deadline=deadline)
             return
+        is_in_doubt = False
         if not entity.is_failed_over:
             generation = entity.failover.generation
             primary_deadline = deadline - reserve_s(deadline - self._core.clock.monotonic())
             try:
                 await self._send_to_primary(messages, primary_deadline, entity)
-            except BackOffInterrupted:
-                pass
+            except BackOffInterrupted as pause:
+                is_in_doubt = isinstance(pause.__cause__, ServiceBusError) and pause.__cause__.is_in_doubt
             except ServiceBusError as error:
                 if not self._is_to_be_diverted(error, messages[0], entity):
                     raise
+                is_in_doubt = error.is_in_doubt
             else:
                 entity.succeeded(generation)
                 return
         if self._order is not None:
             for message in filter(diversion.is_ordered, messages):
                 self._order.diverted(message.session_id or "")
-        await diversion.send(messages, deadline=deadline)
+        try:
+            await diversion.send(messages, deadline=deadline)
+        except ServiceBusError as error:
+            error.is_in_doubt = error.is_in_doubt or is_in_doubt
+            raise
 
     def _is_to_be_diverted(self, error: ServiceBusError, message: ServiceBusMessage, entity: PairedEntity) -> bool:
         """Judge the error that survived the retries; whether this very send goes to the backlog because of it."""
