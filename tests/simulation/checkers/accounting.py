@@ -1,0 +1,109 @@
+"""I1 and I3: every accepted message has arrived, and whatever was refused for certain has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sbclient.rules.envelope import TTL_EXPIRED
+from tests.simulation.consumer import REASON
+from tests.simulation.history import Delivery, Letter, Outcome, Violation
+from tests.simulation.plan import Lane
+from tests.simulation.weather import Strike
+from tests.simulation.world import World
+
+MAX_DELIVERIES = "MaxDeliveryCountExceeded"
+
+
+def check_accounting(world: World) -> Iterator[Violation]:
+    arrivals = arrived(world)
+    excused = excused_uids(world)
+    for letter in world.history.letters.values():
+        came = letter.uid in arrivals
+        if letter.is_accepted and not came and letter.uid not in excused:
+            yield Violation("I1", f"{letter.uid} was accepted and is lost")
+        stored = came or letter.uid in world.history.handed_uids
+        if letter.is_refused and stored:
+            errors = ", ".join(one.error for one in letter.tries)
+            yield Violation("I3", f"{letter.uid} was refused ({errors}) and stored all the same")
+        if letter.cancelled is Outcome.OK and came and len(letter.tries) == 1:
+            yield Violation("I3", f"{letter.uid} was taken back and delivered all the same")
+    for uid in arrivals:
+        if uid not in world.history.letters:
+            yield Violation("I3", f"{uid!r} was delivered and never sent")
+    yield from _check_reasons(world)
+
+
+def arrived(world: World) -> dict[str, list[Delivery]]:
+    """What came out of the destinations and their dead-letter queues, and what was dead-lettered in the backlog."""
+    arrivals = world.history.arrivals()
+    for delivery in world.backlog_dead:
+        if delivery.uid in world.history.letters:
+            arrivals.setdefault(delivery.uid, []).append(delivery)
+    return arrivals
+
+
+def excused_uids(world: World) -> set[str]:
+    """Accepted messages that nobody need ever see: expired where that leaves no trace, deleted with their entity, taken
+    back, or handed to a program that deletes what it receives and was killed with it in its hands."""
+    history = world.history
+    lanes = {lane.name: lane for lane in world.plan.lanes}
+    dead = {client for _, client in history.deaths}
+    excused = {handed.uid for handed in history.handed if handed.token is None and handed.client in dead}
+    for uid, letter in history.letters.items():
+        lane = lanes[letter.lane]
+        expires_silently = letter.message.time_to_live is not None and not lane.dead_letters_expired
+        if expires_silently or uid in history.deleted or letter.cancelled is not None:
+            excused.add(uid)
+    return excused
+
+
+def _check_reasons(world: World) -> Iterator[Violation]:
+    """A dead letter has a reason, and it is true."""
+    lanes = {lane.name: lane for lane in world.plan.lanes}
+    handed_count: dict[str, int] = {}
+    for handed in world.history.handed:
+        if handed.side == "primary":
+            handed_count[handed.uid] = handed_count.get(handed.uid, 0) + 1
+    unwanted = {
+        handed.uid for handed in world.history.handed for settled in handed.settles if settled.mode == "dead_letter"
+    }
+    for delivery in world.history.deliveries:
+        letter = world.history.letters.get(delivery.uid)
+        if delivery.origin != "dead_letter" or letter is None:
+            continue
+        lane, reason = lanes[letter.lane], delivery.message.dead_letter_reason
+        is_true = (
+            (reason == REASON and delivery.uid in unwanted)
+            or (reason == TTL_EXPIRED and letter.message.time_to_live is not None)
+            or (reason == MAX_DELIVERIES and _has_failed_enough(world, lane, handed_count.get(delivery.uid, 0)))
+        )
+        if not is_true:
+            yield Violation("I1", f"{delivery.uid} was dead-lettered in {delivery.path} for {reason!r}")
+    for delivery in world.backlog_dead:
+        letter = world.history.letters.get(delivery.uid)
+        if letter is not None and not _is_true_in_backlog(world, letter, delivery):
+            reason = delivery.message.dead_letter_reason
+            yield Violation("I1", f"{delivery.uid} was dead-lettered in the backlog for {reason!r}")
+
+
+def _has_failed_enough(world: World, lane: Lane, handed_count: int) -> bool:
+    """Deliveries that nobody saw count too: those whose answer was lost, and those that were fetched ahead."""
+    unseen = lane.prefetch > 0 or any(may_lose_received(strike) for strike in world.plan.strikes)
+    return unseen or handed_count >= lane.max_deliveries
+
+
+def may_lose_received(strike: Strike) -> bool:
+    """Whether messages may be locked in somebody's name who never hears of them."""
+    return (
+        strike.side == "primary"
+        and strike.harms_receiving
+        and (strike.operations is None or "receive" in strike.operations)
+    )
+
+
+def _is_true_in_backlog(world: World, letter: Letter, delivery: Delivery) -> bool:
+    reason = delivery.message.dead_letter_reason
+    if reason == TTL_EXPIRED:
+        life = letter.message.time_to_live
+        return life is not None
+    return reason == "MessageSizeExceeded" and letter.edge == "over_limit"

@@ -1,0 +1,113 @@
+"""I6 and I7: each message is there once; for every copy beyond that something happened that explains it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tests.simulation.consumer import delivery_path
+from tests.simulation.history import Attempt, Handed, History, Outcome, Violation
+from tests.simulation.plan import Lane
+from tests.simulation.world import World
+
+WINDOW_S = 600.0
+"""The broker's default window of duplicate detection."""
+
+Copies = dict[str, dict[tuple[float, int], None]]
+"""For each uid the copies that the destination held: when stored, and under which number."""
+
+
+def check_duplicates(world: World) -> Iterator[Violation]:
+    copies = copies_of(world)
+    attempts = world.history.attempts_of()
+    lanes = {lane.name: lane for lane in world.plan.lanes}
+    for uid, letter in world.history.letters.items():
+        mine = attempts.get(uid, [])
+        if any(one.transaction is not None for one in mine):
+            continue
+        yield from _check_sends(world.history, uid, mine, len(letter.tries))
+        possible = sum(
+            one.uids.count(uid) for one in mine if one.side == "primary" and one.outcome is not Outcome.REFUSED
+        )
+        count = len(copies.get(uid, ()))
+        if count > possible:
+            yield Violation("I6", f"{uid} was stored {count} times in {letter.path}, and sent {possible} times at most")
+        lane = lanes[letter.lane]
+        if lane.detects_duplicates and not _is_deleted(world, lane):
+            yield from _check_window(uid, sorted(copies.get(uid, ())))
+    yield from _check_syphons(world.history, attempts)
+    yield from _check_after_the_end(world.history)
+
+
+def copies_of(world: World) -> Copies:
+    """A dead letter has another number, and is told from its other copies by the time of storing."""
+    copies: Copies = defaultdict(dict)
+    paths = {delivery_path(lane).casefold() for lane in world.plan.lanes}
+    for handed in world.history.handed:
+        if handed.side == "primary" and handed.path.casefold() in paths:
+            copies[handed.uid][handed.copy[2], handed.copy[1]] = None
+    for delivery in world.history.deliveries:
+        _, number, stored_at = delivery.copy
+        known = copies[delivery.uid]
+        if delivery.origin != "dead_letter":
+            known[stored_at, number] = None
+        elif not any(at == stored_at for at, _ in known):
+            known[stored_at, -number] = None
+    return copies
+
+
+def _check_sends(history: History, uid: str, attempts: list[Attempt], try_count: int) -> Iterator[Violation]:
+    """One call of the application stores a message once, as far as the client can know."""
+    sent = [one for one in attempts if one.client.startswith("producer") and one.outcome is Outcome.OK]
+    if len(sent) > try_count:
+        yield Violation("I6", f"{uid} was sent {len(sent)} times with success in {try_count} calls")
+    expected = history.letters[uid].message.message_id
+    for one in attempts:
+        if one.ids[one.uids.index(uid)] != expected:
+            yield Violation("I4", f"{uid} has message id {expected!r} and was sent with another one")
+
+
+def _check_window(uid: str, copies: list[tuple[float, int]]) -> Iterator[Violation]:
+    for before, after in pairwise(copies):
+        if after[0] - before[0] < WINDOW_S - 1:
+            span_s = after[0] - before[0]
+            yield Violation("I7", f"{uid} was stored twice within {span_s:.1f} s where duplicates are detected")
+
+
+def _is_deleted(world: World, lane: Lane) -> bool:
+    """An entity that was deleted and made again has forgotten what it saw."""
+    return any(strike.what == "delete" and strike.path == lane.name for strike in world.plan.strikes)
+
+
+def _check_syphons(history: History, attempts: dict[str, list[Attempt]]) -> Iterator[Violation]:
+    """One syphon never sends a copy again that the primary has accepted from it."""
+    taken: dict[tuple[str, str], set[tuple[str, int, float]]] = defaultdict(set)
+    for handed in history.handed:
+        if handed.side == "secondary":
+            taken[handed.client, handed.uid].add(handed.copy)
+    for uid, mine in attempts.items():
+        moved = Counter[str]()
+        for one in mine:
+            if not one.client.startswith("producer") and one.side == "primary" and one.outcome is Outcome.OK:
+                moved[one.client] += one.uids.count(uid)
+        for client, count in moved.items():
+            if count > len(taken[client, uid]):
+                yield Violation("I6", f"{client} sent {uid} {count} times, from {len(taken[client, uid])} copies")
+
+
+def _check_after_the_end(history: History) -> Iterator[Violation]:
+    """What was confirmed to be gone, or put aside, does not come again by itself."""
+    last: dict[tuple[str, tuple[str, int, float]], Handed] = {}
+    for handed in history.handed:
+        if handed.is_stale:
+            continue
+        before = last.get((handed.side, handed.copy))
+        last[handed.side, handed.copy] = handed
+        if before is None:
+            continue
+        if before.is_final:
+            yield Violation("I6", f"{handed.uid} came again from {handed.path} after it was {before.how}d for certain")
+        done = before.settles[-1] if before.settles else None
+        if done is not None and done.mode == "defer" and done.outcome is Outcome.OK and not handed.is_deferred:
+            yield Violation("I6", f"{handed.uid} was deferred in {handed.path} and came by itself")

@@ -1,0 +1,108 @@
+"""I16: an entity fails over only because of outages, only after the interval without a success, until the ping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
+from sbclient.pair import PairEvent
+from tests.simulation.history import Attempt, Outcome, Violation
+from tests.simulation.plan import Plan
+from tests.simulation.world import World
+
+GRAIN_S = 1e-3
+
+
+def check_failovers(world: World) -> Iterator[Violation]:
+    history = world.history
+    for client, events in history.pair_events.items():
+        mine = [one for one in history.attempts if one.client == client and one.side == "primary"]
+        paths = {event.path for event in events if event.name.startswith("failover.")}
+        for path in sorted(paths):
+            own = [one for one in mine if one.path == path]
+            yield from _check_path(
+                world.plan, path, [event for event in events if event.path == path], own, _calls(world, client, path)
+            )
+
+
+def _calls(world: World, client: str, path: str) -> dict[str, list[float]]:
+    """When the application began its calls, by uid."""
+    return {
+        letter.uid: [one.begin for one in letter.tries if one.client == client]
+        for letter in world.history.letters.values()
+        if letter.path == path
+    }
+
+
+def _check_path(
+    plan: Plan, path: str, events: Sequence[PairEvent], attempts: Sequence[Attempt], calls: dict[str, list[float]]
+) -> Iterator[Violation]:
+    interval_s = plan.options.failover_interval.total_seconds()
+    recovered_at, engaged_at = 0.0, None
+    for event in events:
+        at = event.at_utc.timestamp() - plan.skew_s
+        if event.name == "failover.engaged":
+            engaged_at = at
+            yield from _check_engaged(path, at, interval_s, recovered_at, attempts)
+        elif event.name == "failover.recovered" and engaged_at is not None:
+            yield from _check_recovered(plan, path, engaged_at, at, attempts)
+            yield from _check_silence(path, engaged_at, at, attempts, calls)
+            recovered_at, engaged_at = at, None
+    if engaged_at is not None:
+        yield from _check_silence(path, engaged_at, float("inf"), attempts, calls)
+
+
+def _check_engaged(
+    path: str, at: float, interval_s: float, recovered_at: float, attempts: Sequence[Attempt]
+) -> Iterator[Violation]:
+    sends = [one for one in attempts if one.what in ("send", "schedule", "limits")]
+    outages = [one for one in sends if one.error is not None and _is_outage(one.error)]
+    armed = [one for one in outages if recovered_at - GRAIN_S <= one.end <= at - interval_s + GRAIN_S]
+    if not armed:
+        yield Violation("I16", f"{path} failed over without an outage {interval_s:g} s before")
+        return
+    cleared = [
+        one
+        for one in sends
+        if one.outcome is Outcome.OK
+        and one.what != "limits"
+        and one.begin > recovered_at
+        and at - interval_s + GRAIN_S < one.end < at - GRAIN_S
+    ]
+    if cleared:
+        yield Violation("I16", f"{path} failed over {at - cleared[-1].end:.3f} s after it had accepted a send")
+
+
+def _is_outage(error: type[BaseException]) -> bool:
+    return issubclass(error, ServiceBusError) and (error.is_outage or error is MessagingEntityNotFoundError)
+
+
+def _check_recovered(
+    plan: Plan, path: str, engaged_at: float, at: float, attempts: Sequence[Attempt]
+) -> Iterator[Violation]:
+    probe = "ping" if plan.options.probe == "message" else "open"
+    probes = [one for one in attempts if one.what == probe]
+    pings = [one for one in probes if engaged_at - GRAIN_S <= one.begin and one.end <= at + GRAIN_S]
+    needed = plan.options.pings_to_recover
+    rows = [pings[last - needed : last] for last in range(needed, len(pings) + 1)]
+    if not any(abs(row[-1].end - at) < GRAIN_S and all(one.outcome is Outcome.OK for one in row) for row in rows):
+        yield Violation("I16", f"{path} recovered and its last pings were not accepted")
+    if probe == "ping":
+        sending = [one for one in attempts if one.what in ("send", "schedule", "limits") and one.error is not None]
+        failed = [one for one in sending if one.end <= engaged_at + GRAIN_S]
+        keys = {one.keys for one in failed}  # a look at the limits has none, and may be for any message
+        keyless = [one for one in pings if one.keys == (None, None)]
+        if keyless and failed and (None, None) not in keys and not any(k[0] for k in keys if k[1] is None):
+            yield Violation("I16", f"{path} failed for keyed sends only and was pinged without a key")
+
+
+def _check_silence(
+    path: str, engaged_at: float, until: float, attempts: Sequence[Attempt], calls: dict[str, list[float]]
+) -> Iterator[Violation]:
+    """What the application sends while an entity is failed over does not go to the primary."""
+    for one in attempts:
+        if one.what not in ("send", "schedule") or not engaged_at + GRAIN_S < one.begin < until - GRAIN_S:
+            continue
+        begun = [begin for uid in one.uids for begin in calls.get(uid, []) if begin <= one.begin]
+        if begun and max(begun) > engaged_at + GRAIN_S:
+            yield Violation("I16", f"{one.uids[0]} was sent to {path} while it was failed over")

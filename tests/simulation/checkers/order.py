@@ -1,0 +1,102 @@
+"""I8 and I9: the order inside a session, and inside a fragment."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from tests.simulation.checkers.accounting import may_lose_received
+from tests.simulation.checkers.duplicates import copies_of
+from tests.simulation.consumer import delivery_path
+from tests.simulation.history import Handed, Letter, Outcome, Violation
+from tests.simulation.plan import Lane
+from tests.simulation.world import World
+
+
+def check_order(world: World) -> Iterator[Violation]:
+    if any(may_lose_received(strike) for strike in world.plan.strikes):
+        return  # somebody holds messages and never hears of them; others overtake these
+    diverted = {uid for one in world.history.attempts if one.side == "secondary" for uid in one.uids}
+    deleted = {strike.path for strike in world.plan.strikes if strike.what in ("delete", "miss")}
+    first: dict[str, int] = {}
+    for number, handed in enumerate(world.history.handed):
+        if handed.side == "primary":
+            first.setdefault(handed.uid, number)
+    for lane in world.plan.lanes:
+        if lane.name in deleted:
+            continue
+        if lane.requires_session:
+            yield from _check_sessions(world, lane, first, diverted)
+        elif not lane.prefetch and world.plan.front_ends == 1:
+            yield from _check_fragments(world, lane)
+        yield from _check_storing(world, lane, diverted)
+
+
+def _check_sessions(world: World, lane: Lane, first: dict[str, int], diverted: set[str]) -> Iterator[Violation]:
+    keeps_order = world.plan.is_ordered and not _may_forget(world)
+    sessions: dict[str | None, list[Letter]] = defaultdict(list)
+    for letter in _in_order(world, lane):
+        if letter.uid in first and (keeps_order or letter.uid not in diverted):
+            sessions[letter.key].append(letter)
+    for letters in sessions.values():
+        for before, after in _accepted_pairs(letters):
+            if first[after.uid] < first[before.uid]:
+                yield Violation("I8", f"{after.uid} overtook {before.uid} in session {before.key!r} of {lane.name}")
+
+
+def _in_order(world: World, lane: Lane) -> list[Letter]:
+    letters = [one for one in world.history.letters.values() if one.lane == lane.name and one.tries]
+    unscheduled = [one for one in letters if one.message.scheduled_enqueue_time_utc is None]
+    return sorted(unscheduled, key=lambda one: one.tries[0].begin)
+
+
+def _may_forget(world: World) -> bool:
+    """A producer that starts again while the secondary cannot be asked does not know what it has diverted."""
+    dead_producer = any(client.startswith("producer") for _, client in world.history.deaths)
+    return (dead_producer and any(strike.side == "secondary" for strike in world.plan.strikes)) or any(
+        strike.what == "miss" for strike in world.plan.strikes
+    )
+
+
+def _accepted_pairs(letters: Sequence[Letter]) -> Iterator[tuple[Letter, Letter]]:
+    """Neighbours of which the first was accepted before the second was first tried."""
+    for before, after in pairwise(letters):
+        accepted_at = min((one.end for one in before.tries if one.outcome is Outcome.OK), default=None)
+        if accepted_at is not None and accepted_at < after.tries[0].begin and before.unit != after.unit:
+            yield before, after
+
+
+def _check_fragments(world: World, lane: Lane) -> Iterator[Violation]:
+    """What nobody had before is handed out by rising numbers."""
+    if any(client.startswith("receivers") for _, client in world.history.deaths):
+        return
+    path = delivery_path(lane).casefold()
+    highest: dict[int, Handed] = {}
+    seen: set[tuple[str, int, float]] = set()
+    for handed in world.history.handed:
+        if handed.side != "primary" or handed.path.casefold() != path or handed.is_deferred:
+            continue
+        fragment = handed.copy[1] >> 48
+        before = highest.get(fragment)
+        if handed.copy not in seen and before is not None and handed.copy[1] < before.copy[1]:
+            yield Violation("I9", f"{handed.uid} came after {before.uid} from fragment {fragment} of {lane.name}")
+        if before is None or handed.copy[1] > before.copy[1]:
+            highest[fragment] = handed
+        seen.add(handed.copy)
+
+
+def _check_storing(world: World, lane: Lane, diverted: set[str]) -> Iterator[Violation]:
+    """What was accepted before the next was sent has the lower number."""
+    copies = copies_of(world)
+    keys: dict[str | None, list[Letter]] = defaultdict(list)
+    for letter in _in_order(world, lane):
+        if letter.uid not in diverted and len(copies.get(letter.uid, ())) == 1 and len(letter.tries) == 1:
+            keys[letter.key].append(letter)
+    for key, letters in keys.items():
+        if key is None and lane.is_partitioned:
+            continue
+        for before, after in _accepted_pairs(letters):
+            numbers = [next(iter(copies[one.uid]))[1] for one in (before, after)]
+            if min(numbers) > 0 and numbers[0] > numbers[1]:
+                yield Violation("I9", f"{after.uid} was stored before {before.uid}, which was accepted first")

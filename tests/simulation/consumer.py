@@ -1,0 +1,187 @@
+"""The application that receives: it completes, abandons, defers, dead-letters, renews, and lets locks run out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from sbclient.client import ServiceBusClient
+from sbclient.errors import OperationTimeoutError, ServiceBusError
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.receiver import ServiceBusReceiver
+from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
+from tests.simulation.history import Delivery, History, Outcome, StateNote, outcome_of, uid_of
+from tests.simulation.plan import Lane
+from tests.simulation.program import Program
+
+SUBSCRIPTION: Final = "all"
+REASON: Final = "unwanted"
+WAIT_S: Final = 45.0
+
+_ACTIONS: Final = ("abandon", "defer", "dead_letter", "late", "renew", "transact", "roll_back", "forget")
+_WEIGHTS: Final = (5, 3, 3, 2, 3, 4, 2, 2)
+
+
+def delivery_path(lane: Lane) -> str:
+    """Where a lane's messages come out."""
+    return f"{lane.name}/Subscriptions/{SUBSCRIPTION}" if lane.kind == "topic" else lane.name
+
+
+class Consumer:
+    """One program that receives from every lane.
+
+    Attributes:
+        is_calm: from now on everything is completed at once.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], history: History) -> None:
+        self._lanes = lanes
+        self._history = history
+        self.is_calm = False
+
+    async def live(self, program: Program) -> None:
+        async with program.client(paired=False) as client, asyncio.TaskGroup() as group:
+            for lane in self._lanes:
+                for _ in range(lane.receivers):
+                    random = Random(program.random.getrandbits(64))
+                    group.create_task(self._receive_on(program.client_name, client, lane, random))
+
+    async def _receive_on(self, name: str, client: ServiceBusClient, lane: Lane, random: Random) -> None:
+        while True:
+            receiver = _receiver(client, lane)
+            try:
+                async with receiver:
+                    await self._consume(name, client, receiver, lane, random)
+            except OperationTimeoutError:
+                await self._history.clock.sleep(0.1)
+            except ServiceBusError as error:
+                self._history.refused(error)
+                await self._history.clock.sleep(random.uniform(0.5, 4.0))
+
+    async def _consume(
+        self, name: str, client: ServiceBusClient, receiver: ServiceBusReceiver, lane: Lane, random: Random
+    ) -> None:
+        if lane.requires_session:
+            await self._look_at_state(receiver, lane)
+        for number in range(20):
+            messages = await receiver.receive_messages(
+                max_message_count=random.choice((1, 4, 20)), max_wait_time=1.0 if lane.requires_session else WAIT_S
+            )
+            if not messages and lane.requires_session:
+                return
+            for message in messages:
+                self.note_delivery(name, lane, message, "queue")
+                if not lane.deletes:
+                    await self._deal_with(client, receiver, lane, message, random)
+            if lane.requires_session and number % 2:
+                await self._store_state(receiver, lane, random.randbytes(3))
+
+    def note_delivery(self, name: str, lane: Lane, message: ServiceBusReceivedMessage, origin: str) -> None:
+        history = self._history
+        delivery = Delivery(history.now(), name, delivery_path(lane), uid_of(message), message, origin)
+        history.deliveries.append(delivery)
+        history.note(name, "delivered", delivery.path, delivery.uid, message.sequence_number, message.delivery_count)
+
+    async def _deal_with(
+        self,
+        client: ServiceBusClient,
+        receiver: ServiceBusReceiver,
+        lane: Lane,
+        message: ServiceBusReceivedMessage,
+        random: Random,
+    ) -> None:
+        is_easy = self.is_calm or random.randrange(100) < lane.care
+        action = "complete" if is_easy else random.choices(_ACTIONS, _WEIGHTS)[0]
+        try:
+            await self._do(action, client, receiver, lane, message)
+        except ServiceBusError as error:
+            self._history.refused(error)
+            if lane.requires_session:
+                raise  # the session is lost, or soon will be: everything taken in it comes again
+
+    async def _do(
+        self,
+        action: str,
+        client: ServiceBusClient,
+        receiver: ServiceBusReceiver,
+        lane: Lane,
+        message: ServiceBusReceivedMessage,
+    ) -> None:
+        if action == "abandon":
+            await receiver.abandon_message(message)
+        elif action == "defer":
+            await receiver.defer_message(message)
+        elif action == "dead_letter":
+            await receiver.dead_letter_message(message, REASON, "the receiver does not want it")
+        elif action == "late" and lane.lock_s < 20:
+            await self._history.clock.sleep(lane.lock_s + 0.5)
+            await receiver.complete_message(message)
+        elif action == "renew":
+            if receiver.session is not None:
+                await receiver.session.renew_lock()
+            else:
+                await receiver.renew_message_lock(message)
+            await self._history.clock.sleep(lane.lock_s * 0.7)
+            await receiver.complete_message(message)
+        elif action in ("transact", "roll_back"):
+            transaction = client.transaction()
+            async with transaction:
+                await receiver.complete_message(message, transaction=transaction)
+                if action == "roll_back":
+                    await transaction.rollback()
+            if action == "roll_back":
+                await receiver.complete_message(message)
+        elif action != "forget":
+            await receiver.complete_message(message)
+
+    async def _look_at_state(self, receiver: ServiceBusReceiver, lane: Lane) -> None:
+        assert receiver.session is not None
+        begin = self._history.now()
+        state = await receiver.session.get_state()
+        self._note_state(receiver, lane, state, begin, Outcome.OK, is_read=True)
+
+    async def _store_state(self, receiver: ServiceBusReceiver, lane: Lane, state: bytes) -> None:
+        assert receiver.session is not None
+        begin, outcome = self._history.now(), Outcome.DOUBT
+        try:
+            await receiver.session.set_state(state)
+            outcome = Outcome.OK
+        except ServiceBusError as error:
+            outcome = outcome_of(error)
+            raise
+        finally:
+            self._note_state(receiver, lane, state, begin, outcome, is_read=False)
+
+    def _note_state(
+        self,
+        receiver: ServiceBusReceiver,
+        lane: Lane,
+        state: bytes | None,
+        begin: float,
+        outcome: Outcome,
+        *,
+        is_read: bool,
+    ) -> None:
+        assert receiver.session is not None
+        session_id = receiver.session.session_id
+        self._history.states.append(
+            StateNote(self._history.now(), lane.name, session_id, state, is_read, outcome, begin)
+        )
+        self._history.note("state", lane.name, session_id, state, outcome, is_read)
+
+
+def _receiver(client: ServiceBusClient, lane: Lane) -> ServiceBusReceiver:
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if lane.deletes else ServiceBusReceiveMode.PEEK_LOCK
+    if lane.kind == "topic":
+        return client.get_subscription_receiver(
+            lane.name, SUBSCRIPTION, receive_mode=mode, prefetch_count=lane.prefetch, max_wait_time=WAIT_S
+        )
+    return client.get_queue_receiver(
+        lane.name,
+        session_id=NEXT_AVAILABLE_SESSION if lane.requires_session else None,
+        receive_mode=mode,
+        prefetch_count=lane.prefetch,
+        max_wait_time=WAIT_S,
+    )

@@ -1,0 +1,333 @@
+"""What happened in one run: every message with its tries, and everything that crossed the wire, in order.
+
+Two views are kept apart. A `Letter` is what the application knows: it tried, and was told something. An `Attempt`, a
+`Handed` and a `Settled` are what crossed the wire between a client and a namespace, which no application sees. The
+checkers compare the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from itertools import count
+from typing import Any, Final
+
+from sbclient.clock import Clock
+from sbclient.errors import (
+    OperationTimeoutError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.pair import PairEvent
+
+CANARY: Final = "canary-b0dy-4711"
+"""In every body; it must never be seen outside a message."""
+
+FORGED: Final = "forged"
+"""The uids of what nobody sent through a client begin with it."""
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    REFUSED = "refused"
+    DOUBT = "doubt"
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """How sure one answer of the wire leaves us: a timeout and a lost connection leave it open whether it was done."""
+    doubtful = (OperationTimeoutError, ServiceBusConnectionError, ServiceBusCommunicationError)
+    if isinstance(error, ServiceBusError) and not isinstance(error, doubtful):
+        return Outcome.REFUSED
+    return Outcome.DOUBT
+
+
+@dataclass(slots=True, eq=False)
+class Try:
+    """One call of an application with some message."""
+
+    begin: float
+    client: str
+    end: float = math.inf
+    outcome: Outcome = Outcome.DOUBT
+    error: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """One message of an application, with all that it was told of it.
+
+    Attributes:
+        uid: in the body, so that no part of the system can change it unseen.
+        message: as it was handed to the sender.
+        position: rises within its lane and key.
+        unit: of letters that are sent together; those of one transaction live and die together.
+        cancelled: what became of taking back its schedule; None = nobody tried to.
+        edge: of a message at the edge of the size limits: `fits`, `over_reserve` or `over_limit`.
+    """
+
+    uid: str
+    lane: str
+    path: str
+    position: int
+    unit: int
+    message: ServiceBusMessage
+    tries: list[Try] = field(default_factory=list)
+    cancelled: Outcome | None = None
+    edge: str = ""
+
+    @property
+    def is_accepted(self) -> bool:
+        return any(one.outcome is Outcome.OK for one in self.tries)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether every try was refused for certain."""
+        return bool(self.tries) and all(one.outcome is Outcome.REFUSED for one in self.tries)
+
+    @property
+    def key(self) -> str | None:
+        message = self.message
+        return message.session_id if message.session_id is not None else message.partition_key
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A send, or a link opened, on the wire.
+
+    Attributes:
+        side: `primary` or `secondary`.
+        what: `send`, `schedule`, `open`, or `ping`.
+        uids: of the messages, empty for pings.
+        keys: (session id, partition key) of the first message.
+        transaction: which one it was part of.
+        error: the class of what came back; None on success.
+        ids: of the messages.
+    """
+
+    client: str
+    side: str
+    what: str
+    path: str
+    uids: tuple[str, ...]
+    ids: tuple[str | None, ...]
+    keys: tuple[str | None, str | None]
+    begin: float
+    transaction: int | None = None
+    end: float = math.inf
+    outcome: Outcome = Outcome.DOUBT
+    error: type[BaseException] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Handed:
+    """A message handed to a client on the wire, locked unless it was deleted.
+
+    Attributes:
+        link: the receiver link.
+        copy: names the stored copy: path, number, and time of storing.
+        locked_until: how long it surely is; moved by renewals. Infinite in a session, whose own lock counts.
+        locked_at_most: how long it may be, if an answer to a renewal was lost.
+        ended_at: when the hold surely or possibly ended: settled, given back, or its link gone.
+        how: what ended it.
+        is_final: whether the message was confirmed to be gone from where it was.
+        is_stale: whether it was fetched ahead, and may have lain with its receiver until its lock had ended.
+    """
+
+    client: str
+    link: int
+    side: str
+    path: str
+    copy: tuple[str, int, float]
+    uid: str
+    at: float
+    token: Any
+    message: ServiceBusReceivedMessage
+    is_deferred: bool
+    locked_until: float = math.inf
+    locked_at_most: float = math.inf
+    ended_at: float = math.inf
+    how: str = ""
+    is_final: bool = False
+    is_stale: bool = False
+    settles: list[Settled] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Settled:
+    """A try to settle on the wire."""
+
+    mode: str
+    begin: float
+    transaction: int | None
+    end: float = math.inf
+    outcome: Outcome = Outcome.DOUBT
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """A message that an application received.
+
+    Attributes:
+        origin: `queue`, `deferred`, `dead_letter`, `backlog_dead_letter` or `drain`.
+    """
+
+    at: float
+    client: str
+    path: str
+    uid: str
+    message: ServiceBusReceivedMessage
+    origin: str
+
+    @property
+    def copy(self) -> tuple[str, int, float]:
+        return copy_of(self.path, self.message)
+
+
+@dataclass(slots=True, eq=False)
+class SessionHold:
+    """A session that a client accepted on the wire. The moments are as in `Handed`."""
+
+    client: str
+    link: int
+    side: str
+    path: str
+    session_id: str
+    at: float
+    locked_until: float
+    locked_at_most: float
+    ended_at: float = math.inf
+
+
+@dataclass(slots=True, eq=False)
+class StateNote:
+    """A session's state that was read or stored by an application."""
+
+    at: float
+    path: str
+    session_id: str
+    state: bytes | None
+    is_read: bool
+    outcome: Outcome
+    begin: float
+
+
+@dataclass(slots=True, eq=False)
+class TransactionStory:
+    """One transaction. `fate` is what its application was told: ok, refused or doubt; rolled back is refused."""
+
+    number: int
+    uids: tuple[str, ...]
+    fate: Outcome = Outcome.DOUBT
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that must hold and did not."""
+
+    invariant: str
+    text: str
+
+
+def copy_of(path: str, message: ServiceBusReceivedMessage) -> tuple[str, int, float]:
+    return path.casefold(), message.sequence_number, message.enqueued_time_utc.timestamp()
+
+
+def uid_of(message: ServiceBusMessage) -> str:
+    """The uid in the body; empty for a message that nobody here made, as a ping."""
+    head, bar, _ = bytes(message).partition(b"|")
+    return head.decode(errors="replace") if bar else ""
+
+
+class History:
+    """Everything of one run.
+
+    Attributes:
+        epoch: what the clock says when the run begins, so that moments can be printed from 0.
+        deleted: how many copies of each uid were deleted together with their entity.
+        violations: what was seen to be broken while it happened; the checkers find the rest.
+        trace: whether lines are kept for somebody to read.
+    """
+
+    def __init__(self, clock: Clock, *, trace: bool = False) -> None:
+        self.clock = clock
+        self.epoch = 0.0
+        self.trace = trace
+        self.lines: list[str] = []
+        self.letters: dict[str, Letter] = {}
+        self.attempts: list[Attempt] = []
+        self.handed: list[Handed] = []
+        self.handed_uids: set[str] = set()
+        self.deliveries: list[Delivery] = []
+        self.session_holds: list[SessionHold] = []
+        self.states: list[StateNote] = []
+        self.transactions: dict[int, TransactionStory] = {}
+        self.pair_events: dict[str, list[PairEvent]] = {}
+        self.diverted_told: dict[str, int] = {}
+        self.logged: list[str] = []
+        self.deleted: defaultdict[str, int] = defaultdict(int)
+        self.deaths: list[tuple[float, str]] = []
+        self.violations: list[Violation] = []
+        self.errors_seen: list[BaseException] = []
+        self.wire_calls = 0
+        self.numbers = count(1)
+        self._holds: dict[tuple[str, Any], Handed] = {}
+        self._digest = sha256()
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def note(self, *facts: object) -> None:
+        """Add a line to what the hash is made of."""
+        line = f"{self.clock.now() - self.epoch:.6f} " + " ".join(map(str, facts))
+        self._digest.update(line.encode())
+        if self.trace:
+            self.lines.append(line)
+
+    def digest(self) -> str:
+        """Names this history: two runs with the same one were the same step by step."""
+        return self._digest.hexdigest()[:16]
+
+    def violated(self, invariant: str, text: str) -> None:
+        self.violations.append(Violation(invariant, text))
+        self.note("VIOLATED", invariant, text)
+
+    def hold(self, handed: Handed) -> None:
+        """A message was handed over."""
+        self.handed.append(handed)
+        self.handed_uids.add(handed.uid)
+        self._holds[handed.side, handed.token] = handed
+
+    def holder(self, side: str, token: Any) -> Handed | None:
+        return self._holds.get((side, token))
+
+    def refused(self, error: BaseException) -> None:
+        """An application met an error; its text is looked through for secrets later."""
+        if len(self.errors_seen) < 400:
+            self.errors_seen.append(error)
+
+    def attempts_of(self) -> dict[str, list[Attempt]]:
+        """The sends of each uid, in order of their begin."""
+        by_uid: dict[str, list[Attempt]] = defaultdict(list)
+        for attempt in self.attempts:
+            for uid in dict.fromkeys(attempt.uids):
+                by_uid[uid].append(attempt)
+        return by_uid
+
+    def arrivals(self) -> dict[str, list[Delivery]]:
+        """The deliveries of each uid, in order."""
+        by_uid: dict[str, list[Delivery]] = defaultdict(list)
+        for delivery in self.deliveries:
+            by_uid[delivery.uid].append(delivery)
+        return by_uid
+
+
+def listed(items: Iterable[object], most: int = 6) -> str:
+    """The first few of some things, for an error."""
+    shown = [str(item) for item in items]
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")

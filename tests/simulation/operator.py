@@ -1,0 +1,298 @@
+"""The operator of the world: makes its entities, lets the weather strike them, and puts everything right again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+from typing import Any, Final
+
+from sbclient.broker.faults import Call, NoAnswer
+from sbclient.broker.host import BrokerHost
+from sbclient.entities import (
+    EntityAddress,
+    EntityAvailabilityStatus,
+    EntityKind,
+    EntityProperties,
+    EntityStatus,
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from sbclient.errors import ServiceBusError
+from sbclient.message import ServiceBusMessage
+from sbclient.provisioning import backlog_queue
+from sbclient.rules.backlog import backlog_queue_names, session_backlog_queue_names
+from sbclient.testing import Fault, FaultKind, MemoryPair, Operation
+from tests.simulation.census import count_of, uids_in
+from tests.simulation.consumer import SUBSCRIPTION
+from tests.simulation.history import CANARY, FORGED, History
+from tests.simulation.plan import Lane, Plan
+from tests.simulation.weather import Strike
+
+FORGERIES: Final[Sequence[dict[str, Any]]] = (
+    {},
+    {"x-ms-path": 7},
+    {"x-ms-path": "pair-7/x-servicebus-transfer/0"},
+    {"x-ms-path": "//"},
+    {"x-ms-path": "orders", "x-ms-timetolive": "a while"},
+    {"x-ms-path": "orders", "x-ms-sessionid": 5},
+    {"x-ms-path": "orders", "x-ms-scheduledenqueuetimeutc": "tomorrow"},
+)
+
+Undo = Callable[[], bool]
+"""Puts something right again; False if the management side could not be reached."""
+
+
+class Operator:
+    """One for each run; it asks the broker directly, by no wire.
+
+    Attributes:
+        backlog_queues: the plain ones, by name; `session_backlog_queues` the others.
+        forged: how many forged messages lie in the backlog.
+        slowest_s: the longest that an answer is held up.
+    """
+
+    def __init__(self, plan: Plan, pair: MemoryPair, history: History) -> None:
+        self._plan = plan
+        self._pair = pair
+        self._history = history
+        self._random = Random(f"operator {plan.seed}")
+        self._undo: dict[Strike, Undo] = {}
+        self._active: dict[Strike, list[Fault]] = {}
+        name = plan.options.primary_name or pair.primary.namespace.name
+        count = plan.options.backlog_queue_count
+        self.backlog_queues = backlog_queue_names(name, count)
+        self.session_backlog_queues = session_backlog_queue_names(name, count) if plan.is_ordered else []
+        self.forged = 0
+
+    # -- entities ------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Make every destination, and the backlog queues where clients may not."""
+        for lane in self._plan.lanes:
+            for address, properties in descriptions(lane):
+                self._manage(self._pair.primary, "create", address, properties)
+        for strike in self._plan.strikes:
+            if strike.what == "odd":
+                self._strike_odd(strike)
+        if self._plan.options.provision != "create":
+            for names, sessions in ((self.backlog_queues, False), (self.session_backlog_queues, True)):
+                for name in names:
+                    description = backlog_queue(name, requires_session=sessions)
+                    self._manage(self._pair.secondary, "create", _queue(name), description)
+
+    def _manage(self, host: BrokerHost, what: str, *arguments: Any) -> Any:
+        """Ask the management side; None if it cannot be reached, or refuses."""
+        call = Call(Operation.MANAGE, host.clock.now())
+        try:
+            return getattr(host.namespace.management, what)(call, *arguments)
+        except (ServiceBusError, NoAnswer):
+            return None
+
+    # -- weather -------------------------------------------------------------------------------------------------
+
+    def begin(self, strike: Strike) -> None:
+        """Let something go wrong."""
+        self._history.note("weather", strike)
+        if isinstance(strike.what, FaultKind):
+            self._inject(strike, strike.what)
+        elif strike.what == "disable":
+            self._undo[strike] = self._changed(strike, status=self._random.choice(_CLOSED))
+        elif strike.what == "update":
+            lock_s = self._random.choice((5, 30, 120))
+            self._undo[strike] = self._changed(strike, lock_duration=timedelta(seconds=lock_s), max_delivery_count=20)
+        elif strike.what == "delete":
+            self._delete(strike)
+        elif strike.what == "lose_front_end":
+            self._host(strike).namespace.lose_front_end(self._random.randrange(self._plan.front_ends))
+        elif strike.what == "forge":
+            self._forge(strike)
+        elif strike.what == "miss":
+            for name in self._names(strike)[:1]:
+                self._lose(self._host(strike), name)
+
+    def end(self, strike: Strike) -> None:
+        """Put it right again."""
+        for fault in self._active.pop(strike, []):
+            self._host(strike).heal(fault)
+        undo = self._undo.pop(strike, None)
+        if undo is not None and not undo():
+            self._undo[strike] = undo
+
+    def end_all(self) -> None:
+        self._pair.primary.heal()
+        self._pair.secondary.heal()
+        for strike in [*self._active, *self._undo]:
+            self.end(strike)
+        self._history.note("weather ends")
+
+    def _host(self, strike: Strike) -> BrokerHost:
+        return self._pair.primary if strike.side == "primary" else self._pair.secondary
+
+    def _names(self, strike: Strike) -> list[str]:
+        """The entities of a strike; a backlog queue stands for the session queue with its index too."""
+        if strike.path is None:
+            return []
+        if not strike.path.startswith("#"):
+            return [strike.path]
+        index = int(strike.path[1:])
+        return [names[index] for names in (self.backlog_queues, self.session_backlog_queues) if index < len(names)]
+
+    def _inject(self, strike: Strike, kind: FaultKind) -> None:
+        host = self._host(strike)
+        paths: list[str | None] = [*self._names(strike)] or [None]
+        fragments = strike.fragments
+        for path in paths:
+            entity = host.namespace.directory.get(path) if path is not None else None
+            if fragments is not None and entity is not None and not entity.is_partitioned:
+                fragments = (0,)
+            fault = strike.fault(path, math.inf)
+            fault.fragments = fragments
+            self._active.setdefault(strike, []).append(host.inject(fault))
+
+    def _lane(self, strike: Strike) -> Lane | None:
+        return next((lane for lane in self._plan.lanes if lane.name == strike.path), None)
+
+    def _changed(self, strike: Strike, **changes: Any) -> Undo:
+        """Change an entity's description; returns what changes it back."""
+        lane, host = self._lane(strike), self._host(strike)
+        changed: list[tuple[EntityAddress, EntityProperties]] = []
+        for address, properties in descriptions(lane) if lane is not None else []:
+            fitting = {name: value for name, value in changes.items() if hasattr(properties, name)}
+            if self._manage(host, "update", address, replace(properties, **fitting)) is not None:
+                changed.append((address, properties))  # as it was made: active
+
+        def undo() -> bool:
+            return None not in [self._manage(host, "update", address, properties) for address, properties in changed]
+
+        return undo
+
+    def _delete(self, strike: Strike) -> None:
+        lane, host = self._lane(strike), self._host(strike)
+        if lane is None:
+            return
+        self._lose(host, lane.name, EntityKind.TOPIC if lane.kind == "topic" else EntityKind.QUEUE)
+
+        def undo() -> bool:
+            for address, properties in descriptions(lane):
+                self._manage(host, "create", address, properties)
+            return all(self._manage(host, "get", address) is not None for address, _ in descriptions(lane))
+
+        self._undo[strike] = undo
+
+    def _lose(self, host: BrokerHost, path: str, kind: EntityKind = EntityKind.QUEUE) -> None:
+        """Delete an entity with all that is in it."""
+        below = [one.path for one in host.namespace.directory.all() if one.path.startswith(f"{path}/")]
+        lost = sum((uids_in(host, each) for each in [path, *below]), uids_in(host, "-"))
+        self._manage(host, "delete", EntityAddress(kind, (path,)))
+        if host.namespace.directory.get(path) is None:
+            for uid, count in lost.items():
+                self._history.deleted[uid] += count
+
+    def _strike_odd(self, strike: Strike) -> None:
+        """A backlog queue that somebody made before, in his own way."""
+        for name, sessions in zip(self._names(strike), (False, True), strict=False):
+            odd = replace(
+                backlog_queue(name, requires_session=sessions),
+                lock_duration=timedelta(seconds=self._random.choice((5, 20))),
+                enable_partitioning=self._random.random() < 0.5,
+            )
+            self._manage(self._host(strike), "create", _queue(name), odd)
+
+    def _forge(self, strike: Strike) -> None:
+        host, path = self._host(strike), self._names(strike)[0]
+        message = ServiceBusMessage(
+            f"{FORGED}-{self.forged}|{CANARY}", application_properties=self._random.choice(FORGERIES), message_id="f"
+        )
+        call = Call(Operation.SEND, host.clock.now())
+        try:
+            host.namespace.send(call, path, [message])
+        except (ServiceBusError, NoAnswer):
+            return
+        self.forged += 1
+
+    # -- what the management side says ---------------------------------------------------------------------------
+
+    def survey(self) -> None:
+        """Compare the counts and the status that the broker tells with what is there."""
+        for lane in self._plan.lanes:
+            for address, _ in descriptions(lane):
+                path = "/Subscriptions/".join(address.names)
+                entity = self._pair.primary.namespace.directory.get(path)
+                if entity is None:
+                    continue
+                lost = self._unreachable(lane.name, len(entity.body.fragments))
+                self._survey_counts(address, path, [n for n in range(len(entity.body.fragments)) if n not in lost])
+                self._survey_status(address, path, lost)
+
+    def _survey_counts(self, address: EntityAddress, path: str, reached: list[int]) -> None:
+        told = self._manage(self._pair.primary, "runtime", address)
+        if told is None:
+            return
+        for name, count in count_of(self._pair.primary, path, reached).items():
+            if getattr(told, name) != count:
+                self._history.violated("I17", f"{path} tells {name} {getattr(told, name)} and holds {count}")
+
+    def _survey_status(self, address: EntityAddress, path: str, lost: set[int]) -> None:
+        told = self._manage(self._pair.primary, "get", address)
+        expected = EntityAvailabilityStatus.LIMITED if lost else EntityAvailabilityStatus.AVAILABLE
+        if told is not None and told.availability_status is not expected:
+            self._history.violated(
+                "I17", f"{path} tells {told.availability_status} while fragments {sorted(lost)} cannot be reached"
+            )
+
+    def _unreachable(self, path: str, fragment_count: int) -> set[int]:
+        dead = (FaultKind.DOWN, FaultKind.HANG)
+        return {
+            index
+            for strike, faults in self._active.items()
+            if strike.what in dead and strike.operations is None and strike.side == "primary" and strike.path == path
+            for fault in faults
+            for index in fault.fragments or ()
+            if index < fragment_count
+        }
+
+
+_CLOSED: Final = (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED, EntityStatus.RECEIVE_DISABLED)
+
+
+def _queue(name: str) -> EntityAddress:
+    return EntityAddress(EntityKind.QUEUE, (name,))
+
+
+def descriptions(lane: Lane) -> list[tuple[EntityAddress, QueueProperties | TopicProperties | SubscriptionProperties]]:
+    """The entities of a lane, as they are created."""
+    lock = timedelta(seconds=lane.lock_s)
+    if lane.kind == "topic":
+        return [
+            (
+                EntityAddress(EntityKind.TOPIC, (lane.name,)),
+                TopicProperties(lane.name, enable_partitioning=lane.is_partitioned),
+            ),
+            (
+                EntityAddress(EntityKind.SUBSCRIPTION, (lane.name, SUBSCRIPTION)),
+                SubscriptionProperties(
+                    SUBSCRIPTION,
+                    lock_duration=lock,
+                    max_delivery_count=lane.max_deliveries,
+                    dead_lettering_on_message_expiration=lane.dead_letters_expired,
+                ),
+            ),
+        ]
+    return [
+        (
+            _queue(lane.name),
+            QueueProperties(
+                lane.name,
+                enable_partitioning=lane.is_partitioned,
+                requires_session=lane.requires_session,
+                requires_duplicate_detection=lane.detects_duplicates,
+                lock_duration=lock,
+                max_delivery_count=lane.max_deliveries,
+                dead_lettering_on_message_expiration=lane.dead_letters_expired,
+            ),
+        )
+    ]

@@ -1,0 +1,234 @@
+"""What one seed draws before anything runs: entities, traffic, options, programs and weather.
+
+A plan is a plain value. Leaving something out of one (`without`) changes nothing else in it, which is what makes a
+failing schedule shrink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from random import Random
+from typing import Final, Literal
+
+from sbclient.broker.profile import STD_2021, Profile
+from sbclient.options import PairedNamespaceOptions
+from tests.simulation.weather import Strike, draw_weather
+
+SMALL_FRAGMENTS: Final = 4
+"""Fragments of a partitioned entity here: fewer than in the service, so that a few messages meet in each."""
+
+SIZE_LIMIT: Final = 4096
+"""The largest message, in runs that look at the edge of it."""
+
+LaneKind = Literal["plain", "keyed", "session", "dedup", "topic", "transactional"]
+UnitKind = Literal["single", "list", "batch", "transaction", "schedule", "edge"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One destination and its traffic.
+
+    Attributes:
+        name: of the queue or topic.
+        senders: tasks that send side by side; one key is always sent by the same one.
+        receivers: tasks that receive side by side.
+        life_s: the time to live that some of its messages have; None = none has one.
+        dead_letters_expired: whether what expires is dead-lettered, or dropped.
+        share: of its messages that are scheduled.
+        care: how often, of 100, a receiver completes a message at its first try.
+        deletes: whether receivers take messages in the mode that deletes them.
+        prefetch: how many messages receivers fetch ahead.
+    """
+
+    name: str
+    kind: LaneKind
+    is_partitioned: bool
+    senders: int
+    receivers: int
+    messages: int
+    keys: int
+    lock_s: float
+    max_deliveries: int
+    life_s: float | None
+    dead_letters_expired: bool
+    scheduled_share: float
+    care: int
+    deletes: bool
+    prefetch: int
+
+    @property
+    def requires_session(self) -> bool:
+        return self.kind == "session"
+
+    @property
+    def detects_duplicates(self) -> bool:
+        return self.kind == "dedup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """A program is killed at its so-many-th call on the wire, and starts again after a pause."""
+
+    program: str
+    at_call: int
+    after_work: bool
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything of one run.
+
+    Attributes:
+        traffic_s: over which the messages are sent, and the weather lasts.
+        timeout_s: of the clients' operations.
+        persistence: how often an application tries a message again that was not accepted.
+        syphons: how each of them runs: all the time by itself, as an option of its client, or again and again.
+        skew_s: what the clients' wall clock is ahead of the broker's.
+        kinds: of the weather, for the coverage.
+    """
+
+    seed: int
+    lanes: tuple[Lane, ...]
+    options: PairedNamespaceOptions
+    profile: Profile
+    front_ends: int
+    traffic_s: float
+    timeout_s: float
+    retries: int
+    persistence: int
+    latency_s: float
+    producers: int
+    syphons: tuple[Literal["run", "option", "empty"], ...]
+    skew_s: float
+    kinds: tuple[str, ...]
+    strikes: tuple[Strike, ...]
+    deaths: tuple[Death, ...]
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.options.ordering == "session"
+
+    def without(self, dropped: Collection[int]) -> Plan:
+        """The same plan without some of its lanes, strikes and deaths, which are counted through in that order."""
+        parts = [*self.lanes, *self.strikes, *self.deaths]
+        kept = [part for number, part in enumerate(parts) if number not in dropped]
+        return replace(
+            self,
+            lanes=tuple(part for part in kept if isinstance(part, Lane)),
+            strikes=tuple(part for part in kept if isinstance(part, Strike)),
+            deaths=tuple(part for part in kept if isinstance(part, Death)),
+        )
+
+    @property
+    def part_count(self) -> int:
+        return len(self.lanes) + len(self.strikes) + len(self.deaths)
+
+
+def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
+    """The plan of a seed.
+
+    Args:
+        only: kinds of weather to draw from; empty = all.
+    """
+    random = Random(f"plan {seed}")
+    traffic_s = random.choice((60.0, 120.0, 240.0))
+    lanes = _lanes(random)
+    options = _options(random)
+    has_edge = random.random() < 0.2
+    kinds, strikes, deaths = draw_weather(
+        random,
+        traffic_s,
+        [lane.name for lane in lanes],
+        fragment_count=SMALL_FRAGMENTS,
+        queue_count=options.backlog_queue_count,
+        interval_s=options.failover_interval.total_seconds(),
+        only=only,
+    )
+    if any(strike.harms_receiving for strike in strikes):
+        lanes = tuple(replace(lane, deletes=False) for lane in lanes)
+    if "backlog_queue_missing" in kinds and options.provision == "verify":
+        options = replace(options, provision="create")  # otherwise no program could ever begin again
+    skew_s = random.choice((-20.0, -3.0, 3.0, 20.0)) if "clock_skew" in kinds else 0.0
+    return Plan(
+        seed=seed,
+        lanes=lanes,
+        options=options,
+        profile=replace(
+            STD_2021,
+            fragment_count=SMALL_FRAGMENTS,
+            max_message_size_bytes=SIZE_LIMIT if has_edge else STD_2021.max_message_size_bytes,
+        ),
+        front_ends=2 if "front_end_lost" in kinds or random.random() < 0.15 else 1,
+        traffic_s=traffic_s,
+        timeout_s=random.choice((8.0, 20.0, 60.0)),
+        retries=random.choice((0, 1, 3)),
+        persistence=random.choice((1, 3, 8)),
+        latency_s=random.choice((0.0, 0.02, 0.2)),
+        producers=random.choice((1, 1, 2)),
+        syphons=_syphons(random, two="two_syphons" in kinds),
+        skew_s=skew_s,
+        kinds=kinds,
+        strikes=strikes,
+        deaths=tuple(
+            Death(
+                program=program,
+                at_call=random.randint(2, 120),
+                after_work=random.random() < 0.5,
+                pause_s=random.choice((0.5, 5.0, 40.0)),
+            )
+            for program in deaths
+        ),
+    )
+
+
+def _lanes(random: Random) -> tuple[Lane, ...]:
+    kinds: list[LaneKind] = ["plain", "keyed", "session", "dedup", "topic", "transactional"]
+    chosen = random.sample(kinds, random.randint(2, 3))
+    return tuple(_lane(random, kind) for kind in chosen)
+
+
+def _lane(random: Random, kind: LaneKind) -> Lane:
+    has_life = kind in ("plain", "keyed", "session", "topic") and random.random() < 0.4
+    may_delete = kind in ("plain", "keyed") and random.random() < 0.15
+    return Lane(
+        name=f"{kind}-{random.choice(('orders', 'Billing', 'a/b.c'))}",
+        kind=kind,
+        is_partitioned=kind == "keyed" or random.random() < 0.5,
+        senders=random.randint(1, 3),
+        receivers=1 if kind == "session" and random.random() < 0.5 else random.randint(1, 2),
+        messages=random.randint(16, 28),
+        keys=random.randint(1, 4),
+        lock_s=random.choice((5.0, 15.0, 60.0)),
+        max_deliveries=random.choice((3, 10, 10)),
+        life_s=random.choice((3.0, 20.0, 90.0, 400.0)) if has_life else None,
+        dead_letters_expired=random.random() < 0.75,
+        scheduled_share=0.0 if kind in ("dedup", "transactional") else random.choice((0.0, 0.0, 0.2)),
+        care=random.choice((70, 90, 100)),
+        deletes=may_delete,
+        prefetch=random.choice((0, 0, 0, 5)),
+    )
+
+
+def _options(random: Random) -> PairedNamespaceOptions:
+    return PairedNamespaceOptions(
+        failover_interval=timedelta(seconds=random.choice((0, 0, 2, 10, 25))),
+        ping_primary_interval=timedelta(seconds=random.choice((1, 5, 20))),
+        backlog_queue_count=random.choice((1, 2, 4)),
+        divert_while_suspect=random.random() < 0.3,
+        pings_to_recover=random.choice((1, 1, 3)),
+        probe="link" if random.random() < 0.15 else "message",
+        backlog_time_to_live="restart" if random.random() < 0.25 else "remaining",
+        ordering="session" if random.random() < 0.3 else "none",
+        provision=random.choice(("create", "create", "verify", "none")),
+        reserve_backlog_headroom=random.random() < 0.8,
+        syphon_long_poll=timedelta(seconds=random.choice((10, 60, 900))),
+        primary_name="pair-7" if random.random() < 0.2 else None,
+    )
+
+
+def _syphons(random: Random, *, two: bool) -> tuple[Literal["run", "option", "empty"], ...]:
+    first: Literal["run", "option", "empty"] = random.choice(("run", "option", "empty"))
+    return (first, "run") if two else (first,)

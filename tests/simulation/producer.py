@@ -1,0 +1,181 @@
+"""The application that sends: each message when it is due, again if it was not accepted, until it has tried enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from sbclient.client import ServiceBusClient
+from sbclient.errors import MessageSizeExceededError, ServiceBusError
+from sbclient.sender import ServiceBusSender
+from tests.simulation.history import History, Letter, Outcome, TransactionStory, Try, outcome_of
+from tests.simulation.post import Unit
+from tests.simulation.program import Program
+
+_OWN_MISTAKES: Final = ("MessageSizeExceededError", "InvalidOperationError")
+
+
+class Producer:
+    """One program that sends; what it still has to send outlives its deaths.
+
+    Args:
+        units: all that it sends.
+        epoch: when the run begins.
+        is_stored: whether a message with some uid is, or was, stored in either namespace.
+    """
+
+    def __init__(self, units: Sequence[Unit], history: History, epoch: float, is_stored: Callable[[str], bool]) -> None:
+        self._history = history
+        self._is_stored = is_stored
+        self._epoch = epoch
+        self._lines: dict[tuple[str, int], deque[Unit]] = {}
+        for unit in units:
+            self._lines.setdefault((unit.lane.name, unit.sender), deque()).append(unit)
+        self.client: ServiceBusClient | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return not any(self._lines.values())
+
+    async def live(self, program: Program) -> None:
+        """One life: send what is left, then stay until it is ended, so that its failovers can be watched."""
+        async with program.client(paired=True) as client:
+            self.client = client
+            name = program.client_name
+            senders: dict[str, ServiceBusSender] = {}
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for (lane_name, number), line in self._lines.items():
+                        if line:
+                            lane = line[0].lane
+                            sender = senders.get(lane_name)
+                            if sender is None or number % 2:
+                                get = client.get_topic_sender if lane.kind == "topic" else client.get_queue_sender
+                                sender = senders[lane_name] = get(lane_name)
+                            random = Random(program.random.getrandbits(64))
+                            group.create_task(self._send_all(name, client, sender, line, random))
+                await asyncio.Event().wait()
+            finally:
+                self._history.pair_events[name] = client.pair.events()
+                told = client.pair.status().entities.values()
+                self._history.diverted_told[name] = sum(entity.diverted for entity in told)
+
+    async def _send_all(
+        self, name: str, client: ServiceBusClient, sender: ServiceBusSender, line: deque[Unit], random: Random
+    ) -> None:
+        clock = self._history.clock
+        while line:
+            unit = line[0]
+            await clock.sleep(max(0.0, self._epoch + unit.due_s - clock.now()))
+            while unit.tries_left >= 0:
+                unit.tries_left -= 1
+                if await self._try(name, client, sender, unit):
+                    if unit.numbers and unit.cancels:
+                        await self._take_back(sender, unit, random)
+                    if not unit.repeats:
+                        break
+                    unit.repeats -= 1
+                    unit.tries_left += 1
+                    await clock.sleep(random.choice((0.0, 3.0, 30.0)))
+                else:
+                    await clock.sleep(random.uniform(0.2, 8.0))
+            line.popleft()
+
+    async def _try(self, name: str, client: ServiceBusClient, sender: ServiceBusSender, unit: Unit) -> bool:
+        """Send a unit once; whether it was accepted, or will never be."""
+        tries = [Try(self._history.now(), name) for _ in unit.letters]
+        for letter, one in zip(unit.letters, tries, strict=True):
+            letter.tries.append(one)
+        outcome, error = Outcome.DOUBT, ""
+        try:
+            if unit.kind == "transaction":
+                outcome = await self._transact(client, sender, unit.letters, rolls_back=unit.rolls_back)
+            else:
+                await self._hand_over(sender, unit)
+                outcome = Outcome.OK
+        except ServiceBusError as failure:
+            outcome, error = _told(failure), type(failure).__name__
+            self._history.refused(failure)
+            self._judge_size(unit, failure)
+        finally:
+            for one in tries:
+                one.end, one.outcome, one.error = self._history.now(), outcome, error
+            uids = ",".join(letter.uid for letter in unit.letters)
+            self._history.note(name, unit.kind, uids, outcome, error)
+        if outcome is Outcome.OK:
+            self._witness(unit)
+        return outcome is Outcome.OK or unit.rolls_back or error in _OWN_MISTAKES
+
+    async def _hand_over(self, sender: ServiceBusSender, unit: Unit) -> None:
+        messages = [letter.message for letter in unit.letters]
+        if unit.schedule is not None:
+            for message in messages:
+                message.scheduled_enqueue_time_utc = unit.schedule
+            unit.numbers = await sender.schedule_messages(messages, unit.schedule)
+        elif unit.kind == "batch":
+            batch = await sender.create_message_batch()
+            for message in messages:
+                batch.add_message(message)
+            await sender.send_messages(batch)
+        else:
+            await sender.send_messages(messages if len(messages) > 1 else messages[0])
+
+    async def _transact(
+        self, client: ServiceBusClient, sender: ServiceBusSender, letters: Sequence[Letter], *, rolls_back: bool
+    ) -> Outcome:
+        """Send letters in one transaction; until the commit is asked for nothing is in doubt."""
+        history = self._history
+        story = TransactionStory(next(history.numbers), tuple(letter.uid for letter in letters), Outcome.REFUSED)
+        history.transactions[story.number] = story
+        transaction = client.transaction()
+        try:
+            async with transaction:
+                for letter in letters:
+                    await sender.send_messages(letter.message, transaction=transaction)
+                if rolls_back:
+                    await transaction.rollback()
+                else:
+                    story.fate = Outcome.DOUBT
+            if not rolls_back:
+                story.fate = Outcome.OK
+        except ServiceBusError as error:
+            history.refused(error)
+            if story.fate is Outcome.DOUBT:
+                story.fate = _told(error)
+        return story.fate
+
+    async def _take_back(self, sender: ServiceBusSender, unit: Unit, random: Random) -> None:
+        await self._history.clock.sleep(random.choice((0.0, 2.0, 20.0)))
+        for letter in unit.letters:
+            letter.cancelled = Outcome.DOUBT
+        try:
+            await sender.cancel_scheduled_messages(unit.numbers)
+        except ServiceBusError as error:
+            self._history.refused(error)
+            for letter in unit.letters:
+                letter.cancelled = outcome_of(error)
+        else:
+            for letter in unit.letters:
+                letter.cancelled = Outcome.OK
+
+    def _judge_size(self, unit: Unit, failure: ServiceBusError) -> None:
+        """What fits is never refused for its size; only one that grows too large for the backlog may be."""
+        reserves = self.client is not None and self.client.pair.options.reserve_backlog_headroom
+        edge = unit.letters[0].edge
+        fits = not edge or (edge == "fits" and reserves)
+        if isinstance(failure, MessageSizeExceededError) and fits:
+            self._history.violated("I18", f"{unit.letters[0].uid} fits and was refused: {failure}")
+
+    def _witness(self, unit: Unit) -> None:
+        """What was acknowledged must be stored by now, or must have been."""
+        for letter in unit.letters:
+            if not (unit.rolls_back or letter.cancelled or self._is_stored(letter.uid)):
+                self._history.violated("I2", f"{letter.uid} was acknowledged and is stored nowhere")
+
+
+def _told(error: ServiceBusError) -> Outcome:
+    """What the client says of a send that failed."""
+    return Outcome.DOUBT if error.is_in_doubt else Outcome.REFUSED

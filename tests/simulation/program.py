@@ -1,0 +1,130 @@
+"""A program of the world: it runs clients, may be killed at any call on the wire, and is started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+from sbclient.client import ServiceBusClient
+from sbclient.clock import Clock, VirtualClock
+from sbclient.errors import ServiceBusError
+from sbclient.options import PairedNamespaceOptions
+from sbclient.testing import MemoryPair
+from sbclient.transport.memory import MemoryTransport
+from tests.simulation.history import History
+from tests.simulation.plan import Death, Plan
+from tests.simulation.wire import Lifeline, Wire
+
+
+class SkewedClock(VirtualClock):
+    """A wall clock that is ahead of, or behind, the true one; spans are true."""
+
+    def __init__(self, skew_s: float) -> None:
+        super().__init__()
+        self._skew_s = skew_s
+
+    def now(self) -> float:
+        return super().now() + self._skew_s
+
+
+class Program:
+    """One program.
+
+    Args:
+        name: of the program; each life of it has a number behind it.
+        pair: the namespaces.
+        work: what it does in one life, until it returns or is killed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        pair: MemoryPair,
+        history: History,
+        work: Callable[[Program], Awaitable[None]],
+    ) -> None:
+        self.name = name
+        self.plan = plan
+        self.pair = pair
+        self.history = history
+        self.random = Random(f"{name} {plan.seed}")
+        self.lives = 0
+        self.client_name = name
+        self._work = work
+        self._deaths = [death for death in plan.deaths if death.program == name]
+        self._life = Lifeline(name)
+
+    def client(self, *, paired: bool, options: PairedNamespaceOptions | None = None) -> ServiceBusClient:
+        """A client whose wires belong to this life of the program."""
+        plan = self.plan
+        clock: Clock = SkewedClock(plan.skew_s) if plan.skew_s else self.history.clock
+        arguments: dict[str, Any] = {
+            "transport": self._wire("primary"),
+            "clock": clock,
+            "random": Random(self.random.getrandbits(64)),
+            "timeout": plan.timeout_s,
+            "retry_total": plan.retries,
+        }
+        if paired:
+            arguments |= {"secondary_transport": self._wire("secondary"), "options": options or plan.options}
+        return ServiceBusClient(**arguments)
+
+    def _wire(self, side: str) -> Wire:
+        host = self.pair.primary if side == "primary" else self.pair.secondary
+        return Wire(
+            MemoryTransport(host),
+            side,
+            self.history,
+            self._life,
+            Random(self.random.getrandbits(64)),
+            latency_s=self.plan.latency_s,
+        )
+
+    async def run(self) -> None:
+        """Live, and live again after each death, until the work is done."""
+        while True:
+            death = self._deaths.pop(0) if self._deaths else None
+            self._begin_life(death)
+            life = asyncio.ensure_future(self._work(self))
+            self._life.on_death = life.cancel
+            try:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([life])
+            finally:
+                if not life.done():
+                    life.cancel()
+                    await asyncio.wait([life])
+            if not self._life.is_dead:
+                current = asyncio.current_task()
+                if current is not None and current.cancelling():
+                    raise asyncio.CancelledError
+                if life.cancelled():
+                    return
+                error = life.exception()
+                if error is None:
+                    return
+                if not isinstance(error, ServiceBusError):
+                    raise error
+                self.history.refused(error)  # it could not begin; an operator starts it again
+                await self.history.clock.sleep(5.0)
+                continue
+            self.history.deaths.append((self.history.now(), self.client_name))
+            self.history.note(self.client_name, "killed")
+            await self.history.clock.sleep(death.pause_s if death is not None else 1.0)
+
+    def _begin_life(self, death: Death | None) -> None:
+        self.lives += 1
+        self.client_name = f"{self.name}.{self.lives}"
+        self._life = Lifeline(
+            self.client_name,
+            dies_at_call=death.at_call if death is not None else None,
+            dies_after_work=death.after_work if death is not None else False,
+        )
+
+    def rename(self, suffix: str) -> None:
+        """Tell one run of a syphon from the next within the same life."""
+        self._life.name = self.client_name = f"{self.name}.{self.lives}.{suffix}"

@@ -1,0 +1,194 @@
+"""Runs one seed and judges it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from sbclient.testing import DeadlockError, VirtualLoop
+from tests.simulation.checkers import CHECKERS
+from tests.simulation.checkers.accounting import arrived, excused_uids
+from tests.simulation.history import CANARY, History, Outcome, Violation
+from tests.simulation.plan import Plan, draw_plan
+from tests.simulation.wire import RunawayError
+from tests.simulation.world import World
+
+HORIZON_S: Final = 20_000.0
+"""No run lasts longer, in virtual seconds."""
+
+MOST_AT_ONE_MOMENT: Final = 100_000
+"""Looks at the clock while it stands still; an honest run needs a few hundred."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What is known of one run; sums of them are the report.
+
+    Attributes:
+        in_doubt: tries whose application was told that it is open whether its message arrived.
+        excused: accepted messages that nobody need ever see.
+    """
+
+    seed: int
+    digest: str
+    kinds: tuple[str, ...]
+    violations: list[Violation]
+    tries: int = 0
+    in_doubt: int = 0
+    sent: int = 0
+    accepted: int = 0
+    delivered: int = 0
+    lost: int = 0
+    unexpected: int = 0
+    duplicates: int = 0
+    unexplained: int = 0
+    excused: int = 0
+    diverted: int = 0
+    failovers: int = 0
+    wire_calls: int = 0
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def invariants(self) -> Counter[str]:
+        return Counter(violation.invariant for violation in self.violations)
+
+
+def run_seed(seed: int, *, only: Sequence[str] = (), trace: bool = False) -> Result:
+    """Run the plan of a seed."""
+    return run_plan(draw_plan(seed, only=only), trace=trace)
+
+
+def run_plan(plan: Plan, *, trace: bool = False) -> Result:
+    """Run a plan to its end, and check everything that must hold."""
+    world = World(plan, trace=trace)
+    history = world.history
+    with _listening(history):
+        failure = _failure_of(world)
+    found = [*history.violations]
+    if failure is not None:
+        found.append(Violation("I15", failure))
+    if all(one.invariant != "I15" for one in found):
+        for check in CHECKERS:
+            found += check(world)
+    return _result(world, found)
+
+
+def _failure_of(world: World) -> str | None:
+    """How a run broke off; None if it came to its end."""
+    try:
+        with asyncio.Runner(loop_factory=_PatientLoop) as runner:
+            runner.run(world.run())
+    except (DeadlockError, RunawayError) as error:
+        return str(error)
+    except (Exception, BaseExceptionGroup) as error:
+        return f"the run ended with {_innermost(error)}"
+    return None
+
+
+class _PatientLoop(VirtualLoop):
+    """A virtual loop on which nobody may go on for ever at one moment."""
+
+    def __init__(self) -> None:
+        super().__init__(horizon_s=HORIZON_S)
+        self._moment = 0.0
+        self._looks = 0
+
+    def time(self) -> float:
+        now = super().time()
+        if now != self._moment:
+            self._moment, self._looks = now, 0
+        self._looks += 1
+        if self._looks > MOST_AT_ONE_MOMENT:
+            self._looks = 0
+            raise RunawayError(f"the loop stands at {now:g} s and is busy")
+        return now
+
+
+def _innermost(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    place = f" at {frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame is not None else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+@contextmanager
+def _listening(history: History) -> Iterator[None]:
+    """Keep what is logged, and take an error that is logged for the failure that it is."""
+    logger = logging.getLogger("sbclient")
+    handler = _Ear(history)
+    level, logger.level = logger.level, logging.DEBUG
+    logger.addHandler(handler)
+    logger.manager._clear_cache()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Ear(logging.Handler):
+    def __init__(self, history: History) -> None:
+        super().__init__(logging.DEBUG)
+        self._history = history
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{record.msg} {record.__dict__}"
+        if CANARY in line:
+            self._history.logged.append(line)
+        if record.levelno >= logging.ERROR:
+            error = record.exc_info[1] if record.exc_info else None
+            story = _innermost(error) if error is not None else ""
+            self._history.violated("I15", f"{record.msg} was logged as an error: {story}")
+
+
+def _result(world: World, violations: list[Violation]) -> Result:
+    history = world.history
+    letters = history.letters.values()
+    tries = [one for letter in letters for one in letter.tries]
+    arrivals = arrived(world)
+    accepted = [letter for letter in letters if letter.is_accepted]
+    excused = excused_uids(world)
+    by_invariant = Counter(violation.invariant for violation in violations)
+    return Result(
+        seed=world.plan.seed,
+        digest=history.digest(),
+        kinds=world.plan.kinds,
+        violations=violations,
+        tries=len(tries),
+        in_doubt=sum(one.outcome is Outcome.DOUBT for one in tries),
+        sent=sum(bool(letter.tries) for letter in letters),
+        accepted=len(accepted),
+        delivered=sum(letter.uid in arrivals for letter in letters),
+        lost=by_invariant["I1"],
+        unexpected=sum(uid not in history.letters for uid in arrivals),
+        duplicates=sum(len({one.copy for one in each}) > 1 for each in arrivals.values()),
+        unexplained=by_invariant["I6"] + by_invariant["I7"],
+        excused=sum(letter.uid in excused and letter.uid not in arrivals for letter in accepted),
+        diverted=sum(history.diverted_told.values()),
+        failovers=sum(event.name == "failover.engaged" for events in history.pair_events.values() for event in events),
+        wire_calls=history.wire_calls,
+        lines=history.lines,
+    )
+
+
+def shrink(plan: Plan, invariants: Collection[str], *, runs: int = 60) -> Plan:
+    """Leave out lanes, strikes and deaths, one by one, for as long as one of the invariants is still broken."""
+    current = plan
+    number = current.part_count
+    while number > 0 and runs > 0:
+        number -= 1
+        smaller = current.without({number})
+        if not smaller.lanes:
+            continue
+        runs -= 1
+        if set(run_plan(smaller).invariants) & set(invariants):
+            current = smaller
+    return current

@@ -1,0 +1,286 @@
+"""The faults of a run: which kinds there are, when they strike, and how they end.
+
+Most are switches of the broker (`sbclient.broker.faults`); the others change entities, as an operator would, or what
+the front ends keep. Everything that strikes is healed when the traffic ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from sbclient.errors import (
+    ServiceBusAuthorizationError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusInternalError,
+    ServiceBusQuotaExceededError,
+)
+from sbclient.testing import Fault, FaultKind, Operation
+
+SENDING: Final = (Operation.OPEN, Operation.SEND, Operation.SCHEDULE)
+SETTLING: Final = (Operation.SETTLE,)
+HARMS_RECEIVING: Final = (FaultKind.LOSE_ACKNOWLEDGEMENT, FaultKind.SLOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """One thing that goes wrong for a while.
+
+    Attributes:
+        kind: one of `KINDS`.
+        side: whose.
+        path: of the entity; None = the whole namespace. `#2` stands for the backlog queue with index 2.
+        what: the switch, or what is done to the entity: `disable`, `delete`, `update`, `lose_front_end`, `forge`,
+            `miss`, `odd`.
+    """
+
+    kind: str
+    side: str = "primary"
+    at_s: float
+    span_s: float
+    what: FaultKind | str
+    path: str | None = None
+    fragments: tuple[int, ...] | None = None
+    operations: tuple[Operation, ...] | None = None
+    probability: float = 1.0
+    latency_s: float = 1.0
+    error: type[ServiceBusError] = ServiceBusInternalError
+
+    @property
+    def harms_receiving(self) -> bool:
+        """Whether a message may be lost on its way to a receiver that deletes what it receives."""
+        return self.what in HARMS_RECEIVING or self.what == "delete"
+
+    def fault(self, path: str | None, until_at: float) -> Fault:
+        """The switch of the broker."""
+        assert isinstance(self.what, FaultKind)
+        return Fault(
+            self.what,
+            path,
+            self.fragments,
+            self.operations,
+            self.probability,
+            until_at=until_at,
+            latency_s=self.latency_s,
+            error=self.error,
+        )
+
+    def __str__(self) -> str:
+        what = self.what.value if isinstance(self.what, FaultKind) else self.what
+        where = self.path or self.side
+        fragments = "" if self.fragments is None else f" fragments {','.join(map(str, self.fragments))}"
+        operations = "" if self.operations is None else f" on {','.join(self.operations)}"
+        chance = "" if self.probability == 1 else f" p={self.probability:g}"
+        error = f" {self.error.__name__}" if self.what is FaultKind.ERROR else ""
+        span = f"{self.at_s:.1f}-{self.at_s + self.span_s:.1f} s"
+        return f"{span} {self.kind}: {what}{error} {self.side} {where}{fragments}{operations}{chance}"
+
+
+class Sky:
+    """What a kind of weather may draw from."""
+
+    def __init__(
+        self,
+        random: Random,
+        traffic_s: float,
+        paths: Sequence[str],
+        *,
+        fragment_count: int,
+        queue_count: int,
+        interval_s: float,
+    ) -> None:
+        self.random = random
+        self.traffic_s = traffic_s
+        self.paths = paths
+        self.fragment_count = fragment_count
+        self.queue_count = queue_count
+        self.interval_s = interval_s
+
+    def span(self) -> float:
+        """Short ones mostly end before a failover, long ones do not."""
+        return self.random.choice((3.0, 15.0, 40.0, 0.7 * self.traffic_s)) * self.random.uniform(0.7, 1.2)
+
+    def at(self) -> float:
+        return self.random.uniform(0.02, 0.6) * self.traffic_s
+
+    def outage(self) -> dict[str, object]:
+        """When an outage strikes that mostly lasts until something fails over."""
+        if self.random.random() < 0.15:
+            return {}
+        span_s = self.interval_s * 1.1 + self.traffic_s * self.random.uniform(0.3, 0.7)
+        return {"at_s": self.random.uniform(0.03, 0.3) * self.traffic_s, "span_s": span_s}
+
+    def path(self) -> str:
+        return self.random.choice(self.paths)
+
+    def queue(self) -> str:
+        return f"#{self.random.randrange(self.queue_count)}"
+
+    def some_fragments(self) -> tuple[int, ...]:
+        count = self.random.choice((1, 2, self.fragment_count))
+        return tuple(sorted(self.random.sample(range(self.fragment_count), count)))
+
+    def strike(self, kind: str, what: FaultKind | str, **facts: object) -> Strike:
+        facts = {"at_s": self.at(), "span_s": self.span(), **facts}
+        return Strike(kind=kind, what=what, **facts)  # type: ignore[arg-type]  # the facts are the fields of a Strike
+
+
+Draw = Callable[[Sky], list[Strike]]
+
+
+def _one(kind: str, what: FaultKind | str, **facts: object) -> Draw:
+    return lambda sky: [sky.strike(kind, what, **(sky.outage() if kind in OUTAGES else {}), **facts)]
+
+
+def _entity(kind: str, what: FaultKind | str, **facts: object) -> Draw:
+    return lambda sky: [sky.strike(kind, what, path=sky.path(), **(sky.outage() if kind in OUTAGES else {}), **facts)]
+
+
+def _fragments(kind: str, what: FaultKind, **facts: object) -> Draw:
+    return lambda sky: [sky.strike(kind, what, path=sky.path(), fragments=sky.some_fragments(), **facts)]
+
+
+def _backlog(kind: str, what: FaultKind | str, **facts: object) -> Draw:
+    return lambda sky: [sky.strike(kind, what, side="secondary", path=sky.queue(), **facts)]
+
+
+def _flapping(sky: Sky) -> list[Strike]:
+    path, begin, fragments = sky.path(), sky.at(), sky.random.choice((None, sky.some_fragments()))
+    return [
+        sky.strike("flaps", FaultKind.DOWN, path=path, fragments=fragments, at_s=begin + number * 9.0, span_s=5.0)
+        for number in range(4)
+    ]
+
+
+def _both_down(sky: Sky) -> list[Strike]:
+    primary = sky.strike("both_down", FaultKind.DOWN, **sky.outage())
+    begin, span = primary.at_s + primary.span_s / 3, primary.span_s / 3
+    return [primary, sky.strike("both_down", FaultKind.DOWN, side="secondary", at_s=begin, span_s=span)]
+
+
+def _back_during_switch(sky: Sky) -> list[Strike]:
+    """The primary returns just when its entities fail over."""
+    span = max(sky.interval_s, 1.0) + sky.random.uniform(-1.0, 3.0)
+    return [sky.strike("back_during_switch", FaultKind.DOWN, span_s=span)]
+
+
+def _restart(sky: Sky) -> list[Strike]:
+    side = sky.random.choice(("primary", "secondary"))
+    return [sky.strike("restart", FaultKind.DOWN, side=side, span_s=sky.random.uniform(0.5, 3.0)) for _ in range(2)]
+
+
+def _share(sky: Sky) -> float:
+    return sky.random.choice((0.05, 0.2, 0.5))
+
+
+def _lossy(kind: str, what: FaultKind, **facts: object) -> Draw:
+    return lambda sky: [
+        sky.strike(kind, what, probability=_share(sky), path=sky.random.choice((None, sky.path())), **facts)
+    ]
+
+
+_CONNECTION = {"error": ServiceBusConnectionError}
+
+KINDS: Final[dict[str, Draw]] = {
+    "primary_down": _one("primary_down", FaultKind.DOWN),
+    "entity_down": _entity("entity_down", FaultKind.DOWN),
+    "entity_send_down": _entity("entity_send_down", FaultKind.DOWN, operations=SENDING),
+    "entity_hangs": _entity("entity_hangs", FaultKind.HANG),
+    "fragments_down": _fragments("fragments_down", FaultKind.DOWN),
+    "fragment_hangs": _fragments("fragment_hangs", FaultKind.HANG),
+    "fragment_slow": _fragments("fragment_slow", FaultKind.SLOW, latency_s=6.0),
+    "fragment_busy": _fragments("fragment_busy", FaultKind.BUSY),
+    "fragment_full": _fragments(
+        "fragment_full", FaultKind.ERROR, operations=SENDING, error=ServiceBusQuotaExceededError
+    ),
+    "flaps": _flapping,
+    "slow_link": _one("slow_link", FaultKind.SLOW, latency_s=2.5),
+    "very_slow_link": _one("very_slow_link", FaultKind.SLOW, latency_s=30.0),
+    "request_lost": _lossy("request_lost", FaultKind.HANG),
+    "send_request_lost": _lossy("send_request_lost", FaultKind.HANG, operations=SENDING),
+    "acknowledgement_lost": _lossy("acknowledgement_lost", FaultKind.LOSE_ACKNOWLEDGEMENT),
+    "send_acknowledgement_lost": _lossy(
+        "send_acknowledgement_lost", FaultKind.LOSE_ACKNOWLEDGEMENT, operations=(Operation.SEND, Operation.SCHEDULE)
+    ),
+    "settle_acknowledgement_lost": _lossy(
+        "settle_acknowledgement_lost", FaultKind.LOSE_ACKNOWLEDGEMENT, operations=SETTLING
+    ),
+    "settle_refused": _lossy("settle_refused", FaultKind.ERROR, operations=SETTLING),
+    "commit_lost": _lossy("commit_lost", FaultKind.LOSE_ACKNOWLEDGEMENT, operations=(Operation.TRANSACTION,)),
+    "reset": _lossy("reset", FaultKind.ERROR, **_CONNECTION),
+    "detach": _lossy("detach", FaultKind.ERROR, error=ServiceBusCommunicationError),
+    "internal_error": _lossy("internal_error", FaultKind.ERROR),
+    "black_hole": _one("black_hole", FaultKind.HANG),
+    "server_busy": _one("server_busy", FaultKind.BUSY),
+    "entity_busy": _entity("entity_busy", FaultKind.BUSY),
+    "token_expired": _lossy("token_expired", FaultKind.ERROR, error=ServiceBusAuthorizationError),
+    "clock_skew": lambda sky: [],
+    "restart": _restart,
+    "front_end_lost": lambda sky: [
+        sky.strike("front_end_lost", "lose_front_end", at_s=sky.at(), span_s=0.0) for _ in range(3)
+    ],
+    "entity_disabled": _entity("entity_disabled", "disable"),
+    "entity_deleted": _entity("entity_deleted", "delete"),
+    "entity_updated": _entity("entity_updated", "update"),
+    "secondary_down": _one("secondary_down", FaultKind.DOWN, side="secondary"),
+    "secondary_slow": _one("secondary_slow", FaultKind.SLOW, side="secondary", latency_s=3.0),
+    "secondary_busy": _one("secondary_busy", FaultKind.BUSY, side="secondary", span_s=15.0),
+    "backlog_queue_down": _backlog("backlog_queue_down", FaultKind.DOWN),
+    "backlog_queue_hangs": _backlog("backlog_queue_hangs", FaultKind.HANG),
+    "backlog_queue_full": _backlog(
+        "backlog_queue_full", FaultKind.ERROR, operations=SENDING, error=ServiceBusQuotaExceededError
+    ),
+    "backlog_acknowledgement_lost": _backlog(
+        "backlog_acknowledgement_lost", FaultKind.LOSE_ACKNOWLEDGEMENT, probability=0.3
+    ),
+    "backlog_reset": _one("backlog_reset", FaultKind.ERROR, side="secondary", probability=0.2, **_CONNECTION),
+    "backlog_queue_missing": _backlog("backlog_queue_missing", "miss", at_s=0.0, span_s=0.0),
+    "backlog_queue_odd": _backlog("backlog_queue_odd", "odd", at_s=-1.0, span_s=0.0),
+    "both_down": _both_down,
+    "back_during_switch": _back_during_switch,
+    "syphon_killed": lambda sky: [],
+    "two_syphons": lambda sky: [],
+    "producer_killed": lambda sky: [],
+    "receiver_killed": lambda sky: [],
+    "forged_backlog": lambda sky: [
+        sky.strike("forged_backlog", "forge", side="secondary", path=sky.queue(), span_s=0.0) for _ in range(4)
+    ],
+}
+"""Every kind of weather, and how it draws its strikes. The kills and the skew are drawn with the programs."""
+
+OUTAGES: Final = (
+    "primary_down",
+    "entity_down",
+    "entity_send_down",
+    "entity_hangs",
+    "black_hole",
+    "both_down",
+)
+"""Kinds that mostly last long enough to fail something over; most runs have one."""
+
+_KILLED: Final = {"syphon_killed": "syphon-0", "producer_killed": "producer-0", "receiver_killed": "receivers"}
+
+
+def draw_weather(
+    random: Random,
+    traffic_s: float,
+    paths: Sequence[str],
+    *,
+    fragment_count: int,
+    queue_count: int,
+    interval_s: float,
+    only: Sequence[str] = (),
+) -> tuple[tuple[str, ...], tuple[Strike, ...], tuple[str, ...]]:
+    """One to four kinds, their strikes in order of time, and the programs that are killed."""
+    sky = Sky(random, traffic_s, paths, fragment_count=fragment_count, queue_count=queue_count, interval_s=interval_s)
+    pool = list(only or KINDS)
+    kinds = random.sample(pool, min(random.randint(1, 4), len(pool)))
+    if not only and not set(kinds) & set(OUTAGES) and random.random() < 0.96:
+        kinds[random.randrange(len(kinds))] = random.choice(OUTAGES)
+    strikes = sorted((strike for kind in kinds for strike in KINDS[kind](sky)), key=lambda strike: strike.at_s)
+    deaths = tuple(_KILLED[kind] for kind in kinds if kind in _KILLED for _ in range(random.randint(1, 3)))
+    return tuple(kinds), tuple(strikes), deaths

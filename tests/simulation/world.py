@@ -1,0 +1,287 @@
+"""One run: two namespaces, the programs, the weather; then quiet, convergence, and what is left is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from sbclient.broker.host import BrokerHost
+from sbclient.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import MessageNotFoundError, OperationTimeoutError
+from sbclient.message import ServiceBusMessageState
+from sbclient.options import PairedNamespaceOptions
+from sbclient.receiver import ServiceBusReceiver
+from sbclient.rules.failover import FailoverState
+from sbclient.testing import MemoryPair
+from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
+from tests.simulation.census import stored
+from tests.simulation.consumer import SUBSCRIPTION, Consumer, delivery_path
+from tests.simulation.history import Delivery, History, uid_of
+from tests.simulation.operator import Operator
+from tests.simulation.plan import Lane, Plan
+from tests.simulation.post import Unit, write_post
+from tests.simulation.producer import Producer
+from tests.simulation.program import Program
+
+SURVEYS: Final = 5
+SENT_WITHIN_S: Final = 3600.0
+RECOVERED_WITHIN_S: Final = 200.0
+DRAINED_WITHIN_S: Final = 600.0
+LONGEST_LOCK_S: Final = 121.0
+
+
+class World:
+    """One run of a plan, on a virtual loop.
+
+    Attributes:
+        history: what happened.
+        operator: knows the entities.
+        left: what is still stored at the end, as text.
+        diverted_told: what `client.pair.status()` said at the end, by client.
+    """
+
+    def __init__(self, plan: Plan, *, trace: bool = False) -> None:
+        self.plan = plan
+        clock = VirtualClock()
+        random = Random(f"world {plan.seed}")
+        self.clock = clock
+        hosts = [
+            BrokerHost(
+                name,
+                clock=clock,
+                random=Random(random.getrandbits(64)),
+                profile=plan.profile,
+                front_end_count=plan.front_ends,
+            )
+            for name in ("contoso", "contoso-backup")
+        ]
+        self._hosts = hosts
+        self.pair = MemoryPair(hosts[0], hosts[1], clock, random)
+        self.history = History(clock, trace=trace)
+        self.operator = Operator(plan, self.pair, self.history)
+        self.left: list[str] = []
+        self.backlog_dead: list[Delivery] = []
+
+    async def run(self) -> None:
+        """From the first message to the last count."""
+        plan, history = self.plan, self.history
+        epoch = history.epoch = self.clock.now()
+        self.operator.build()
+        units: list[Unit] = []
+        for lane in plan.lanes:
+            units += write_post(plan, lane, epoch, len(units))
+        history.letters = {letter.uid: letter for unit in units for letter in unit.letters}
+        shares = [[unit for unit in units if unit.key % plan.producers == n] for n in range(plan.producers)]
+        producers = [Producer(share, history, epoch, self._is_stored) for share in shares]
+        consumer = Consumer(plan.lanes, history)
+
+        senders = [self._start(f"producer-{n}", one.live) for n, one in enumerate(producers)]
+        receivers = [self._start("receivers", consumer.live)]
+        syphons = [self._start(f"syphon-{n}", self._syphon(how)) for n, how in enumerate(plan.syphons)]
+        tasks = [*senders, *receivers, *syphons]
+        try:
+            await self._weather(tasks)
+            consumer.is_calm = True
+            await self._until(lambda: all(one.is_done for one in producers), SENT_WITHIN_S, tasks, "send everything")
+            await self._until(lambda: _all_healthy(producers), RECOVERED_WITHIN_S, tasks, "recover every entity")
+            await self._end(senders)
+            schedules = [letter.message.scheduled_enqueue_time_utc for letter in history.letters.values()]
+            latest = max((moment.timestamp() for moment in schedules if moment is not None), default=0.0)
+            await self.clock.sleep(max(LONGEST_LOCK_S, latest + 1 - self.clock.now()))
+            await self._end(syphons)
+            await self.clock.sleep(LONGEST_LOCK_S)
+            await self._last_syphon()
+            await self._until(lambda: not self._is_anything_active(), DRAINED_WITHIN_S, tasks, "receive everything")
+        finally:
+            await self._end(tasks)
+        await self.clock.sleep(LONGEST_LOCK_S)
+        await self._drain(consumer)
+        self._count_what_is_left()
+
+    def _is_stored(self, uid: str) -> bool:
+        history = self.history
+        may_expire = history.letters[uid].message.time_to_live is not None
+        if may_expire or uid in history.handed_uids or uid in history.deleted:
+            return True
+        return any(uid_of(one.entry.content) == uid for host in self._hosts for one in stored(host))
+
+    def _start(self, name: str, work: Callable[[Program], Awaitable[None]]) -> asyncio.Task[None]:
+        program = Program(name, self.plan, self.pair, self.history, work)
+        return asyncio.get_running_loop().create_task(program.run(), name=name)
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _weather(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Let every strike begin and end when it is due, and look around in between."""
+        plan, operator = self.plan, self.operator
+        turns: list[tuple[float, Callable[[], None]]] = []
+        for strike in plan.strikes:
+            if strike.at_s < 0:
+                continue
+            turns.append((max(strike.at_s, 0.5), lambda strike=strike: operator.begin(strike)))  # type: ignore[misc]
+            end_s = min(strike.at_s + strike.span_s, plan.traffic_s)
+            turns.append((end_s, lambda strike=strike: operator.end(strike)))  # type: ignore[misc]
+        random = Random(f"surveys {plan.seed}")
+        turns += [(random.random() * plan.traffic_s, operator.survey) for _ in range(SURVEYS)]
+        for at_s, turn in sorted(turns, key=lambda one: one[0]):
+            await self.clock.sleep(max(0.0, self.history.epoch + at_s - self.clock.now()))
+            _raise_failures(tasks)
+            turn()
+        await self.clock.sleep(max(0.0, self.history.epoch + plan.traffic_s - self.clock.now()))
+        operator.end_all()
+
+    async def _until(
+        self, condition: Callable[[], bool], within_s: float, tasks: list[asyncio.Task[None]], what: str
+    ) -> None:
+        end_at = self.clock.now() + within_s
+        while not condition():
+            _raise_failures(tasks)
+            if self.clock.now() > end_at:
+                self.history.violated("I15", f"{within_s:g} quiet seconds were not enough to {what}")
+                return
+            await self.clock.sleep(3.0)
+
+    # -- syphons -------------------------------------------------------------------------------------------------
+
+    def _syphon(self, how: str) -> Callable[[Program], Awaitable[None]]:
+        """A program that brings the backlog home in one of three ways."""
+
+        async def live(program: Program) -> None:
+            options = self._options(enable_syphon=how == "option")
+            async with program.client(paired=True, options=options) as client:
+                if how == "option":
+                    await asyncio.Event().wait()
+                elif how == "run":
+                    await client.run_syphon()
+                turn = 0
+                while True:
+                    turn += 1
+                    program.rename(str(turn))
+                    await client.run_syphon(until="empty")
+                    await self.clock.sleep(program.random.choice((0.5, 10.0, 40.0)))
+
+        return live
+
+    def _options(self, **changes: Any) -> PairedNamespaceOptions:
+        return replace(self.plan.options, **changes)
+
+    async def _last_syphon(self) -> None:
+        async def live(program: Program) -> None:
+            async with program.client(paired=True, options=self._options(provision="create")) as client:
+                await client.run_syphon(until="empty")
+
+        program = Program("last-syphon", self.plan, self.pair, self.history, live)
+        try:
+            async with self.clock.timeout(DRAINED_WITHIN_S):
+                await program.run()
+        except TimeoutError:
+            self.history.violated("I15", f"a syphon did not empty the backlog within {DRAINED_WITHIN_S:g} s")
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _is_anything_active(self) -> bool:
+        return any(
+            one.sub_queue is None and one.entry.state is not ServiceBusMessageState.DEFERRED
+            for one in stored(self.pair.primary)
+        )
+
+    async def _drain(self, consumer: Consumer) -> None:
+        """Receive what is still there: put aside, dead-lettered, or given back when the receivers ended."""
+        async with self.pair.unpaired_client(timeout=5.0, retry_total=0) as client:
+            for lane in self.plan.lanes:
+                await self._drain_lane(client, consumer, lane)
+        async with self.pair.unpaired_client(secondary=True, timeout=5.0, retry_total=0) as client:
+            for queue in (*self.operator.backlog_queues, *self.operator.session_backlog_queues):
+                if self.pair.secondary.namespace.directory.get(queue) is None:
+                    continue
+                receiver = client.get_queue_receiver(
+                    queue,
+                    sub_queue=ServiceBusSubQueue.DEAD_LETTER,
+                    receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
+                )
+                async with receiver:
+                    while messages := await receiver.receive_messages(100, max_wait_time=0.1):
+                        for message in messages:
+                            self.backlog_dead.append(
+                                Delivery(self.clock.now(), "drain", queue, uid_of(message), message, "backlog")
+                            )
+
+    async def _drain_lane(self, client: ServiceBusClient, consumer: Consumer, lane: Lane) -> None:
+        path = delivery_path(lane)
+        deferred: dict[str | None, list[int]] = {}
+        for one in stored(self.pair.primary, path):
+            if one.sub_queue is None and one.entry.state is ServiceBusMessageState.DEFERRED:
+                session_id = one.entry.content.session_id if lane.requires_session else None
+                deferred.setdefault(session_id, []).append(one.entry.number)
+        for session_id, numbers in deferred.items():
+            async with _deleter(client, lane, session=session_id) as receiver:
+                for number in numbers:
+                    with suppress(MessageNotFoundError):  # it has expired at this very look
+                        for message in await receiver.receive_deferred_messages(number):
+                            consumer.note_delivery("drain", lane, message, "deferred")
+        while True:
+            try:
+                session = NEXT_AVAILABLE_SESSION if lane.requires_session else None
+                async with _deleter(client, lane, session=session) as receiver:
+                    while messages := await receiver.receive_messages(100, max_wait_time=0.1):
+                        for message in messages:
+                            consumer.note_delivery("drain", lane, message, "drain")
+            except OperationTimeoutError:
+                break
+            if not lane.requires_session:
+                break
+        async with _deleter(client, lane, dead_letters=True) as receiver:
+            while messages := await receiver.receive_messages(100, max_wait_time=0.1):
+                for message in messages:
+                    consumer.note_delivery("drain", lane, message, "dead_letter")
+
+    def _count_what_is_left(self) -> None:
+        for host in self._hosts:
+            for one in stored(host):
+                self.left.append(f"{uid_of(one.entry.content)} {one.entry.state.name} in {one.path}")
+            for entity in host.namespace.directory.all():
+                for fragment in entity.body.fragments:
+                    states = 3 * len({(note.path, note.session_id) for note in self.history.states})
+                    if not 0 <= fragment.usage.size_bytes <= states:
+                        self.history.violated(
+                            "I14", f"{entity.path} is empty and counts {fragment.usage.size_bytes} bytes"
+                        )
+        self.operator.survey()
+
+
+def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+
+def _all_healthy(producers: list[Producer]) -> bool:
+    clients = [one.client for one in producers if one.client is not None]
+    return all(
+        entity.state is FailoverState.HEALTHY for client in clients for entity in client.pair.status().entities.values()
+    )
+
+
+def _deleter(
+    client: ServiceBusClient, lane: Lane, *, session: object = None, dead_letters: bool = False
+) -> ServiceBusReceiver:
+    sub_queue = ServiceBusSubQueue.DEAD_LETTER if dead_letters else None
+    arguments = {
+        "session_id": session,
+        "sub_queue": sub_queue,
+        "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE,
+        "max_wait_time": 0.2,
+    }
+    if lane.kind == "topic":
+        return client.get_subscription_receiver(lane.name, SUBSCRIPTION, **arguments)  # type: ignore[arg-type]
+    return client.get_queue_receiver(lane.name, **arguments)  # type: ignore[arg-type]
