@@ -245,12 +245,16 @@ class AzureReceiver:
 
     def _interrupt(self, task: asyncio.Task[list[AzureReceivedMessage]]) -> None:
         """The caller has gone: let the call come back soon, and give back what it brings."""
-        if self._tap is not None:
-            self._tap.is_pausing = True
+        self._pause()
         if task.done():
             self._take_back(task)
         else:
             task.add_done_callback(self._take_back)
+
+    def _pause(self) -> None:
+        """Let the receive call that is in the SDK come back at once."""
+        if self._tap is not None:
+            self._tap.is_pausing = True
 
     def _take_back(self, task: asyncio.Task[list[AzureReceivedMessage]]) -> None:
         if self._receiving is task:
@@ -402,8 +406,8 @@ class AzureReceiver:
             if left_s <= 0:
                 raise OperationTimeoutError(f"{doing} {self._path!r}: the time was over before anything was sent")
             link = self._usable_link()
-            if self._tap is not None and self._receiving is not None:
-                self._tap.is_pausing = True
+            if self._receiving is not None:
+                self._pause()
             try:
                 answer = await link.call(work, doing=doing, timeout_s=left_s)
             except GivenUpError:
@@ -418,7 +422,7 @@ class AzureReceiver:
         self._owner.forget(self)
         task, link = self._receiving, self._link
         if task is not None and not task.done():
-            self._interrupt(task)
+            self._pause()
             await self._clock.wait({task}, BLIND_SLICE_S + 1.0)
         if link is None:
             return

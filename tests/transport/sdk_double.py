@@ -7,11 +7,16 @@ things twice or hang.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import queue
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Self
+from uuid import UUID
 
-from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus import ServiceBusMessageBatch, ServiceBusReceivedMessage
+from azure.servicebus._pyamqp._decode import decode_payload
 
 from sbclient.clock import Clock
 from sbclient.tasks import OwnedTasks
@@ -122,3 +127,130 @@ class OwnerDouble:
     @property
     def faults(self) -> list[str]:
         return [fault for sdk in (*self.senders, *self.receivers) for fault in sdk.faults]
+
+
+class LinkDouble:
+    """The AMQP link below a receiver: credit, and what the service does with it."""
+
+    def __init__(self, handler: HandlerDouble) -> None:
+        self._handler = handler
+        self.current_link_credit = 0
+        self.drains = 0
+
+    async def flow(self, *, link_credit: int, drain: bool = False) -> None:
+        self.current_link_credit = link_credit
+        if drain:
+            self.drains += 1
+            await self._incoming_flow([0, 0, 0, 0, 1, 0, 0, None, True])
+
+    async def _incoming_flow(self, frame: Any) -> None:
+        """The service's answer to a drain; it changes nothing here."""
+
+    async def _incoming_transfer(self, frame: Any) -> None:
+        if not frame[5]:
+            self.current_link_credit -= 1
+            await self._handler._message_received_async(frame, decode_payload(memoryview(frame[11])))
+
+
+class HandlerDouble:
+    """The client below a receiver: it reads from the socket, where `arriving` lies."""
+
+    _socket_timeout = 0.2
+
+    def __init__(self) -> None:
+        self._link = LinkDouble(self)
+        self._connection = self
+        self._received_messages: queue.Queue[Any] = queue.Queue()
+        self.arriving: list[bytes] = []
+        self.released: list[int] = []
+        self._arrival = asyncio.Event()
+        self._ids = itertools.count(1)
+
+    def arrive(self, payload: bytes) -> None:
+        self.arriving.append(payload)
+        self._arrival.set()
+
+    async def do_work_async(self) -> bool:
+        await self.listen(wait=self._socket_timeout)
+        return True
+
+    async def listen(self, wait: float, batch: int = 1) -> None:
+        if not (self.arriving and self._link.current_link_credit):
+            self._arrival.clear()
+            try:
+                async with asyncio.timeout(wait):
+                    await self._arrival.wait()
+            except TimeoutError:
+                return
+        while self.arriving and self._link.current_link_credit:
+            number = next(self._ids)
+            tag = UUID(int=number).bytes_le
+            frame = [0, number, tag, 0, False, False, None, None, None, None, None, self.arriving.pop(0)]
+            await self._link._incoming_transfer(frame)
+
+    async def _message_received_async(self, frame: Any, message: Any) -> None:
+        self._received_messages.put((frame, message))
+
+    async def settle_messages_async(self, delivery_id: int, tag: bytes, outcome: str) -> None:
+        assert outcome == "released"
+        self.released.append(delivery_id)
+
+
+class ReceiverDouble(SdkDouble):
+    """A receiver; it waits for messages as the real one does, in looks at the socket of a fifth of a second."""
+
+    def __init__(self, *, session_id: str | None = None, locked_until_utc: datetime | None = None) -> None:
+        super().__init__()
+        self._handler = HandlerDouble()
+        self._receive_context = asyncio.Event()
+        self.session = None
+        if session_id is not None:
+            self.session = SimpleNamespace(session_id=session_id, locked_until_utc=locked_until_utc)
+
+    async def _mgmt_request_response_with_retry(self, operation: bytes, body: Any, callback: Any, **_: Any) -> Any:
+        raise NotImplementedError
+
+    async def receive_messages(self, max_message_count: int, max_wait_time: float) -> list[Any]:
+        given: list[Any] = await self._alone("receive", self._receive(max_message_count, max_wait_time))
+        return given
+
+    async def _receive(self, max_message_count: int, max_wait_time: float) -> list[Any]:
+        handler = self._handler
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + max_wait_time
+        self._receive_context.set()
+        try:
+            if self.on_call is not None:
+                await self.on_call("receive")
+            await handler._link.flow(link_credit=max_message_count)
+            is_working = True
+            while is_working and loop.time() < end_at and handler._received_messages.empty():
+                is_working = await handler.do_work_async()
+            given: list[Any] = []
+            while not handler._received_messages.empty() and len(given) < max_message_count:
+                given.append(self._build_received_message(handler._received_messages.get()))
+            return given
+        finally:
+            self._receive_context.clear()
+
+    def _build_received_message(self, item: Any) -> ServiceBusReceivedMessage:
+        frame, message = item
+        return ServiceBusReceivedMessage(message, frame=frame, receiver=self)
+
+    async def complete_message(self, message: Any) -> None:
+        await self._alone(("complete", message._delivery_id), asyncio.sleep(0))
+
+    async def abandon_message(self, message: Any) -> None:
+        await self._alone(("abandon", message._delivery_id), asyncio.sleep(0))
+
+    async def _alone(self, what: Any, work: Awaitable[Any]) -> Any:
+        if self.closed:
+            self.faults.append("used after it was closed")
+        if self._inside:
+            self.faults.append("two calls at once")
+        self._inside += 1
+        try:
+            self.log.append(what)
+            return await work
+        finally:
+            self._inside -= 1
