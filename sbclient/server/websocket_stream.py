@@ -42,18 +42,20 @@ class WebSocketStream:
     def peer(self) -> str:
         return self._stream.peer
 
+    def take(self, data: bytes) -> None:
+        """Frames, or parts of them, that have come; nothing = there will be no more."""
+        if not data:
+            self._is_over = True
+            return
+        try:
+            self._engine.receive_data(data)
+            self._take_events()
+        except RemoteProtocolError as error:
+            self._end(error.event_hint or CloseConnection(code=CloseReason.PROTOCOL_ERROR))
+
     async def read(self) -> bytes:
-        self._take_events()
         while not self._came and not self._is_over:
-            data = await self._stream.read()
-            if not data:
-                self._is_over = True
-                break
-            try:
-                self._engine.receive_data(data)
-                self._take_events()
-            except RemoteProtocolError as error:
-                self._end(error.event_hint or CloseConnection(code=CloseReason.PROTOCOL_ERROR))
+            self.take(await self._stream.read())
         data = bytes(self._came)
         self._came.clear()
         return data
@@ -119,5 +121,5 @@ async def accept_websocket(stream: ByteStream, asked: Any, after: bytes) -> WebS
     stream.write(engine.send(AcceptConnection(subprotocol=chosen)))
     websocket = WebSocketStream(stream, engine)
     if after:
-        engine.receive_data(after)
+        websocket.take(after)
     return websocket

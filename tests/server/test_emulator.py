@@ -143,7 +143,9 @@ class TestOnePort:
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n\xff\xff\xff\xff",
         ],
     )
-    async def test_hostile_bytes_end_their_own_connection_only(self, port: int, data: bytes) -> None:
+    async def test_hostile_bytes_end_their_own_connection_only(
+        self, port: int, data: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
         reader, writer = await opened(port)
         writer.write(AMQP_HEADER)
         assert await reader.readexactly(8) == AMQP_HEADER
@@ -154,6 +156,7 @@ class TestOnePort:
             await asyncio.wait_for(other_reader.read(), 5)
         other.close()
         assert (await asked(port, "GET", "/health"))[0] == 200
+        assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
         writer.write(AMQP_HEADER)
         writer.close()
 
