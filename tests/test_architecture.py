@@ -52,10 +52,10 @@ HOUSE: Final = {
         server.amqp.cbs server.amqp.arguments server.amqp.rules server.amqp.management server.amqp.coordinator
         server.amqp.attach server.amqp.connection
         server.xml_text server.atom_values server.atom_rules server.atom_descriptions server.atom
-        server.http_messages server.http server.management_paths server.management_api
+        server.http_messages server.http server.management_paths server.management_refusals server.management_api
         server.namespace_state server.fault_words server.control_api server.health server.front
         server.socket_stream server.tls_stream server.websocket_stream server.listener
-        server.located_json server.config_entities server.config server.namespace_choice
+        server.located_json server.config_entities server.config_values server.config server.namespace_choice
     """,
     5: "transport.choice retry provisioning pair core emulator",
     6: """

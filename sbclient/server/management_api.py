@@ -14,8 +14,8 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from secrets import token_bytes, token_hex
-from typing import Final, NamedTuple, TypeVar
+from secrets import token_bytes
+from typing import Final, TypeVar
 
 from sbclient.broker.directory import Entity, path_of
 from sbclient.broker.faults import Call, Operation
@@ -33,24 +33,18 @@ from sbclient.entities import (
 )
 from sbclient.errors import (
     InvalidOperationError,
-    MessagingEntityAlreadyExistsError,
     MessagingEntityNotFoundError,
-    OperationTimeoutError,
     ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
     ServiceBusConnectionError,
     ServiceBusError,
-    ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
 from sbclient.server.atom import (
     ENTRY_TYPE,
-    ERROR_TYPE,
     FEED_TYPE,
     described,
     entry_document,
     entry_of,
-    error_document,
     feed_document,
     kind_of,
     read_default_rule,
@@ -60,7 +54,6 @@ from sbclient.server.atom_descriptions import Shown
 from sbclient.server.context import NamespaceContext
 from sbclient.server.http_messages import NoResponse, Request, Response
 from sbclient.server.management_paths import (
-    MethodError,
     Target,
     bounds_of,
     check_method,
@@ -72,6 +65,7 @@ from sbclient.server.management_paths import (
     url,
     version_of,
 )
+from sbclient.server.management_refusals import refusal_of
 from sbclient.server.sas import Grant
 
 T = TypeVar("T")
@@ -82,25 +76,6 @@ _SUPPLEMENTARY: Final = {
     "forward_to": "servicebussupplementaryauthorization",
     "forward_dead_lettered_messages_to": "servicebusdlqsupplementaryauthorization",
 }
-
-
-class _Refusal(NamedTuple):
-    status: int
-    sub_code: int
-
-
-_REFUSALS: Final[tuple[tuple[type[ServiceBusError], _Refusal], ...]] = (
-    (ServiceBusAuthenticationError, _Refusal(401, 40103)),
-    (ServiceBusAuthorizationError, _Refusal(401, 40100)),
-    (MessagingEntityNotFoundError, _Refusal(404, 40400)),
-    (MessagingEntityAlreadyExistsError, _Refusal(409, 40900)),
-    (ServiceBusQuotaExceededError, _Refusal(403, 40300)),
-    (MethodError, _Refusal(405, 40500)),
-    (InvalidOperationError, _Refusal(400, 40000)),
-    (ServiceBusServerBusyError, _Refusal(503, 50004)),
-    (OperationTimeoutError, _Refusal(504, 50400)),
-    (ServiceBusError, _Refusal(500, 50000)),
-)
 
 
 class _MissingDestinationError(InvalidOperationError):
@@ -126,17 +101,10 @@ class ManagementApi:
         except ServiceBusConnectionError as error:
             raise NoResponse from error
         except ServiceBusError as error:
-            return self.refusal(error)
+            return refusal_of(error, self._now())
         if self._context.wire_faults.drops_acknowledgement("/".join(request.segments), self._context.clock.now()):
             raise NoResponse
         return answer
-
-    def refusal(self, error: ServiceBusError) -> Response:
-        """What a client is told of an error."""
-        status, sub_code = next(refusal for kind, refusal in _REFUSALS if isinstance(error, kind))
-        body = error_document(status, sub_code, error.message, token_hex(16), self._now())
-        headers = {"WWW-Authenticate": "SharedAccessSignature"} if status == 401 else {}
-        return Response(status, body, ERROR_TYPE, headers)
 
     async def _carried_out(self, request: Request) -> Response:
         if self._context.wire_faults.is_busy("/".join(request.segments), self._context.clock.now()):
