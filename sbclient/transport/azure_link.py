@@ -164,12 +164,15 @@ class SdkLink(Generic[S]):
         self._waiting.append(place)
         try:
             async with self._clock.timeout(timeout_s):
-                await place
+                await self._in_line(place)
         except TimeoutError:
-            self._leave(place)
             raise OperationTimeoutError(
                 f"{doing} {self._subject}: waited {timeout_s:g} s behind others, nothing was sent"
             ) from None
+
+    async def _in_line(self, place: asyncio.Future[None]) -> None:
+        try:
+            await place
         except asyncio.CancelledError:
             self._leave(place)
             raise

@@ -85,6 +85,19 @@ async def test_who_goes_away_while_waiting_leaves_the_turn_to_the_next(
     assert link.is_open
 
 
+async def test_a_turn_that_comes_in_the_moment_of_going_away_is_passed_on(
+    link: SdkLink[SdkDouble], sdk: SdkDouble
+) -> None:
+    await link.turn("ask", 5.0)
+    second = asyncio.create_task(link.turn("ask", 5.0))
+    await asyncio.sleep(0)
+    link.pass_turn()
+    second.cancel()
+    await asyncio.wait({second})
+    await call(link, "third", timeout_s=1.0)
+    assert sdk.log == ["third"]
+
+
 async def test_a_call_without_answer_is_cut_by_the_watchdog_and_the_object_is_given_up(
     link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock
 ) -> None:

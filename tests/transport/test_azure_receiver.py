@@ -182,6 +182,37 @@ async def test_where_nothing_can_be_given_back_the_next_call_has_it(
     assert [*await receive(receiver), *await receive(receiver)] == ["first", "second"]
 
 
+async def test_what_a_cancelled_wait_still_brings_comes_before_what_follows(owner: Owner) -> None:
+    receiver = receiver_of(owner, DELETE)
+    sdk = await opened(receiver, owner)
+    waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
+    await asyncio.sleep(1.05)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    following = asyncio.create_task(receive(receiver))
+    await asyncio.sleep(0.01)
+    sdk._handler.arrive(payload("first"))
+    await asyncio.sleep(0.01)
+    sdk._handler.arrive(payload("second"))
+    assert [*await following, *await receive(receiver)] == ["first", "second"]
+
+
+async def test_settling_need_not_wait_for_a_receive_that_is_still_opening(owner: Owner, clock: VirtualClock) -> None:
+    receiver = receiver_of(owner)
+    sdk = await opened(receiver, owner)
+    sdk._handler.arrive(payload("x"))
+    message = await take(receiver)
+    assert receiver._link is not None
+    receiver._link.give_up()
+    waiting = asyncio.create_task(receive(receiver, wait_s=60.0))
+    await asyncio.sleep(0.1)
+    began = clock.monotonic()
+    await receiver.settle(message, COMPLETE, timeout_s=5.0)
+    assert clock.monotonic() - began < 1.0
+    waiting.cancel()
+    await asyncio.wait({waiting})
+
+
 async def test_a_deleting_receiver_leaves_no_credit_behind(owner: Owner) -> None:
     receiver = receiver_of(owner, DELETE)
     sdk = await opened(receiver, owner)
