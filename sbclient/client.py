@@ -267,7 +267,7 @@ class ServiceBusClient:
     def _sender(self, name: str, kind: EntityKind, partitioned: bool | None) -> ServiceBusSender:
         self._core.check()
         sender = ServiceBusSender(self._core, self._checked(name, kind), kind, partitioned=partitioned)
-        self._core.links.add(sender)
+        self._core.links[sender] = None
         return sender
 
     def get_queue_receiver(
@@ -346,7 +346,7 @@ class ServiceBusClient:
             prefetch_count=prefetch_count,
             auto_lock_renewer=auto_lock_renewer,
         )
-        self._core.links.add(receiver)
+        self._core.links[receiver] = None
         return receiver
 
     def _checked(self, name: str, kind: EntityKind) -> str:

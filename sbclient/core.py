@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 from uuid import UUID
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBusError
@@ -56,7 +56,7 @@ class ClientCore:
         self.tasks = OwnedTasks()
         self.is_closed = False
         self.fault_cause: BaseException | None = None
-        self.links: WeakSet[Closeable] = WeakSet()
+        self.links: WeakKeyDictionary[Closeable, None] = WeakKeyDictionary()  # in order, as they are closed
         self._on_open = on_open
         self._is_open = False
         self._opening = asyncio.Lock()

@@ -20,7 +20,7 @@ class OwnedTasks:
     """
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that they always end in the same one
         self._on_failure = on_failure
         self.is_closed = False
 
@@ -30,12 +30,12 @@ class OwnedTasks:
             work.close()
             raise RuntimeError(f"{name} cannot start: its owner is closed")
         task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if self._on_failure is not None:

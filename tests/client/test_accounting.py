@@ -28,7 +28,7 @@ def test_every_message_is_accounted_for(first: int) -> None:
         in_doubt += len(account.in_doubt)
         sent += len(account.accepted) + len(account.in_doubt)
     assert failed_over >= GROUP * 0.9
-    assert sent >= 90 * GROUP
+    assert sent >= 80 * GROUP
     assert 0 < in_doubt < sent * 0.3
 
 
