@@ -47,6 +47,7 @@ from sbclient.server.config_values import (
     entries_of,
     fields_of,
     flag_of,
+    key_of,
     name_of,
     required,
     scalar_of,
@@ -199,8 +200,8 @@ def _authorization_rules(place: Located) -> list[AuthorizationRule]:
             AuthorizationRule(
                 key_name=text_of(required(each, fields, "KeyName")),
                 rights=[choice_of(right, AccessRights) for right in entries_of(required(each, fields, "Rights"))],
-                primary_key=text_of(required(each, fields, "PrimaryKey")),
-                secondary_key=text_of(fields["secondarykey"]) if "secondarykey" in fields else None,
+                primary_key=key_of(required(each, fields, "PrimaryKey")),
+                secondary_key=key_of(fields["secondarykey"]) if "secondarykey" in fields else None,
             )
         )
     return rules

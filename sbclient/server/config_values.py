@@ -65,6 +65,13 @@ def text_of(place: Located) -> str:
     return place.value
 
 
+def key_of(place: Located) -> str:
+    """A key, which no error shows."""
+    if not isinstance(place.value, str) or not place.value:
+        raise place.error("is no key: a text that is not empty is expected")
+    return place.value
+
+
 def name_of(place: Located, kind: EntityKind) -> str:
     """A name that an entity of that kind may have."""
     try:

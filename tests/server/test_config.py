@@ -368,6 +368,13 @@ class TestMistakes:
         assert allowed in text
         assert "SubCode" not in text
 
+    @pytest.mark.parametrize("key", [5550123, "", None])
+    def test_key_is_shown_in_no_error(self, key: Any) -> None:
+        rule = {"KeyName": "k", "Rights": ["Send"], "PrimaryKey": key}
+        with pytest.raises(ConfigError, match="PrimaryKey") as caught:
+            read([properties_of(AuthorizationRules=[rule])])
+        assert "5550123" not in caught.value.message
+
     def test_line_is_that_of_the_value(self) -> None:
         text = MICROSOFT.replace(
             '"LockDuration": "PT1M",\n              "MaxDeliveryCount": 3', '"LockDuration": "PT9M"', 1
