@@ -226,10 +226,8 @@ class BacklogSource:
             await self._has_hold.wait()
             due_s = min((self._left_s(held.message) - held.lock_s / 2 for held in self.held.values()), default=0.0)
             await self._clock.sleep(max(due_s, LEAST_RENEWAL_PAUSE_S))
-            async with asyncio.TaskGroup() as renewals:  # side by side, or a slow queue costs the last one its lock
-                for held in self.held.values():
-                    if self._left_s(held.message) <= held.lock_s / 2:
-                        renewals.create_task(self._renew(held))
+            due = [held for held in self.held.values() if self._left_s(held.message) <= held.lock_s / 2]
+            await asyncio.gather(*map(self._renew, due))  # side by side, or a slow queue costs the last one its lock
 
     async def _renew(self, held: Held) -> None:
         try:
@@ -247,9 +245,8 @@ class BacklogSource:
     async def close(self) -> None:
         """Give back everything in hand and detach."""
         try:
-            async with self._clock.timeout(GIVE_BACK_S), asyncio.TaskGroup() as returns:
-                for held in self.held.values():
-                    returns.create_task(self.abandon(held))
+            async with self._clock.timeout(GIVE_BACK_S):
+                await asyncio.gather(*map(self.abandon, self.held.values()))
         except TimeoutError:
             log.warning("syphon.not_given_back", queue=self.queue)
         await self._link.close()

@@ -83,11 +83,11 @@ class SessionSource:
             counts: gains `drained` and `dead_lettered.<reason>`.
         """
         self._counts = counts
+        workers = OwnedTasks(on_failure=lambda _: None)
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(WORKERS):
-                    group.create_task(self._work())
+            await asyncio.gather(*(workers.start(self._work(), name=f"syphon {self.queue}") for _ in range(WORKERS)))
         finally:
+            await workers.close()
             await self._moves.close()
             for link in self._links.values():
                 await link.close()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,9 +36,24 @@ def test_every_message_is_accounted_for(first: int) -> None:
     assert 0 < in_doubt < sent * 0.3
 
 
-def test_one_seed_has_one_history() -> None:
+def test_i22_one_seed_has_one_history() -> None:
     for seed in (1, 2, 3):
         assert played(seed) == played(seed)
+
+
+def test_i22_one_seed_has_one_history_in_processes_that_hash_otherwise() -> None:
+    program = "from tests.client.accounting import played\nprint([played(seed) for seed in (1, 14, 32)])"
+    histories = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert histories[0] == histories[1] != b""
 
 
 # -- a simulation that cannot fail proves nothing: bugs that it must catch --------------------------------------------
