@@ -9,7 +9,12 @@ import pytest
 from sbclient.broker.faults import Operation
 from sbclient.client import ServiceBusClient
 from sbclient.clock import VirtualClock
-from sbclient.errors import ServiceBusAuthorizationError, ServiceBusConnectionError, ServiceBusServerBusyError
+from sbclient.errors import (
+    InvalidOperationError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusServerBusyError,
+)
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.ping import PING_CONTENT_TYPE, is_ping
@@ -171,6 +176,21 @@ async def test_f7_an_entity_with_sessions_comes_back_though_the_failing_key_was_
     await clock.sleep(70.0)
     assert state(client, "visits") is FailoverState.HEALTHY
     assert (pings.messages[-1].session_id, pings.messages[-1].partition_key) == ("key", "key")
+
+
+async def test_a_ping_with_a_session_that_is_refused_proves_nothing(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    pings = Pings(pair)
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(ServiceBusConnectionError):
+            await sender.send_messages(ServiceBusMessage("a", session_id="s"))
+    pair.primary.heal()
+    pair.primary.inject(Fault(FaultKind.ERROR, error=InvalidOperationError, operations=[Operation.SEND]))
+    await clock.sleep(100.0)
+    assert state(client) is FailoverState.FAILED_OVER
+    assert {ping.session_id for ping in pings.messages} == {"s"}
 
 
 async def test_f8_a_probe_by_link_sends_nothing(pair: MemoryPair, clock: VirtualClock) -> None:

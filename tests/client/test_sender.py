@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from azure import servicebus as sdk
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from sbclient.broker.faults import Operation
 from sbclient.client import ServiceBusClient
@@ -78,6 +79,18 @@ async def test_messages_and_batches_of_the_sdk_are_taken(pair: MemoryPair, clien
     assert texts(received) == list("1234")
     assert received[0].session_id == "s"
     assert all(message.message_id for message in received)
+
+
+async def test_annotated_messages_of_the_sdk_are_taken_and_given_an_id_of_their_own(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    message = AmqpAnnotatedMessage(data_body=b"annotated")
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(message)
+        await sender.send_messages([message])
+    received = await taken(pair)
+    assert texts(received) == ["annotated"] * 2
+    assert len({one.message_id for one in received} - {None}) == 2
 
 
 async def test_a_received_message_can_be_sent_on(pair: MemoryPair, client: ServiceBusClient) -> None:

@@ -252,6 +252,27 @@ async def test_f24_where_batches_are_refused_each_message_travels_alone(pair: Me
     assert sorted(texts(await taken(pair, "odd"))) == sorted(expected(*range(30), queue="odd"))
 
 
+async def test_f24_a_destination_that_fails_while_a_refused_batch_is_judged_keeps_the_rest(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(10))
+        # The first transfer is refused, one message passes alone, and then the entity is gone for a while.
+        pair.primary.inject(Fault(FaultKind.ERROR, error=InvalidOperationError, operations=[Operation.SEND], count=1))
+        namespace, calls = pair.primary.namespace, iter(range(100))
+        send = namespace.send
+
+        def failing(*args: Any, **kwargs: Any) -> None:
+            if next(calls) == 1:
+                pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE, until_at=clock.now() + 1.5))
+            send(*args, **kwargs)
+
+        namespace.send = failing  # type: ignore[method-assign]  # the broker's own door, with a foot in it
+        report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (10, {})
+    assert sorted(texts(await taken(pair))) == expected(*range(10))
+
+
 async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(BACKLOG[0]) as sender:
         disguised = ServiceBusMessage("", application_properties={"x-ms-path": QUEUE})
@@ -420,6 +441,18 @@ async def test_f15a_foreign_deferred_messages_are_dealt_with_too(pair: MemoryPai
             await receiver.defer_message(message)
     report = await client.run_syphon(until="empty")
     assert (report.drained, report.dead_lettered) == (1, {"DestinationMissing": 1})
+
+
+async def test_f15a_more_foreign_deferred_messages_than_are_remembered_are_found_bit_by_bit(
+    pair: MemoryPair, client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syphon, "STRAYS_KEPT", 3)
+    for number in range(10):
+        await foreign(pair, ServiceBusMessage(str(number)))
+    async with pair.unpaired_client(secondary=True) as other, other.get_queue_receiver(BACKLOG[0]) as receiver:
+        for message in await receiver.receive_messages(10):
+            await receiver.defer_message(message)
+    assert (await client.run_syphon(until="empty")).dead_lettered == {"DestinationMissing": 10}
 
 
 async def test_f15_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, clock: VirtualClock) -> None:
