@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from sbclient.amqp import (
     AttachRequested,
     ConnectionClosed,
@@ -16,6 +18,7 @@ from sbclient.amqp import (
     SessionEnded,
 )
 from tests.fuzz.amqp_engine import run_case
+from tests.fuzz.amqp_inputs import run
 
 CASES = 3_000
 EXPECTED = {
@@ -58,3 +61,8 @@ def test_hostile_connections_do_no_harm() -> None:
 def test_a_case_is_repeated_by_its_number() -> None:
     first = [type(event) for event in run_case(1, 17)]
     assert first == [type(event) for event in run_case(1, 17)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_ten_thousand_damaged_values_frames_and_messages_are_read_or_refused(seed: int) -> None:
+    assert run(seed, 0, 10_000) is None
