@@ -17,6 +17,8 @@ from sbclient.errors import InvalidOperationError
 MEMORY_SCHEME: Final = "memory://"
 
 _MEMORY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+_KEY_NAME = re.compile(r"[\w.-]+")
+_HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+")
 _FIELDS: Final = {
     name.casefold(): name
     for name in (
@@ -75,9 +77,14 @@ def parse_connection_string(text: str) -> ConnectionString:
     host, port = _endpoint(fields.get("Endpoint"))
     emulator = fields.get("UseDevelopmentEmulator", "false").lower()
     if emulator not in ("true", "false"):
-        raise InvalidOperationError(f"UseDevelopmentEmulator is {emulator!r} in the connection string: true or false")
+        # What stands there is not shown: where a semicolon is missing, a key follows.
+        raise InvalidOperationError("UseDevelopmentEmulator in the connection string is neither true nor false")
     key_name, key = fields.get("SharedAccessKeyName"), fields.get("SharedAccessKey")
     signature = fields.get("SharedAccessSignature")
+    if key_name and _KEY_NAME.fullmatch(key_name) is None:
+        raise InvalidOperationError(
+            f"the SharedAccessKeyName of {host!r} is none: letters, digits, '.', '-' and '_'; is a semicolon missing?"
+        )
     if signature is None and (not key_name or not key):
         missing = "SharedAccessKeyName" if not key_name else "SharedAccessKey"
         raise InvalidOperationError(f"the connection string of {host!r} has no {missing} and no SharedAccessSignature")
@@ -111,10 +118,9 @@ def _fields(text: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         known = _FIELDS.get(name.strip().casefold())
         if not equals or known is None:
-            # The part itself is not shown: it may be a key that was pasted without its name.
-            shown = f"{name.strip()!r} " if equals and len(name) < 32 else ""
+            # Nothing of the part is shown: it may be a piece of a key, and keys end in '='.
             raise InvalidOperationError(
-                f"part {number} {shown}of the connection string is none of {', '.join(_FIELDS.values())}"
+                f"part {number} of the connection string is none of {', '.join(_FIELDS.values())}"
             )
         if known in fields:
             raise InvalidOperationError(f"the connection string has {known} twice")
@@ -129,12 +135,14 @@ def _endpoint(endpoint: str | None) -> tuple[str, int | None]:
         parts = urlsplit(endpoint if "://" in endpoint else f"sb://{endpoint}")
         host, port = parts.hostname, parts.port
     except ValueError:
+        host, port = None, None
+    if not host or _HOST.fullmatch(host) is None:
         # Neither the endpoint nor what `urlsplit` says of it is shown: somebody may have put a secret into it.
         raise InvalidOperationError(
             "the Endpoint of the connection string has no legal host and port: sb://contoso.servicebus.windows.net"
         ) from None
-    if not host or parts.scheme not in ("sb", "amqp", "amqps", "https") or parts.username is not None:
+    if parts.scheme not in ("sb", "amqp", "amqps", "https") or parts.username is not None:
         raise InvalidOperationError(
-            f"Endpoint={parts.scheme}://{host or ''} names no namespace: sb://contoso.servicebus.windows.net"
+            f"Endpoint={parts.scheme}://{host} names no namespace: sb://contoso.servicebus.windows.net"
         )
     return host, port
