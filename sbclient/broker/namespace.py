@@ -393,25 +393,29 @@ class Namespace:
         lock: SessionLock | None = None,
         transaction: Transaction | None = None,
     ) -> None:
-        """End held messages, all of them or none; on a partitioned entity those of one fragment."""
+        """End held messages, all of them or none; on a partitioned entity those of one fragment.
+
+        A token that is named twice counts once.
+        """
         entity, target = self._door.enter(call, path)
         queue = self._readable(path, target)
         if settlement.mode is SettleMode.DEAD_LETTER and queue.dead_letters is None:
             raise InvalidOperationError(f"a message of {path} cannot be dead-lettered again: complete or defer it")
-        fragment = queue.placement.holder_of(call, [token.int for token in tokens])
-        for token in tokens:
-            fragment.check_lock(token.int, call.now, lock)
+        held = list(dict.fromkeys(token.int for token in tokens))
+        fragment = queue.placement.holder_of(call, held)
+        for token in held:
+            fragment.check_lock(token, call.now, lock)
         if transaction is None:
-            for token in tokens:
-                fragment.settle(token.int, settlement, call.now)
+            for token in held:
+                fragment.settle(token, settlement, call.now)
             return
         transaction.check_open(call.now)
         scope = Scope(entity.path, fragment.index)
-        transaction.check_scope(scope, len(tokens))
-        for token in tokens:
-            transaction.check_settled_once(token.int)
-        for token in tokens:
-            transaction.add(_settling(fragment, token.int, settlement, lock), scope, call.now, token=token.int)
+        transaction.check_scope(scope, len(held))
+        for token in held:
+            transaction.check_settled_once(token)
+        for token in held:
+            transaction.add(_settling(fragment, token, settlement, lock), scope, call.now, token=token)
 
     def renew_locks(self, call: Call, path: str, tokens: Sequence[UUID]) -> list[float]:
         """Hold messages for another lock duration, all of them or none; returns when each lock then ends."""

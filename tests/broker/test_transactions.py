@@ -258,6 +258,20 @@ def test_b054_the_dead_letter_queue_belongs_to_its_entity(broker: Driver) -> Non
     assert broker.counts("q").total_message_count == 0
 
 
+def test_a_token_named_twice_counts_once(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("a"), message("b"))
+    first, second = broker.receive("q", 2)
+    transaction = broker.begin()
+    broker.settle("q", first, first, second, transaction=transaction)
+    broker.commit(transaction)
+    assert len(broker.body()) == 0
+    broker.send("q", message("c"))
+    third = broker.one()
+    broker.settle("q", third, third)
+    assert len(broker.body()) == 0
+
+
 def test_b055_settling_messages_of_two_fragments_is_refused(broker: Driver) -> None:
     broker.partitioned()
     broker.send("q", message(partition_key=KEYS[0]))
