@@ -13,7 +13,7 @@ Laws (source: message sessions, documented):
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
@@ -92,7 +92,7 @@ class Sessions:
     def add(self, session_id: str, number: int) -> None:
         """A message came in."""
         session = self._made(session_id)
-        session.numbers.append(number)
+        insort(session.numbers, number)  # at the end, but for what a transaction scheduled before others came
         session.message_count += 1
 
     def remove(self, session_id: str) -> None:

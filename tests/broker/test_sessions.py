@@ -251,6 +251,17 @@ def test_a_session_is_browsed_alone(queue: Driver) -> None:
     assert bodies(queue.peek(session_id="a", from_number=second)) == ["a2", "a3"]
 
 
+def test_a_session_is_browsed_in_order_though_a_transaction_kept_a_message_back(queue: Driver) -> None:
+    transaction = queue.begin()
+    later = message("later", session_id="s", scheduled_enqueue_time_utc=at(START + 100))
+    queue.schedule("q", later, transaction=transaction)
+    fill(queue, "s")
+    queue.commit(transaction)
+    assert bodies(queue.peek(session_id="s")) == ["later", "s0"]
+    second = queue.peek(session_id="s")[1].sequence_number
+    assert bodies(queue.peek(session_id="s", from_number=second)) == ["s0"]
+
+
 def test_browsing_a_session_that_does_not_exist_shows_nothing(queue: Driver) -> None:
     assert queue.peek(session_id="nobody") == []
 
