@@ -87,8 +87,11 @@ class Rulebook:
 
     def update(self, address: EntityAddress, properties: RuleProperties) -> RuleProperties:
         """Replace a rule; it keeps its name and age."""
-        before = self.at(address).properties
+        replaced = self.at(address)
+        before = replaced.properties
         rule = Rule(replace(properties, name=before.name, created_at_utc=before.created_at_utc))
+        if rule.is_correlation is not replaced.is_correlation:
+            self._check_count(self._topic_of(address), rule)
         self.subscription_at(address).put(canonical(before.name), rule)
         return replace(rule.properties)
 

@@ -259,6 +259,19 @@ def test_b077_subscriptions_and_filters_are_limited() -> None:
     broker.rule(SUB, "equal-too", filter=CorrelationRuleFilter(label="x"))
 
 
+def test_b077_a_rule_changes_its_kind_only_where_there_is_room_for_it() -> None:
+    broker = Driver(replace(STD_2021, max_sql_filters=1, max_correlation_filters=1))
+    broker.topic()
+    broker.subscription()
+    broker.rule(SUB, "equal", filter=CorrelationRuleFilter(label="x"))
+    with pytest.raises(ServiceBusQuotaExceededError):
+        broker.update(address(f"{SUB}/$Rules/equal"), RuleProperties("equal", filter=SqlRuleFilter("a = 1")))
+    with pytest.raises(ServiceBusQuotaExceededError):
+        broker.update(DEFAULT, RuleProperties("$Default", filter=CorrelationRuleFilter(label="x")))
+    broker.update(DEFAULT, RuleProperties("$Default", filter=SqlRuleFilter("a = 1")))
+    broker.update(address(f"{SUB}/$Rules/equal"), RuleProperties("equal", filter=CorrelationRuleFilter(label="y")))
+
+
 def test_b077_the_documented_limits_are_the_defaults() -> None:
     assert (STD_2021.max_subscriptions, STD_2021.max_sql_filters, STD_2021.max_correlation_filters) == (
         2_000,
