@@ -11,6 +11,9 @@ from sbclient.testing import DeadlockError, VirtualClock, VirtualLoop, run_virtu
 
 YEAR_S = 366 * 86400.0
 
+SHORT_S = 0.1
+"""How long to wait for threads that other tests may have left; a loop without any would not wait at all."""
+
 
 def now() -> float:
     return asyncio.get_running_loop().time()
@@ -132,7 +135,7 @@ def test_a_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
         await asyncio.create_task(never(), name="the one that waits")
 
     with pytest.raises(DeadlockError) as raised:
-        run_virtual(main())
+        run_virtual(main(), patience_s=SHORT_S)
     first, _, waiting = str(raised.value).split("\n")
     assert "stands at 3 s" in first
     assert "the one that waits" in waiting
@@ -146,7 +149,7 @@ def test_an_infinite_timer_is_no_timer() -> None:
         await asyncio.sleep(float("inf"))
 
     with pytest.raises(DeadlockError):
-        run_virtual(main())
+        run_virtual(main(), patience_s=SHORT_S)
 
 
 def test_after_a_deadlock_the_tasks_are_cancelled_and_clean_up() -> None:
@@ -160,7 +163,7 @@ def test_after_a_deadlock_the_tasks_are_cancelled_and_clean_up() -> None:
             cleaned.append(now())
 
     with pytest.raises(DeadlockError):
-        run_virtual(main())
+        run_virtual(main(), patience_s=SHORT_S)
     assert cleaned == [1.0]
 
 
