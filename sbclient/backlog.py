@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.message import (
@@ -128,19 +128,21 @@ class Backlog:
         Returns:
             How many were put back.
         """
+        return await self._in_each(self._chosen(queue), lambda name: self._resubmit(name, reason))
+
+    async def _resubmit(self, queue: str, reason: str | None) -> int:
         moved = 0
-        for name in self._chosen(queue):
-            sender = self._pair.secondary.open_sender(name)
-            try:
-                async for link, message in self._dead_letters(name, reason):
-                    properties = dict(message.application_properties)
-                    for own in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
-                        properties.pop(own, None)
-                    await sender.send([message.copy(application_properties=properties)], timeout_s=_TIMEOUT_S)
-                    await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
-                    moved += 1
-            finally:
-                await sender.close()
+        sender = self._pair.secondary.open_sender(queue)
+        try:
+            async for link, message in self._dead_letters(queue, reason):
+                properties = dict(message.application_properties)
+                for own in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
+                    properties.pop(own, None)
+                await sender.send([message.copy(application_properties=properties)], timeout_s=_TIMEOUT_S)
+                await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
+                moved += 1
+        finally:
+            await sender.close()
         return moved
 
     async def purge(self, *, reason: str | None = None, queue: str | None = None) -> int:
@@ -152,12 +154,21 @@ class Backlog:
         Returns:
             How many were deleted.
         """
+        return await self._in_each(self._chosen(queue, with_sessions=True), lambda name: self._purge(name, reason))
+
+    async def _purge(self, queue: str, reason: str | None) -> int:
         deleted = 0
-        for name in self._chosen(queue, with_sessions=True):
-            async for link, message in self._dead_letters(name, reason):
-                await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
-                deleted += 1
+        async for link, message in self._dead_letters(queue, reason):
+            await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
+            deleted += 1
         return deleted
+
+    @staticmethod
+    async def _in_each(queues: Sequence[str], work: Callable[[str], Coroutine[Any, Any, int]]) -> int:
+        """Work in all queues side by side; returns the sum of what was done."""
+        async with asyncio.TaskGroup() as group:
+            done = [group.create_task(work(queue)) for queue in queues]
+        return sum(task.result() for task in done)
 
     def _chosen(self, queue: str | None, *, with_sessions: bool = False) -> Sequence[str]:
         every = self.queues if with_sessions else self._pair.backlog_queues
