@@ -135,7 +135,8 @@ def connection_options(given: Mapping[str, Any], *, ordering: str = "none") -> C
     if not primary.is_given:
         raise InvalidOperationError(
             "no namespace is given: set connectionString, connectionStringEnv or connectionStringFile, or "
-            "fullyQualifiedNamespace together with auth"
+            "fullyQualifiedNamespace together with auth (in SQL with the write itself, INSERT INTO … WITH (…): the "
+            "options of a table do not reach it)"
         )
     secondary = _namespace(given, "secondary", "secondaryNamespace", auth)
     pairing, retry = _client_options(given)

@@ -15,11 +15,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from sbclient.backlog import UNKNOWN_DESTINATION, Backlog
+from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, BacklogQueueView
 from sbclient.clock import Clock
 from sbclient.entities import EntityAddress, EntityKind
-from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
 from sbclient.pair import Pair
+from sbclient.rules.backlog import primary_name_of, session_backlog_queue_names
 from sbclient.syphon import Syphon, SyphonReport
 from sbclient_spark.connection_options import CONNECTION_TABLE, SDK_PREFIX, ConnectionOptions, connection_options
 from sbclient_spark.option_table import Parser, choice, names, rate, read_options, span, whole
@@ -237,8 +243,9 @@ class SurveyReader(DataSourceReader):
         return iter(clients.run(self.look(clients.clock)))
 
     async def look(self, clock: Clock) -> list[tuple[Any, ...]]:
-        async with open_client(self._options.connection, paired=True, clock=clock) as client:
+        async with open_client(_without_sessions(self._options.connection), paired=True, clock=clock) as client:
             views = await Backlog(client.pair).survey(limit=SURVEY_MESSAGES)
+            views += await _session_queues(self._options.connection, client.pair)
             names = dict.fromkeys(name for view in views for name in view.destinations if name != UNKNOWN_DESTINATION)
             unreachable = [name for name in names if not await _answers(client.pair, name)]
         return [
@@ -253,6 +260,31 @@ class SurveyReader(DataSourceReader):
             for view in views
             if view.is_present
         ]
+
+
+def _without_sessions(options: ConnectionOptions) -> ConnectionOptions:
+    """The same pair without the queues for sessions, which cannot be looked into without taking a session."""
+    return replace(options, pairing=tuple(pair for pair in options.pairing if pair[0] != "ordering"))
+
+
+async def _session_queues(options: ConnectionOptions, pair: Pair) -> list[BacklogQueueView]:
+    """The queues for sessions, and how much waits there; without the right to ask for that, 1 for each session."""
+    name = dict(options.pairing).get("primary_name") or primary_name_of(pair.primary.namespace)
+    views: list[BacklogQueueView] = []
+    for queue in session_backlog_queue_names(name, options.pairing_options().backlog_queue_count):
+        try:
+            counts = await pair.secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue,)))
+            waiting = counts.active_message_count
+        except MessagingEntityNotFoundError:
+            continue
+        except ServiceBusError:
+            try:
+                found = await pair.secondary.list_sessions(queue, state_updated_after=None, timeout_s=PROBE_S)
+            except MessagingEntityNotFoundError:
+                continue
+            waiting = len(found)
+        views.append(BacklogQueueView(queue, waiting=waiting))
+    return views
 
 
 async def _answers(pair: Pair, path: str) -> bool:

@@ -12,6 +12,9 @@ from sbclient_spark.spans import seconds_of
 Parser: TypeAlias = Callable[[str, str], Any]
 """Makes a value of an option's name and text, or raises `InvalidOperationError` naming both."""
 
+SPARKS_OWN: Final = ("checkpointlocation", "queryname")
+"""Options of a streaming query itself, which Spark hands to its sink along with the sink's own."""
+
 _TRUE: Final = ("true", "1", "yes", "on")
 _FALSE: Final = ("false", "0", "no", "off")
 
@@ -111,6 +114,8 @@ def read_options(
     for key, value in options.items():
         lowered = key.lower()
         name = known.get(lowered)
+        if lowered in SPARKS_OWN:
+            continue
         if name is not None:
             found[name] = table[name](name, str(value))
         elif prefix is not None and lowered.startswith(prefix):

@@ -16,6 +16,8 @@ log: Final = logging.getLogger("sbclient_spark")
 """With `spark.sql.pyspark.worker.logging.enabled` what is logged here, the facts included, is found in
 `spark.tvf.python_worker_logs()`."""
 
+log.setLevel(logging.INFO)  # Spark keeps what a logger lets through, and the reports of tasks are no warnings
+
 
 @dataclass(slots=True, kw_only=True)
 class TaskReport:

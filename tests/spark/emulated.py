@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -75,6 +77,15 @@ class EmulatedPair:
             "sbclient.retry_total": 1,
             "sbclient.retry_backoff_factor": "100 ms",
             "requireDuplicateDetection": "off",
+        }
+        return {name: str(value) for name, value in {**chosen, **more}.items()}
+
+    def reading(self, **more: Any) -> dict[str, str]:
+        """Options of a read or a drain of this pair."""
+        chosen = {
+            "connectionString": self.primary,
+            "secondaryConnectionString": self.secondary,
+            "backlogQueueCount": 2,
         }
         return {name: str(value) for name, value in {**chosen, **more}.items()}
 
@@ -151,6 +162,19 @@ class EmulatedPair:
         fault = Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, count=count)
         self._loop.call_soon_threadsafe(self._emulator.inject, fault, namespace)
 
+    def senders(self) -> set[int]:
+        """The processes with a connection to the primary, other than this one."""
+        port = f":{self._emulator.ports[PRIMARY]:04X}"
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        sockets = {f"socket:[{fields[9]}]" for fields in lines if fields[2].endswith(port)}
+        found: set[int] = set()
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit() and int(process.name) != os.getpid():
+                with suppress(OSError):
+                    if any(os.readlink(handle) in sockets for handle in (process / "fd").iterdir()):
+                        found.add(int(process.name))
+        return found
+
     def heal(self) -> None:
         async def heal() -> None:
             for namespace in (PRIMARY, SECONDARY):
@@ -160,6 +184,6 @@ class EmulatedPair:
 
     def reset(self) -> None:
         async def reset() -> None:
-            await self._emulator.reset()
+            self._emulator.reset()
 
         self.run(reset())

@@ -113,6 +113,12 @@ def by_session(messages: Sequence[ServiceBusReceivedMessage]) -> dict[str | None
     return found
 
 
+def written(scene: Scene) -> list[dict[str, Any]]:
+    """The bad records of a task."""
+    assert scene.report.bad_records is not None
+    return [json.loads(line) for line in Path(scene.report.bad_records).read_text().splitlines()]
+
+
 # -- the way out -------------------------------------------------------------------------------------------------
 
 
@@ -394,8 +400,7 @@ async def test_rows_that_cannot_be_sent_are_left_out_counted_and_written_down(sc
         await writer.offer(mixed)
         await writer.finish()
     assert (scene.report.sent, scene.report.row_errors) == (90, 11)
-    assert scene.report.bad_records is not None
-    lines = [json.loads(line) for line in Path(scene.report.bad_records).read_text().splitlines()]
+    lines = written(scene)
     assert sorted(line["row"] for line in lines) == [*range(3, 100, 10), 1000]
     assert all(line["reason"] for line in lines)
     assert {line["record"].get("body") for line in lines} >= {"3", "93"}
@@ -418,8 +423,7 @@ async def test_what_the_service_does_not_take_is_written_down_if_asked(scene: Sc
         await writer.offer(rows(50))
         await writer.finish()
     assert (scene.report.sent, scene.report.row_errors) == (0, 50)
-    assert scene.report.bad_records is not None
-    assert len(Path(scene.report.bad_records).read_text().splitlines()) == 50
+    assert len(written(scene)) == 50
 
 
 async def test_a_wrong_name_is_never_a_bad_record(scene: Scene, tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""Structured Streaming: every row once, whatever stops the query and wherever it starts again."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+from time import sleep
+from typing import Any, Final
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import sbclient_spark
+from tests.spark.emulated import EmulatedPair
+
+WINDOW: Final[dict[str, Any]] = {
+    "requires_duplicate_detection": True,
+    "duplicate_detection_history_time_window": timedelta(hours=2),
+}
+FILES: Final = 6
+ROWS: Final = 300
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Files of numbers, one for each micro-batch."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(FILES):
+        lines = (str(number * ROWS + row) for row in range(ROWS))
+        path = folder / f"{number}.txt"
+        path.write_text("\n".join(lines))
+        os.utime(path, (1_700_000_000 + number,) * 2)  # the order in which Spark takes them
+    return folder
+
+
+def start(
+    spark: SparkSession, pair: EmulatedPair, source: Path, *, until_now: bool = True, columns: str = "", **options: Any
+) -> StreamingQuery:
+    """A query over the files, whose place is kept beside them."""
+    files = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source))
+    rows = files.selectExpr("value as body", *filter(None, [columns]))
+    writer = rows.writeStream.format("servicebus").option("checkpointLocation", str(source.parent / "checkpoint"))
+    writer = writer.options(**pair.options(queue="orders", **options))
+    return (writer.trigger(availableNow=True) if until_now else writer.trigger(processingTime="0 seconds")).start()
+
+
+def end(query: StreamingQuery) -> None:
+    assert query.awaitTermination(120)
+
+
+def numbers(pair: EmulatedPair) -> list[int]:
+    return sorted(int(str(message)) for message in pair.take("orders"))
+
+
+def test_a_query_that_is_stopped_and_started_again_sends_every_row_once(
+    spark: SparkSession, pair: EmulatedPair, source: Path, tmp_path: Path
+) -> None:
+    pair.create_queue("orders", **WINDOW)
+    metrics = tmp_path / "metrics.jsonl"
+    query = start(spark, pair, source, until_now=False, metricsPath=metrics)
+    while pair.count("orders") < ROWS:
+        assert query.isActive, query.exception()
+        sleep(0.05)
+    query.stop()
+    assert pair.count("orders") < FILES * ROWS
+    end(start(spark, pair, source, metricsPath=metrics))
+    assert numbers(pair) == list(range(FILES * ROWS))
+    batches = [json.loads(line)["batch_id"] for line in metrics.read_text().splitlines()]
+    assert set(batches) == set(range(FILES))
+
+
+def test_a_query_that_fails_in_mid_batch_replays_it_with_the_same_ids(
+    spark: SparkSession, pair: EmulatedPair, source: Path
+) -> None:
+    pair.create_queue("orders", **WINDOW)
+    options: dict[str, Any] = {"failover": "primary", "maxRetries": 0, "sendTimeout": "2 s"}
+
+    def cut_in_mid_batch() -> None:
+        while pair.count("orders") < ROWS + ROWS // 3:
+            sleep(0.01)
+        pair.cut()
+
+    cut = threading.Thread(target=cut_in_mid_batch)
+    cut.start()
+    with pytest.raises(StreamingQueryException) as caught:
+        end(start(spark, pair, source, maxBatchMessages=20, maxMessagesPerSecond=200, **options))
+    cut.join()
+    assert "SAS_KEY_VALUE" not in str(caught.value)
+    before = pair.count("orders")
+    assert 0 < before < FILES * ROWS
+    assert before % ROWS, "the outage came between two batches"
+    pair.heal()
+    end(start(spark, pair, source))
+    assert numbers(pair) == list(range(FILES * ROWS))
+
+
+def test_an_outage_under_a_query_diverts_and_the_order_of_sessions_is_kept_across_batches(
+    spark: SparkSession, pair: EmulatedPair, source: Path
+) -> None:
+    pair.create_queue("orders", requires_session=True, **WINDOW)
+    columns = "cast(int(value) % 4 as string) as session_id"
+    query = start(
+        spark, pair, source, columns=columns, ordering="session", maxMessagesPerSecond=300, maxBatchMessages=50
+    )
+    while pair.count("orders") < ROWS:
+        assert query.isActive, query.exception()
+        sleep(0.05)
+    pair.cut()
+    while not pair.backlog():
+        assert query.isActive, query.exception()
+        sleep(0.05)
+    pair.heal()
+    end(query)
+    sbclient_spark.drain(spark, options=pair.reading()).collect()
+    found: dict[str | None, list[int]] = {}
+    for message in pair.take("orders", sessions=True):
+        found.setdefault(message.session_id, []).append(int(str(message)))
+    assert sum(map(len, found.values())) == FILES * ROWS
+    assert all(sequence == sorted(sequence) for sequence in found.values())
+
+
+def test_a_continuous_drain_brings_home_what_comes(spark: SparkSession, pair: EmulatedPair) -> None:
+    pair.create_queue("orders", **WINDOW)
+    drain = sbclient_spark.drain_continuously(spark, every="1 second", options=pair.reading())
+    try:
+        rows = spark.range(200).selectExpr("cast(id as string) as body", "string(id) as message_id")
+        options = pair.options(queue="orders", failover="backlog")
+        rows.write.format("servicebus").mode("append").options(**options).save()
+        while pair.count("orders") < 200:
+            assert drain.isActive, drain.exception()
+            sleep(0.1)
+    finally:
+        drain.stop()
+    assert numbers(pair) == list(range(200))
