@@ -34,9 +34,17 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
     return app
 
 
-def _common(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    if version:
-        from importlib.metadata import version as version_of
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
 
-        typer.echo(version_of("sbclient"))
+        typer.echo(version("sbclient"))
         raise typer.Exit
+
+
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass

@@ -206,3 +206,9 @@ def test_the_program_with_one_command_says_the_same_of_it_as_with_all() -> None:
         one = CliRunner().invoke(make_app([name, "--help"]), [name, "--help"]).output
         assert one == every
     assert all(name in CliRunner().invoke(make_app(), ["--help"]).output for name in COMMANDS)
+
+
+def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
+    result = CliRunner().invoke(make_app(), ["--version"])
+    assert (result.exit_code, result.stdout) == (0, "sbclient 1.2.3\n")
