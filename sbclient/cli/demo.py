@@ -55,7 +55,7 @@ def demo(
         if ordering not in ("none", "session"):
             raise typer.BadParameter(f"{ordering!r} is not one of 'none', 'session'", param_hint="--ordering")
         lanes = _lanes(input_file, Columns(body_column, session_column, key_column), messages, seed)
-    except (ServiceBusError, OSError, UnicodeDecodeError) as error:
+    except (ServiceBusError, OSError) as error:
         typer.echo(f"sbclient demo: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     story = Story(lanes, seed=seed, ordering="session" if ordering == "session" else "none")
@@ -142,7 +142,7 @@ def _verdict(account: Account) -> Text:
         f"\nsent {account.sent:,}   accepted {account.accepted:,}   diverted {account.diverted:,}   "
         f"drained {account.drained:,}   delivered {account.delivered:,}   duplicates {account.duplicates:,}   ",
         (f"lost {account.lost:,}", "bold green" if good else "bold red"),
-        f"\nrefused tries, each told to its sender, which sent the same message again: {refused}"
+        f"\nrefused tries, each told to its sender, which sent again what may be accepted: {refused}"
         f"\nseed {account.seed} repeats this run of {_time(account.virtual_seconds)} virtual minutes",
     )
 

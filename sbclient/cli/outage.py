@@ -98,7 +98,8 @@ class Tally:
     Attributes:
         sent: messages handed to a sender at least once.
         accepted: messages whose send returned.
-        refused: tries that raised, by error class; the sender was told, and sent the same message again.
+        refused: tries that raised, by error class; the sender was told, and sent the same message again, unless the
+            message itself was at fault.
         delivered: how often each message arrived, by message id.
         altered: messages that did not arrive as they were sent.
         out_of_order: messages of a session that arrived before an earlier one.
@@ -284,6 +285,8 @@ class Story:
             except ServiceBusError as error:
                 tally.refused[type(error).__name__] += len(messages)
                 tally.in_doubt += isinstance(error, OperationTimeoutError)
+                if isinstance(error, ValueError):  # the message's own fault: it will never be accepted
+                    return
                 await self._clock.sleep(TRY_AGAIN_S)
             else:
                 tally.accepted.update(message.message_id or "" for message in messages)
@@ -346,8 +349,8 @@ class Story:
         async with pair.unpaired_client() as client:
             for lane in self.lanes:
                 async with client.get_queue_receiver(lane.queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
-                    peeked = await receiver.peek_messages(1000)
-                self.tallies[lane.queue].dead_lettered.update(message.message_id or "" for message in peeked)
+                    while peeked := await receiver.peek_messages(1000):  # a page is of one fragment
+                        self.tallies[lane.queue].dead_lettered.update(message.message_id or "" for message in peeked)
 
 
 def _share_of(record: Record, at: int) -> int:

@@ -7,9 +7,13 @@ import json
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sbclient.errors import InvalidOperationError
+from sbclient.message import MAX_ID_LENGTH
+
+LARGEST_FIELD: Final = 100 * 2**20
+"""Characters in one CSV field: as much as the largest message of any tier. The reader's own limit is 128 KiB."""
 
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
@@ -72,54 +76,82 @@ def records_of(lines: Iterator[str], name: str, form: Format, columns: Columns) 
             f"the session column {columns.session!r} and the key column {columns.key!r} differ, and a message's "
             "session_id and partition_key must be equal: name one of them"
         )
-    if form is Format.CSV:
-        yield from _csv_records(name, csv.DictReader(lines), columns)
-    elif form is Format.JSONL:
-        yield from _json_records(name, lines, columns)
-    elif columns.any_named:
+    if form is Format.LINES and columns.any_named:
         raise InvalidOperationError(f"{name} is read line by line and has no columns: use CSV or JSON Lines")
-    else:
-        for line in lines:
-            if text := line.rstrip("\r\n"):
-                yield Record(text.encode())
+    try:
+        if form is Format.CSV:
+            yield from _csv_records(name, csv.DictReader(lines), columns)
+        elif form is Format.JSONL:
+            yield from _json_records(name, lines, columns)
+        else:
+            yield from (Record(text.encode()) for line in lines if (text := line.rstrip("\r\n")))
+    except UnicodeDecodeError as error:
+        raise InvalidOperationError(
+            f"{name} is not UTF-8, byte {error.object[error.start]:#04x} has no meaning in it: save it as UTF-8"
+        ) from error
 
 
 def _csv_records(name: str, rows: csv.DictReader[str], columns: Columns) -> Iterator[Record]:
-    known = rows.fieldnames or []
-    for column in filter(None, columns):
-        if column not in known:
-            raise InvalidOperationError(f"{name} has no column {column!r}; it has {', '.join(known) or 'none'}")
-    for row in rows:
-        if None in row or None in row.values():
-            raise InvalidOperationError(f"{name}, line {rows.line_num}: not {len(known)} fields as in the first line")
-        yield _record(row, columns)
+    csv.field_size_limit(LARGEST_FIELD)
+    try:
+        known = rows.fieldnames or []
+        for column in filter(None, columns):
+            if column not in known:
+                raise InvalidOperationError(f"{name} has no column {column!r}; it has {', '.join(known) or 'none'}")
+        for row in rows:
+            place = f"{name}, line {rows.line_num}"
+            if None in row or None in row.values():
+                raise InvalidOperationError(f"{place}: not {len(known)} fields as in the first line")
+            yield _record(place, row, columns)
+    except csv.Error as error:
+        raise InvalidOperationError(f"{name}, line {rows.line_num}: not CSV, {error}") from error
 
 
 def _json_records(name: str, lines: Iterator[str], columns: Columns) -> Iterator[Record]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
+        place = f"{name}, line {number}"
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InvalidOperationError(f"{name}, line {number}: not JSON, {error.msg} at {error.colno}") from error
+            raise InvalidOperationError(f"{place}: not JSON, {error.msg} at {error.colno}") from error
+        except (ValueError, RecursionError) as error:
+            raise InvalidOperationError(
+                f"{place}: a number is too long, or values lie too deep in each other"
+            ) from error
         if not isinstance(row, dict):
-            raise InvalidOperationError(f"{name}, line {number}: a {type(row).__name__}, not an object")
+            raise InvalidOperationError(f"{place}: a {type(row).__name__}, not an object")
         for column in filter(None, columns):
             if column not in row:
-                raise InvalidOperationError(f"{name}, line {number}: no member {column!r}")
-        yield _record(row, columns)
+                raise InvalidOperationError(f"{place}: no member {column!r}")
+        yield _record(place, row, columns)
 
 
-def _record(row: dict[str, Any], columns: Columns) -> Record:
+def _record(place: str, row: dict[str, Any], columns: Columns) -> Record:
     body = row if columns.body is None else row[columns.body]
+    text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
     return Record(
-        body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode(),
-        session_id=_key(row, columns.session),
-        partition_key=_key(row, columns.key),
+        _encoded(place, text), session_id=_key(place, row, columns.session), partition_key=_key(place, row, columns.key)
     )
 
 
-def _key(row: dict[str, Any], column: str | None) -> str | None:
+def _encoded(place: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidOperationError(f"{place}: half a surrogate pair, which is no character") from error
+
+
+def _key(place: str, row: dict[str, Any], column: str | None) -> str | None:
     value = None if column is None else row[column]
-    return None if value is None or value == "" else str(value)
+    if value is None or value == "":
+        return None
+    key = str(value)
+    _encoded(place, key)
+    if len(key) > MAX_ID_LENGTH:
+        raise InvalidOperationError(
+            f"{place}: {column!r} has {len(key)} characters, a session id or partition key has at most "
+            f"{MAX_ID_LENGTH}: name another column"
+        )
+    return key

@@ -71,6 +71,12 @@ def test_sessions_stay_in_order_when_that_is_asked_for() -> None:
     assert out_of_order("session") == 0
 
 
+def test_a_message_that_can_never_be_accepted_is_sent_once() -> None:
+    account = run_virtual(Story([file_lane([Record(b"x" * 300_000), Record(b"y")])], seed=1).tell())
+    assert account.refused["MessageSizeExceededError"] == 1
+    assert (account.sent, account.accepted, account.delivered, account.lost) == (2, 1, 1, 0)
+
+
 def test_without_json_it_tells_the_story_in_words() -> None:
     out = demo("--messages", "100").stdout
     for event in ("failover.suspected", "failover.engaged", "failover.recovered"):

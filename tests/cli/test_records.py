@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbclient.cli.records import Columns, Record, read_records
+from sbclient.cli.records import Columns, Format, Record, read_records, records_of
 from sbclient.errors import InvalidOperationError
 
 
@@ -55,8 +55,32 @@ def test_json_lines_keep_nested_bodies_and_number_keys(tmp_path: Path) -> None:
         ("a.jsonl", "[1]", Columns()),
         ("a.jsonl", '{"x": 1}', Columns(key="y")),
         ("a.txt", "x", Columns(body="x")),
+        ("a.jsonl", '{"x": ' + "9" * 5000 + "}", Columns()),
+        ("a.jsonl", "[" * 100_000, Columns()),
+        ("a.jsonl", '{"x": "\\ud800"}', Columns()),
+        ("a.jsonl", '{"x": "\\ud800", "y": ""}', Columns(body="y", key="x")),
+        ("a.csv", f"x\n{'k' * 129}\n", Columns(key="x")),
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, text: str, columns: Columns) -> None:
     with pytest.raises(InvalidOperationError):
         list(read_records(write(tmp_path, name, text), columns))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt"])
+def test_what_is_not_utf8_is_told_with_the_name_of_the_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"caf\xe9\n")
+    with pytest.raises(InvalidOperationError) as told:
+        list(read_records(path, Columns()))
+    assert name in str(told.value)
+
+
+def test_a_field_may_be_as_large_as_a_message(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", f"x\n{'y' * 200_000}\n")
+    assert [record.body for record in read_records(path, Columns(body="x"))] == [b"y" * 200_000]
+
+
+def test_lines_that_are_no_csv_are_refused() -> None:
+    with pytest.raises(InvalidOperationError):
+        list(records_of(iter(["x\n", "y\rz\n"]), "stdin", Format.CSV, Columns()))
