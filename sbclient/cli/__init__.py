@@ -7,6 +7,10 @@ import sys
 
 def main() -> None:
     """Run the command line."""
-    from sbclient.cli.app import make_app
+    try:
+        from sbclient.cli.app import make_app
 
-    make_app(sys.argv[1:])(prog_name="sbclient")
+        make_app(sys.argv[1:])(prog_name="sbclient")
+    except KeyboardInterrupt:  # while the command itself was still being imported
+        print("sbclient: interrupted", file=sys.stderr)
+        sys.exit(130)
