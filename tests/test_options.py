@@ -35,7 +35,7 @@ def test_n004_defaults_are_the_documented_ones() -> None:
     assert BACKLOG_HEADROOM_BYTES == 1024
 
 
-def test_f3_defaults_of_the_retry_policy() -> None:
+def test_b095_f3_defaults_of_the_retry_policy() -> None:
     retry = RetryOptions()
     assert (retry.retry_total, retry.retry_backoff_factor, retry.retry_backoff_max, retry.timeout) == (3, 0.8, 30, 60)
 

@@ -203,7 +203,7 @@ async def test_n024_a_transaction_open_at_failover_fails_and_moves_nothing(
     assert await diverted(pair) == []
 
 
-async def test_f12_a_send_that_fails_in_a_transaction_raises_at_once_and_is_never_diverted(
+async def test_b053_f12_a_send_that_fails_in_a_transaction_raises_at_once_and_is_never_diverted(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE, partitioned=False) as sender:

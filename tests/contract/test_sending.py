@@ -112,14 +112,16 @@ async def test_a_message_of_the_sdk_can_be_sent(kind: NamespaceKind) -> None:
     assert message.message_id
 
 
-async def test_the_sender_gives_an_id_that_stays_with_the_message(kind: NamespaceKind) -> None:
+async def test_p048_the_sender_gives_an_id_of_its_own_that_stays_with_the_message(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     sent = ServiceBusMessage("x")
     async with kind.plain.get_queue_sender(queue) as sender:
-        await sender.send_messages(sent)
-        await sender.send_messages(sent)
-    first, second = await drained(kind, queue, 2)
+        for message in (sent, sent, ServiceBusMessage("y")):
+            await sender.send_messages(message)
+    first, second, other = await drained(kind, queue, 3)
+    assert first.message_id
     assert first.message_id == second.message_id == sent.message_id
+    assert other.message_id not in (None, first.message_id)
 
 
 async def test_any_number_of_callers_send_at_once_and_each_message_arrives_once(kind: NamespaceKind) -> None:

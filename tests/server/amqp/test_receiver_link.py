@@ -470,7 +470,7 @@ async def test_a_dropped_confirmation_settles_and_says_nothing(context: Namespac
 # Sessions ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_session_by_name_is_echoed_with_the_end_of_its_lock(context: NamespaceContext, sessions: str) -> None:
+async def test_b049_a_session_by_name_is_echoed_with_the_end_of_its_lock(context: NamespaceContext, sessions: str) -> None:
     async with connected(context, sessions) as client:
         address = f"amqps://contoso:5671/{sessions}"
         link = await client.receiver(address, filters=session_filter("a"))
@@ -482,7 +482,7 @@ async def test_a_session_by_name_is_echoed_with_the_end_of_its_lock(context: Nam
         assert abs(until.timestamp() - context.clock.now() - 60) < 1
 
 
-async def test_the_next_available_session_is_granted_by_name(context: NamespaceContext, sessions: str) -> None:
+async def test_b049_the_next_available_session_is_granted_by_name(context: NamespaceContext, sessions: str) -> None:
     await put(context, sessions, ServiceBusMessage("1", session_id="a"), ServiceBusMessage("2", session_id="a"))
     async with connected(context, sessions) as client:
         link = await client.receiver(sessions, filters=session_filter(None), credit=5)

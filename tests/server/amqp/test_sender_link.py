@@ -74,7 +74,7 @@ async def test_a_batch_is_stored_whole_with_one_answer(context: NamespaceContext
     assert [str(message) for message in received] == ["0", "1", "2"]
 
 
-async def test_p058_a_batch_with_two_keys_is_refused_on_a_partitioned_queue(
+async def test_b058_a_batch_with_two_keys_is_refused_on_a_partitioned_queue(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
     create(host, EntityKind.QUEUE, "q", enable_partitioning=True)
