@@ -109,7 +109,7 @@ class Sky:
 
     def outage(self) -> dict[str, object]:
         """When an outage strikes that mostly lasts until something fails over."""
-        if self.random.random() < 0.15:
+        if self.random.random() < 0.08:
             return {}
         span_s = self.interval_s * 1.1 + self.traffic_s * self.random.uniform(0.3, 0.7)
         return {"at_s": self.random.uniform(0.03, 0.3) * self.traffic_s, "span_s": span_s}
@@ -237,6 +237,7 @@ KINDS: Final[dict[str, Draw]] = {
     "backlog_acknowledgement_lost": _backlog(
         "backlog_acknowledgement_lost", FaultKind.LOSE_ACKNOWLEDGEMENT, probability=0.3
     ),
+    "backlog_settle_refused": _backlog("backlog_settle_refused", FaultKind.ERROR, operations=SETTLING, probability=0.5),
     "backlog_reset": _one("backlog_reset", FaultKind.ERROR, side="secondary", probability=0.2, **_CONNECTION),
     "backlog_queue_missing": _backlog("backlog_queue_missing", "miss", at_s=0.0, span_s=0.0),
     "backlog_queue_odd": _backlog("backlog_queue_odd", "odd", at_s=-1.0, span_s=0.0),
@@ -279,7 +280,7 @@ def draw_weather(
     sky = Sky(random, traffic_s, paths, fragment_count=fragment_count, queue_count=queue_count, interval_s=interval_s)
     pool = list(only or KINDS)
     kinds = random.sample(pool, min(random.randint(1, 4), len(pool)))
-    if not only and not set(kinds) & set(OUTAGES) and random.random() < 0.96:
+    if not only and not set(kinds) & set(OUTAGES) and random.random() < 0.99:
         kinds[random.randrange(len(kinds))] = random.choice(OUTAGES)
     strikes = sorted((strike for kind in kinds for strike in KINDS[kind](sky)), key=lambda strike: strike.at_s)
     deaths = tuple(_KILLED[kind] for kind in kinds if kind in _KILLED for _ in range(random.randint(1, 3)))

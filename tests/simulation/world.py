@@ -31,6 +31,9 @@ from tests.simulation.program import Program
 SURVEYS: Final = 5
 SENT_WITHIN_S: Final = 3600.0
 RECOVERED_WITHIN_S: Final = 200.0
+BROUGHT_HOME_WITHIN_S: Final = 1300.0
+"""A syphon looks for what another one has put aside every 15 min, with the longest poll."""
+
 DRAINED_WITHIN_S: Final = 600.0
 LONGEST_LOCK_S: Final = 121.0
 
@@ -93,6 +96,7 @@ class World:
             schedules = [letter.message.scheduled_enqueue_time_utc for letter in history.letters.values()]
             latest = max((moment.timestamp() for moment in schedules if moment is not None), default=0.0)
             await self.clock.sleep(max(LONGEST_LOCK_S, latest + 1 - self.clock.now()))
+            await self._until(lambda: not self._is_backlog_left(), BROUGHT_HOME_WITHIN_S, tasks, "bring all home")
             await self._end(syphons)
             await self.clock.sleep(LONGEST_LOCK_S)
             await self._last_syphon()
@@ -194,6 +198,10 @@ class World:
             one.sub_queue is None and one.entry.state is not ServiceBusMessageState.DEFERRED
             for one in stored(self.pair.primary)
         )
+
+    def _is_backlog_left(self) -> bool:
+        """Whether a syphon has still something to do; what it has dead-lettered does not count."""
+        return any(one.sub_queue is None for one in stored(self.pair.secondary))
 
     async def _drain(self, consumer: Consumer) -> None:
         """Receive what is still there: put aside, dead-lettered, or given back when the receivers ended."""

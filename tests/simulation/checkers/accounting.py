@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from sbclient.rules.envelope import TTL_EXPIRED
+from sbclient.transport.base import SettleMode
 from tests.simulation.consumer import REASON
-from tests.simulation.history import Delivery, Letter, Outcome, Violation
+from tests.simulation.history import Delivery, Handed, Letter, Outcome, Violation
 from tests.simulation.plan import Lane
 from tests.simulation.weather import Strike
 from tests.simulation.world import World
@@ -30,7 +32,22 @@ def check_accounting(world: World) -> Iterator[Violation]:
     for uid in arrivals:
         if uid not in world.history.letters:
             yield Violation("I3", f"{uid!r} was delivered and never sent")
+    yield from _check_what_was_told(world)
     yield from _check_reasons(world)
+    yield from _check_last_hands(world)
+
+
+def _check_what_was_told(world: World) -> Iterator[Violation]:
+    """A refusal is for certain only if no try of that call was left in doubt."""
+    attempts = world.history.attempts_of()
+    for letter in world.history.letters.values():
+        sends = [one for one in attempts.get(letter.uid, []) if one.transaction is None and one.what != "open"]
+        doubtful = [one for one in sends if one.outcome is Outcome.DOUBT]
+        for call in letter.tries:
+            if call.outcome is Outcome.REFUSED and any(
+                one.client == call.client and call.begin <= one.begin and one.end <= call.end for one in doubtful
+            ):
+                yield Violation("I3", f"{letter.uid} was told to be refused ({call.error}) and a try was in doubt")
 
 
 def arrived(world: World) -> dict[str, list[Delivery]]:
@@ -107,3 +124,30 @@ def _is_true_in_backlog(world: World, letter: Letter, delivery: Delivery) -> boo
         life = letter.message.time_to_live
         return life is not None
     return reason == "MessageSizeExceeded" and letter.edge == "over_limit"
+
+
+def _check_last_hands(world: World) -> Iterator[Violation]:
+    """What the last receiver of a copy neither completed nor dead-lettered must have been found at the end.
+
+    And what it dead-lettered for certain must lie among the dead letters.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for delivery in world.history.deliveries:
+        found[delivery.uid].add(delivery.origin)
+    last: dict[tuple[str, int, float], Handed] = {}
+    for handed in world.history.handed:
+        if handed.side == "primary" and handed.token is not None and not handed.is_stale:
+            last[handed.copy] = handed
+    for handed in last.values():
+        letter = world.history.letters.get(handed.uid)
+        if letter is None or handed.uid in world.history.deleted:
+            continue
+        ways = {settled.mode: settled.outcome for settled in handed.settles if settled.outcome is not Outcome.REFUSED}
+        is_found = bool(found[handed.uid] & {"drain", "deferred", "dead_letter"})
+        if ways.get(SettleMode.DEAD_LETTER) is Outcome.OK and "dead_letter" not in found[handed.uid]:
+            yield Violation("I1", f"{handed.uid} was dead-lettered in {handed.path} and is not there")
+        elif not is_found and not ways.keys() & _ENDS and letter.message.time_to_live is None:
+            yield Violation("I1", f"{handed.uid} was given back to {handed.path} and is lost")
+
+
+_ENDS = {SettleMode.COMPLETE, SettleMode.DEAD_LETTER}

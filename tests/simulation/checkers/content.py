@@ -122,7 +122,11 @@ def _check_times(world: World) -> Iterator[Violation]:
 
 
 def _expiry(message: ServiceBusReceivedMessage) -> float | None:
-    return message.expires_at_utc.timestamp() if message.expires_at_utc is not None else None
+    """When its life ends: what the broker says of it, and what follows from the life itself, whichever is earlier."""
+    ends = [message.expires_at_utc.timestamp()] if message.expires_at_utc is not None else []
+    if message.time_to_live is not None:
+        ends.append(message.enqueued_time_utc.timestamp() + message.time_to_live.total_seconds())
+    return min(ends, default=None)
 
 
 def _check_edges(world: World) -> Iterator[Violation]:

@@ -1,0 +1,52 @@
+"""Which seed catches which planted bug: `python -m tests.simulation.mutants`."""
+# ruff: noqa: T201 - a command line prints
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.simulation.mutants.catalogue import CERTAIN_GROUPS, MUTANTS
+from tests.simulation.mutants.planting import Verdict, hunt, misfits
+
+LEAST_SHARE = 0.95
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Hunt every mutant and print what was found; 1 if too many survive."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants", description=__doc__)
+    parser.add_argument("--seeds", default="0:1000", help="where to look, as for the simulation")
+    parser.add_argument("--only", default="", help="mutants whose name or group contains this")
+    parser.add_argument("--jobs", type=int, default=1, help="hunts side by side")
+    options = parser.parse_args(arguments)
+    chosen = [one for one in MUTANTS if options.only in one.name or options.only == one.group]
+    wrong = [text for one in chosen for text in misfits(one)]
+    if wrong:
+        print("\n".join(wrong))
+        return 2
+    verdicts: list[Verdict] = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for verdict in pool.map(lambda one: hunt(one, options.seeds), chosen):
+            verdicts.append(verdict)
+            place = f"seed {verdict.seed:5}" if verdict.seed is not None else "SURVIVES  "
+            print(f"{place}  {verdict.invariant:12} {verdict.mutant.group}: {verdict.mutant.name}", flush=True)
+    return _judged(verdicts)
+
+
+def _judged(verdicts: Sequence[Verdict]) -> int:
+    planted = Counter(verdict.mutant.group for verdict in verdicts)
+    caught = Counter(verdict.mutant.group for verdict in verdicts if verdict.seed is not None)
+    print(f"{caught.total()} of {planted.total()} caught")
+    for group in planted:
+        print(f"  {group:12} {caught[group]} of {planted[group]}")
+    certain = all(caught[group] == planted[group] for group in CERTAIN_GROUPS)
+    others = [group for group in planted if group not in CERTAIN_GROUPS]
+    share = sum(caught[group] for group in others) / max(sum(planted[group] for group in others), 1)
+    return 0 if certain and (share >= LEAST_SHARE or not others) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,816 @@
+"""The planted bugs, by class. Each is one or more patches of source text, which must fit the code as it stands."""
+# ruff: noqa: E501 - source text stands here as it stands there
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Text of one file under `sbclient/`, which occurs there exactly once, and what replaces it."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One planted bug."""
+
+    name: str
+    group: str
+    patches: tuple[Patch, ...]
+
+
+def _mutant(group: str, name: str, *patches: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, group, tuple(Patch(*patch) for patch in patches))
+
+
+_LOSS: Final = "loss"
+_STORAGE: Final = "storage"
+_TRANSACTION: Final = "transaction"
+_BACKLOG: Final = "backlog"
+_FAILOVER: Final = "failover"
+_LOCK: Final = "lock"
+_IDENTITY: Final = "identity"
+_ORDER: Final = "order"
+_COUNT: Final = "count"
+_SECRET: Final = "secret"
+_PROGRESS: Final = "progress"
+_LIMIT: Final = "limit"
+
+CERTAIN_GROUPS: Final = (_LOSS, _STORAGE, _TRANSACTION)
+"""Of these every mutant is caught; of the others 95 % are."""
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    # -- acknowledged before it is stored, or lost on the way ------------------------------------------------------
+    _mutant(
+        _LOSS,
+        "the sender takes a timeout for an acknowledgement",
+        (
+            "outbox.py",
+            "        except Exception as error:  # whatever it is, it belongs to these callers, and others still wait in the lane\n"
+            "            _tell(group, error)\n",
+            "        except Exception as error:\n"
+            '            if type(error).__name__ == "OperationTimeoutError":\n'
+            "                for item in group:\n"
+            "                    item.verdict.done() or item.verdict.set_result(None)\n"
+            "            _tell(group, error)\n",
+        ),
+    ),
+    _mutant(
+        _LOSS,
+        "the diversion takes any answer of a backlog queue for an acknowledgement",
+        (
+            "diversion.py",
+            "                causes[queue] = error\n                await self._drop_link(queue)\n",
+            "                return\n",
+        ),
+    ),
+    _mutant(
+        _LOSS,
+        "the diversion acknowledges what every backlog queue refused",
+        ("diversion.py", "        raise refusal\n", "        return\n"),
+    ),
+    _mutant(
+        _LOSS,
+        "a list that is diverted loses its last message",
+        (
+            "diversion.py",
+            "                    sealed, timeout_s=",
+            "                    sealed[: max(1, len(sealed) - 1)], timeout_s=",
+        ),
+    ),
+    _mutant(
+        _LOSS,
+        "the syphon forgets a backlog queue",
+        (
+            "syphon.py",
+            "for name in pair.backlog_queues if name in chosen",
+            "for name in pair.backlog_queues[-1:] if name in chosen",
+        ),
+    ),
+    _mutant(
+        _LOSS,
+        "the syphon completes before the primary has accepted",
+        (
+            "destination.py",
+            "        try:\n            await self._link.send(messages, timeout_s=TRY_S)\n",
+            "        try:\n            await asyncio.gather(*(held.source.complete(held) for held in group))\n"
+            "            await self._link.send(messages, timeout_s=TRY_S)\n",
+        ),
+    ),
+    _mutant(
+        _LOSS,
+        "the syphon completes what the primary has not answered",
+        (
+            "destination.py",
+            "            await self._failed(group, error)\n        else:",
+            "            if not error.is_in_doubt:\n                await self._failed(group, error)\n"
+            "            else:\n                await asyncio.gather(*(held.source.complete(held) for held in group))\n"
+            "        else:",
+        ),
+    ),
+    _mutant(
+        _LOSS,
+        "the ordered syphon completes before the primary has accepted",
+        (
+            "session_source.py",
+            "                sender = await self._sender(path)\n",
+            "                await self._complete(link, message)\n                sender = await self._sender(path)\n",
+        ),
+    ),
+    _mutant(
+        _LOSS,
+        "what is put aside in the backlog is completed",
+        (
+            "backlog_source.py",
+            "await self.settle(held.message, Settlement(SettleMode.DEFER))",
+            "await self.settle(held.message, Settlement(SettleMode.COMPLETE))",
+        ),
+    ),
+    _mutant(
+        _LOSS,
+        "the syphon dead-letters what its destination cannot take now",
+        (
+            "destination.py",
+            "        except (InvalidOperationError, MessageSizeExceededError) as error:\n            self._answered()\n",
+            "        except (ServiceBusInternalError, InvalidOperationError, MessageSizeExceededError) as error:\n"
+            "            self._answered()\n",
+        ),
+        ("destination.py", "    ServiceBusError,\n", "    ServiceBusError,\n    ServiceBusInternalError,\n"),
+    ),
+    _mutant(
+        _LOSS,
+        "the memory of accepted copies drops everything that comes again",
+        (
+            "backlog_source.py",
+            "return message.sequence_number in self._accepted",
+            "return message.sequence_number in self._accepted or message.delivery_count > 0",
+        ),
+    ),
+    # -- the store ------------------------------------------------------------------------------------------------
+    _mutant(
+        _STORAGE,
+        "the broker acknowledges and does not store",
+        (
+            "broker/admission.py",
+            "        else:\n            fragment.append(entry, now)\n",
+            "        elif len(fragment) < 4:\n            fragment.append(entry, now)\n",
+        ),
+    ),
+    _mutant(
+        _STORAGE,
+        "a message is lost when it moves off a fragment that is struck",
+        (
+            "broker/placement.py",
+            "                self._turns[call.front_end] = fragment.index + 1\n",
+            "                self._turns[call.front_end] = fragment.index + 1\n"
+            "                if first_fault is not None:\n                    return deepcopy(fragment)\n",
+        ),
+        (
+            "broker/placement.py",
+            "from random import Random\n",
+            "from copy import deepcopy\nfrom random import Random\n",
+        ),
+    ),
+    _mutant(
+        _STORAGE,
+        "a list is stored without its last message",
+        ("broker/admission.py", "in enumerate(entries):", "in enumerate(entries[: max(1, len(entries) - 1)]):"),
+    ),
+    _mutant(
+        _STORAGE,
+        "a dead letter is dropped",
+        (
+            "broker/fragment.py",
+            "        (self.behind() if into is None else into).append(twin, twin.enqueued_at)\n",
+            "        if reason != MAX_DELIVERIES_EXCEEDED:\n"
+            "            (self.behind() if into is None else into).append(twin, twin.enqueued_at)\n",
+        ),
+    ),
+    _mutant(
+        _STORAGE,
+        "what is abandoned is dropped",
+        (
+            "broker/fragment.py",
+            "            self._come_back(entry, now, is_failed=True)\n        elif settlement.mode is SettleMode.DEFER",
+            "            self.remove(entry)\n        elif settlement.mode is SettleMode.DEFER",
+        ),
+    ),
+    _mutant(
+        _STORAGE,
+        "a scheduled message vanishes when its time comes",
+        (
+            "broker/storage.py",
+            "        entry.state = _ACTIVE\n        self._store(entry, at)\n",
+            "        entry.state = _ACTIVE\n",
+        ),
+    ),
+    _mutant(
+        _STORAGE,
+        "a deferred message forgets that it is",
+        ("broker/fragment.py", "            entry.state = _DEFERRED\n", "            pass\n"),
+    ),
+    _mutant(
+        _STORAGE,
+        "a cancelled schedule stays",
+        ("broker/namespace.py", "            fragment.cancel(number)\n", "            pass\n"),
+    ),
+    # -- transactions ---------------------------------------------------------------------------------------------
+    _mutant(
+        _TRANSACTION,
+        "half a commit",
+        (
+            "broker/transactions.py",
+            "        for step in self._steps:\n            step.apply(now)\n",
+            "        for step in self._steps[: max(1, len(self._steps) - 1)]:\n            step.apply(now)\n",
+        ),
+    ),
+    _mutant(
+        _TRANSACTION,
+        "a rollback commits",
+        (
+            "broker/namespace.py",
+            "        transaction.rollback()\n        self._door.enter_namespace(call)\n",
+            "        transaction.commit(call.now)\n        self._door.enter_namespace(call)\n",
+        ),
+    ),
+    _mutant(
+        _TRANSACTION,
+        "sends of a transaction are stored at once",
+        (
+            "broker/namespace.py",
+            "        if transaction is None:\n            fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)\n"
+            "            store(fragment, transfer.entries, None, call.now",
+            "        if True:\n            fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)\n"
+            "            store(fragment, transfer.entries, None, call.now",
+        ),
+    ),
+    _mutant(
+        _TRANSACTION,
+        "a failed commit is told as done",
+        (
+            "transaction.py",
+            "        except BaseException:\n            self._undone()\n            raise\n",
+            "        except ServiceBusError:\n            self._undone()\n",
+        ),
+    ),
+    _mutant(
+        _TRANSACTION,
+        "a transaction goes to the backlog",
+        (
+            "sender.py",
+            "            await self._send_in(transaction, messages, timeout)\n            return\n",
+            "            if self._entity is None or not self._entity.is_failed_over:\n"
+            "                await self._send_in(transaction, messages, timeout)\n                return\n",
+        ),
+    ),
+    _mutant(
+        _TRANSACTION,
+        "what was settled in a transaction comes back after its commit",
+        (
+            "broker/namespace.py",
+            "        apply=lambda now: fragment.settle(token, settlement, now),",
+            "        apply=lambda now: fragment.release(token, now),",
+        ),
+    ),
+    # -- the way through the backlog ------------------------------------------------------------------------------
+    _mutant(
+        _BACKLOG,
+        "the session is lost in the backlog",
+        ("rules/envelope.py", "        properties[SESSION_ID] = message.session_id\n", "        pass\n"),
+    ),
+    _mutant(
+        _BACKLOG,
+        "session and partition key are swapped",
+        (
+            "rules/envelope.py",
+            "    session_id, partition_key = _short_text(sealed, SESSION_ID), _short_text(sealed, PARTITION_KEY)\n",
+            "    partition_key, session_id = _short_text(sealed, SESSION_ID), _short_text(sealed, PARTITION_KEY)\n",
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "the partition key is lost in the backlog",
+        (
+            "rules/envelope.py",
+            "    if received.session_id is None and partition_key is None:\n        partition_key = received.partition_key\n",
+            "",
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "the schedule is lost in the backlog",
+        (
+            "rules/envelope.py",
+            "        properties[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc\n",
+            "        pass\n",
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "the life begins anew in the primary",
+        ("rules/envelope.py", 'if time_to_live is not None and life == "remaining":', "if False:"),
+    ),
+    _mutant(
+        _BACKLOG,
+        "the wait for the schedule counts as life",
+        (
+            "rules/envelope.py",
+            "max(received.enqueued_time_utc, schedule or _EPOCH), now)",
+            "received.enqueued_time_utc, now)",
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "the life is lost in the backlog",
+        ("rules/envelope.py", "            time_to_live=time_to_live,\n", "            time_to_live=None,\n"),
+    ),
+    _mutant(
+        _BACKLOG,
+        "a property of the application is overwritten by an alias",
+        (
+            "rules/envelope.py",
+            "properties[USER_PREFIX + name if _is_reserved(name) else name] = value",
+            "properties.setdefault(name, value)",
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "the aliases are left in what is brought home",
+        ("rules/envelope.py", "elif name not in _ALIASES and name != PARTITION_KEY:", "else:"),
+    ),
+    _mutant(
+        _BACKLOG,
+        "messages of different sessions go home in one transfer",
+        (
+            "destination.py",
+            "if group and (size > GROUP_BYTES or _key(held) != _key(group[0])):",
+            "if group and size > GROUP_BYTES:",
+        ),
+        ("destination.py", "            if len(group) > 1:\n", "            if False:\n"),
+    ),
+    _mutant(
+        _BACKLOG,
+        "a backlog queue is taken for a destination",
+        ("rules/envelope.py", "    if is_backlog_path(destination):\n", "    if False:\n"),
+    ),
+    _mutant(
+        _BACKLOG,
+        "parked messages that a scan finds are not taken note of",
+        (
+            "destination.py",
+            "            known[message.sequence_number] = None\n            self._arrived.set()\n        return True\n",
+            "            pass\n        return True\n",
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "a run until empty ends while something is left",
+        (
+            "syphon.py",
+            "if not scan.active and not source.held and is_stuck and (waiting or not scan.overlooked):",
+            "if not source.held:",
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "the syphon sends again what the primary has accepted",
+        ("backlog_source.py", "return message.sequence_number in self._accepted", "return False"),
+    ),
+    # -- failing over ---------------------------------------------------------------------------------------------
+    _mutant(
+        _FAILOVER,
+        "a busy server is an outage",
+        (
+            "errors.py",
+            '    is_transient = True\n    condition = "com.microsoft:server-busy"\n',
+            '    is_transient = True\n    is_outage = True\n    condition = "com.microsoft:server-busy"\n',
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "a missing right is an outage",
+        (
+            "errors.py",
+            '    condition = "amqp:unauthorized-access"\n',
+            '    is_outage = True\n    condition = "amqp:unauthorized-access"\n',
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "a success does not clear the deadline",
+        (
+            "rules/failover.py",
+            "        if after is not FailoverState.SUSPECT:\n            self._deadline_at = None\n",
+            "        if after is FailoverState.FAILED_OVER:\n            self._deadline_at = None\n",
+        ),
+        (
+            "rules/failover.py",
+            "            return self._apply(FailoverEvent.DEADLINE_PASSED, now)\n",
+            "            self.state = FailoverState.SUSPECT\n"
+            "            return self._apply(FailoverEvent.DEADLINE_PASSED, now)\n",
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "the interval is cut in half",
+        ("rules/failover.py", "now + self._failover_interval_s\n", "now + self._failover_interval_s / 2\n"),
+    ),
+    _mutant(
+        _FAILOVER,
+        "one accepted ping is always enough",
+        ("rules/failover.py", "if self._pings_accepted >= self._pings_to_recover:", "if self._pings_accepted >= 1:"),
+    ),
+    _mutant(
+        _FAILOVER,
+        "a refused ping brings the entity back",
+        (
+            "pinger.py",
+            '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return False\n',
+            '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return True\n',
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "pings carry no key",
+        ("rules/failover.py", "            self.ping_keys = keys\n", "            pass\n"),
+    ),
+    _mutant(
+        _FAILOVER,
+        "sends go on to the primary while it is failed over",
+        (
+            "sender.py",
+            "        if not entity.is_failed_over:\n",
+            "        if not entity.is_failed_over or len(messages) > 1:\n",
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "all entities share one state",
+        (
+            "pair.py",
+            "        key = canonical(path)\n        entity = self._entities.get(key)\n",
+            '        key = "*"\n        entity = self._entities.get(key)\n',
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "nobody pings",
+        (
+            "rules/failover.py",
+            "            self._ping_at = now if after is FailoverState.FAILED_OVER else None\n",
+            "            self._ping_at = None\n",
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "the broker delivers pings",
+        (
+            "broker/admission.py",
+            "if is_ping(entry.content) or fragment.is_duplicate(identity, now):",
+            "if fragment.is_duplicate(identity, now):",
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "a doubt is told as a refusal by the diversion",
+        (
+            "diversion.py",
+            "        refusal.is_in_doubt = _is_in_doubt(causes)\n",
+            "        refusal.is_in_doubt = False\n",
+        ),
+        ("sender.py", "            error.is_in_doubt = error.is_in_doubt or is_in_doubt\n", "            pass\n"),
+    ),
+    # -- locks ----------------------------------------------------------------------------------------------------
+    _mutant(
+        _LOCK,
+        "a stale lock is accepted",
+        (
+            "broker/fragment.py",
+            "        self.advance(now)\n        if lock is not None:\n            self.check_session(lock)\n        entry = self._locks.get(token)\n",
+            "        if lock is not None:\n            self.check_session(lock)\n        entry = self._locks.get(token)\n",
+        ),
+        (
+            "broker/door.py",
+            "        touch(entity, call.now)\n        return entity, target\n",
+            "        return entity, target\n",
+        ),
+    ),
+    _mutant(
+        _LOCK,
+        "a renewal moves nothing",
+        (
+            "broker/fragment.py",
+            "        return self._locks.move(entry, now + self.policy.lock_duration_s)\n",
+            "        return now + self.policy.lock_duration_s\n",
+        ),
+    ),
+    _mutant(
+        _LOCK,
+        "a message is given to two receivers",
+        (
+            "broker/fragment.py",
+            "        else:\n            self._fresh.popleft()\n",
+            "        elif len(self._fresh) % 3 or self._entries.get(self._fresh[0]) is None:\n            self._fresh.popleft()\n",
+        ),
+    ),
+    _mutant(
+        _LOCK,
+        "a session is given to two receivers",
+        (
+            "broker/session.py",
+            "        if session.token:\n            return False\n",
+            "        if session.token and not session.message_count:\n            return False\n",
+        ),
+        (
+            "broker/session.py",
+            "        self._available.pop(session_id, None)\n        return True\n",
+            "        return True\n",
+        ),
+    ),
+    _mutant(
+        _LOCK,
+        "the state of a session is lost when it is empty",
+        (
+            "broker/session.py",
+            "        if not session.message_count and not session.token and session.state is None:\n",
+            "        if not session.message_count and not session.token:\n",
+        ),
+    ),
+    _mutant(
+        _LOCK,
+        "a lock ends too early",
+        (
+            "broker/locks.py",
+            "            self.ends.set(entry.token, until)\n",
+            "            self.ends.set(entry.token, until - 1.5)\n",
+        ),
+    ),
+    # -- identity and duplicates ----------------------------------------------------------------------------------
+    _mutant(
+        _IDENTITY,
+        "a message gets a new id at each try",
+        (
+            "outgoing.py",
+            "        copy = message.copy()\n",
+            "        copy = message.copy(message_id=new_id())\n",
+        ),
+    ),
+    _mutant(
+        _IDENTITY,
+        "duplicates are not detected",
+        (
+            "broker/storage.py",
+            "            return True\n        self.seen.remember(identity, now)\n",
+            "            return False\n        self.seen.remember(identity, now)\n",
+        ),
+    ),
+    _mutant(
+        _IDENTITY,
+        "duplicates with a key are not detected",
+        (
+            "broker/deduplication.py",
+            "    return message_id if key is None else (message_id, key)\n",
+            "    return message_id if key is None else None\n",
+        ),
+    ),
+    _mutant(
+        _IDENTITY,
+        "a send that succeeded is repeated",
+        (
+            "sender.py",
+            "        async def attempt(timeout_s: float) -> None:\n            await self._check_sizes(messages, timeout_s)\n"
+            "            await self._link.send(messages, timeout_s=timeout_s)\n",
+            "        async def attempt(timeout_s: float) -> None:\n            await self._check_sizes(messages, timeout_s)\n"
+            "            await self._link.send(messages, timeout_s=timeout_s)\n"
+            "            if len(messages) > 2:\n                await self._link.send(messages, timeout_s=timeout_s)\n",
+        ),
+    ),
+    _mutant(
+        _IDENTITY,
+        "a diversion goes to two queues",
+        (
+            "diversion.py",
+            "                self._pair.queue_succeeded(queue)\n",
+            "                await self._link(queue).send(sealed, timeout_s=remaining_s)\n"
+            "                self._pair.queue_succeeded(queue)\n",
+        ),
+    ),
+    _mutant(
+        _IDENTITY,
+        "a key moves to another fragment when its own is struck",
+        (
+            "broker/placement.py",
+            "            fragment = self.reached(call, 0 if key is None else self.fragment_for(key).index)\n",
+            "            home = 0 if key is None else self.fragment_for(key).index\n"
+            "            if self._faults.stopping(call, self._path, home) is not None:\n"
+            "                home = (home + 1) % len(self._fragments)\n"
+            "            fragment = self.reached(call, home)\n",
+        ),
+    ),
+    # -- order and time -------------------------------------------------------------------------------------------
+    _mutant(
+        _ORDER,
+        "sessions do not queue up behind what was diverted",
+        (
+            "session_order.py",
+            "        if not is_clear:\n            self.diverted(session_id)\n            return True\n",
+            "        if not is_clear:\n            return False\n",
+        ),
+    ),
+    _mutant(
+        _ORDER,
+        "the ordered syphon brings a session home backwards",
+        (
+            "session_source.py",
+            "            for message in messages:\n                await self._keep(link)\n",
+            "            for message in reversed(messages):\n                await self._keep(link)\n",
+        ),
+    ),
+    _mutant(
+        _ORDER,
+        "what comes back goes to the end",
+        (
+            "broker/fragment.py",
+            "        if is_fresh:\n            self._fresh.append(entry.number)\n",
+            "        if is_fresh or len(self._fresh) > 2:\n            self._fresh.appendleft(entry.number)\n",
+        ),
+    ),
+    _mutant(
+        _ORDER,
+        "a message is shown before its time",
+        (
+            "broker/admission.py",
+            "if at is not None and at.timestamp() > now:",
+            "if at is not None and at.timestamp() > now + 10:",
+        ),
+    ),
+    _mutant(
+        _ORDER,
+        "what has expired is still handed out",
+        ("broker/storage.py", "entry.enqueued_at + life_s)\n", "entry.enqueued_at + life_s + 30)\n"),
+    ),
+    _mutant(
+        _ORDER,
+        "a message expires too early",
+        ("broker/storage.py", "entry.enqueued_at + life_s)\n", "entry.enqueued_at + life_s / 2)\n"),
+    ),
+    # -- counts ---------------------------------------------------------------------------------------------------
+    _mutant(
+        _COUNT,
+        "scheduled messages are not counted down",
+        ("broker/storage.py", "            self.scheduled_count -= 1\n", "            pass\n"),
+    ),
+    _mutant(
+        _COUNT,
+        "bytes are not given back",
+        ("broker/storage.py", "        self.usage.size_bytes -= entry.size_bytes\n", "        pass\n"),
+    ),
+    _mutant(
+        _COUNT,
+        "an entity is told to be available while fragments are down",
+        (
+            "broker/faults.py",
+            "            if fault.fragments is not None and fault.kind in lost and not fault.operations\n",
+            "            if fault.fragments is not None and fault.kind in lost and fault.operations\n",
+        ),
+    ),
+    _mutant(
+        _COUNT,
+        "an abandoned delivery is not counted",
+        (
+            "broker/fragment.py",
+            "            self._come_back(entry, now, is_failed=True)\n        elif settlement.mode is SettleMode.DEFER",
+            "            self._come_back(entry, now, is_failed=False)\n        elif settlement.mode is SettleMode.DEFER",
+        ),
+    ),
+    _mutant(
+        _COUNT,
+        "a message is dead-lettered one delivery too early",
+        (
+            "broker/fragment.py",
+            "entry.delivery_count >= self.policy.max_delivery_count:",
+            "entry.delivery_count >= self.policy.max_delivery_count - 1:",
+        ),
+    ),
+    _mutant(
+        _COUNT,
+        "the client counts transfers for messages",
+        (
+            "diversion.py",
+            "                self._entity.diverted += len(sealed)\n",
+            "                self._entity.diverted += 1\n",
+        ),
+    ),
+    # -- limits, secrets, progress --------------------------------------------------------------------------------
+    _mutant(
+        _LIMIT,
+        "one byte too much is let through",
+        ("sender.py", "        if max(sizes) > limit:\n", "        if max(sizes) > limit + 1:\n"),
+        (
+            "broker/admission.py",
+            "        if size_bytes > policy.max_message_size_bytes:\n",
+            "        if size_bytes > policy.max_message_size_bytes + 1:\n",
+        ),
+    ),
+    _mutant(
+        _LIMIT,
+        "one byte too little is let through",
+        ("sender.py", "        if max(sizes) > limit:\n", "        if max(sizes) >= limit:\n"),
+    ),
+    _mutant(
+        _SECRET,
+        "an error tells the body",
+        (
+            "sender.py",
+            'raise self._too_large("a message", max(sizes), limit)',
+            "raise self._too_large(str(messages[0]), max(sizes), limit)",
+        ),
+    ),
+    _mutant(
+        _SECRET,
+        "a log event tells the body",
+        (
+            "destination.py",
+            '            self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=held.source.queue)\n',
+            '            self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=str(held.message))\n',
+        ),
+        (
+            "syphon.py",
+            'self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=source.queue)',
+            'self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=str(message))',
+        ),
+    ),
+    _mutant(
+        _SECRET,
+        "the repr of a message tells its body",
+        (
+            "message.py",
+            '        return f"{type(self).__name__}({fields})"\n',
+            '        return f"{type(self).__name__}({self}, {fields})"\n',
+        ),
+    ),
+    _mutant(
+        _PROGRESS,
+        "the pinger never rests",
+        (
+            "rules/failover.py",
+            "        self._ping_at = None\n        return self.generation\n",
+            "        return self.generation\n",
+        ),
+    ),
+    _mutant(
+        _PROGRESS,
+        "a wait too short to pass never ends",
+        ("broker/host.py", "LEAST_WAIT_S: Final = 1e-6", "LEAST_WAIT_S: Final = 0.0"),
+    ),
+    _mutant(
+        _PROGRESS,
+        "a destination that refused is never tried again",
+        ("destination.py", "LONGEST_PAUSE_S: Final = 60.0", "LONGEST_PAUSE_S: Final = 1e9"),
+        (
+            "destination.py",
+            "FIRST_PAUSE_S * 2 ** min(self.failures - 1, 16), LONGEST_PAUSE_S)",
+            "LONGEST_PAUSE_S, LONGEST_PAUSE_S)",
+        ),
+    ),
+    # -- found by the simulation once, and mended -----------------------------------------------------------------
+    _mutant(
+        _PROGRESS,
+        "a look through fragments breaks off when one of them is lost",
+        (
+            "broker/entity.py",
+            "            self._order = self._order[at:]  # one that cannot be reached now may be back at the next page\n",
+            "            self._order = [index for index in self._order[at:] if index in reachable]\n",
+        ),
+        ("broker/entity.py", "elif self._last_number >> COUNTER_BITS not in self._order or", "elif not self._order or"),
+    ),
+    _mutant(
+        _BACKLOG,
+        "fetched messages are forgotten before they are in hand",
+        (
+            "destination.py",
+            "            self._line += await take(source, messages)\n            for number in numbers:\n                known.pop(number, None)\n",
+            "            for number in numbers:\n                known.pop(number, None)\n            self._line += await take(source, messages)\n",
+        ),
+    ),
+    _mutant(
+        _LIMIT,
+        "only messages that travel alone are measured",
+        ("sender.py", "        if max(sizes) > limit:\n", "        if len(sizes) == 1 and max(sizes) > limit:\n"),
+    ),
+    _mutant(
+        _FAILOVER,
+        "a later refusal hides that an earlier try was in doubt",
+        (
+            "retry.py",
+            "            self._is_in_doubt = answer.is_in_doubt = self._is_in_doubt or error.is_in_doubt\n",
+            "            pass\n",
+        ),
+    ),
+)

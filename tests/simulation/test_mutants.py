@@ -1,0 +1,33 @@
+"""The simulation can fail: planted bugs are found. All of them are hunted by `python -m tests.simulation.mutants`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.mutants.catalogue import MUTANTS
+from tests.simulation.mutants.planting import hunt, misfits
+
+SAMPLE = {
+    "the syphon completes what the primary has not answered": "0:80",
+    "half a commit": "0:80",
+    "the session is lost in the backlog": "0:80",
+    "a busy server is an outage": "0:200",
+    "a message is given to two receivers": "0:40",
+}
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_planted_bug_is_found(name: str) -> None:
+    mutant = next(one for one in MUTANTS if one.name == name)
+    assert hunt(mutant, SAMPLE[name]).seed is not None
+
+
+def test_every_planted_bug_fits_the_code_as_it_stands() -> None:
+    """Who changes a line that a mutant changes says anew, in the catalogue, where the bug is planted."""
+    wrong = [text for mutant in MUTANTS for text in misfits(mutant)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
+    assert len(MUTANTS) >= 40
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
