@@ -6,6 +6,7 @@ Laws:
 2. What was written leaves in order, each piece as late as the latency says, and nothing while the connection is in a
    black hole; then what has come is not handed out either.
 3. A connection that is cut tells its peer so with a reset, not with an orderly end.
+4. Between two reads every other connection has its turn, however much waits here.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ class SocketStream(asyncio.Protocol):
         return self._peer
 
     async def read(self) -> bytes:
+        if self._came:
+            await asyncio.sleep(0)
         while self._hole is not None or not (self._came or self._is_at_end):
             self._reader = asyncio.get_running_loop().create_future()
             try:
@@ -129,8 +132,8 @@ class SocketStream(asyncio.Protocol):
         return data
 
     def write(self, data: bytes) -> None:
-        if self._is_closing or not data:
-            return
+        if self._is_closing or self._transport.is_closing() or not data:
+            return  # a transport that met an error is closing before it says so
         latency_s = self._faults.latency_s(self._clock.now())
         if not latency_s and not self._held and self._hole is None:
             self._transport.write(data)

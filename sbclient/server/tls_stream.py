@@ -54,6 +54,7 @@ class TlsStream:
                 data = self._engine.read(READ_BYTES)
             except ssl.SSLWantReadError:
                 self._send()
+                await self._stream.drain()  # who asks for new keys has to read the answers
                 await self._receive()
             except ssl.SSLError:
                 self._is_over = True

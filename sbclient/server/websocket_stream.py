@@ -56,6 +56,7 @@ class WebSocketStream:
     async def read(self) -> bytes:
         while not self._came and not self._is_over:
             self.take(await self._stream.read())
+            await self._stream.drain()  # who asks for pongs has to read them
         data = bytes(self._came)
         self._came.clear()
         return data

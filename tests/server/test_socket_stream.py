@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from random import Random
@@ -18,6 +20,7 @@ from sbclient.server.wire_faults import WireFault, WireFaultKind, WireFaults
 pytestmark = pytest.mark.real_time
 
 SHORT_S = 0.15
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Served:
@@ -112,6 +115,42 @@ async def test_close_sends_what_was_written_and_may_be_repeated(served: Served) 
     await stream.close()
     stream.write(b"dropped")
     assert served.standing == set()
+
+
+async def test_others_have_their_turn_between_two_reads(served: Served) -> None:
+    stream, _, writer = await served.connect()
+    writer.write(b"x" * (3 * READ_BYTES))
+    await writer.drain()
+    await stream.read()
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.ensure_future(other())
+    await asyncio.sleep(0.05)
+    for _ in range(2):
+        before = turns
+        assert len(await stream.read()) == READ_BYTES
+        assert turns > before
+    beside.cancel()
+
+
+async def test_writes_to_a_connection_that_the_peer_has_reset_are_dropped_in_silence(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, _, writer = await served.connect()
+    writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    writer.transport.abort()
+    await asyncio.sleep(0)
+    time.sleep(SHORT_S)  # noqa: ASYNC251  # the reset is there, and the loop has not seen it
+    for _ in range(10):
+        stream.write(b"x")
+    await stream.close()
+    assert caplog.records == []
 
 
 async def test_peer_that_reads_nothing_does_not_hold_up_the_close(served: Served) -> None:
