@@ -470,7 +470,9 @@ async def test_a_dropped_confirmation_settles_and_says_nothing(context: Namespac
 # Sessions ------------------------------------------------------------------------------------------------------------
 
 
-async def test_b049_a_session_by_name_is_echoed_with_the_end_of_its_lock(context: NamespaceContext, sessions: str) -> None:
+async def test_b049_a_session_by_name_is_echoed_with_the_end_of_its_lock(
+    context: NamespaceContext, sessions: str
+) -> None:
     async with connected(context, sessions) as client:
         address = f"amqps://contoso:5671/{sessions}"
         link = await client.receiver(address, filters=session_filter("a"))
