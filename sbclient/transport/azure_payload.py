@@ -10,7 +10,9 @@ How, in the words of the SDK's classes:
    annotations. That one the SDK decodes; `payload_of` takes the bytes out again.
 2. Out: a batch (message format 0x80013700) whose parts we have encoded. So the SDK sends lists, too; one message is a
    batch of one.
-3. Only with a version of the SDK whose inside is known. With any other the public way is taken, see `azure_message`.
+3. Only with a version of the SDK whose inside is known. With any other the public way is taken, see `azure_message`:
+   types are lost as said above (and the SDK cannot read decimals at all), what is given back counts as a delivery, and
+   settling waits up to a second for a receive call.
 """
 
 from __future__ import annotations

@@ -209,7 +209,9 @@ class AzureReceiver:
     ) -> list[AzureReceivedMessage]:
         tap = self._tap
         if tap is None:
-            given = await sdk.receive_messages(max_message_count, max(slice_s, _TAKES_NEXT))
+            # Credit that is left over cannot be taken back: what comes on it would be deleted and lost with the link.
+            count = max_message_count if self._is_locking else 1
+            given = await sdk.receive_messages(count, max(slice_s, _TAKES_NEXT))
         else:
             tap.is_receiving = True
             tap.is_pausing = bool(link.calls)

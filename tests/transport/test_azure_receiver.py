@@ -344,3 +344,15 @@ async def test_with_an_unknown_sdk_others_have_their_turn_between_short_waits(
     await asyncio.wait({waiting})
     await asyncio.sleep(BLIND_SLICE_S + 0.5)
     assert [each for each in sdk.log if each != "receive"] == [("complete", 1), ("abandon", 2)]
+
+
+async def test_with_an_unknown_sdk_a_deleting_receiver_asks_for_one_at_a_time(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(azure_receiver, "is_known_sdk", lambda: False)
+    receiver = receiver_of(owner, DELETE)
+    sdk = await opened(receiver, owner)
+    for body in ("first", "second"):
+        sdk._handler.arrive(payload(body))
+    assert await receive(receiver, count=10) == ["first"]
+    assert sdk._handler._link.current_link_credit == 0
