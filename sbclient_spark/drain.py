@@ -201,7 +201,8 @@ def _texts(
 
 def _now(spark: SparkSession, options: Mapping[str, str]) -> list[Any]:
     """Run a survey or a drain on the executors and collect what it tells."""
-    return spark.read.format(DrainSource.name()).options(**options).load().collect()
+    rows: list[Any] = spark.read.format(DrainSource.name()).options(**options).load().collect()
+    return rows
 
 
 def _check_reachable(survey: Sequence[Any], *, force: bool) -> None:
