@@ -103,6 +103,8 @@ def _body(body: str | bytes | Iterable[bytes] | None) -> bytes | tuple[bytes, ..
         return b""
     if isinstance(body, bytearray | memoryview):
         return bytes(body)
+    if not isinstance(body, Iterable):
+        raise TypeError(f"body must be str, bytes or an iterable of bytes, not {type(body).__name__}")
     chunks = tuple(body)
     for chunk in chunks:
         if not isinstance(chunk, bytes):

@@ -62,6 +62,8 @@ def check_entity_path(path: str, kind: str = "queue") -> str:
         InvalidOperationError: the text breaks a law above; its text names both.
     """
     form = _FORMS[kind]
+    if not isinstance(path, str):
+        raise InvalidOperationError(f"a {type(path).__name__} cannot name a {kind}: give its name, a str")
     cleaned = path.replace("\\", "/")
     if len(cleaned) > form.max_length:
         raise InvalidOperationError(

@@ -64,6 +64,12 @@ def test_an_error_shows_only_the_beginning_of_an_endless_path() -> None:
     assert len(str(caught.value)) < 200
 
 
+def test_only_text_can_be_a_name() -> None:
+    for name in (None, 5, b"orders"):
+        with pytest.raises(InvalidOperationError):
+            check_entity_path(name)  # type: ignore[arg-type]  # the mistake is the point
+
+
 @pytest.mark.parametrize("kind", ["subscription", "rule"])
 @pytest.mark.parametrize("name", ["a/b", "a\\b"])
 def test_b082_names_below_a_topic_have_no_slash(kind: str, name: str) -> None:
