@@ -212,8 +212,9 @@ class ServiceBusReceiver:
         """Look at messages without taking them; may return fewer than asked although there are more.
 
         Args:
-            sequence_number: the first one of interest; 0 = the first there is. To go on, give the last one plus 1,
-                which also leads through the fragments of a partitioned entity until nothing is left.
+            sequence_number: the first one of interest; 0 = behind the last one that this receiver has peeked, the
+                first there is at first. Calling again until nothing comes shows every message once, on a partitioned
+                entity fragment by fragment.
         """
         if max_message_count < 1:
             raise InvalidOperationError(f"max_message_count is {max_message_count}: it must be at least 1")
