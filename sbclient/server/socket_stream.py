@@ -117,7 +117,7 @@ class SocketStream(asyncio.Protocol):
 
     async def read(self) -> bytes:
         if self._came:
-            await asyncio.sleep(0)
+            await self._clock.sleep(0)
         while self._hole is not None or not (self._came or self._is_at_end):
             self._reader = asyncio.get_running_loop().create_future()
             try:
