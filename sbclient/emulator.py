@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -128,9 +129,10 @@ class Emulator:
                 self._ports[name] = await self._listen(served.listener, port, f"namespace {name}", advice)
             if self._http_port is not None:
                 first = next(iter(self._served.values()))
-                watched = [served.context for served in self._served.values()]
-                front = Front(first.context, lambda: self.reset(first.config.name), watched)
-                self._http = Listener(first.context, front.answer, self._certificate.server_context)
+                fronts = {name: served.front for name, served in self._served.items()}
+                front = Front(first.context, lambda: self.reset(first.config.name), fronts)
+                unharmed = replace(first.context, wire_faults=WireFaults(Random(0)))  # here they are healed
+                self._http = Listener(unharmed, front.answer, self._certificate.server_context)
                 advice = "choose another with --http-port, 0 for any that is free"
                 self._http_port = await self._listen(self._http, self._http_port, "HTTP", advice)
         except BaseException:

@@ -9,7 +9,8 @@
     DELETE /$control/faults[/id]                heal all, or one
     GET    /$control/events                     a stream of server-sent events
 
-Everything needs the Manage right on the whole namespace. Faults do not strike this API, but those of the connection do.
+Everything needs the Manage right on the whole namespace. Faults do not strike this API, but those of the
+connection strike a namespace's own port. The HTTP port stands outside of them: there `?namespace=` says which is meant.
 """
 
 from __future__ import annotations

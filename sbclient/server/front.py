@@ -7,7 +7,7 @@ or topic of that name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -29,18 +29,19 @@ class Front:
     Args:
         context: the namespace that the port serves.
         reset: makes that namespace what it was at the start.
-        watched: the namespaces whose health is told; that one alone if there are none.
+        beside: the fronts of the namespaces that are told of together, that of `context` among them, by name: of all
+            of them the health is told, and the control API of each is reached by `?namespace=`.
     """
 
     def __init__(
         self,
         context: NamespaceContext,
         reset: Callable[[], None],
-        watched: Sequence[NamespaceContext] = (),
+        beside: Mapping[str, Front] | None = None,
     ) -> None:
         self._context = context
         self._reset = reset
-        self._watched = list(watched) or [context]
+        self._fronts = beside or {context.name: self}
 
     # The two interfaces are loaded when somebody first asks for them: who only wants AMQP does not wait for them.
 
@@ -67,11 +68,19 @@ class Front:
             if request.method in ("GET", "HEAD"):
                 return await self._health()
         elif first == CONTROL:
-            return await self._control.answer(request)
+            return await self._answer_control(request)
         return await self._management.answer(request)
 
+    async def _answer_control(self, request: Request) -> Response:
+        name = request.query.get("namespace", self._context.name)
+        front = self._fronts.get(name)
+        if front is None:
+            told = f"there is no namespace {name[:64]!r} here: name one of {', '.join(self._fronts)}"
+            return Response(404, json.dumps({"error": told}).encode(), JSON)
+        return await front._control.answer(request)
+
     async def _health(self) -> Response:
-        found = {context.name: await health_of(context.host) for context in self._watched}
+        found = {name: await health_of(front._context.host) for name, front in self._fronts.items()}
         is_healthy = not any(found.values())
         said = {
             "status": "healthy" if is_healthy else "unhealthy",

@@ -279,6 +279,27 @@ class TestNamespaces:
             assert "refuses the connection" in health["namespaces"]["b"]
             assert (await asked(emulator.ports["a"], "GET", "/health"))[0] == 200
 
+    @pytest.mark.parametrize("kind", ["refuse", "black_hole"])
+    async def test_http_port_heals_what_no_other_port_can_be_told_any_more(self, certificates: Path, kind: str) -> None:
+        async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
+            own, http_port = emulator.ports["b"], emulator.http_port
+            assert http_port
+            thrown = await asked(http_port, "PUT", "/$control/faults?namespace=b", [{"kind": kind}])
+            assert thrown[0] == 200
+            with pytest.raises((ConnectionResetError, TimeoutError)):
+                await asyncio.wait_for(asked(own, "DELETE", "/$control/faults"), 0.2)
+            listed = await asked(http_port, "GET", "/$control/faults?namespace=b")
+            assert listed == (200, {"faults": [{"id": 1, "kind": kind}]})
+            assert (await asked(http_port, "GET", "/$control/faults"))[1] == {"faults": []}
+            assert (await asked(http_port, "DELETE", "/$control/faults/1?namespace=b"))[0] == 200
+            assert (await asked(own, "GET", "/health"))[0] == 200
+
+    async def test_http_port_names_the_namespaces_that_it_knows(self, certificates: Path) -> None:
+        async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
+            assert emulator.http_port
+            status, told = await asked(emulator.http_port, "GET", "/$control/state?namespace=c")
+            assert (status, told) == (404, {"error": "there is no namespace 'c' here: name one of a, b"})
+
     async def test_health_leaves_nothing_in_the_namespace(self, emulator: Emulator, port: int) -> None:
         assert (await asked(port, "GET", "/health"))[0] == 200
         assert (await asked(port, "GET", "/$control/state"))[1]["entities"] == []
