@@ -33,6 +33,8 @@ ROOT_KEY: Final = "SAS_KEY_VALUE"
 
 ALL_RIGHTS: Final = frozenset(AccessRights)
 MAX_TOKEN_LENGTH: Final = 65_536
+LATEST_EXPIRY: Final = 253_402_300_800
+"""The end of the year 9999: what ends later never ends."""
 
 _SCHEME: Final = "SharedAccessSignature "
 _FIELDS: Final = ("sr", "sig", "se", "skn")
@@ -243,9 +245,12 @@ def _of_web_token(token: str, now: float) -> Grant:
     header, claims = _json_part(parts[0]), _json_part(parts[1])
     if "alg" not in header:
         raise _refuse("is a JSON web token whose header names no algorithm")
-    expires_at = claims.get("exp", math.inf)
-    if not isinstance(expires_at, int | float) or isinstance(expires_at, bool):
-        raise _refuse("is a JSON web token whose expiry (exp) is no number")
+    expires_at = claims.get("exp", LATEST_EXPIRY)
+    is_number = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
+    if not (is_number and expires_at >= 0):  # NaN, which JSON texts may hold here, is not
+        raise _refuse("is a JSON web token whose expiry (exp) is no number of seconds since 1970")
+    if expires_at >= LATEST_EXPIRY:
+        expires_at = math.inf
     if expires_at <= now:
         raise _refuse(f"has expired {now - expires_at:.0f} s ago")
     return Grant("", ALL_RIGHTS, expires_at)

@@ -211,6 +211,7 @@ class TestModes:
         anybody = authorizer(AuthorizationMode.ANY_JWT)
         assert anybody.authenticate(f"Bearer {web_token({'exp': NOW + 9})}", NOW).expires_at == NOW + 9
         assert anybody.authenticate(web_token({}), NOW).expires_at == math.inf
+        assert anybody.authenticate(web_token({"exp": 10**400}), NOW).expires_at == math.inf
 
     @pytest.mark.parametrize(
         "text",
@@ -218,6 +219,8 @@ class TestModes:
             web_token({"exp": NOW}),
             web_token({"exp": "soon"}),
             web_token({"exp": True}),
+            web_token({"exp": float("nan")}),
+            web_token({"exp": -(10**400)}),
             web_token([]),
             web_token({}, header={}),
             "a.b.c",
