@@ -207,32 +207,68 @@ async def _partitioned_among(options: ReadOptions) -> set[str]:
 async def peek(
     connection: ConnectionOptions, partition: PeekPartition, options: ReadOptions
 ) -> AsyncIterator[list[ServiceBusReceivedMessage]]:
-    """The messages of a partition, page by page."""
+    """The messages of a partition, page by page; where there are sessions, one session after the other.
+
+    Raises:
+        SessionCannotBeLockedError: the entity has sessions, which can only be looked into by who holds them, and
+            somebody holds one.
+    """
     async with open_client(connection, paired=False, clock=worker_clients().clock) as client:
-        receiver = _receiver(client, partition.path, options.sub_queue)
         left = options.max_messages
-        number = max(partition.first, 1)
         try:
-            while left is None or left > 0:
-                page = await receiver.peek_messages(min(PAGE, left or PAGE), sequence_number=number)
-                if not page:
-                    return
-                number = page[-1].sequence_number + 1
-                wanted = [message for message in page if _is_wanted(message, partition)]
-                if left is not None:
-                    left -= len(wanted)
-                if wanted:
-                    yield wanted
-                if partition.last is not None and number > partition.last:
-                    return
+            sessions = await _sessions_of(client, partition.path, options.sub_queue)
+            for session_id in sessions:
+                receiver = _receiver(client, partition.path, options.sub_queue, session_id)
+                async for page in _pages(receiver, partition):
+                    wanted = page[:left]
+                    left = None if left is None else left - len(wanted)
+                    if wanted:
+                        yield wanted
+                    if left == 0:
+                        return
         except MessagingEntityNotFoundError:
             if not partition.may_be_missing:
                 raise
-        finally:
-            await receiver.close()
 
 
-def _receiver(client: ServiceBusClient, path: str, word: SubQueueWord) -> ServiceBusReceiver:
+async def _sessions_of(client: ServiceBusClient, path: str, word: SubQueueWord) -> list[str | None]:
+    """The sessions to be looked into; None stands for an entity that has none, as no sub-queue has."""
+    receiver = _receiver(client, path, word, None)
+    try:
+        await receiver.peek_messages(1)
+    except InvalidOperationError:
+        if SUBSCRIPTIONS in path:
+            topic, subscription = path.split(SUBSCRIPTIONS)
+            return [session async for session in client.list_subscription_sessions(topic, subscription)]
+        return [session async for session in client.list_queue_sessions(path)]
+    finally:
+        await receiver.close()
+    return [None]
+
+
+async def _pages(
+    receiver: ServiceBusReceiver, partition: PeekPartition
+) -> AsyncIterator[list[ServiceBusReceivedMessage]]:
+    """Pages from the first number on, until the entity or the fragment ends.
+
+    Browsing begins at whatever fragment it likes where the number is 1, and goes on from there through all of them. So
+    the first fragment ends where it was seen and left; any other one where it was left.
+    """
+    number = max(partition.first, 1)
+    was_seen = number > 1
+    try:
+        while page := await receiver.peek_messages(PAGE, sequence_number=number):
+            number = page[-1].sequence_number + 1
+            is_beyond = partition.last is not None and page[0].sequence_number > partition.last
+            if is_beyond and was_seen:
+                return
+            was_seen = was_seen or not is_beyond
+            yield [message for message in page if _is_wanted(message, partition)]
+    finally:
+        await receiver.close()
+
+
+def _receiver(client: ServiceBusClient, path: str, word: SubQueueWord, session_id: str | None) -> ServiceBusReceiver:
     sub_queue = {
         "none": None,
         "deadletter": ServiceBusSubQueue.DEAD_LETTER,
@@ -240,8 +276,8 @@ def _receiver(client: ServiceBusClient, path: str, word: SubQueueWord) -> Servic
     }[word]
     if SUBSCRIPTIONS in path:
         topic, subscription = path.split(SUBSCRIPTIONS)
-        return client.get_subscription_receiver(topic, subscription, sub_queue=sub_queue)
-    return client.get_queue_receiver(path, sub_queue=sub_queue)
+        return client.get_subscription_receiver(topic, subscription, sub_queue=sub_queue, session_id=session_id)
+    return client.get_queue_receiver(path, sub_queue=sub_queue, session_id=session_id)
 
 
 def _is_wanted(message: ServiceBusReceivedMessage, partition: PeekPartition) -> bool:

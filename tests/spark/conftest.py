@@ -46,10 +46,10 @@ def emulated() -> Iterator[EmulatedPair]:
 
 @pytest.fixture
 def pair(emulated: EmulatedPair) -> Iterator[EmulatedPair]:
-    """The emulated pair, empty and healed."""
-    emulated.reset()
+    """The emulated pair, healed and with an empty backlog."""
+    emulated.clear()
     yield emulated
-    emulated.heal()
+    emulated.clear()
 
 
 @pytest.fixture(scope="session")

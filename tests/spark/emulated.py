@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -31,6 +32,7 @@ class EmulatedPair:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="emulator", daemon=True)
         self._emulator = Emulator(PRIMARY, SECONDARY)
+        self._numbers = count(1)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -95,17 +97,20 @@ class EmulatedPair:
         """A client inside the emulator's own process, whatever is wrong with the wire."""
         return ServiceBusClient(transport=MemoryTransport(self._emulator.context(namespace).host))
 
-    def create_queue(self, name: str, *, namespace: str = PRIMARY, **properties: Any) -> str:
+    def create_queue(self, stem: str, **properties: Any) -> str:
+        """A queue of the primary that no other test has; returns its name. Clients of earlier tests are still there."""
+        name = f"{stem}-{next(self._numbers)}"
+
         async def create() -> None:
-            async with self.client(namespace) as client:
+            async with self.client() as client:
                 await client.administration.create_queue(name, **properties)
 
         self.run(create())
         return name
 
-    def count(self, name: str, *, namespace: str = PRIMARY) -> int:
+    def count(self, name: str) -> int:
         async def count() -> int:
-            async with self.client(namespace) as client:
+            async with self.client() as client:
                 return (await client.administration.get_queue_runtime_properties(name)).active_message_count
 
         return self.run(count())
@@ -120,12 +125,12 @@ class EmulatedPair:
 
         return self.run(count())
 
-    def take(self, name: str, *, namespace: str = PRIMARY, sessions: bool = False) -> list[ServiceBusReceivedMessage]:
+    def take(self, name: str, *, sessions: bool = False) -> list[ServiceBusReceivedMessage]:
         """Everything in a queue, which is empty then; sessions one after the other."""
 
         async def take() -> list[ServiceBusReceivedMessage]:
             found: list[ServiceBusReceivedMessage] = []
-            async with self.client(namespace) as client:
+            async with self.client() as client:
                 while True:
                     receiver = client.get_queue_receiver(
                         name,
@@ -182,8 +187,11 @@ class EmulatedPair:
 
         self.run(heal())
 
-    def reset(self) -> None:
-        async def reset() -> None:
-            self._emulator.reset()
+    def clear(self) -> None:
+        """Heal everything and empty the backlog, so that a test finds nothing of the one before."""
+        self.heal()
 
-        self.run(reset())
+        async def purge() -> None:
+            self._emulator.purge(namespace=SECONDARY)
+
+        self.run(purge())

@@ -47,7 +47,7 @@ def numbers(pair: EmulatedPair, queue: str, **kwargs: Any) -> list[int]:
 
 
 def test_rows_arrive_once_with_everything_that_their_columns_say(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders", **WINDOW)
+    orders = pair.create_queue("orders", **WINDOW)
     df = frame(
         spark,
         500,
@@ -59,8 +59,8 @@ def test_rows_arrive_once_with_everything_that_their_columns_say(spark: SparkSes
         "interval 90 seconds as time_to_live",
         "timestamp '2024-01-01 12:00:00' as scheduled_enqueue_time",
     )
-    write(df, pair, queue="orders", requireDuplicateDetection="error")
-    found = pair.take("orders")
+    write(df, pair, queue=orders, requireDuplicateDetection="error")
+    found = pair.take(orders)
     assert sorted(int(str(message)) for message in found) == list(range(500))
     message = next(one for one in found if str(one) == "7")
     assert (message.message_id, message.partition_key, message.subject) == ("id 7", "c1", "order")
@@ -69,69 +69,68 @@ def test_rows_arrive_once_with_everything_that_their_columns_say(spark: SparkSes
 
 
 def test_the_same_job_twice_is_one_set_of_messages(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders", **WINDOW)
+    orders = pair.create_queue("orders", **WINDOW)
     df = frame(spark, 300, "cast(id as string) as body")
     for _ in range(2):
-        write(df, pair, queue="orders", txnAppId="nightly", txnVersion=3)
-    write(df, pair, queue="orders", messageIdMode="content")
-    assert len(pair.take("orders")) == 600
+        write(df, pair, queue=orders, txnAppId="nightly", txnVersion=3)
+    write(df, pair, queue=orders, messageIdMode="content")
+    assert len(pair.take(orders)) == 600
 
 
 def test_an_empty_frame_and_the_name_in_save_are_fine(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     writer = frame(spark, 10).write.format("servicebus").mode("append").options(**pair.options())
-    writer.save("orders")
-    frame(spark, 0).write.format("servicebus").mode("append").options(**pair.options()).save("orders")
-    assert numbers(pair, "orders") == list(range(10))
+    writer.save(orders)
+    frame(spark, 0).write.format("servicebus").mode("append").options(**pair.options()).save(orders)
+    assert numbers(pair, orders) == list(range(10))
 
 
 def test_rows_say_where_they_go(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("even")
-    pair.create_queue("odd")
-    df = frame(
-        spark, 100, "cast(id as string) as body", "string(id) as message_id", "if(id % 2 = 0, 'even', 'odd') as queue"
-    )
+    even = pair.create_queue("even")
+    odd = pair.create_queue("odd")
+    where = f"if(id % 2 = 0, '{even}', '{odd}') as queue"
+    df = frame(spark, 100, "cast(id as string) as body", "string(id) as message_id", where)
     write(df, pair)
-    assert numbers(pair, "even") == list(range(0, 100, 2))
-    assert numbers(pair, "odd") == list(range(1, 100, 2))
+    assert numbers(pair, even) == list(range(0, 100, 2))
+    assert numbers(pair, odd) == list(range(1, 100, 2))
 
 
 def test_columns_become_json_bodies(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     df = frame(spark, 3, "id as number", "cast(id / 4 as decimal(10,2)) as price", "string(id) as message_id")
-    write(df, pair, queue="orders", bodyFormat="json")
-    found = [json.loads(str(message)) for message in pair.take("orders")]
+    write(df, pair, queue=orders, bodyFormat="json")
+    found = [json.loads(str(message)) for message in pair.take(orders)]
     assert {"number": 2, "price": 0.5} in found
 
 
 def test_sql_writes_too(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     secret = tmp_path / "primary"
     secret.write_text(pair.primary)
     spark.sql("CREATE TABLE outgoing USING servicebus")
     try:
         spark.sql(
-            f"INSERT INTO outgoing WITH ('connectionStringFile' = '{secret}', 'queue' = 'orders') (body, message_id) "
+            f"INSERT INTO outgoing WITH ('connectionStringFile' = '{secret}', 'queue' = '{orders}') (body, message_id) "
             "SELECT cast('1' AS binary), 'a'"
         )
     finally:
         spark.sql("DROP TABLE outgoing")
-    assert numbers(pair, "orders") == [1]
+    assert numbers(pair, orders) == [1]
 
 
 def test_the_account_of_each_task_comes_back(spark: SparkSession, pair: EmulatedPair) -> None:
     pytest.importorskip("pandas", reason="mapInArrow needs pandas")
-    pair.create_queue("orders")
-    reports = sbclient_spark.write_with_report(frame(spark, 1000), pair.options(queue="orders")).collect()
+    orders = pair.create_queue("orders")
+    reports = sbclient_spark.write_with_report(frame(spark, 1000), pair.options(queue=orders)).collect()
     assert sorted(report.partition for report in reports) == [0, 1]
     assert sum(report.sent for report in reports) == 1000
-    assert len(pair.take("orders")) == 1000
+    assert len(pair.take(orders)) == 1000
 
 
 def test_a_worker_keeps_its_client(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="mapInArrow needs pandas")
-    pair.create_queue("orders")
-    options = pair.options(queue="orders", idleTimeout="299 s")
+    orders = pair.create_queue("orders")
+    options = pair.options(queue=orders, idleTimeout="299 s")
     connecting = [
         report.connect_ms
         for _ in range(3)
@@ -141,11 +140,11 @@ def test_a_worker_keeps_its_client(spark: SparkSession, pair: EmulatedPair, tmp_
 
 
 def test_metrics_and_worker_logs_tell_of_each_commit(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     path = tmp_path / "metrics.jsonl"
-    write(frame(spark, 100), pair, queue="orders", metricsPath=path)
+    write(frame(spark, 100), pair, queue=orders, metricsPath=path)
     line = json.loads(path.read_text())
-    assert (line["outcome"], line["sent"], line["tasks"], line["destination"]) == ("commit", 100, 2, "orders")
+    assert (line["outcome"], line["sent"], line["tasks"], line["destination"]) == ("commit", 100, 2, orders)
     logged = spark.tvf.python_worker_logs().where("logger = 'sbclient_spark'").collect()
     assert any(row.msg == "task.ended" and row.context["sent"] for row in logged)
 
@@ -156,33 +155,34 @@ def test_metrics_and_worker_logs_tell_of_each_commit(spark: SparkSession, pair: 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"queue": "orders", "maxBatchMesages": 1}, "maxBatchMessages"),
-        ({"queue": "ordres"}, "'orders'"),
-        ({"topic": "orders"}, "is a queue"),
-        ({"queue": "orders", "requireDuplicateDetection": "error"}, "requires_duplicate_detection"),
-        ({"queue": "orders", "onRowError": "perhaps"}, "deadletter"),
+        ({"queue": "{}", "maxBatchMesages": 1}, "maxBatchMessages"),
+        ({"queue": "x{}"}, "did you mean"),
+        ({"topic": "{}"}, "is a queue"),
+        ({"queue": "{}", "requireDuplicateDetection": "error"}, "requires_duplicate_detection"),
+        ({"queue": "{}", "onRowError": "perhaps"}, "deadletter"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_task(
     spark: SparkSession, pair: EmulatedPair, options: dict[str, Any], told: str
 ) -> None:
-    pair.create_queue("orders")
-    assert told in refusal(frame(spark, 1), pair, **options)
+    orders = pair.create_queue("orders")
+    given = {name: str(value).format(orders) for name, value in options.items()}
+    assert told in refusal(frame(spark, 1), pair, **given)
 
 
 def test_a_schema_that_does_not_fit_and_overwriting_are_refused(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders")
-    assert "body" in refusal(frame(spark, 1, "id as body"), pair, queue="orders")
-    assert "message_id" in refusal(frame(spark, 1, "'a' as body"), pair, queue="orders")
+    orders = pair.create_queue("orders")
+    assert "body" in refusal(frame(spark, 1, "id as body"), pair, queue=orders)
+    assert "message_id" in refusal(frame(spark, 1, "'a' as body"), pair, queue=orders)
     with pytest.raises(AnalysisException) as caught:
-        frame(spark, 1).write.format("servicebus").mode("overwrite").options(**pair.options(queue="orders")).save()
+        frame(spark, 1).write.format("servicebus").mode("overwrite").options(**pair.options(queue=orders)).save()
     assert "append" in str(caught.value)
 
 
 def test_a_wrong_key_is_refused_and_never_told(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     wrong = pair.primary.replace("SAS_KEY_VALUE", "WRONG_KEY_VALUE")
-    text = refusal(frame(spark, 1), pair, connectionString=wrong, queue="orders")
+    text = refusal(frame(spark, 1), pair, connectionString=wrong, queue=orders)
     assert "Authentication" in text or "Authorization" in text
     assert "WRONG_KEY_VALUE" not in text
 
@@ -190,9 +190,9 @@ def test_a_wrong_key_is_refused_and_never_told(spark: SparkSession, pair: Emulat
 def test_no_secret_is_in_the_event_log_or_the_plan(
     spark: SparkSession, pair: EmulatedPair, event_logs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pair.create_queue("orders")
-    write(frame(spark, 10), pair, queue="orders")
-    df = spark.read.format("servicebus").options(**pair.reading(queue="orders")).load()
+    orders = pair.create_queue("orders")
+    write(frame(spark, 10), pair, queue=orders)
+    df = spark.read.format("servicebus").options(**pair.reading(queue=orders)).load()
     df.explain(True)
     df.count()
     logs = [path.read_text() for path in event_logs.rglob("*") if path.is_file()]
@@ -201,42 +201,42 @@ def test_no_secret_is_in_the_event_log_or_the_plan(
 
 
 def test_secrets_may_be_known_to_the_workers_only(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     secret = tmp_path / "primary"
     secret.write_text(pair.primary)
-    options = pair.options(queue="orders", connectionStringFile=secret)
+    options = pair.options(queue=orders, connectionStringFile=secret)
     del options["connectionString"]
     frame(spark, 10).write.format("servicebus").mode("append").options(**options).save()
-    assert numbers(pair, "orders") == list(range(10))
+    assert numbers(pair, orders) == list(range(10))
 
 
 def test_a_rehearsal_sends_nothing_and_finds_what_is_wrong(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     bad = frame(spark, 10, "if(id = 7, null, 'a') as body", "string(id) as message_id")
-    write(bad, pair, queue="orders", dryRun="schema")
+    write(bad, pair, queue=orders, dryRun="schema")
     with pytest.raises(PythonException) as caught:
-        write(bad, pair, queue="orders", dryRun="encode")
+        write(bad, pair, queue=orders, dryRun="encode")
     assert "row 2" in str(caught.value)
-    assert pair.count("orders") == 0
+    assert pair.count(orders) == 0
 
 
 # -- rows that cannot be sent ------------------------------------------------------------------------------------
 
 
 def test_a_bad_row_fails_the_job_with_its_place(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     df = frame(spark, 1000, "if(id = 700, repeat('x', 300000), 'a') as body", "string(id) as message_id")
     with pytest.raises(PythonException) as caught:
-        write(df, pair, queue="orders")
+        write(df, pair, queue=orders)
     assert "partition 1, row 200" in str(caught.value)
     assert "'700'" in str(caught.value)
 
 
 def test_bad_rows_are_put_aside_with_their_reasons(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     df = frame(spark, 100, "if(id % 10 = 3, null, cast(id as string)) as body", "string(id) as message_id")
-    write(df, pair, queue="orders", onRowError="deadletter", badRecordsPath=tmp_path)
-    assert len(pair.take("orders")) == 90
+    write(df, pair, queue=orders, onRowError="deadletter", badRecordsPath=tmp_path)
+    assert len(pair.take(orders)) == 90
     lines = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
     assert sorted(int(line["record"]["message_id"]) for line in lines) == list(range(3, 100, 10))
 
@@ -245,31 +245,31 @@ def test_bad_rows_are_put_aside_with_their_reasons(spark: SparkSession, pair: Em
 
 
 def test_a_worker_that_is_killed_costs_nothing(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders", **WINDOW)
+    orders = pair.create_queue("orders", **WINDOW)
     killed: list[int] = []
 
     def kill_one() -> None:
-        while pair.count("orders") < 500:
+        while pair.count(orders) < 500:
             pass
         killed.append(min(pair.senders()))
         os.kill(killed[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    write(frame(spark, 4000), pair, queue="orders", maxMessagesPerSecond=1000)
+    write(frame(spark, 4000), pair, queue=orders, maxMessagesPerSecond=1000)
     killer.join()
     assert killed
-    assert numbers(pair, "orders") == list(range(4000))
+    assert numbers(pair, orders) == list(range(4000))
 
 
 def test_an_outage_in_mid_job_loses_nothing_and_the_drain_brings_it_home(
     spark: SparkSession, pair: EmulatedPair
 ) -> None:
-    pair.create_queue("orders", **WINDOW)
+    orders = pair.create_queue("orders", **WINDOW)
     slow = frame(spark, 6000).repartition(2)
     cut = threading.Timer(1.5, pair.cut)
     cut.start()
-    write(slow, pair, queue="orders", maxMessagesPerSecond=1000, metricsLog=False)
+    write(slow, pair, queue=orders, maxMessagesPerSecond=1000, metricsLog=False)
     cut.join()
     waiting = pair.backlog()
     assert waiting > 0
@@ -277,29 +277,27 @@ def test_an_outage_in_mid_job_loses_nothing_and_the_drain_brings_it_home(
     moved = sbclient_spark.drain(spark, options=pair.reading()).collect()
     assert sum(row.moved for row in moved) == waiting
     assert all(row.is_complete and row.remaining == 0 for row in moved)
-    assert numbers(pair, "orders") == list(range(6000))
+    assert numbers(pair, orders) == list(range(6000))
 
 
 def test_with_both_namespaces_down_the_job_fails_and_nothing_is_claimed(
     spark: SparkSession, pair: EmulatedPair, tmp_path: Path
 ) -> None:
-    pair.create_queue("orders")
+    orders = pair.create_queue("orders")
     pair.cut()
     pair.cut(SECONDARY)
     metrics = tmp_path / "metrics.jsonl"
     with pytest.raises(PythonException) as caught:
-        write(
-            frame(spark, 10, partitions=1), pair, queue="orders", maxRetries=0, sendTimeout="2 s", metricsPath=metrics
-        )
+        write(frame(spark, 10, partitions=1), pair, queue=orders, maxRetries=0, sendTimeout="2 s", metricsPath=metrics)
     assert "SAS_KEY_VALUE" not in str(caught.value)
     line = json.loads(metrics.read_text())
     assert (line["outcome"], line["sent"], line["failed_tasks"]) == ("abort", 0, 1)
     pair.heal()
-    assert pair.count("orders") == 0
+    assert pair.count(orders) == 0
 
 
 def test_sessions_arrive_in_order_through_an_outage(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("sessions", requires_session=True, **WINDOW)
+    sessions = pair.create_queue("sessions", requires_session=True, **WINDOW)
     df = sbclient_spark.prepare(
         frame(
             spark, 2000, "cast(id as string) as body", "string(id) as message_id", "string(id % 8) as session_id", "id"
@@ -309,56 +307,56 @@ def test_sessions_arrive_in_order_through_an_outage(spark: SparkSession, pair: E
     ).drop("id")
     cut = threading.Timer(1.0, pair.cut)
     cut.start()
-    write(df, pair, queue="sessions", ordering="session", maxMessagesPerSecond=400, maxBatchMessages=50)
+    write(df, pair, queue=sessions, ordering="session", maxMessagesPerSecond=400, maxBatchMessages=50)
     cut.join()
     assert pair.backlog() > 0
     pair.heal()
     sbclient_spark.drain(spark, options=pair.reading()).collect()
     found: dict[str | None, list[int]] = {}
-    for message in pair.take("sessions", sessions=True):
+    for message in pair.take(sessions, sessions=True):
         found.setdefault(message.session_id, []).append(int(str(message)))
     assert {session: len(sequence) for session, sequence in found.items()} == {str(one): 250 for one in range(8)}
     assert all(sequence == sorted(sequence) for sequence in found.values())
 
 
 def test_a_session_in_two_tasks_is_told(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("sessions", requires_session=True)
+    sessions = pair.create_queue("sessions", requires_session=True)
     df = frame(spark, 20, "'a' as body", "string(id) as message_id", "'s' as session_id")
     with pytest.raises(Exception, match="prepare"):
-        write(df, pair, queue="sessions", ordering="session")
+        write(df, pair, queue=sessions, ordering="session")
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
 def test_reading_takes_nothing(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders")
-    write(frame(spark, 700), pair, queue="orders")
-    reading = spark.read.format("servicebus").options(**pair.reading(queue="orders")).load()
+    orders = pair.create_queue("orders")
+    write(frame(spark, 700), pair, queue=orders)
+    reading = spark.read.format("servicebus").options(**pair.reading(queue=orders)).load()
     rows = reading.selectExpr("cast(cast(body as string) as int) as number", "message_id", "queue", "state").collect()
     assert sorted(row.number for row in rows) == list(range(700))
-    assert {(row.queue, row.state) for row in rows} == {("orders", "active")}
-    some = spark.read.format("servicebus").options(**pair.reading(queue="orders", maxMessages=5)).load()
+    assert {(row.queue, row.state) for row in rows} == {(orders, "active")}
+    some = spark.read.format("servicebus").options(**pair.reading(queue=orders, maxMessages=5)).load()
     assert some.count() == 5
-    assert pair.count("orders") == 700
+    assert pair.count(orders) == 700
 
 
 def test_a_partitioned_queue_is_read_fragment_by_fragment(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("parts", enable_partitioning=True)
+    parts = pair.create_queue("parts", enable_partitioning=True)
     df = frame(spark, 100, "cast(id as string) as body", "string(id) as message_id", "string(id % 7) as partition_key")
-    write(df, pair, queue="parts")
-    reading = spark.read.format("servicebus").options(**pair.reading(queue="parts")).load()
+    write(df, pair, queue=parts)
+    reading = spark.read.format("servicebus").options(**pair.reading(queue=parts)).load()
     assert reading.rdd.getNumPartitions() == 16
     assert sorted(int(bytes(row.body)) for row in reading.collect()) == list(range(100))
 
 
 def test_what_is_read_can_be_written_again(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders")
-    pair.create_queue("copies")
-    write(frame(spark, 50), pair, queue="orders")
-    reading = spark.read.format("servicebus").options(**pair.reading(queue="orders")).load()
-    write(reading, pair, queue="copies")
-    assert numbers(pair, "copies") == list(range(50))
+    orders = pair.create_queue("orders")
+    copies = pair.create_queue("copies")
+    write(frame(spark, 50), pair, queue=orders)
+    reading = spark.read.format("servicebus").options(**pair.reading(queue=orders)).load()
+    write(reading, pair, queue=copies)
+    assert numbers(pair, copies) == list(range(50))
 
 
 # -- the drain ---------------------------------------------------------------------------------------------------
@@ -367,20 +365,20 @@ def test_what_is_read_can_be_written_again(spark: SparkSession, pair: EmulatedPa
 def test_a_drain_looks_first_refuses_while_the_primary_is_down_and_then_moves(
     spark: SparkSession, pair: EmulatedPair
 ) -> None:
-    pair.create_queue("orders", **WINDOW)
-    write(frame(spark, 200), pair, queue="orders", failover="backlog")
-    assert (pair.count("orders"), pair.backlog()) == (0, 200)
+    orders = pair.create_queue("orders", **WINDOW)
+    write(frame(spark, 200), pair, queue=orders, failover="backlog")
+    assert (pair.count(orders), pair.backlog()) == (0, 200)
     options = pair.reading()
     survey = sbclient_spark.drain(spark, options=options, dry_run=True).collect()
     assert sum(row.waiting for row in survey) == 200
-    assert {row.destinations for row in survey if row.waiting} == {"orders"}
+    assert {row.destinations for row in survey if row.waiting} == {orders}
     backlog = spark.read.format("servicebus").options(**options, backlog="true").load()
     assert backlog.count() == 200
     pair.cut()
-    with pytest.raises(Exception, match="orders"):
+    with pytest.raises(Exception, match=orders):
         sbclient_spark.drain(spark, options=options)
     pair.heal()
     moved = sbclient_spark.drain(spark, options=options, parallelism=2, max_messages_per_second=1000).collect()
     assert sum(row.moved for row in moved) == 200
-    assert numbers(pair, "orders") == list(range(200))
+    assert numbers(pair, orders) == list(range(200))
     assert sbclient_spark.drain(spark, options=options).collect() == []

@@ -22,8 +22,8 @@ WINDOW: Final[dict[str, Any]] = {
     "requires_duplicate_detection": True,
     "duplicate_detection_history_time_window": timedelta(hours=2),
 }
-FILES: Final = 6
-ROWS: Final = 300
+FILES: Final = 4
+ROWS: Final = 200
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def start(
     files = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source))
     rows = files.selectExpr("value as body", *filter(None, [columns]))
     writer = rows.writeStream.format("servicebus").option("checkpointLocation", str(source.parent / "checkpoint"))
-    writer = writer.options(**pair.options(queue="orders", **options))
+    writer = writer.options(**pair.options(**options))
     return (writer.trigger(availableNow=True) if until_now else writer.trigger(processingTime="0 seconds")).start()
 
 
@@ -54,23 +54,23 @@ def end(query: StreamingQuery) -> None:
     assert query.awaitTermination(120)
 
 
-def numbers(pair: EmulatedPair) -> list[int]:
-    return sorted(int(str(message)) for message in pair.take("orders"))
+def numbers(pair: EmulatedPair, orders: str) -> list[int]:
+    return sorted(int(str(message)) for message in pair.take(orders))
 
 
 def test_a_query_that_is_stopped_and_started_again_sends_every_row_once(
     spark: SparkSession, pair: EmulatedPair, source: Path, tmp_path: Path
 ) -> None:
-    pair.create_queue("orders", **WINDOW)
+    orders = pair.create_queue("orders", **WINDOW)
     metrics = tmp_path / "metrics.jsonl"
-    query = start(spark, pair, source, until_now=False, metricsPath=metrics)
-    while pair.count("orders") < ROWS:
+    query = start(spark, pair, source, until_now=False, queue=orders, metricsPath=metrics)
+    while pair.count(orders) < ROWS:
         assert query.isActive, query.exception()
         sleep(0.05)
     query.stop()
-    assert pair.count("orders") < FILES * ROWS
-    end(start(spark, pair, source, metricsPath=metrics))
-    assert numbers(pair) == list(range(FILES * ROWS))
+    assert pair.count(orders) < FILES * ROWS
+    end(start(spark, pair, source, queue=orders, metricsPath=metrics))
+    assert numbers(pair, orders) == list(range(FILES * ROWS))
     batches = [json.loads(line)["batch_id"] for line in metrics.read_text().splitlines()]
     assert set(batches) == set(range(FILES))
 
@@ -78,37 +78,44 @@ def test_a_query_that_is_stopped_and_started_again_sends_every_row_once(
 def test_a_query_that_fails_in_mid_batch_replays_it_with_the_same_ids(
     spark: SparkSession, pair: EmulatedPair, source: Path
 ) -> None:
-    pair.create_queue("orders", **WINDOW)
+    orders = pair.create_queue("orders", **WINDOW)
     options: dict[str, Any] = {"failover": "primary", "maxRetries": 0, "sendTimeout": "2 s"}
 
     def cut_in_mid_batch() -> None:
-        while pair.count("orders") < ROWS + ROWS // 3:
+        while pair.count(orders) < ROWS + ROWS // 3:
             sleep(0.01)
         pair.cut()
 
     cut = threading.Thread(target=cut_in_mid_batch)
     cut.start()
     with pytest.raises(StreamingQueryException) as caught:
-        end(start(spark, pair, source, maxBatchMessages=20, maxMessagesPerSecond=200, **options))
+        end(start(spark, pair, source, queue=orders, maxBatchMessages=20, maxMessagesPerSecond=200, **options))
     cut.join()
     assert "SAS_KEY_VALUE" not in str(caught.value)
-    before = pair.count("orders")
+    before = pair.count(orders)
     assert 0 < before < FILES * ROWS
     assert before % ROWS, "the outage came between two batches"
     pair.heal()
-    end(start(spark, pair, source))
-    assert numbers(pair) == list(range(FILES * ROWS))
+    end(start(spark, pair, source, queue=orders))
+    assert numbers(pair, orders) == list(range(FILES * ROWS))
 
 
 def test_an_outage_under_a_query_diverts_and_the_order_of_sessions_is_kept_across_batches(
     spark: SparkSession, pair: EmulatedPair, source: Path
 ) -> None:
-    pair.create_queue("orders", requires_session=True, **WINDOW)
+    orders = pair.create_queue("orders", requires_session=True, **WINDOW)
     columns = "cast(int(value) % 4 as string) as session_id"
     query = start(
-        spark, pair, source, columns=columns, ordering="session", maxMessagesPerSecond=300, maxBatchMessages=50
+        spark,
+        pair,
+        source,
+        queue=orders,
+        columns=columns,
+        ordering="session",
+        maxMessagesPerSecond=300,
+        maxBatchMessages=50,
     )
-    while pair.count("orders") < ROWS:
+    while pair.count(orders) < ROWS:
         assert query.isActive, query.exception()
         sleep(0.05)
     pair.cut()
@@ -119,22 +126,22 @@ def test_an_outage_under_a_query_diverts_and_the_order_of_sessions_is_kept_acros
     end(query)
     sbclient_spark.drain(spark, options=pair.reading()).collect()
     found: dict[str | None, list[int]] = {}
-    for message in pair.take("orders", sessions=True):
+    for message in pair.take(orders, sessions=True):
         found.setdefault(message.session_id, []).append(int(str(message)))
     assert sum(map(len, found.values())) == FILES * ROWS
     assert all(sequence == sorted(sequence) for sequence in found.values())
 
 
 def test_a_continuous_drain_brings_home_what_comes(spark: SparkSession, pair: EmulatedPair) -> None:
-    pair.create_queue("orders", **WINDOW)
+    orders = pair.create_queue("orders", **WINDOW)
     drain = sbclient_spark.drain_continuously(spark, every="1 second", options=pair.reading())
     try:
         rows = spark.range(200).selectExpr("cast(id as string) as body", "string(id) as message_id")
-        options = pair.options(queue="orders", failover="backlog")
+        options = pair.options(queue=orders, failover="backlog")
         rows.write.format("servicebus").mode("append").options(**options).save()
-        while pair.count("orders") < 200:
+        while pair.count(orders) < 200:
             assert drain.isActive, drain.exception()
             sleep(0.1)
     finally:
         drain.stop()
-    assert numbers(pair) == list(range(200))
+    assert numbers(pair, orders) == list(range(200))

@@ -1,0 +1,58 @@
+"""The writer once on a cluster of processes and once by Spark Connect, each as a program of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Final
+
+import pytest
+
+from tests.spark.conftest import ROOT
+from tests.spark.emulated import EmulatedPair
+
+LIMIT_S: Final = 150.0
+
+PROGRAM: Final = """
+import sys
+from pyspark.sql import SparkSession
+import sbclient_spark
+
+master, *pairs = sys.argv[1:]
+if master == "connect":
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+else:
+    local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false"}
+    spark = SparkSession.builder.master(master).config(map=local).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+sbclient_spark.register(spark)
+rows = spark.range(0, 200, 1, 4).selectExpr("cast(id as string) as body", "string(id) as message_id")
+options = dict(pair.split("=", 1) for pair in pairs)
+rows.write.format("servicebus").mode("append").options(**options).save()
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize(
+    ("master", "needed"),
+    [("local-cluster[2,1,1024]", ()), ("connect", ("grpc", "grpc_status", "pandas", "zstandard"))],
+    ids=["cluster", "connect"],
+)
+def test_the_writer_runs_wherever_spark_does(pair: EmulatedPair, master: str, needed: tuple[str, ...]) -> None:
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    orders = pair.create_queue("orders")
+    options = [f"{name}={value}" for name, value in pair.options(queue=orders).items()]
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, master, *options],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert sorted(int(str(message)) for message in pair.take(orders)) == list(range(200))

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from sbclient import ServiceBusMessage
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient.transport.memory import drop_memory_host, memory_host
+from sbclient_spark.read_options import read_options
+from sbclient_spark.reader import READ_SCHEMA, PeekReader
+from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
+
+CONNECTION = {"connectionString": "memory://read", "secondaryConnectionString": "memory://read-backup"}
+
+
+@pytest.fixture
+def clients() -> Iterator[WorkerClients]:
+    """The clients of this process, and two namespaces of its own for them."""
+    found = worker_clients()
+    names = ("read", "read-backup")
+    for name in names:
+        memory_host(name, clock=found.clock)
+    yield found
+    found.run(found.close())
+    for name in names:
+        drop_memory_host(name)
+
+
+def fill(
+    clients: WorkerClients, queue: str, *messages: ServiceBusMessage, backup: bool = False, **properties: Any
+) -> None:
+    async def fill() -> None:
+        where = "memory://read-backup" if backup else "memory://read"
+        options = read_options({"connectionString": where, "queue": queue}).connection
+        async with open_client(options, paired=False, clock=clients.clock) as client:
+            await client.administration.create_queue(queue, **properties)
+            for message in messages:
+                await client.get_queue_sender(queue).send_messages(message)
+
+    clients.run(fill())
+
+
+def read(schema: StructType = READ_SCHEMA, **options: Any) -> list[dict[str, Any]]:
+    texts = {name: str(value) for name, value in options.items()}
+    reader = PeekReader(read_options({**CONNECTION, **texts}), schema)
+    return [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
+
+
+def bodies(**options: Any) -> list[str]:
+    return [row["body"].decode() for row in read(**options)]
+
+
+def test_a_message_is_a_row_and_stays_where_it_is(clients: WorkerClients) -> None:
+    message = ServiceBusMessage(
+        b"body",
+        message_id="m",
+        partition_key="k",
+        subject="s",
+        application_properties={"n": 1, "at": datetime(2024, 1, 1, tzinfo=UTC)},
+        time_to_live=timedelta(minutes=5),
+    )
+    fill(clients, "orders", message)
+    for _ in range(2):
+        (row,) = read(queue="orders")
+        assert (row["body"], row["message_id"], row["partition_key"], row["subject"]) == (b"body", "m", "k", "s")
+        assert dict(row["application_properties"]) == {"n": "1", "at": "2024-01-01 00:00:00+00:00"}
+        assert row["time_to_live"] == timedelta(minutes=5)
+        assert (row["queue"], row["backlog_queue"], row["state"], row["delivery_count"]) == (
+            "orders",
+            None,
+            "active",
+            0,
+        )
+        assert row["sequence_number"] == 1
+
+
+def test_columns_can_be_chosen_and_unknown_ones_are_refused(clients: WorkerClients) -> None:
+    fill(clients, "orders", ServiceBusMessage(b"a", message_id="m"))
+    chosen = StructType([StructField("message_id", StringType()), StructField("queue", StringType())])
+    assert read(chosen, queue="orders") == [{"message_id": "m", "queue": "orders"}]
+    with pytest.raises(InvalidOperationError):
+        read(StructType([StructField("colour", StringType())]), queue="orders")
+
+
+def test_pages_and_limits_and_numbers(clients: WorkerClients) -> None:
+    fill(clients, "orders", *(ServiceBusMessage(str(number)) for number in range(600)))
+    assert bodies(queue="orders") == [str(number) for number in range(600)]
+    assert bodies(queue="orders", maxMessages=300) == [str(number) for number in range(300)]
+    assert bodies(queue="orders", fromSequenceNumber=599) == ["598", "599"]
+    assert bodies(queue="orders", endingTime="2001-01-01") == []
+
+
+def test_several_queues_are_read_and_a_missing_one_is_told(clients: WorkerClients) -> None:
+    fill(clients, "a", ServiceBusMessage("1"))
+    fill(clients, "b", ServiceBusMessage("2"))
+    assert {row["queue"]: row["body"] for row in read(queues="a, b")} == {"a": b"1", "b": b"2"}
+    with pytest.raises(MessagingEntityNotFoundError):
+        read(queue="c")
+
+
+def test_every_fragment_of_a_partitioned_queue_is_read_once(clients: WorkerClients) -> None:
+    many = (ServiceBusMessage(str(number), partition_key=f"k{number % 40}") for number in range(200))
+    fill(clients, "parts", *many, enable_partitioning=True)
+    assert sorted(map(int, bodies(queue="parts"))) == list(range(200))
+
+
+def test_sessions_are_read_one_after_the_other(clients: WorkerClients) -> None:
+    many = (ServiceBusMessage(str(number), session_id=f"s{number % 3}") for number in range(30))
+    fill(clients, "sessions", *many, requires_session=True)
+    assert sorted(map(int, bodies(queue="sessions"))) == list(range(30))
+    assert len(bodies(queue="sessions", maxMessages=15)) == 15
+
+
+def test_dead_letters_are_read_with_their_reasons(clients: WorkerClients) -> None:
+    fill(clients, "orders", ServiceBusMessage("bad"))
+
+    async def dead_letter() -> None:
+        options = read_options({"connectionString": "memory://read", "queue": "orders"}).connection
+        async with open_client(options, paired=False, clock=clients.clock) as client:
+            receiver = client.get_queue_receiver("orders")
+            (message,) = await receiver.receive_messages(max_wait_time=1)
+            await receiver.dead_letter_message(message, reason="Spoilt", error_description="it smells")
+
+    clients.run(dead_letter())
+    assert read(queue="orders") == []
+    (row,) = read(queue="orders", subQueue="deadletter")
+    assert (row["body"], row["dead_letter_reason"], row["dead_letter_error_description"]) == (
+        b"bad",
+        "Spoilt",
+        "it smells",
+    )
+
+
+def test_the_backlog_is_read_from_the_secondary(clients: WorkerClients) -> None:
+    fill(clients, "read/x-servicebus-transfer/0", ServiceBusMessage("diverted"), backup=True)
+    fill(clients, "read/x-servicebus-transfer/1", backup=True)
+    (row,) = read(backlog="true", backlogQueueCount=2)
+    assert (row["body"], row["backlog_queue"]) == (b"diverted", "read/x-servicebus-transfer/0")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"queue": "a", "queues": "b"},
+        {"queue": "a", "backlog": "true"},
+        {"topic": "prices"},
+        {"subscription": "eu"},
+        {"queue": "a", "mode": "receive"},
+        {"queue": "a", "endingTime": "tomorrow"},
+        {"queue": "a", "maxMessages": "0"},
+        {"queue": "a", "subQueue": "dead"},
+        {"queu": "a"},
+    ],
+)
+def test_a_read_that_cannot_be_meant_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidOperationError):
+        read_options({**CONNECTION, **options})
+
+
+def test_a_backlog_needs_a_secondary() -> None:
+    with pytest.raises(InvalidOperationError):
+        read_options({"connectionString": "memory://read", "backlog": "true"})
+
+
+def test_a_subscription_is_read_by_its_path() -> None:
+    assert read_options({**CONNECTION, "topic": "prices", "subscription": "eu"}).paths == ("prices/Subscriptions/eu",)
