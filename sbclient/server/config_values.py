@@ -74,8 +74,9 @@ def key_of(place: Located) -> str:
 
 def name_of(place: Located, kind: EntityKind) -> str:
     """A name that an entity of that kind may have."""
+    name = text_of(place)
     try:
-        return check_entity_path(text_of(place), kind.value[0])
+        return check_entity_path(name, kind.value[0])
     except InvalidOperationError as error:
         raise place.error(f"is not allowed: {error.message}") from error
 
@@ -109,8 +110,9 @@ def count_of(place: Located) -> int:
 
 def span_of(place: Located) -> timedelta:
     """A time span in ISO 8601."""
+    text = text_of(place)
     try:
-        return read_span(text_of(place))
+        return read_span(text)
     except InvalidOperationError as error:
         raise place.error(f"is not allowed: {error.message}") from error
 

@@ -297,6 +297,7 @@ class TestMistakes:
             ({"Name": "n", "Queues": [5]}, QUEUE, "an object"),
             ({"Name": "n", "Queues": [{}]}, QUEUE, "Name"),
             ({"Name": "n", "Queues": [{"Name": "a?"}]}, f"{QUEUE}.Name", "letters, digits"),
+            ({"Name": "n", "Queues": [{"Name": 5}]}, f"{QUEUE}.Name", "a text"),
             ({"Name": "n", "Queues": [{"Name": "q", "Subscriptions": []}]}, f"{QUEUE}.Subscriptions", "Properties"),
             ({"Name": "n", "Queues": [{"Name": "q"}, {"Name": "Q"}]}, "$.UserConfig.Namespaces[0].Queues[1]", "rename"),
             (properties_of(LockDuratoin="PT1M"), f"{QUEUE}.Properties.LockDuratoin", "LockDuration"),
@@ -367,6 +368,7 @@ class TestMistakes:
         assert text.startswith(f"Config.json, line 1: {path} ")
         assert allowed in text
         assert "SubCode" not in text
+        assert text.count("Config.json") == 1
 
     @pytest.mark.parametrize("key", [5550123, "", None])
     def test_key_is_shown_in_no_error(self, key: Any) -> None:
