@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
+from sbclient.testing import Fault, FaultKind
+from sbclient.transport.memory import drop_memory_host, memory_host
+from sbclient_spark.message_ids import MessageIdPlan
+from sbclient_spark.partition_writer import WriteFailedError
+from sbclient_spark.reports import TaskReport
+from sbclient_spark.rows import Destination, RowPlan
+from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
+from sbclient_spark.write_options import write_options
+from sbclient_spark.write_task import TaskPlace, TaskResult, WritePlan, check_sessions, run_task
+
+PLACE = TaskPlace(partition=2, attempt=0, attempt_id=9, query_id="query", batch_id=4)
+PAIRED = {"connectionString": "memory://written", "secondaryConnectionString": "memory://written-backup"}
+
+
+@pytest.fixture
+def clients() -> Iterator[WorkerClients]:
+    found = worker_clients()
+    memory_host("written", clock=found.clock)
+    memory_host("written-backup", clock=found.clock)
+
+    async def create() -> None:
+        options = write_options({**PAIRED, "queue": "orders"})
+        async with open_client(options.connection, paired=False, clock=found.clock) as client:
+            await client.administration.create_queue("orders", requires_duplicate_detection=True)
+
+    found.run(create())
+    yield found
+    found.run(found.close())
+    drop_memory_host("written")
+    drop_memory_host("written-backup")
+
+
+def plan(ids: str = "position", body: int = 0, session: int | None = None, **options: Any) -> WritePlan:
+    texts = {name: str(value) for name, value in options.items()}
+    return WritePlan(
+        options=write_options({**PAIRED, "queue": "orders", **texts}),
+        rows=RowPlan(
+            ids=MessageIdPlan(mode=ids),  # type: ignore[arg-type]  # each mode by its name
+            body=body,
+            attributes=(("session_id", session),) if session is not None else (),
+            destination=Destination("orders"),
+        ),
+        mixes_keys=True,
+    )
+
+
+def batches(count: int, size: int = 700) -> Iterator[pa.RecordBatch]:
+    for start in range(0, count, size):
+        yield pa.record_batch({"body": [str(number) for number in range(start, min(start + size, count))]})
+
+
+def stored(clients: WorkerClients) -> list[int]:
+    async def peek() -> list[int]:
+        async with open_client(plan().options.connection, paired=False, clock=clients.clock) as client:
+            found: list[int] = []
+            receiver = client.get_queue_receiver("orders")
+            while page := await receiver.peek_messages(1000, sequence_number=len(found) + 1):
+                found += [int(str(message)) for message in page]
+            return found
+
+    return clients.run(peek())
+
+
+def test_a_task_returns_when_every_row_was_acknowledged(clients: WorkerClients) -> None:
+    result = run_task(plan(), batches(2500), PLACE)
+    assert (result.report.rows, result.report.sent, result.report.partition) == (2500, 2500, 2)
+    assert result.report.connect_ms > 0
+    assert sorted(stored(clients)) == list(range(2500))
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_the_same_task_again_adds_nothing_and_has_its_client_already(clients: WorkerClients) -> None:
+    first = run_task(plan(), batches(300), PLACE).report
+    again = run_task(plan(), batches(300), TaskPlace(2, 1, 10, "query", 4)).report
+    assert (first.sent, again.sent, again.connect_ms) == (300, 300, 0.0)
+    assert len(stored(clients)) == 300
+
+
+def test_another_micro_batch_has_other_ids(clients: WorkerClients) -> None:
+    run_task(plan(), batches(100), PLACE)
+    run_task(plan(), batches(100), TaskPlace(2, 0, 10, "query", 5))
+    assert len(stored(clients)) == 200
+
+
+def test_a_task_without_rows_opens_nothing(clients: WorkerClients) -> None:
+    report = run_task(plan(connectionString="memory://nowhere"), iter(()), PLACE).report
+    assert (report.sent, report.connect_ms) == (0, 0.0)
+
+
+def test_a_micro_batch_that_spark_does_not_tell_is_refused_before_anything_is_sent(clients: WorkerClients) -> None:
+    with pytest.raises(InvalidOperationError):
+        run_task(plan(), batches(10), TaskPlace(2, 0, 9))
+    assert stored(clients) == []
+
+
+def test_the_source_of_the_rows_failing_ends_the_task_with_that_error(clients: WorkerClients) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from batches(1000)
+        raise EOFError("the engine is gone")
+
+    with pytest.raises(EOFError):
+        run_task(plan(), broken(), PLACE)
+    assert run_task(plan(), batches(10), PLACE).report.sent == 10
+
+
+def test_a_failed_task_logs_what_it_did(clients: WorkerClients, caplog: pytest.LogCaptureFixture) -> None:
+    bad = pa.record_batch({"body": ["a", None]})
+    with pytest.raises(WriteFailedError) as caught, caplog.at_level(logging.INFO, "sbclient_spark"):
+        run_task(plan(), iter([bad]), PLACE)
+    assert "partition 2, row 1" in str(caught.value)
+    assert {"task.failed", "task.ended"} <= {record.message for record in caplog.records}
+
+
+def test_a_dry_run_sends_nothing(clients: WorkerClients) -> None:
+    assert run_task(plan(dryRun="schema"), batches(100), PLACE).report.rows == 0
+    assert run_task(plan(dryRun="sample"), batches(5000), PLACE).report.rows == 700
+    report = run_task(plan(dryRun="encode"), batches(5000), PLACE).report
+    assert (report.rows, report.sent) == (5000, 0)
+    assert report.bytes > 5000
+    with pytest.raises(InvalidOperationError):
+        run_task(plan(dryRun="encode"), iter([pa.record_batch({"body": pa.array([None], pa.string())})]), PLACE)
+    assert stored(clients) == []
+
+
+def test_a_secondary_that_is_down_does_not_stop_a_job_whose_primary_is_well(clients: WorkerClients) -> None:
+    backup = memory_host("written-backup", clock=clients.clock)
+    backup.inject(Fault(FaultKind.DOWN))
+    report = run_task(plan(), batches(10), PLACE).report
+    assert (report.sent, report.is_unpaired) == (10, True)
+    with pytest.raises(Exception, match="written-backup"):
+        run_task(plan(ordering="session"), batches(10), PLACE)
+    backup.heal()
+    assert run_task(plan(), batches(20), PLACE).report.is_unpaired is False
+
+
+def test_a_secret_that_the_worker_does_not_have_fails_the_task(clients: WorkerClients) -> None:
+    given = write_options({"connectionStringEnv": "NOT_SET_ANYWHERE", "queue": "orders"})
+    with pytest.raises(ServiceBusAuthenticationError):
+        run_task(WritePlan(options=given, rows=plan().rows, mixes_keys=True), batches(1), PLACE)
+
+
+def test_an_idle_client_is_closed_and_the_next_task_opens_another(clients: WorkerClients) -> None:
+    idle = plan(idleTimeout="50 ms")
+    assert run_task(idle, batches(10), PLACE).report.connect_ms > 0
+    clients.run(clients.clock.sleep(0.3))
+    assert run_task(idle, batches(10), PLACE).report.connect_ms > 0
+
+
+def test_sessions_of_two_tasks_must_differ(clients: WorkerClients) -> None:
+    def rows(sessions: list[str]) -> Iterator[pa.RecordBatch]:
+        return iter([pa.record_batch({"body": sessions, "session": sessions})])
+
+    ordered = plan(session=1, ordering="session")
+    first = run_task(ordered, rows(["a", "b", "a"]), PLACE)
+    second = run_task(ordered, rows(["c"]), TaskPlace(3, 0, 11, "query", 4))
+    assert (len(first.sessions), len(second.sessions)) == (2, 1)
+    check_sessions([first, second])
+    with pytest.raises(InvalidOperationError):
+        check_sessions([first, second, TaskResult(TaskReport(), set(first.sessions))])
+
+
+def test_a_plan_shows_no_secret(tmp_path: Path) -> None:
+    given = plan(connectionString="Endpoint=sb://contoso.net;SharedAccessKeyName=k;SharedAccessKey=s3cret")
+    assert "s3cret" not in repr(given)
