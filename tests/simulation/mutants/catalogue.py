@@ -791,15 +791,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("broker/entity.py", "elif self._last_number >> COUNTER_BITS not in self._order or", "elif not self._order or"),
     ),
     _mutant(
-        _BACKLOG,
-        "fetched messages are forgotten before they are in hand",
-        (
-            "destination.py",
-            "            self._line += await take(source, messages)\n            for number in numbers:\n                known.pop(number, None)\n",
-            "            for number in numbers:\n                known.pop(number, None)\n            self._line += await take(source, messages)\n",
-        ),
-    ),
-    _mutant(
         _LIMIT,
         "only messages that travel alone are measured",
         ("sender.py", "        if max(sizes) > limit:\n", "        if len(sizes) == 1 and max(sizes) > limit:\n"),
