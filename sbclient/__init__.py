@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from sbclient.transport.base import (
         NEXT_AVAILABLE_SESSION,
         ServiceBusReceiveMode,
+        ServiceBusSessionFilter,
         ServiceBusSubQueue,
     )
 
@@ -100,6 +101,7 @@ __all__ = [
     "ServiceBusSender",
     "ServiceBusServerBusyError",
     "ServiceBusSession",
+    "ServiceBusSessionFilter",
     "ServiceBusSubQueue",
     "SessionCannotBeLockedError",
     "SessionLockLostError",
@@ -166,6 +168,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "transport.base": (
         "NEXT_AVAILABLE_SESSION",
         "ServiceBusReceiveMode",
+        "ServiceBusSessionFilter",
         "ServiceBusSubQueue",
     ),
 }

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from difflib import get_close_matches
 from importlib.util import find_spec
 from random import Random
 from typing import Any, Final
@@ -41,6 +42,11 @@ _AMQP_ONLY: Final = (
 )
 """Options that mean nothing to the SDK's administration client, or something else."""
 
+_OPTIONS: Final = frozenset(
+    {*_AMQP_ONLY, "connection_verify", "logging_enable", "proxies", "transport", "use_tls", "user_agent"}
+)
+"""All that is handed on to the SDK; it would swallow any other name without a word."""
+
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _TRUST_OPTIONS: Final = frozenset({"connection_verify", "ssl_context", "transport"})
 
@@ -66,8 +72,13 @@ def open_azure_transport(
             `connection_verify`, `ssl_context`, `user_agent`, `socket_timeout`, `logging_enable`.
 
     Raises:
-        InvalidOperationError: neither a connection string nor a namespace with a credential was given.
+        InvalidOperationError: neither a connection string nor a namespace with a credential was given, or there is no
+            such option.
     """
+    for name in sorted(sdk_options.keys() - _OPTIONS):
+        near = get_close_matches(name, [*_OPTIONS, "secondary", "options", "retry_total", "timeout"], n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(_OPTIONS))}"
+        raise InvalidOperationError(f"{name!r} is no option of a client: {advice}")
     if connection is None and (fully_qualified_namespace is None or credential is None):
         raise InvalidOperationError("a namespace and a credential, or a connection string, are needed: give one")
     return AzureTransport(connection, fully_qualified_namespace, credential, clock, sdk_options)

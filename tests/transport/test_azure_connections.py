@@ -133,7 +133,6 @@ async def test_options_reach_the_sdk_as_they_are() -> None:
         random=Random(1),
         http_proxy=proxy,
         user_agent="app",
-        retry_total=9,
     )
     sdk = transport.sdk_sender("orders")
     assert sdk._config.http_proxy == proxy
@@ -163,3 +162,12 @@ async def test_nothing_is_connected_before_it_is_used() -> None:
 def test_a_namespace_without_credential_is_refused() -> None:
     with pytest.raises(InvalidOperationError):
         open_azure_transport(None, fully_qualified_namespace="contoso", clock=Clock(), random=Random(1))
+
+
+@pytest.mark.parametrize(("name", "near"), [("secondry", "secondary"), ("conection_verify", "connection_verify")])
+def test_a_misspelt_option_is_refused_with_the_nearest_one(name: str, near: str) -> None:
+    options: dict[str, Any] = {name: "x"}
+    with pytest.raises(InvalidOperationError, match=near):
+        ServiceBusClient.from_connection_string(
+            "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k", **options
+        )
