@@ -123,7 +123,11 @@ class _Run:
     async def once(self, attempt: Callable[[float], Awaitable[T]]) -> T:
         remaining_s = self._deadline - self._clock.monotonic()
         if remaining_s <= 0:
-            raise self._last or OperationTimeoutError("the time allowed for the operation is over before it began")
+            if self._last is not None:
+                raise self._last
+            late = OperationTimeoutError("the time allowed for the operation is over before it began")
+            late.is_in_doubt = False
+            raise late
         try:
             return await attempt(min(remaining_s, self._least_try_s))
         except ServiceBusError as error:

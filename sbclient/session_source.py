@@ -166,15 +166,16 @@ class SessionSource:
         if is_ping(message) or message.sequence_number in self._accepted:
             await self._complete(link, message)
             return None
-        try:
-            path, content = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)
-        except MalformedEnvelopeError as error:
-            await self._dead_letter(link, message, error.reason, error.description)
-            return None
-        refusal = self._refusals.get(path)
-        if refusal is not None and refusal.retry_at > self._clock.monotonic():
-            return PASS_OVER_PAUSE_S
         while True:
+            try:
+                # Anew for each try: what is left of its life goes on shrinking while the destination is busy.
+                path, content = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)
+            except MalformedEnvelopeError as error:
+                await self._dead_letter(link, message, error.reason, error.description)
+                return None
+            refusal = self._refusals.get(path)
+            if refusal is not None and refusal.retry_at > self._clock.monotonic():
+                return PASS_OVER_PAUSE_S
             try:
                 sender = await self._sender(path)
                 await sender.send([content], timeout_s=TRY_S)
