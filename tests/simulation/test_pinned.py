@@ -26,6 +26,8 @@ from tests.simulation.run import run_seed
         (126, "messages that shared a transfer were not held to the size of a single one"),
         (358, "a look through the fragments of a backlog queue broke off when one of them was lost"),
         (864, "a later refusal hid that an earlier try was in doubt"),
+        (3622, "a life did not shrink while the ordered syphon waited for a busy destination"),
+        (4337, "a secondary that was silent took all the time there was, and the primary was blamed"),
     ],
 )
 def test_what_was_found_once_stays_mended(seed: int, once: str) -> None:

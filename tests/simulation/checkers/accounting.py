@@ -19,6 +19,7 @@ MAX_DELIVERIES = "MaxDeliveryCountExceeded"
 def check_accounting(world: World) -> Iterator[Violation]:
     arrivals = arrived(world)
     excused = excused_uids(world)
+    attempts = world.history.attempts_of()
     for letter in world.history.letters.values():
         came = letter.uid in arrivals
         if letter.is_accepted and not came and letter.uid not in excused:
@@ -27,7 +28,8 @@ def check_accounting(world: World) -> Iterator[Violation]:
         if letter.is_refused and stored:
             errors = ", ".join(one.error for one in letter.tries)
             yield Violation("I3", f"{letter.uid} was refused ({errors}) and stored all the same")
-        if letter.cancelled is Outcome.OK and came and len(letter.tries) == 1:
+        is_once = len(letter.tries) == 1 and len(attempts.get(letter.uid, ())) == 1
+        if letter.cancelled is Outcome.OK and came and is_once:
             yield Violation("I3", f"{letter.uid} was taken back and delivered all the same")
     for uid in arrivals:
         if uid not in world.history.letters:

@@ -804,4 +804,23 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "            pass\n",
         ),
     ),
+    _mutant(
+        _BACKLOG,
+        "a life does not shrink while the ordered syphon waits for a busy destination",
+        (
+            "session_source.py",
+            "                path, content = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)\n",
+            "                path, content = unseal(message, now=began_at, life=self._pair.options.backlog_time_to_live)\n",
+        ),
+        (
+            "session_source.py",
+            "        while True:\n            try:\n                # Anew for each try",
+            "        began_at = self._clock.now()\n        while True:\n            try:\n                # Anew for each try",
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "a secondary that is silent takes all the time there is, and the primary is blamed",
+        ("session_order.py", "max((deadline - now) / 4, 0.001)", "max(deadline - now, 0.001)"),
+    ),
 )
