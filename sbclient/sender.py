@@ -330,11 +330,15 @@ class ServiceBusSender:
             began_at = self._core.clock.monotonic()
             try:
                 await attempt(timeout_s)
-            except ServiceBusConnectionError:
+            except ServiceBusConnectionError as stale:
                 left_s = timeout_s - (self._core.clock.monotonic() - began_at)
                 if not was_open or left_s <= 0:
                     raise
-                await attempt(left_s)
+                try:
+                    await attempt(left_s)
+                except ServiceBusError as error:
+                    error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt
+                    raise
 
         pair = self._core.pair
         interrupt = entity.failed_over if entity is not None else None
