@@ -423,7 +423,8 @@ class WiredReceiver:
             return
         wire, history = self._wire, self._wire.history
         now = history.now()
-        for other in reversed(history.session_holds):
+        is_over = until.timestamp() <= now  # an answer so late that the lock has ended on its way
+        for other in reversed([] if is_over else history.session_holds):
             same = other.side == wire.side and other.path == self._path and other.session_id == session_id
             if same and other.ended_at > now and other.locked_until > now + GRAIN_S:
                 history.violated("I13", f"session {session_id!r} of {self._path} was given to two receivers at once")
