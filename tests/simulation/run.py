@@ -124,9 +124,9 @@ def _listening(history: History) -> Iterator[None]:
     """Keep what is logged, and take an error that is logged for the failure that it is."""
     logger = logging.getLogger("sbclient")
     handler = _Ear(history)
-    level, logger.level = logger.level, logging.DEBUG
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
     logger.addHandler(handler)
-    logger.manager._clear_cache()  # type: ignore[attr-defined]
     try:
         yield
     finally:
