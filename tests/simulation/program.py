@@ -15,8 +15,9 @@ from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import MemoryPair
 from sbclient.transport.memory import MemoryTransport
 from tests.simulation.history import History
+from tests.simulation.lifeline import Lifeline
 from tests.simulation.plan import Death, Plan
-from tests.simulation.wire import Lifeline, Wire
+from tests.simulation.wire import Wire
 
 
 class SkewedClock(VirtualClock):

@@ -14,8 +14,8 @@ from sbclient.testing import DeadlockError, VirtualLoop
 from tests.simulation.checkers import CHECKERS
 from tests.simulation.checkers.accounting import arrived, excused_uids
 from tests.simulation.history import CANARY, History, Outcome, Violation
+from tests.simulation.lifeline import RunawayError
 from tests.simulation.plan import Plan, draw_plan
-from tests.simulation.wire import RunawayError
 from tests.simulation.world import World
 
 HORIZON_S: Final = 20_000.0

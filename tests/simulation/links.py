@@ -1,0 +1,342 @@
+"""The links of a watched wire: what they carry is written down, and what is wrong at that very moment noted at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from sbclient.errors import ServiceBusError
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.rules.ping import is_ping
+from sbclient.transport.base import ReceiverLink, SenderLimits, SenderLink, Settlement, SettleMode, TransactionLink
+from tests.simulation.history import (
+    Attempt,
+    Handed,
+    Outcome,
+    SessionHold,
+    Settled,
+    copy_of,
+    outcome_of,
+    uid_of,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.wire import Wire
+
+GRAIN_S: Final = 1e-4
+"""Moments in messages are whole microseconds."""
+
+REPEATED_SETTLE_SHARE: Final = 0.05
+
+
+class WiredTransaction:
+    """A transaction that is watched. `number` names it in the history; `settled` is what is settled in it."""
+
+    def __init__(self, wire: Wire, inner: TransactionLink) -> None:
+        self._wire = wire
+        self.inner = inner
+        self.number = next(wire.history.numbers)
+        self.settled: list[tuple[Handed, Settled]] = []
+
+    async def commit(self, *, timeout_s: float) -> None:
+        outcome = Outcome.DOUBT
+        for handed, settled in self.settled:
+            handed.ended_at, handed.how = self._wire.history.now(), f"{settled.mode} in a transaction"
+        try:
+            await self._wire.call(lambda: self.inner.commit(timeout_s=timeout_s))
+            outcome = Outcome.OK
+        except ServiceBusError as error:
+            outcome = outcome_of(error)
+            raise
+        finally:
+            for handed, settled in self.settled:
+                settled.outcome, settled.end = outcome, self._wire.history.now()
+                handed.is_final = outcome is Outcome.OK and settled.mode in _FINAL
+            self._wire.history.note(self._wire.life.name, "commit", outcome)
+
+    async def rollback(self, *, timeout_s: float) -> None:
+        for _, settled in self.settled:
+            settled.outcome, settled.end = Outcome.REFUSED, self._wire.history.now()
+        await self._wire.call(lambda: self.inner.rollback(timeout_s=timeout_s))
+
+
+_FINAL = (SettleMode.COMPLETE, SettleMode.DEAD_LETTER)
+
+
+def _bare(transaction: TransactionLink | None) -> TransactionLink | None:
+    return transaction.inner if isinstance(transaction, WiredTransaction) else transaction
+
+
+class WiredSender:
+    """A sender link that is watched."""
+
+    def __init__(self, wire: Wire, inner: SenderLink, path: str) -> None:
+        self._wire = wire
+        self._inner = inner
+        self._path = path
+
+    @property
+    def is_open(self) -> bool:
+        return self._inner.is_open
+
+    async def open(self, *, timeout_s: float) -> None:
+        async with self._watched("open", (), None):
+            await self._wire.call(lambda: self._inner.open(timeout_s=timeout_s))
+
+    async def limits(self, *, timeout_s: float) -> SenderLimits:
+        async with self._watched("limits", (), None):
+            return await self._wire.call(lambda: self._inner.limits(timeout_s=timeout_s))
+
+    async def send(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
+    ) -> None:
+        what = "ping" if any(map(is_ping, messages)) else "send"
+        async with self._watched(what, messages, transaction):
+            await self._wire.call(
+                lambda: self._inner.send(messages, timeout_s=timeout_s, transaction=_bare(transaction))
+            )
+
+    async def schedule(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
+    ) -> list[int]:
+        async with self._watched("schedule", messages, transaction):
+            return await self._wire.call(
+                lambda: self._inner.schedule(messages, timeout_s=timeout_s, transaction=_bare(transaction))
+            )
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
+        await self._wire.call(lambda: self._inner.cancel_scheduled(sequence_numbers, timeout_s=timeout_s))
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    @asynccontextmanager
+    async def _watched(
+        self, what: str, messages: Sequence[ServiceBusMessage], transaction: TransactionLink | None
+    ) -> AsyncIterator[None]:
+        wire, history = self._wire, self._wire.history
+        first = messages[0] if messages else None
+        attempt = Attempt(
+            wire.life.name,
+            wire.side,
+            what,
+            self._path,
+            tuple(map(uid_of, messages)) if what != "ping" else (),
+            tuple(message.message_id for message in messages),
+            (first.session_id, first.partition_key) if first is not None else (None, None),
+            history.now(),
+            transaction.number if isinstance(transaction, WiredTransaction) else None,
+        )
+        history.attempts.append(attempt)
+        try:
+            yield
+            attempt.outcome = Outcome.OK
+        except ServiceBusError as error:
+            attempt.outcome, attempt.error = outcome_of(error), type(error)
+            raise
+        finally:
+            attempt.end = history.now()
+            failed = "" if attempt.error is None else attempt.error.__name__
+            history.note(wire.life.name, wire.side, what, self._path, ",".join(attempt.uids), attempt.outcome, failed)
+
+
+class WiredReceiver:
+    """A receiver link that is watched."""
+
+    def __init__(self, wire: Wire, inner: ReceiverLink, path: str, *, has_session: bool, fetches_ahead: bool) -> None:
+        self._fetches_ahead = fetches_ahead
+        self._wire = wire
+        self._inner = inner
+        self._path = path
+        self._has_session = has_session
+        self._number = next(wire.history.numbers)
+        self._hold: SessionHold | None = None
+        self._handed: list[Handed] = []
+
+    @property
+    def session_id(self) -> str | None:
+        return self._inner.session_id
+
+    @property
+    def session_locked_until_utc(self) -> datetime | None:
+        return self._inner.session_locked_until_utc
+
+    async def open(self, *, timeout_s: float) -> None:
+        await self._wire.call(lambda: self._inner.open(timeout_s=timeout_s))
+        self._note_session()
+
+    async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
+        async def work() -> list[ServiceBusReceivedMessage]:
+            messages = await self._inner.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
+            self._note_session()
+            self._take(messages, is_deferred=False)
+            return messages
+
+        return await self._wire.call(work)
+
+    async def peek(
+        self, *, max_message_count: int, sequence_number: int, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        return await self._wire.call(
+            lambda: self._inner.peek(
+                max_message_count=max_message_count, sequence_number=sequence_number, timeout_s=timeout_s
+            )
+        )
+
+    async def receive_deferred(
+        self, sequence_numbers: Sequence[int], *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        async def work() -> list[ServiceBusReceivedMessage]:
+            messages = await self._inner.receive_deferred(sequence_numbers, timeout_s=timeout_s)
+            self._take(messages, is_deferred=True)
+            return messages
+
+        return await self._wire.call(work)
+
+    async def settle(
+        self,
+        message: ServiceBusReceivedMessage,
+        settlement: Settlement,
+        *,
+        timeout_s: float,
+        transaction: TransactionLink | None = None,
+    ) -> None:
+        wire, history = self._wire, self._wire.history
+        handed = history.holder(wire.side, message.lock_token)
+        number = transaction.number if isinstance(transaction, WiredTransaction) else None
+        settled = Settled(settlement.mode, history.now(), number)
+        is_stale = handed is not None and settled.begin >= self._over_at(handed) + GRAIN_S
+
+        async def work() -> None:
+            await self._inner.settle(message, settlement, timeout_s=timeout_s, transaction=_bare(transaction))
+            settled.outcome = Outcome.OK
+
+        try:
+            if handed is not None:
+                handed.settles.append(settled)
+            if transaction is None and handed is not None:
+                handed.ended_at = min(handed.ended_at, history.now())
+            await wire.call(work)
+        except ServiceBusError as error:
+            settled.outcome = outcome_of(error)
+            raise
+        finally:
+            settled.end = history.now()
+            history.note(wire.life.name, wire.side, settlement.mode, self._path, _name(handed), settled.outcome)
+            if handed is not None and transaction is None:
+                self._end(handed, settled)
+        if is_stale:
+            history.violated("I13", f"a token of {self._path} settled {_name(handed)} after its lock had ended")
+        if isinstance(transaction, WiredTransaction) and handed is not None:
+            transaction.settled.append((handed, settled))
+            settled.outcome = Outcome.DOUBT
+        elif handed is not None and wire.random.random() < REPEATED_SETTLE_SHARE:
+            await self._settle_again(message, handed)
+
+    async def _settle_again(self, message: ServiceBusReceivedMessage, handed: Handed) -> None:
+        """What is settled cannot be settled again with the same token."""
+        try:
+            await self._inner.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=1.0)
+        except ServiceBusError:
+            return
+        self._wire.history.violated("I13", f"a used token of {self._path} settled {_name(handed)} a second time")
+
+    async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
+        handed = self._wire.history.holder(self._wire.side, message.lock_token)
+        return await self._renewed(handed, lambda: self._inner.renew_lock(message, timeout_s=timeout_s))
+
+    async def renew_session_lock(self, *, timeout_s: float) -> datetime:
+        return await self._renewed(self._hold, lambda: self._inner.renew_session_lock(timeout_s=timeout_s))
+
+    async def _renewed(self, hold: Handed | SessionHold | None, work: Callable[[], Awaitable[datetime]]) -> datetime:
+        before = hold.locked_at_most if hold is not None else math.inf
+        if hold is not None:
+            hold.locked_at_most = math.inf  # it may be done, and its answer lost
+        try:
+            until = await self._wire.call(work)
+        except ServiceBusError as error:
+            if hold is not None and outcome_of(error) is Outcome.REFUSED:
+                hold.locked_at_most = before
+            raise
+        if hold is not None:
+            hold.locked_until = hold.locked_at_most = until.timestamp()
+        return until
+
+    async def get_session_state(self, *, timeout_s: float) -> bytes | None:
+        return await self._wire.call(lambda: self._inner.get_session_state(timeout_s=timeout_s))
+
+    async def set_session_state(self, state: bytes | None, *, timeout_s: float) -> None:
+        await self._wire.call(lambda: self._inner.set_session_state(state, timeout_s=timeout_s))
+
+    async def close(self) -> None:
+        if self._wire.life.is_dead:
+            return
+        if self._hold is not None:
+            self._hold.ended_at = min(self._hold.ended_at, self._wire.history.now())
+        await self._inner.close()
+
+    # -- what is seen --------------------------------------------------------------------------------------------
+
+    def _note_session(self) -> None:
+        session_id, until = self._inner.session_id, self._inner.session_locked_until_utc
+        if session_id is None or until is None or self._hold is not None:
+            return
+        wire, history = self._wire, self._wire.history
+        now = history.now()
+        is_over = until.timestamp() <= now  # an answer so late that the lock has ended on its way
+        for other in reversed([] if is_over else history.session_holds):
+            same = other.side == wire.side and other.path == self._path and other.session_id == session_id
+            if same and other.ended_at > now and other.locked_until > now + GRAIN_S:
+                history.violated("I13", f"session {session_id!r} of {self._path} was given to two receivers at once")
+            if same:
+                break
+        self._hold = SessionHold(
+            wire.life.name, self._number, wire.side, self._path, session_id, now, until.timestamp(), until.timestamp()
+        )
+        history.session_holds.append(self._hold)
+        history.note(wire.life.name, wire.side, "session", self._path, session_id)
+
+    def _take(self, messages: Sequence[ServiceBusReceivedMessage], *, is_deferred: bool) -> None:
+        wire, history = self._wire, self._wire.history
+        for message in messages:
+            if is_ping(message):
+                history.violated("I4", f"a ping was handed to a receiver of {self._path}")
+                continue
+            handed = Handed(
+                wire.life.name,
+                self._number,
+                wire.side,
+                self._path,
+                copy_of(self._path, message),
+                uid_of(message),
+                history.now(),
+                message.lock_token,
+                message,
+                is_deferred,
+            )
+            if message.locked_until_utc is not None:
+                handed.locked_until = handed.locked_at_most = message.locked_until_utc.timestamp()
+            handed.is_stale = self._fetches_ahead and (self._has_session or handed.locked_until <= handed.at)
+            self._handed.append(handed)
+            history.hold(handed)
+            history.note(wire.life.name, wire.side, "got", self._path, handed.uid, message.sequence_number)
+
+    def _end(self, handed: Handed, settled: Settled) -> None:
+        if settled.outcome is not Outcome.REFUSED:
+            handed.how = settled.mode
+            handed.is_final = handed.is_final or (settled.outcome is Outcome.OK and settled.mode in _FINAL)
+        elif not handed.how:
+            handed.ended_at = math.inf
+
+    def _over_at(self, handed: Handed) -> float:
+        """When this receiver has certainly lost its hold, unless a renewal is in doubt."""
+        if not self._has_session:
+            return handed.locked_at_most
+        return self._hold.locked_at_most if self._hold is not None else math.inf
+
+
+def _name(handed: Handed | None) -> str:
+    return "an unknown message" if handed is None else f"{handed.uid or '?'}#{handed.copy[1]}"
