@@ -72,14 +72,17 @@ def decode_at(raw: bytes, position: int, *, typed: bool = False) -> tuple[Any, i
     try:
         value, stop = table[raw[position]](raw, position + 1, 0)
     except MALFORMED as error:
-        raise malformed(error, position) from error
+        raise malformed(error, position) from None
     if stop > len(raw):
         raise WireError(DECODE_ERROR, f"the value at byte {position} needs {stop - len(raw)} bytes more than there are")
     return value, stop
 
 
 def malformed(error: Exception, position: int) -> WireError:
-    """The `WireError` for what went wrong while decoding what begins at `position`."""
+    """The `WireError` for what went wrong while decoding what begins at `position`; raise it `from None`.
+
+    The error itself may hold the text that could not be decoded, and that may be a body.
+    """
     return WireError(DECODE_ERROR, f"the bytes from {position} on are no AMQP value ({type(error).__name__})")
 
 

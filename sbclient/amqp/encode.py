@@ -58,8 +58,8 @@ _SMALL_UINT: Final = (b"\x43", *(bytes((0x52, value)) for value in range(1, 256)
 def _utf8(value: str) -> bytes:
     try:
         return value.encode()
-    except UnicodeEncodeError as error:
-        raise EncodeError("a text holds a lone surrogate, which UTF-8 cannot write: replace it") from error
+    except UnicodeEncodeError:  # it would show the text
+        raise EncodeError("a text holds a lone surrogate, which UTF-8 cannot write: replace it") from None
 
 
 def encode_string(value: str) -> bytes:
@@ -147,7 +147,7 @@ def _packed(pack: Callable[[int, int], bytes], code: int, value: int) -> bytes:
     try:
         return pack(code, value)
     except struct.error as error:
-        raise EncodeError(f"{value} is out of range for the AMQP type 0x{code:02x}") from error
+        raise EncodeError(f"a number is out of range for the AMQP type 0x{code:02x}") from error
 
 
 def _pack_of(form: str) -> Encoder:
@@ -158,7 +158,7 @@ def _pack_of(form: str) -> Encoder:
             return pack(value)
         except (struct.error, OverflowError) as error:
             raise EncodeError(
-                f"{value!r} does not fit into the {struct.calcsize(form)}-byte form of its type"
+                f"a {type(value).__name__} does not fit into the {struct.calcsize(form)}-byte form of its type"
             ) from error
 
     return encode_packed

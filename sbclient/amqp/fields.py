@@ -52,13 +52,17 @@ class Layout(NamedTuple):
         make: builds the value from its fields.
         fields: in the order of the wire.
         keep_nulls: whether trailing nulls are written.
+        defaults: what each field means where it is absent.
+        least: so many fields must be there, since the last of them is mandatory.
     """
 
     code: int
     symbol: str
     make: Callable[[Iterable[Any]], Any]
     fields: tuple[Field, ...]
-    keep_nulls: bool = False
+    keep_nulls: bool
+    defaults: tuple[Any, ...]
+    least: int
 
 
 LAYOUTS: Final[dict[type, Layout]] = {}
@@ -72,7 +76,9 @@ def define(kind: type, code: int, symbol: str, *fields: Field, keep_nulls: bool 
     names = tuple(field.name for field in fields)
     if names != kind._fields:  # type: ignore[attr-defined]  # every caller gives a NamedTuple
         raise TypeError(f"{kind.__name__} has the fields {kind._fields}, the layout {names}")  # type: ignore[attr-defined]
-    layout = Layout(code, symbol, kind._make, fields, keep_nulls)  # type: ignore[attr-defined]
+    least = max((place for place, field in enumerate(fields, start=1) if field.is_mandatory), default=0)
+    defaults = tuple(field.default for field in fields)
+    layout = Layout(code, symbol, kind._make, fields, keep_nulls, defaults, least)  # type: ignore[attr-defined]
     LAYOUTS[kind] = layout
     _BY_DESCRIPTOR[code] = _BY_DESCRIPTOR[symbol] = layout
 
@@ -148,10 +154,13 @@ def decode_fields(layout: Layout, raw: bytes, position: int, depth: int = 0) -> 
             value, position = decoder(raw, position + 1, depth + 1)
             values.append(value)
     except MALFORMED as error:
-        raise malformed(error, position) from error
+        raise malformed(error, position) from None
     if position != stop:
         raise WireError(DECODE_ERROR, f"the fields of {layout.symbol} end at byte {position}, its size says {stop}")
-    values.extend([_absent(layout, field) for field in layout.fields[count:]])
+    if count < layout.least:
+        values.extend([_absent(layout, field) for field in layout.fields[count:]])
+    else:
+        values.extend(layout.defaults[count:])
     return values, stop
 
 

@@ -42,6 +42,10 @@ class Frame(NamedTuple):
     performative: Any
     payload: bytes
 
+    def __repr__(self) -> str:
+        """Without the payload: a message."""
+        return f"Frame({self.channel}, {self.performative!r}, {len(self.payload)} bytes)"
+
 
 class FrameReader:
     """Collects bytes and gives out protocol headers and frames; holds one incomplete frame beside the last chunk.

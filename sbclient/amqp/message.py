@@ -7,7 +7,7 @@ body and application properties when somebody asks; nothing is lost for a receiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
@@ -33,6 +33,8 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _PARTITION_KEY: Final = encode_symbol(PARTITION_KEY_ANNOTATION)
 _SCHEDULE: Final = encode_symbol(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
 
+_NULLS: Final = tuple(b"\x40" * count for count in range(13))
+
 _MAX_NAMES: Final = 1024
 _MAX_NAME_LENGTH: Final = 64
 _names: dict[str, bytes] = {}
@@ -48,21 +50,23 @@ def encode_message(message: ServiceBusMessage) -> bytes:
     if isinstance(message, WireMessage):
         return message.sections.payload
     parts: list[bytes] = []
-    time_to_live = message.time_to_live
+    time_to_live = message._time_to_live
     if time_to_live is not None:
         ttl_ms = min(time_to_live // _MILLISECOND, MAX_TTL_MS)
         parts.append(b"\x00\x53\x70" + sized_list(b"\x40\x40" + encode_uint(ttl_ms), 3))
-    if message.partition_key is not None or message.scheduled_enqueue_time_utc is not None:
-        parts.append(b"\x00\x53\x72" + _annotations(message.partition_key, message.scheduled_enqueue_time_utc))
+    if message._partition_key is not None or message._scheduled_enqueue_time_utc is not None:
+        parts.append(b"\x00\x53\x72" + _annotations(message._partition_key, message._scheduled_enqueue_time_utc))
     parts.append(_properties(message))
     properties = message._application_properties
     if properties:
         parts.append(b"\x00\x53\x74" + encode_application_properties(properties))
     body: Any = message._body
-    if message.body_type is AmqpMessageBodyType.DATA:
-        pieces = (body,) if isinstance(body, bytes) else body or (b"",)
-        parts.extend([b"\x00\x53\x75" + encode_binary(piece) for piece in pieces])
-    elif message.body_type is AmqpMessageBodyType.VALUE:
+    if message._body_type is AmqpMessageBodyType.DATA:
+        if isinstance(body, bytes):
+            parts += b"\x00\x53\x75", encode_binary(body)
+        else:
+            parts.extend([b"\x00\x53\x75" + encode_binary(piece) for piece in body or (b"",)])
+    elif message._body_type is AmqpMessageBodyType.VALUE:
         parts.append(b"\x00\x53\x77" + encode_value(body))
     else:
         parts.extend(b"\x00\x53\x76" + encode_value(items) for items in body)
@@ -118,33 +122,37 @@ def _annotations(partition_key: str | None, schedule: datetime | None) -> bytes:
 
 
 def _properties(message: ServiceBusMessage) -> bytes:
-    """The properties section, empty bytes where nothing is set; absent fields at the end are not written."""
-    content: list[bytes] = []
-    written = 0
-    for value in (
-        message.message_id,
-        None,
-        message.to,
-        message.subject,
-        message.reply_to,
-        message.correlation_id,
-        message.content_type,
-        None,
-        None,
-        None,
-        message.session_id,
-        None,
-        message.reply_to_session_id,
-    ):
-        if value is None:
-            content.append(b"\x40")
-        else:
-            content.append(encode_symbol(value) if len(content) == 6 else encode_string(value))
-            written = len(content)
-    if not written:
-        return b""
-    del content[written:]
-    return b"\x00\x53\x73" + sized_list(b"".join(content), written)
+    """The properties section, empty bytes where nothing is set; absent fields at the end are not written.
+
+    Few are set, so each is asked for by itself; a null stands for each field that was left out before it.
+    """
+    parts: list[bytes] = []
+    last = 0
+    if message._message_id is not None:
+        parts.append(encode_string(message._message_id))
+        last = 1
+    if message._to is not None:
+        parts += _NULLS[2 - last], encode_string(message._to)
+        last = 3
+    if message._subject is not None:
+        parts += _NULLS[3 - last], encode_string(message._subject)
+        last = 4
+    if message._reply_to is not None:
+        parts += _NULLS[4 - last], encode_string(message._reply_to)
+        last = 5
+    if message._correlation_id is not None:
+        parts += _NULLS[5 - last], encode_string(message._correlation_id)
+        last = 6
+    if message._content_type is not None:
+        parts += _NULLS[6 - last], encode_symbol(message._content_type)
+        last = 7
+    if message._session_id is not None:
+        parts += _NULLS[10 - last], encode_string(message._session_id)
+        last = 11
+    if message._reply_to_session_id is not None:
+        parts += _NULLS[12 - last], encode_string(message._reply_to_session_id)
+        last = 13
+    return b"\x00\x53\x73" + sized_list(b"".join(parts), last) if last else b""
 
 
 class WireMessage(ServiceBusMessage):
@@ -185,6 +193,9 @@ class WireMessage(ServiceBusMessage):
     @_body.setter
     def _body(self, value: Any) -> None:
         self._body_read = value
+
+    def _data_sizes(self) -> Sequence[int]:
+        return self.sections.data_sizes() if self._body_read is _UNREAD else super()._data_sizes()
 
     @property
     def _application_properties(self) -> dict[str, PropertyValue] | None:

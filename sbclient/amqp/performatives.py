@@ -185,6 +185,10 @@ class SaslInit(NamedTuple):
     initial_response: bytes | None = None
     hostname: str | None = None
 
+    def __repr__(self) -> str:
+        """Without the response: that of PLAIN holds a key."""
+        return f"SaslInit(mechanism={self.mechanism!r}, hostname={self.hostname!r})"
+
 
 class SaslChallenge(NamedTuple):
     challenge: bytes
@@ -192,6 +196,10 @@ class SaslChallenge(NamedTuple):
 
 class SaslResponse(NamedTuple):
     response: bytes
+
+    def __repr__(self) -> str:
+        """Without the response: it may hold a key."""
+        return f"SaslResponse({len(self.response)} bytes)"
 
 
 class SaslOutcome(NamedTuple):

@@ -53,8 +53,8 @@ def plain_credentials(response: bytes) -> PlainCredentials:
         raise WireError(INVALID_FIELD, f"the response of PLAIN has {len(pieces)} pieces, 3 are needed")
     try:
         return PlainCredentials(pieces[1].decode(), pieces[2].decode())
-    except UnicodeDecodeError as error:
-        raise WireError(INVALID_FIELD, "the response of PLAIN is not UTF-8") from error
+    except UnicodeDecodeError:  # it would show the key
+        raise WireError(INVALID_FIELD, "the response of PLAIN is not UTF-8") from None
 
 
 def first_response(mechanism: str, credentials: PlainCredentials | None) -> bytes:

@@ -282,6 +282,13 @@ class Sections:
             return []
         return [payload[at + (2 if payload[at] == 0xA0 else 5) : end] for _, at, end in self._body]
 
+    def data_sizes(self) -> list[int]:
+        """How long each of them is."""
+        payload = self.payload
+        if self.body_code != DATA:
+            return []
+        return [end - at - (2 if payload[at] == 0xA0 else 5) for _, at, end in self._body]
+
     def sequences(self) -> list[list[Any]]:
         """The sequence sections, with typed values."""
         return [self._decoded(span, typed=True) for span in self._body] if self.body_code == SEQUENCE else []

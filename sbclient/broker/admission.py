@@ -65,7 +65,7 @@ def admit(
                 f"{target.path} takes {policy.max_message_size_bytes}: send less, or a reference to it"
             )
         check_headers(message, size_bytes)
-    if len(messages) > 1 and (size_bytes := batch_size(messages)) > max_batch_size_bytes:
+    if len(messages) > 1 and (size_bytes := batch_size(messages, sizes)) > max_batch_size_bytes:
         raise MessageSizeExceededError(
             f"the {len(messages)} messages have {size_bytes} bytes together, "
             f"{target.path} takes {max_batch_size_bytes} at once: send fewer"

@@ -16,43 +16,55 @@ class Deadlines(Generic[K]):
 
     A moment that was moved or dropped stays in the heap until it comes to the top; when these dead ones outnumber the
     living the heap is built again, so that it never holds more than twice what is needed.
+
+    Attributes:
+        earliest: the earliest moment, infinity if there is none; to be read only.
     """
 
-    __slots__ = ("_at", "_heap")
+    __slots__ = ("_at", "_heap", "earliest")
 
     def __init__(self) -> None:
         self._at: dict[K, float] = {}
         self._heap: list[tuple[float, K]] = []
+        self.earliest = math.inf
 
     def __len__(self) -> int:
         return len(self._at)
 
     def set(self, key: K, at: float) -> None:
         """Give a key its moment, or move it."""
+        was_at = self._at.get(key)
         self._at[key] = at
         heapq.heappush(self._heap, (at, key))
+        if at < self.earliest:
+            self.earliest = at
+        elif was_at == self.earliest:
+            self._look()
         self._rebuild_if_stale()
 
     def drop(self, key: K) -> None:
         """Forget a key; unknown ones are ignored."""
-        if self._at.pop(key, None) is not None:
+        was_at = self._at.pop(key, None)
+        if was_at is not None:
+            if was_at == self.earliest:
+                self._look()
             self._rebuild_if_stale()
-
-    def next_at(self) -> float:
-        """The earliest moment, infinity if there is none."""
-        heap, at = self._heap, self._at
-        while heap and at.get(heap[0][1]) != heap[0][0]:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else math.inf
 
     def pop_due(self, now: float) -> tuple[K, float] | None:
         """Take out the key whose moment is earliest, if that moment has come."""
-        at = self.next_at()
-        if at > now or not self._heap:
+        if self.earliest > now or not self._heap:
             return None
-        key = heapq.heappop(self._heap)[1]
+        at, key = heapq.heappop(self._heap)
         del self._at[key]
+        self._look()
         return key, at
+
+    def _look(self) -> None:
+        """Find the earliest moment, and throw away the dead ones before it."""
+        heap, at = self._heap, self._at
+        while heap and at.get(heap[0][1]) != heap[0][0]:
+            heapq.heappop(heap)
+        self.earliest = heap[0][0] if heap else math.inf
 
     def _rebuild_if_stale(self) -> None:
         if len(self._heap) > _SLACK + 2 * len(self._at):

@@ -85,7 +85,7 @@ class Entity:
 
     def next_change_at(self) -> float:
         """When something happens in it by time alone; infinity if nothing will."""
-        return min(body.next_change_at() for body in self.queues())
+        return min([body.next_change_at() for body in self.queues()])
 
     def advance(self, now: float) -> None:
         """Let everything happen in it whose time has come."""

@@ -117,7 +117,7 @@ class Door:
 
     def let_pass(self, now: float, path: str | None = None) -> None:
         """Let everything happen whose time has come and that can be noticed at a path."""
-        if self._idle_ends.next_at() <= now:
+        if self._idle_ends.earliest <= now:
             self._remove_idle(now)
         if path is not None and self.forwarding.is_used:
             for source in self.feeding(path):
@@ -126,6 +126,8 @@ class Door:
 
     def feeding(self, path: str) -> list[Entity]:
         """The entities whose messages go on to a path, directly or by way of others."""
+        if not self.forwarding.is_used:
+            return []
         found: dict[Entity, None] = {}
         paths = [split_sub_queue(path)[0]]
         for each in paths:

@@ -109,7 +109,7 @@ class Queue:
 
     def next_change_at(self) -> float:
         """When something happens here by time alone; infinity if nothing will."""
-        return min(fragment.next_change_at() for fragment in self.fragments)
+        return min([fragment.next_change_at() for fragment in self.fragments])
 
     def advance(self, now: float) -> None:
         for fragment in self.fragments:

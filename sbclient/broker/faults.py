@@ -26,7 +26,7 @@ from sbclient.errors import (
     ServiceBusInternalError,
     ServiceBusServerBusyError,
 )
-from sbclient.rules.entity_path import canonical, split_sub_queue
+from sbclient.rules.entity_path import belongs_to
 
 REPLACING_S: Final = 15.0
 """How long it takes to move a keyless message off a fragment that hangs. Source: partitioned entities."""
@@ -234,12 +234,7 @@ class Faults:
         ]
 
     def _covers(self, fault: Fault, path: str | None) -> bool:
-        if fault.entity_path is None:
-            return True
-        if path is None:
-            return False
-        struck, asked = canonical(fault.entity_path), canonical(split_sub_queue(path)[0])
-        return asked == struck or asked.startswith(f"{struck}/subscriptions/")
+        return fault.entity_path is None or (path is not None and belongs_to(path, fault.entity_path))
 
     def _strikes(self, fault: Fault, call: Call) -> bool:
         if fault.operations is not None and call.operation not in fault.operations:

@@ -88,6 +88,16 @@ class Fragment(Storage):
     def session_count(self) -> int:
         return len(self._sessions)
 
+    @property
+    def locked_count(self) -> int:
+        """Messages that somebody holds."""
+        return len(self._locks)
+
+    def sessions(self, now: float) -> list[tuple[str, Session]]:
+        """Every session with its id, also those that have a holder or a state only; to be read."""
+        self.advance(now)
+        return self._sessions.all()
+
     def session_ids(self, now: float, *, state_set_after: float | None) -> list[str]:
         """Sessions with messages or, if a moment is given, those whose state was set after it; by id."""
         self.advance(now)
@@ -100,15 +110,20 @@ class Fragment(Storage):
             return self._sessions.browse(session_id, from_number)
         return (self._entries[number] for number in self._entries.irange(minimum=from_number))
 
+    def browse_back(self, now: float, from_number: int | None = None) -> Iterator[Entry]:
+        """The messages from a number down, the newest first; None = from the newest one."""
+        self.advance(now)
+        return (self._entries[number] for number in self._entries.irange(maximum=from_number, reverse=True))
+
     # ------------------------------------------------------------------ time
 
     def next_change_at(self) -> float:
         """When something happens here by time alone; infinity if nothing will."""
         return min(
-            self._locks.ends.next_at(),
-            self._sessions.lock_ends.next_at(),
-            self._schedule.next_at(),
-            self._lives.next_at(),
+            self._locks.ends.earliest,
+            self._sessions.lock_ends.earliest,
+            self._schedule.earliest,
+            self._lives.earliest,
         )
 
     def advance(self, now: float) -> None:

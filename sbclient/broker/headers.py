@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from sbclient.errors import MessageSizeExceededError
-from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, chunks_of
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 
 MAX_PROPERTY_BYTES: Final = 32 * 1024
 MAX_HEADERS_BYTES: Final = 64 * 1024
@@ -18,7 +18,7 @@ def header_size(message: ServiceBusMessage, size_bytes: int) -> int:
     """The bytes of a message, of so many in all, that are not its body."""
     if size_bytes <= MAX_PROPERTY_BYTES or message.body_type is not AmqpMessageBodyType.DATA:
         return 0  # too small to matter, or not worth measuring: only foreign clients send such bodies
-    return size_bytes - sum(map(len, chunks_of(message)))
+    return size_bytes - sum(message._data_sizes())
 
 
 def check_headers(message: ServiceBusMessage, size_bytes: int) -> None:

@@ -29,6 +29,9 @@ class Locks:
         self._entries: dict[int, Entry] = {}
         self._cached: dict[int, None] = {}
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def new_token(self) -> int:
         """A token that nobody else will have; never 0 but by a chance of one in 2 to the power of 112."""
         return self._random.getrandbits(128 - TOKEN_FRAGMENT_BITS) << TOKEN_FRAGMENT_BITS | self._fragment_index

@@ -236,6 +236,9 @@ class Management:
         }
         stored = sum(len(entity.body.fragments[index]) for index in reached)
         scheduled = sum(entity.body.fragments[index].scheduled_count for index in reached)
+        subscriptions = entity.body.subscriptions.values() if isinstance(entity.body, Topic) else ()
+        rules = [rule for subscription in subscriptions for rule in subscription.rules.values()]
+        correlation_count = sum(rule.is_correlation for rule in rules)
         return RuntimeProperties(
             name=entity.description.name,
             accessed_at_utc=moment(entity.accessed_at) if entity.accessed_at else NEVER,
@@ -248,7 +251,9 @@ class Management:
             scheduled_message_count=scheduled,
             transfer_message_count=counts.get("transfer", 0),
             transfer_dead_letter_message_count=counts.get("transferdeadletter", 0),
-            subscription_count=len(entity.body.subscriptions) if isinstance(entity.body, Topic) else 0,
+            subscription_count=len(subscriptions),
+            sql_filter_count=len(rules) - correlation_count,
+            correlation_filter_count=correlation_count,
         )
 
     def namespace(self, call: Call) -> NamespaceProperties:

@@ -21,6 +21,7 @@ from sbclient.broker.faults import Call, Faults, Operation
 from sbclient.broker.forwarding import Forwarding
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.management import Management
+from sbclient.broker.pings import Pings
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.session import SessionLock
 from sbclient.broker.throttle import Throttle
@@ -58,6 +59,7 @@ class Namespace:
         faults: the switches.
         directory: the entities.
         management: the management side.
+        pings: the last ones that came.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Namespace:
         self.profile = profile
         self.faults = Faults(name, random)
         self.directory = Directory(self._removed)
+        self.pings = Pings()
         self._ring_host, self._removed_at_host = ring, removed
         self._forwarding = Forwarding(self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes)
         throttle = Throttle(name, profile.credits_per_second)
@@ -154,7 +157,15 @@ class Namespace:
         """
         if via is not None:
             self._send_via(call, path, messages, via, via_partition_key, transaction)
-            return
+        elif messages and is_ping(messages[0]):
+            with self.pings.noted(path, call):
+                self._send(call, path, messages, transaction)
+        else:
+            self._send(call, path, messages, transaction)
+
+    def _send(
+        self, call: Call, path: str, messages: Sequence[ServiceBusMessage], transaction: Transaction | None
+    ) -> None:
         entity, target = self._door.enter(call, path, credit_count=len(messages))
         self._writable(entity, target, path)
         transfer = self._admitted(entity, target, messages)

@@ -89,6 +89,9 @@ class Sessions:
     def get(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 
+    def all(self) -> list[tuple[str, Session]]:
+        return list(self._sessions.items())
+
     def add(self, session_id: str, number: int) -> None:
         """A message came in."""
         session = self._made(session_id)

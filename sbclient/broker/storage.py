@@ -39,6 +39,7 @@ class Storage(ABC):
     Attributes:
         seen: the ids of the messages that arrived lately.
         scheduled_count: messages that wait for their time.
+        arrived_count: messages that ever came here; a scheduled one counts once.
         size_bytes: of all messages here.
     """
 
@@ -49,6 +50,7 @@ class Storage(ABC):
         self.usage = usage
         self.seen = DuplicateWindow()
         self.scheduled_count = 0
+        self.arrived_count = 0
         self.size_bytes = 0
         self._counter = 0
         self._entries: SortedDict = SortedDict()
@@ -57,6 +59,9 @@ class Storage(ABC):
     def __len__(self) -> int:
         """Messages in every state."""
         return len(self._entries)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._entries
 
     def has_room(self, size_bytes: int) -> bool:
         return self.usage.size_bytes + size_bytes <= self.policy.max_size_bytes
@@ -79,6 +84,7 @@ class Storage(ABC):
     def append(self, entry: Entry, now: float) -> None:
         """Store a message at the end."""
         self.advance(now)
+        self.arrived_count += 1
         self._store(entry, now)
 
     def is_duplicate(self, identity: Identity | None, now: float) -> bool:
@@ -99,6 +105,7 @@ class Storage(ABC):
         """Keep a message, under a number from `next_number`, until its time comes."""
         entry.state = _SCHEDULED
         self.scheduled_count += 1
+        self.arrived_count += 1
         self._insert(entry, number)
         self._schedule.set(number, at)
 

@@ -55,6 +55,31 @@ class ConnectionString:
     entity_path: str | None = None
 
     @property
+    def fully_qualified_namespace(self) -> str:
+        """The host, with its port where one is written."""
+        return self.namespace
+
+    @property
+    def endpoint(self) -> str:
+        """`sb://contoso.servicebus.windows.net/`; of a namespace inside this process `memory://contoso`."""
+        return self.namespace if self.is_memory else f"sb://{self.namespace}/"
+
+    @property
+    def shared_access_key_name(self) -> str | None:
+        """The name of the key, as azure-servicebus calls it."""
+        return self.key_name
+
+    @property
+    def shared_access_key(self) -> str | None:
+        """The key, as azure-servicebus calls it."""
+        return self.key
+
+    @property
+    def shared_access_signature(self) -> str | None:
+        """The signature, as azure-servicebus calls it."""
+        return self.signature
+
+    @property
     def namespace(self) -> str:
         """What names the namespace: two strings mean the same one if and only if these are equal."""
         if self.is_memory:
@@ -62,15 +87,19 @@ class ConnectionString:
         return self.host if self.port is None else f"{self.host}:{self.port}"
 
 
-def parse_connection_string(text: str) -> ConnectionString:
+ServiceBusConnectionStringProperties = ConnectionString
+"""What azure-servicebus calls it."""
+
+
+def parse_connection_string(conn_str: str) -> ConnectionString:
     """Read a connection string.
 
     Raises:
         InvalidOperationError: it cannot be read; the text says which part, without repeating secrets.
     """
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(conn_str, str) or not conn_str.strip():
         raise InvalidOperationError("the connection string is empty: give Endpoint=sb://…;… or memory://name")
-    text = text.strip()
+    text = conn_str.strip()
     if text.lower().startswith(MEMORY_SCHEME):
         return _memory(text[len(MEMORY_SCHEME) :])
     fields = _fields(text)
@@ -106,8 +135,13 @@ def parse_connection_string(text: str) -> ConnectionString:
 def _memory(name: str) -> ConnectionString:
     name = name.rstrip("/").lower()
     if _MEMORY_NAME.fullmatch(name) is None:
+        # The rest is not shown: somebody may have put a key behind the name.
+        illegal = next(
+            (letter for letter in name if not (letter.isascii() and (letter.isalnum() or letter in ".-"))), ""
+        )
+        what = f"has {illegal!r} in it" if illegal else "begins or ends with a dot or hyphen" if name else "is empty"
         raise InvalidOperationError(
-            f"'{MEMORY_SCHEME}{name}' names no namespace: letters, digits, dots and hyphens, as in memory://contoso"
+            f"the name behind {MEMORY_SCHEME} {what}: letters, digits, dots and hyphens, as in memory://contoso"
         )
     return ConnectionString(host=name, is_memory=True)
 

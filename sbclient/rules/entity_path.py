@@ -12,6 +12,7 @@ Laws (source: the service's rules for entity names):
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from sbclient.errors import InvalidOperationError
@@ -24,6 +25,9 @@ MAX_NAME_LENGTH: Final = 50
 _SUBSCRIPTIONS: Final = "/Subscriptions/"
 _DEAD_LETTER: Final = "/$DeadLetterQueue"
 _TRANSFER_DEAD_LETTER: Final = "/$Transfer/$DeadLetterQueue"
+
+_PATHS_KEPT: Final = 4096
+"""The paths of which the forms are remembered: every request asks for them several times."""
 
 _SEGMENT = r"(?!\.+(?:/|\Z))[A-Za-z0-9._-]+"
 
@@ -46,6 +50,7 @@ _FORMS: Final = {
 }
 
 
+@lru_cache(_PATHS_KEPT)
 def canonical(path: str) -> str:
     """The key of a path: equal for two paths exactly if they name the same entity."""
     return path.replace("\\", "/").casefold()
@@ -100,6 +105,20 @@ def transfer_dead_letter_path(path: str) -> str:
     return path + _TRANSFER_DEAD_LETTER
 
 
+def entity_of(path: str) -> str:
+    """The canonical path of the queue or topic that a path is, or is a part of, whether it exists or not.
+
+    Parts are its sub-queues and nodes, and a topic's subscriptions with what is theirs; empty for the nodes and lists
+    of the namespace. `q/x` is no part of `q`: it can only name another entity.
+    """
+    segments = [segment for segment in canonical(path).split("/") if segment]
+    for at, segment in enumerate(segments):
+        if segment.startswith("$") or (0 < at < len(segments) - 1 and segment == "subscriptions"):
+            return "/".join(segments[:at])
+    return "/".join(segments)
+
+
+@lru_cache(_PATHS_KEPT)
 def split_sub_queue(path: str) -> tuple[str, SubQueue | None]:
     """The entity's path, with slashes, and which of its sub-queues is meant; None = the entity itself."""
     cleaned = path.replace("\\", "/")
@@ -111,6 +130,13 @@ def split_sub_queue(path: str) -> tuple[str, SubQueue | None]:
     return cleaned[: -len(_DEAD_LETTER)], "deadletter"
 
 
+def belongs_to(path: str, entity: str) -> bool:
+    """Whether a path is that of an entity, of a queue behind it, or of a subscription of it if it is a topic."""
+    asked, owner = canonical(split_sub_queue(path)[0]), canonical(entity)
+    return asked == owner or asked.startswith(f"{owner}{_SUBSCRIPTIONS.casefold()}")
+
+
+@lru_cache(_PATHS_KEPT)
 def split_subscription(path: str) -> tuple[str, str] | None:
     """Topic and subscription of a subscription's path (without a sub-queue); None = a queue or topic."""
     cleaned = path.replace("\\", "/")

@@ -21,12 +21,16 @@ from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 
 
 class FailoverState(StrEnum):
+    """Where the sends to an entity go: to the primary, to the primary while its errors are watched, to the backlog."""
+
     HEALTHY = "healthy"
     SUSPECT = "suspect"
     FAILED_OVER = "failed_over"
 
 
 class FailoverEvent(StrEnum):
+    """What moves an entity from one state to another."""
+
     OUTAGE = "outage"
     SUCCESS = "success"
     DEADLINE_PASSED = "deadline_passed"
@@ -140,6 +144,7 @@ class EntityFailover:
 
     @property
     def is_failed_over(self) -> bool:
+        """Whether sends go to the backlog."""
         return self.state is FailoverState.FAILED_OVER
 
     def outage(self, now: float, *, keys: PingKeys) -> Transition | None:

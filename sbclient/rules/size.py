@@ -31,13 +31,13 @@ Sections, each behind a descriptor of 3 bytes (00 53 xx), in this order:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage, chunks_of
+from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
 
 PARTITION_KEY_ANNOTATION: Final = "x-opt-partition-key"
 SCHEDULED_ENQUEUE_TIME_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
@@ -58,32 +58,49 @@ def encoded_size(message: ServiceBusMessage) -> int:
     Raises:
         TypeError: a body of type VALUE or SEQUENCE holds what AMQP cannot say.
     """
-    size = _properties(message) + _annotations(message.partition_key, message.scheduled_enqueue_time_utc is not None)
-    if message.time_to_live is not None:
-        size += _header(message.time_to_live)
+    # The attributes' own slots: to ask by the properties would cost as much as the rest.
+    size = _property_list(
+        message._message_id,
+        message._to,
+        message._subject,
+        message._reply_to,
+        message._correlation_id,
+        message._content_type,
+        message._session_id,
+        message._reply_to_session_id,
+    )
+    if message._partition_key is not None or message._scheduled_enqueue_time_utc is not None:
+        size += _annotations(message._partition_key, message._scheduled_enqueue_time_utc is not None)
+    if message._time_to_live is not None:
+        size += _header(message._time_to_live)
     properties = message._application_properties
     if properties:
         size += _DESCRIPTOR + _map(properties)
-    if message.body_type is AmqpMessageBodyType.DATA:
-        return size + _data(chunks_of(message))
-    if message.body_type is AmqpMessageBodyType.VALUE:
+    if message._body_type is AmqpMessageBodyType.DATA:
+        for length in message._data_sizes() or (0,):
+            size += _DESCRIPTOR + _variable(length)
+        return size
+    if message._body_type is AmqpMessageBodyType.VALUE:
         return size + _DESCRIPTOR + _value(message.body)
     return size + sum(_DESCRIPTOR + _list(sum(map(_value, part))) for part in message.body)
 
 
-def batch_size(messages: Sequence[ServiceBusMessage]) -> int:
+def batch_size(messages: Sequence[ServiceBusMessage], sizes: Sequence[int] | None = None) -> int:
     """The bytes of several messages sent in one transfer, 0 for none.
 
     Each is a data section that holds its encoded bytes. In front of them stand the first one's partition key as
     annotation, and its message id and session id as properties.
+
+    Args:
+        sizes: the `encoded_size` of each, where it is known already.
     """
     if not messages:
         return 0
     first = messages[0]
-    size = _annotations(first.partition_key, is_scheduled=False)
-    size += _property_list(first.message_id, *(None,) * 9, first.session_id)
-    for message in messages:
-        size += _DESCRIPTOR + _variable(encoded_size(message))
+    size = _annotations(first._partition_key, is_scheduled=False)
+    size += _property_list(first._message_id, None, None, None, None, None, first._session_id, None)
+    for length in map(encoded_size, messages) if sizes is None else sizes:
+        size += length + (_DESCRIPTOR + 2 if length <= 255 else _DESCRIPTOR + 5)
     return size
 
 
@@ -99,37 +116,50 @@ def _annotations(partition_key: str | None, is_scheduled: bool) -> int:
     return _DESCRIPTOR + _compound(inside + _SCHEDULE_WIDTH if is_scheduled else inside)
 
 
-def _properties(message: ServiceBusMessage) -> int:
-    return _property_list(
-        message.message_id,
-        None,
-        message.to,
-        message.subject,
-        message.reply_to,
-        message.correlation_id,
-        message.content_type,
-        None,
-        None,
-        None,
-        message.session_id,
-        None,
-        message.reply_to_session_id,
-    )
-
-
-def _property_list(*fields: str | None) -> int:
-    inside = unwritten_nulls = 0
-    for field in fields:
-        if field is None:
-            unwritten_nulls += 1
-        else:
-            inside += unwritten_nulls + _text(field)
-            unwritten_nulls = 0
-    return _DESCRIPTOR + _compound(inside) if inside else 0
-
-
-def _data(parts: Iterable[bytes]) -> int:
-    return sum(_DESCRIPTOR + _variable(len(part)) for part in parts) or _DESCRIPTOR + _variable(0)
+def _property_list(
+    message_id: str | None,
+    to: str | None,
+    subject: str | None,
+    reply_to: str | None,
+    correlation_id: str | None,
+    content_type: str | None,
+    session_id: str | None,
+    reply_to_session_id: str | None,
+) -> int:
+    """A null, one byte, stands for each field that is not set before the last one that is. Few are, so each is asked
+    for by itself: this is done for every message, more than once."""
+    inside = nulls = last = 0
+    if message_id is not None:
+        inside = _text(message_id)
+        last = 1
+    if to is not None:
+        inside += _text(to)
+        nulls += 2 - last
+        last = 3
+    if subject is not None:
+        inside += _text(subject)
+        nulls += 3 - last
+        last = 4
+    if reply_to is not None:
+        inside += _text(reply_to)
+        nulls += 4 - last
+        last = 5
+    if correlation_id is not None:
+        inside += _text(correlation_id)
+        nulls += 5 - last
+        last = 6
+    if content_type is not None:
+        inside += _text(content_type)
+        nulls += 6 - last
+        last = 7
+    if session_id is not None:
+        inside += _text(session_id)
+        nulls += 10 - last
+        last = 11
+    if reply_to_session_id is not None:
+        inside += _text(reply_to_session_id)
+        nulls += 12 - last
+    return _DESCRIPTOR + _compound(inside + nulls) if inside else 0
 
 
 def _variable(length: int) -> int:
@@ -154,11 +184,17 @@ def _integer(value: int) -> int:
 
 
 def _map(items: Mapping[Any, Any]) -> int:
-    return _compound(sum(_value(key) + _value(value) for key, value in items.items()))
+    inside = 0
+    for key, value in items.items():
+        inside += _value(key) + _value(value)
+    return _compound(inside)
 
 
 def _value(value: PropertyValue | Sequence[Any] | Mapping[Any, Any]) -> int:
-    for kind, width in _WIDTHS:
+    width = _WIDTH_OF.get(type(value))
+    if width is not None:
+        return width(value)
+    for kind, width in _WIDTHS:  # a subclass of one of them, or a mapping of another kind
         if isinstance(value, kind):
             return width(value)
     raise TypeError(f"AMQP has no way to write a {type(value).__name__}: send str, int, float, bytes, lists and maps")
@@ -179,3 +215,5 @@ _WIDTHS: Final[tuple[tuple[type, Callable[[Any], int]], ...]] = (
     (tuple, lambda value: _list(sum(map(_value, value)))),
 )
 """Each type that can be sent, and its width; the first that fits counts, so bool stands before int."""
+
+_WIDTH_OF: Final[dict[type, Callable[[Any], int]]] = dict(_WIDTHS)

@@ -35,7 +35,7 @@ def test_it_behaves_like_a_dict_of_moments(moves: list[tuple[str, int, int]]) ->
             assert deadlines.pop_due(at) == (None if due is None else (due[1], due[0]))
             if due is not None:
                 del model[due[1]]
-        assert deadlines.next_at() == min(model.values(), default=math.inf)
+        assert deadlines.earliest == min(model.values(), default=math.inf)
         assert len(deadlines) == len(model)
 
 

@@ -494,7 +494,7 @@ def test_a_waiter_of_a_loop_that_was_closed_under_it_is_passed_over() -> None:
     abandoned = VirtualLoop()
     task = abandoned.create_task(running.receive())
     abandoned.run_until_complete(asyncio.sleep(0.5))
-    abandoned._ready.clear()  # type: ignore[attr-defined]
+    abandoned._ready.clear()
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     abandoned.close()
 

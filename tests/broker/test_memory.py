@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from random import Random
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -320,10 +320,10 @@ def test_a_sender_a_receiver_and_a_namespace_cost_well_under_a_millisecond() -> 
     names = iter(f"cheap{number}" for number in range(200))
 
     def cost_s(make: Any) -> float:
-        began_at = perf_counter()
+        began_at = process_time()
         for _ in range(200):
             make()
-        return (perf_counter() - began_at) / 200
+        return (process_time() - began_at) / 200
 
     transport = MemoryTransport(host)
     assert cost_s(lambda: transport.open_sender("q")) < 1e-3

@@ -9,9 +9,11 @@ from sbclient.rules.backlog import backlog_queue_names, session_backlog_queue_na
 from sbclient.rules.entity_path import (
     MAX_NAME_LENGTH,
     MAX_PATH_LENGTH,
+    belongs_to,
     canonical,
     check_entity_path,
     dead_letter_path,
+    entity_of,
     is_entity_path,
     split_sub_queue,
     split_subscription,
@@ -154,3 +156,50 @@ def test_joined_paths_are_split_again(path: str, name: str) -> None:
     assert split_sub_queue(dead_letter_path(path)) == (path, "deadletter")
     assert split_sub_queue(transfer_dead_letter_path(path)) == (path, "transferdeadletter")
     assert split_sub_queue(path) == (path, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "entity", "belongs"),
+    [
+        ("q1", "Q1", True),
+        ("q1/$DeadLetterQueue", "q1", True),
+        ("t/Subscriptions/a", "t", True),
+        ("t\\subscriptions\\a/$DeadLetterQueue", "t", True),
+        ("t/Subscriptions/a", "t/Subscriptions/A", True),
+        ("t/Subscriptions/a", "t/Subscriptions/b", False),
+        ("t", "t/Subscriptions/a", False),
+        ("q10", "q1", False),
+        ("q1/x", "q1", False),
+    ],
+)
+def test_queues_behind_an_entity_and_subscriptions_belong_to_it(path: str, entity: str, *, belongs: bool) -> None:
+    assert belongs_to(path, entity) is belongs
+
+
+@pytest.mark.parametrize(
+    ("path", "entity"),
+    [
+        ("q1", "q1"),
+        ("/Q1/", "q1"),
+        ("q1\\x", "q1/x"),
+        ("q1/$DeadLetterQueue", "q1"),
+        ("q1/$Transfer/$DeadLetterQueue", "q1"),
+        ("q1/$management", "q1"),
+        ("a/b/Subscriptions/s", "a/b"),
+        ("t/subscriptions/s/$DeadLetterQueue/$management", "t"),
+        ("t/Subscriptions/s/Rules", "t"),
+        ("t/Subscriptions", "t/subscriptions"),
+        ("Subscriptions/a", "subscriptions/a"),
+        ("$Resources/Queues", ""),
+        ("", ""),
+    ],
+)
+def test_a_part_leads_to_its_entity_and_a_longer_path_to_another(path: str, entity: str) -> None:
+    assert entity_of(path) == entity
+
+
+@given(entity_paths)
+def test_an_entity_is_its_own(path: str) -> None:
+    assert entity_of(path) == canonical(path)
+    for part in (dead_letter_path(path), transfer_dead_letter_path(path), subscription_path(path, "s")):
+        assert entity_of(part) == canonical(path)

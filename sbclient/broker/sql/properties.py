@@ -49,6 +49,10 @@ class Scope(NamedTuple):
     system: SystemProperties
     random: Random | None
 
+    def __repr__(self) -> str:
+        """Without what stands in the message."""
+        return f"Scope({self.message!r})"
+
 
 class SystemProperty(NamedTuple):
     """Where a system property is found in a scope, and how an action may set it.

@@ -1,0 +1,55 @@
+"""Spans of time as people write them in options and columns: `90`, `1.5 s`, `10 minutes`, `PT1H30M`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from sbclient.errors import InvalidOperationError
+
+_UNITS_S: Final = {
+    "": 1.0,
+    "ms": 0.001,
+    "millisecond": 0.001,
+    "milliseconds": 0.001,
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "minute": 60.0,
+    "minutes": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+    "hours": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+    "days": 86400.0,
+}
+_PLAIN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_ISO_8601: Final = re.compile(
+    r"P(?=.)(?:(\d+(?:\.\d+)?)W)?(?:(\d+(?:\.\d+)?)D)?"
+    r"(?:T(?=.)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
+)
+_ISO_UNITS_S: Final = (604800.0, 86400.0, 3600.0, 60.0, 1.0)
+
+
+def seconds_of(text: str) -> float:
+    """The seconds that a text says, 0 or more; a bare number is seconds.
+
+    Args:
+        text: `90`, `1.5 s`, `10 minutes`, or ISO 8601 without years and months, whose length is not fixed: `PT1H30M`.
+
+    Raises:
+        InvalidOperationError: it is none of these.
+    """
+    stripped = text.strip()
+    if match := _ISO_8601.fullmatch(stripped.upper()):
+        return sum(float(part) * unit for part, unit in zip(match.groups(), _ISO_UNITS_S, strict=True) if part)
+    match = _PLAIN.fullmatch(stripped.lower())
+    if match is None or match[2] not in _UNITS_S:
+        raise InvalidOperationError(
+            f"{text!r} is no span of time: write 90, '90 s', '10 minutes', '1 hour' or 'PT1H30M'"
+        )
+    return float(match[1]) * _UNITS_S[match[2]]

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.rules import accepted
+from sbclient.rules.accepted import AcceptedCopies
+
+QUEUE = "contoso/x-servicebus-transfer/0"
+
+
+def copy(number: int, second: int = 0) -> ServiceBusReceivedMessage:
+    came_at = datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
+    content = ServiceBusMessage(b"", message_id="same")
+    return ServiceBusReceivedMessage.of(content, sequence_number=number, enqueued_time_utc=came_at)
+
+
+def test_f11_a_copy_is_known_by_its_queue_and_number_and_not_by_its_message_id() -> None:
+    copies = AcceptedCopies()
+    copies.add(QUEUE, copy(7))
+    assert copies.has(QUEUE, copy(7))
+    assert not copies.has(QUEUE, copy(8))
+    assert not copies.has("contoso/x-servicebus-transfer/1", copy(7))
+
+
+def test_the_same_number_in_a_queue_that_was_made_again_is_another_copy() -> None:
+    copies = AcceptedCopies()
+    copies.add(QUEUE, copy(7, second=1))
+    assert not copies.has(QUEUE, copy(7, second=2))
+
+
+def test_what_is_gone_from_its_queue_is_forgotten() -> None:
+    copies = AcceptedCopies()
+    copies.add(QUEUE, copy(7))
+    copies.discard(QUEUE, copy(7))
+    copies.discard(QUEUE, copy(8))
+    assert not copies.has(QUEUE, copy(7))
+    assert len(copies) == 0
+
+
+def test_the_oldest_are_forgotten_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 3)
+    copies = AcceptedCopies()
+    for number in range(5):
+        copies.add(QUEUE, copy(number))
+    assert [copies.has(QUEUE, copy(number)) for number in range(5)] == [False, False, True, True, True]

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from sbclient.rules.window import Window
+
+MIB = 1024 * 1024
+
+
+def test_room_is_bounded_by_number() -> None:
+    window = Window(10, 100 * MIB)
+    assert window.room == 10
+    for _ in range(9):
+        window.add(100)
+    assert window.room == 1
+    window.add(100)
+    assert window.room == 0
+    window.remove(100)
+    assert (window.room, window.count, window.size_bytes) == (1, 9, 900)
+
+
+def test_before_the_first_message_each_is_taken_for_a_large_one() -> None:
+    assert Window(100, 5 * MIB).room == 5
+
+
+def test_the_usual_size_is_learnt_from_the_first_message_on() -> None:
+    window = Window(100, 1000)
+    window.add(10)
+    window.remove(10)
+    assert window.room == 100
+    for _ in range(50):
+        window.add(100)
+        window.remove(100)
+    assert window.room == 10
+
+
+def test_one_message_has_room_however_large_it_is() -> None:
+    window = Window(100, 10)
+    assert window.room == 1
+    window.add(5000)
+    assert window.room == 0
+    window.remove(5000)
+    assert window.room == 1
+
+
+def test_what_is_in_hand_leaves_less_room_for_bytes() -> None:
+    window = Window(100, 1000)
+    for _ in range(9):
+        window.add(100)
+    assert window.room == 1
+    window.add(100)
+    assert window.room == 0
