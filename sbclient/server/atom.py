@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -57,7 +57,7 @@ class Entry:
 
     url: str
     name: str
-    content: str
+    content: str = field(repr=False)  # with keys
     created_at: datetime
     updated_at: datetime
 

@@ -54,15 +54,12 @@ class Shown:
     Attributes:
         runtime: counts and times; of an entity that was created just now its times alone are said.
         base: what stands before a path that is forwarded to: `sb://localhost:5672/`.
-        sql_filter_count, correlation_filter_count: of all subscriptions of a topic.
     """
 
     description: Description
     runtime: RuntimeProperties
     base: str
     is_new: bool = False
-    sql_filter_count: int = 0
-    correlation_filter_count: int = 0
 
 
 class _Field(NamedTuple):
@@ -258,8 +255,8 @@ _TOPIC: Final = (
     _flag("FilteringMessagesBeforePublishing", "filtering_messages_before_publishing"),
     *(_ANONYMOUS, _RULES, _STATUS, _CREATED, _UPDATED, _ACCESSED, _ORDERING, _COUNTS),
     _counted("SubscriptionCount", lambda shown: shown.runtime.subscription_count),
-    _counted("SqlFilterCount", lambda shown: shown.sql_filter_count),
-    _counted("CorrelationFilterCount", lambda shown: shown.correlation_filter_count),
+    _counted("SqlFilterCount", lambda shown: shown.runtime.sql_filter_count),
+    _counted("CorrelationFilterCount", lambda shown: shown.runtime.correlation_filter_count),
     *(_IDLE, _PARTITIONING, _AVAILABILITY, _constant("EnableSubscriptionPartitioning", "false"), _EXPRESS),
     *(_METADATA, _MESSAGE_SIZE),
 )

@@ -52,7 +52,9 @@ def required(place: Located, fields: Mapping[str, Located], name: str) -> Locate
 
 
 def shown(place: Located) -> str:
-    """A value as an error shows it."""
+    """A value as an error shows it; nothing of what may be a key that stands in a wrong place."""
+    if ".authorizationrules" in place.path.casefold():
+        return f"a {type(place.value).__name__}"
     if isinstance(place.value, dict | list):
         return "an object" if isinstance(place.value, dict) else "an array"
     return repr(place.value)[:80]

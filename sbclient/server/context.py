@@ -8,7 +8,7 @@ from random import Random
 
 from sbclient.broker.host import BrokerHost
 from sbclient.clock import Clock
-from sbclient.entities import AuthorizationRule
+from sbclient.entities import AuthorizationRule, SubscriptionProperties
 from sbclient.server.event_feed import EventFeed
 from sbclient.server.sas import Authorizer
 from sbclient.server.wire_faults import WireFaults
@@ -67,8 +67,9 @@ class NamespaceContext:
         return self.host.clock
 
 
-def entity_rules_of(host: BrokerHost, path: str) -> Sequence[AuthorizationRule]:
-    """The authorization rules of the queue or topic of a path; none where there is none."""
+def entity_rules_of(host: BrokerHost, path: str) -> Sequence[AuthorizationRule] | None:
+    """The authorization rules of the queue or topic of a path; None where there is none."""
     entity = host.namespace.directory.get(path)
-    rules = getattr(entity and entity.description, "authorization_rules", None)
-    return rules or ()
+    if entity is None or isinstance(entity.description, SubscriptionProperties):
+        return None
+    return entity.description.authorization_rules or ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import deque
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
@@ -63,6 +64,16 @@ class Watcher:
         self._waiting.append(event)
         self._has_some.set()
 
+    def taken(self) -> list[Event]:
+        """The events that wait, without waiting for one."""
+        events = list(self._waiting)
+        self._waiting.clear()
+        self._has_some.clear()
+        if self._dropped:
+            events.insert(0, {"event": "events.dropped", "count": self._dropped})
+            self._dropped = 0
+        return events
+
     async def next(self) -> Event:
         """The next event, after waiting for one."""
         await self._has_some.wait()
@@ -80,11 +91,18 @@ class Watcher:
 
 
 class EventStream:
-    """Events as the server-sent events of HTML, with a comment now and then that keeps the connection alive."""
+    """Events as the server-sent events of HTML, with a comment now and then that keeps the connection alive.
 
-    def __init__(self, watcher: Watcher, clock: Clock) -> None:
+    Args:
+        watcher: has them; closed with this.
+        clock: for the comments and the end.
+        ends_at: when no more may be seen, in seconds since 1970; infinity = never.
+    """
+
+    def __init__(self, watcher: Watcher, clock: Clock, ends_at: float = math.inf) -> None:
         self._watcher = watcher
         self._clock = clock
+        self._ends_at = ends_at
         self._pending: asyncio.Task[Event] | None = None
 
     def __aiter__(self) -> EventStream:
@@ -93,7 +111,10 @@ class EventStream:
     async def __anext__(self) -> bytes:
         if self._pending is None:
             self._pending = asyncio.create_task(self._watcher.next())
-        if await self._clock.wait([self._pending], HEARTBEAT_S):
+        left_s = self._ends_at - self._clock.now()
+        if left_s <= 0:
+            raise StopAsyncIteration
+        if await self._clock.wait([self._pending], min(left_s, HEARTBEAT_S)):
             return b":\n\n"
         event, self._pending = self._pending.result(), None
         return f"event: {event['event']}\ndata: {json.dumps(event)}\n\n".encode()

@@ -6,42 +6,59 @@ Laws:
 2. What a client can make this side hold is bounded: `ServerSettings` limits head and body, a request that has begun
    must be whole in time, an answer must be read in time, and a silent connection ends.
 3. What is wrong with a request is told with a status, and that ends the connection; a handler's own fault is a 500.
+4. However much a client sends, all others have their turn in between: see `server.turn`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import h11
 
+from sbclient.clock import Clock
 from sbclient.log import get_logger
-from sbclient.server.context import NamespaceContext
+from sbclient.server.context import ServerSettings
 from sbclient.server.http_messages import EventSource, Handler, NoResponse, Request, Response
 from sbclient.server.stream import ByteStream
+from sbclient.server.turn import Turn
 
 log = get_logger(__name__)
 
 WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 MAX_TARGET_LENGTH: Final = 8192
+MAX_HEADER_LINES: Final = 200
+"""Of one request: each costs some time to read, and a head of `max_header_bytes` has room for thousands."""
 
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 
 Upgrade: TypeAlias = Callable[[ByteStream, Any, bytes], Awaitable[None]]
 """Takes over a connection: with the `h11.Request` that asked for it, and the bytes that came after."""
 
 
+class Serving(Protocol):
+    """What is served: here, how long that may take and how much it may hold."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def settings(self) -> ServerSettings: ...
+
+
 async def serve_http(
-    stream: ByteStream, context: NamespaceContext, first: bytes, handler: Handler, upgrade: Upgrade
+    stream: ByteStream, context: Serving, first: bytes, handler: Handler, upgrade: Upgrade | None = None
 ) -> None:
     """Serve one connection until it ends.
 
     Args:
         first: what was read already.
         handler: answers requests.
-        upgrade: takes over a connection that becomes a WebSocket.
+        upgrade: takes over a connection that becomes a WebSocket; None = none does.
     """
     connection = _Connection(stream, context, handler, upgrade)
     try:
@@ -53,16 +70,18 @@ async def serve_http(
 
 
 class _Connection:
-    def __init__(self, stream: ByteStream, context: NamespaceContext, handler: Handler, upgrade: Upgrade) -> None:
+    def __init__(self, stream: ByteStream, context: Serving, handler: Handler, upgrade: Upgrade | None) -> None:
         self._stream = stream
         self._clock = context.clock
         self._settings = context.settings
         self._handler = handler
         self._upgrade = upgrade
+        self._turn = Turn(context.clock)
         self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=context.settings.max_header_bytes)
 
     async def serve(self, first: bytes) -> None:
-        self._engine.receive_data(first)
+        if first:  # nothing would mean the end of the connection
+            self._engine.receive_data(first)
         try:
             while await self._serve_request():
                 self._engine.start_next_cycle()
@@ -83,12 +102,10 @@ class _Connection:
             if asked.http_version not in (b"1.0", b"1.1"):
                 await self._refuse(505, "the request is of another version: send HTTP/1.1")
                 return False
-            if _wants_websocket(asked):
-                upgrading = True
-            else:
-                upgrading, body = False, await self._body()
-        if upgrading:
-            await self._upgrade(self._stream, asked, self._engine.trailing_data[0])
+            upgrade = self._upgrade if _wants_websocket(asked) else None
+            body = await self._body() if upgrade is None else b""
+        if upgrade is not None:
+            await upgrade(self._stream, asked, self._engine.trailing_data[0])
             return False
         if body is None:
             await self._refuse(413, f"the body is larger than the {self._settings.max_body_bytes} bytes allowed")
@@ -103,6 +120,7 @@ class _Connection:
     async def _begun(self) -> bool:
         """Wait for the first byte of a request; False if none comes."""
         if self._engine.trailing_data[0]:
+            await self._turn.pass_on()
             return True
         try:
             async with self._clock.timeout(self._settings.http_idle_timeout_s):
@@ -113,11 +131,25 @@ class _Connection:
         return bool(data)
 
     async def _event(self) -> Any:
-        while (event := self._engine.next_event()) is h11.NEED_DATA:
+        self._turn.count()
+        if self._turn.is_over:
+            await self._turn.pass_on()
+        while True:
+            if self._engine.their_state is h11.IDLE:
+                self._check_head()
+            event = self._engine.next_event()
+            if event is not h11.NEED_DATA:
+                return event
             if self._engine.they_are_waiting_for_100_continue:
                 self._send(h11.InformationalResponse(status_code=100, headers=[]))
             self._engine.receive_data(await self._stream.read())
-        return event
+
+    def _check_head(self) -> None:
+        """Look at the head of a request before the engine reads all of it at one go."""
+        came, _ = self._engine.trailing_data
+        end = _END_OF_HEAD.search(came)
+        if came.count(b"\n", 0, end.start() if end else len(came)) > MAX_HEADER_LINES:
+            raise h11.RemoteProtocolError(f"more than {MAX_HEADER_LINES} headers", error_status_hint=431)
 
     async def _body(self) -> bytes | None:
         """The whole body; None if it is too large."""
@@ -136,7 +168,7 @@ class _Connection:
             raise
         except Exception as error:
             log.error("http.handler_failed", method=request.method, error=type(error).__name__, exc_info=error)
-            return Response(500, b"the broker has met an error of its own: see its log")
+            return Response(500, b"an error that was not expected: see the log")
 
     async def _refuse(self, status: int, text: str) -> None:
         if self._engine.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -157,13 +189,18 @@ class _Connection:
             await self._stream.drain()
 
     async def _stream_out(self, events: EventSource) -> None:
-        """Send events as they come; a client that says anything, or goes, has had enough."""
+        """Send events as they come; a client that says anything, or goes, has had enough.
+
+        Raises:
+            NoResponse: it does not read what it is sent.
+        """
         gone = asyncio.ensure_future(self._stream.read())
 
         async def send_all() -> None:
             async for event in events:
                 self._send(h11.Data(data=event))
-                await self._stream.drain()
+                async with self._clock.timeout(self._settings.request_timeout_s):
+                    await self._stream.drain()
 
         sending = asyncio.ensure_future(send_all())
         try:
@@ -171,8 +208,10 @@ class _Connection:
         finally:
             for task in (gone, sending):
                 task.cancel()
-            await asyncio.gather(gone, sending, return_exceptions=True)
+            ends = await asyncio.gather(gone, sending, return_exceptions=True)
             await events.aclose()
+        if isinstance(ends[1], TimeoutError):
+            raise NoResponse
 
     def _send(self, event: Any) -> None:
         data = self._engine.send(event)

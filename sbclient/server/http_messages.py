@@ -36,8 +36,8 @@ class Request:
     method: str
     segments: tuple[str, ...]
     query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
+    headers: Mapping[str, str] = field(repr=False)  # with a token
+    body: bytes = field(repr=False)
     client: str
 
     @property
@@ -55,9 +55,9 @@ class Response:
     """
 
     status: int
-    body: bytes = b""
+    body: bytes = field(default=b"", repr=False)
     content_type: str = TEXT
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     events: EventSource | None = None
 
 

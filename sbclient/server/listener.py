@@ -134,7 +134,7 @@ class Listener:
                     return None
                 if first[0] != HANDSHAKE_RECORD:
                     return stream, first
-                secure = TlsStream(stream, await self._tls(), first)
+                secure = TlsStream(stream, await self._tls(), first, self._context.clock)
                 if not await secure.handshake():
                     return None
                 first = await secure.read()
@@ -158,7 +158,7 @@ class Listener:
     async def _serve_websocket(self, stream: ByteStream, asked: h11.Request, after: bytes) -> None:
         from sbclient.server.websocket_stream import accept_websocket
 
-        websocket = await accept_websocket(stream, asked, after)
+        websocket = await accept_websocket(stream, asked, after, self._context.clock)
         if websocket is None:
             return
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sbclient.errors import InvalidOperationError
@@ -36,7 +36,7 @@ class Located:
         source: the file.
     """
 
-    value: Any
+    value: Any = field(repr=False)  # with keys
     path: str
     line: int
     source: str
@@ -119,8 +119,8 @@ class _Reader:
     def _read(self, token: str, what: str) -> Any:
         try:
             return json.loads(token)
-        except ValueError as error:
-            raise self._error(f"{self._shown} is no {what}") from error
+        except ValueError:  # it would show the text
+            raise self._error(f"{self._shown} is no {what}") from None
 
     def _separate(self, closing: str) -> None:
         if self._kind == "mark" and self._token == ",":
@@ -141,8 +141,8 @@ class _Reader:
             match = _TOKEN.match(self._text, self._at)
             self._token_line = self._line
             if match is None:
-                self._kind, self._token = "wrong", self._text[self._at : self._at + 16].partition("\n")[0]
-                raise self._error(f"{self._token!r} is not understood")
+                column = self._at - self._text.rfind("\n", 0, self._at)
+                raise self._error(f"what begins with {self._text[self._at]!r} in column {column} is not understood")
             self._at = match.end()
             self._line += match[0].count("\n")
             if match.lastgroup != "blank":
@@ -151,7 +151,8 @@ class _Reader:
 
     @property
     def _shown(self) -> str:
-        return "the end" if self._kind == "end" else self._token[:32]
+        """What stands here; of a text only that it is one, for it may be a key."""
+        return {"end": "the end", "string": "a text"}.get(self._kind, self._token[:32])
 
     def _error(self, text: str) -> ConfigError:
         return ConfigError(f"{self._source}, line {self._token_line}: {text}")

@@ -2,7 +2,8 @@
 
 Laws (source: the service's documents and recorded answers, unless said otherwise):
 
-1. Everything needs the Manage right on the entity asked about; the namespace and its lists need it on the namespace.
+1. Everything needs the Manage right on the entity asked about; the namespace and its lists need it on the namespace. A
+   token for the address of the list itself, such as `$Resources/Queues`, is as good.
 2. PUT creates, and with an If-Match header updates: what is there already is a conflict, what is not there is missing.
 3. Forwarding needs Manage on the destination too, by the token of the request or a supplementary one.
 4. An error has a status and a sub-code; 500 and 503 mean "try again". A namespace that is down does not answer at all.
@@ -11,13 +12,13 @@ Laws (source: the service's documents and recorded answers, unless said otherwis
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from secrets import token_bytes
 from typing import Final, TypeVar
 
-from sbclient.broker.directory import Entity, path_of
+from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.management import Management
 from sbclient.entities import (
@@ -59,7 +60,7 @@ from sbclient.server.management_paths import (
     check_method,
     list_url,
     parts,
-    scope_of,
+    scopes_of,
     target_of,
     title_of,
     url,
@@ -71,6 +72,7 @@ from sbclient.server.sas import Grant
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 60.0
+NAMESPACE_INFO: Final = "$namespaceinfo"
 
 _SUPPLEMENTARY: Final = {
     "forward_to": "servicebussupplementaryauthorization",
@@ -111,10 +113,10 @@ class ManagementApi:
             raise ServiceBusServerBusyError(f"{self._context.name} is too busy: wait 10 seconds and try again")
         grant = self._grant(request)
         version = version_of(request)
-        if [segment.casefold() for segment in request.segments] == ["$namespaceinfo"]:
+        if [segment.casefold() for segment in request.segments] == [NAMESPACE_INFO]:
             return await self._namespace(request, grant)
         target = target_of(request.segments)
-        grant.check(scope_of(target), AccessRights.MANAGE)
+        grant.check(_covered(grant, scopes_of(target)), AccessRights.MANAGE)
         if target.is_list:
             check_method(request, "GET")
             return await self._list(request, target)
@@ -136,10 +138,10 @@ class ManagementApi:
     # ------------------------------------------------------------------ get and list
 
     async def _namespace(self, request: Request, grant: Grant) -> Response:
-        grant.check("", AccessRights.MANAGE)
+        grant.check(_covered(grant, ("", NAMESPACE_INFO)), AccessRights.MANAGE)
         check_method(request, "GET")
         namespace = await self._ask(None, self._management.namespace)
-        entry = entry_of(namespace, url(request, "$namespaceinfo"), self._now())
+        entry = entry_of(namespace, url(request, NAMESPACE_INFO), self._now())
         return Response(200, entry_document(entry, self._context.name), ENTRY_TYPE)
 
     async def _get(self, request: Request, target: Target) -> Response:
@@ -275,17 +277,7 @@ class ManagementApi:
         if isinstance(properties, RuleProperties):
             return properties
         runtime = self._management.runtime(call, self._existing(target))
-        sql, correlation = self._filter_counts(properties)
-        return Shown(properties, runtime, f"sb://{request.authority}/", is_new, sql, correlation)
-
-    def _filter_counts(self, properties: EntityProperties) -> tuple[int, int]:
-        if not isinstance(properties, TopicProperties):
-            return 0, 0
-        topic: Entity | None = self._host.namespace.directory.get(properties.name)
-        subscriptions = topic.topic_body.subscriptions.values() if topic is not None else ()
-        rules = [rule for subscription in subscriptions for rule in subscription.rules.values()]
-        correlation = sum(rule.is_correlation for rule in rules)
-        return len(rules) - correlation, correlation
+        return Shown(properties, runtime, f"sb://{request.authority}/", is_new)
 
     def _entry(self, status: int, shown: Shown | RuleProperties, target: Target, request: Request) -> Response:
         entry = entry_of(shown, url(request, *parts(target)), self._now())
@@ -298,6 +290,11 @@ class ManagementApi:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._context.clock.now(), UTC)
+
+
+def _covered(grant: Grant, scopes: Sequence[str]) -> str:
+    """The first of some paths that a token covers; of those that it does not, the first."""
+    return next((scope for scope in scopes if grant.covers(scope)), scopes[0])
 
 
 def _name_of(shown: Shown | RuleProperties) -> str:

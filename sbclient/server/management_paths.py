@@ -73,11 +73,19 @@ def target_of(segments: Sequence[str]) -> Target:
     )
 
 
-def scope_of(target: Target) -> str:
-    """The path that a token must cover: an entity's own, for lists that of what they lie below."""
+def scopes_of(target: Target) -> tuple[str, ...]:
+    """Paths, one of which a token must cover: an entity's own; for lists that of what they lie below, or their own.
+
+    A rule may be asked for by a token for its subscription, or for an address of its own.
+    """
+    scope = "".join(target.names[:1])
     if len(target.names) > 1:
-        return path_of(EntityAddress(EntityKind.SUBSCRIPTION, target.names[:2]))
-    return "".join(target.names)
+        scope = path_of(EntityAddress(EntityKind.SUBSCRIPTION, target.names[:2]))
+    if target.kind is not None and target.is_list:
+        return scope, f"{scope or '$Resources'}/{title_of(target.kind)}"
+    if target.kind is EntityKind.RULE:
+        return scope, f"{scope}/{title_of(target.kind)}/{target.names[2]}"
+    return (scope,)
 
 
 def parts(target: Target) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A namespace from the inside, for tests and the curious: what each fragment holds, and how to empty it."""
+"""A namespace from the inside, for tests and the curious: what each fragment holds, and how it becomes as it was."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from sbclient.broker.fragment import Fragment
 from sbclient.broker.host import BrokerHost
 from sbclient.broker.namespace import Namespace
 from sbclient.entities import EntityAddress, EntityKind
-from sbclient.errors import MessagingEntityNotFoundError
 from sbclient.message import ServiceBusMessageState
-from sbclient.rules.entity_path import split_sub_queue
+from sbclient.server.message_store import entity_at
 
 MAX_LOOKED_AT: Final = 10_000
 """Messages of one fragment that are looked at for locks and states; its counts are exact all the same."""
@@ -30,31 +29,13 @@ def state_of(namespace: Namespace, now: float, path: str | None = None) -> dict[
     Raises:
         MessagingEntityNotFoundError: there is no such entity.
     """
-    entities = list(namespace.directory.all()) if path is None else [_entity_at(namespace, path)]
+    entities = list(namespace.directory.all()) if path is None else [entity_at(namespace, path)]
     return {
         "namespace": namespace.name,
         "profile": namespace.profile.name,
         "operation_count": namespace.operation_count,
         "entities": [_entity_state(entity, now) for entity in entities],
     }
-
-
-def purge(namespace: Namespace, now: float, path: str | None = None) -> int:
-    """Remove every message of all entities, or of one with its sub-queues and, for a topic, its subscriptions.
-
-    Returns: how many.
-
-    Raises:
-        MessagingEntityNotFoundError: there is no such entity.
-    """
-    if path is None:
-        entities = list(namespace.directory.all())
-    else:
-        entity = _entity_at(namespace, path)
-        entities = [entity, *namespace.directory.subscriptions_of(entity)]
-    return sum(
-        _emptied(fragment, now) for entity in entities for body in entity.queues() for fragment in body.fragments
-    )
 
 
 def clear(host: BrokerHost) -> None:
@@ -66,23 +47,6 @@ def clear(host: BrokerHost) -> None:
         if entity.topic is None:
             kind = EntityKind.TOPIC if kind_of(entity) is EntityKind.TOPIC else EntityKind.QUEUE
             namespace.management.delete(call, EntityAddress(kind, (entity.path,)))
-
-
-def _entity_at(namespace: Namespace, path: str) -> Entity:
-    entity = namespace.directory.get(split_sub_queue(path)[0])
-    if entity is None:
-        raise MessagingEntityNotFoundError(f"there is no entity {path!r}: create it, or check its name")
-    return entity
-
-
-def _emptied(fragment: Fragment, now: float) -> int:
-    entries = list(fragment.browse(now, 0))
-    for entry in entries:
-        if entry.state is ServiceBusMessageState.SCHEDULED:
-            fragment.cancel(entry.number)
-        else:
-            fragment.remove(entry)
-    return len(entries)
 
 
 def _entity_state(entity: Entity, now: float) -> dict[str, Any]:

@@ -4,10 +4,12 @@ Laws (source: shared access signatures of Service Bus, documented, unless said o
 
 1. A token is `SharedAccessSignature sr=<URI>&sig=<HMAC-SHA256, base64>&se=<Unix seconds>&skn=<key name>`. What is
    signed is `sr` as it stands there, still percent-encoded, then a line feed, then `se`.
-2. A token counts for the entity of its URI and what lies below it, by whole segments: one for `q1` never grants `q10`.
-   Scheme and host of the URI are not compared, for a broker on one's own machine has many names (our choice).
-3. A key is one of the namespace, or of the entity or one above it. It grants the rights of its rule, in the entities
-   that the rule belongs to. Either of its two values proves a token.
+2. A token counts for the path of its URI and what lies below it, by whole segments: one for `q1` never grants `q10`.
+   Where the path names an entity, only that entity's parts lie below it: one for `q1` does not grant the queue `q1/x`
+   either, one for `contoso` does if no entity has that name. Scheme and host of the URI are not compared, for a broker
+   on one's own machine has many names (both our choice).
+3. A key is one of the namespace, or of the queue or topic that the path of the URI belongs to. It grants the rights of
+   its rule. Either of its two values proves a token.
 4. Whatever is wrong is told without the token, its signature or a key in the text.
 """
 
@@ -18,14 +20,14 @@ import hmac
 import json
 import math
 from base64 import b64encode, urlsafe_b64decode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus, unquote, unquote_plus
 
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizationError
-from sbclient.rules.entity_path import canonical
+from sbclient.rules.entity_path import canonical, entity_of
 
 ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
 ROOT_KEY: Final = "SAS_KEY_VALUE"
@@ -33,6 +35,9 @@ ROOT_KEY: Final = "SAS_KEY_VALUE"
 
 ALL_RIGHTS: Final = frozenset(AccessRights)
 MAX_TOKEN_LENGTH: Final = 65_536
+MAX_URI_LENGTH: Final = 1_024
+"""Of the resource that a token is for; the longest path of an entity is far shorter."""
+
 LATEST_EXPIRY: Final = 253_402_300_800
 """The end of the year 9999: what ends later never ends."""
 
@@ -60,15 +65,17 @@ class Grant(NamedTuple):
         path: the entity that it is for, and everything below; empty = the whole namespace.
         rights: Manage includes the other two.
         expires_at: seconds since 1970; infinity = never.
+        entity: the canonical path of the queue or topic whose parts alone it is for; None = all that lies below `path`.
     """
 
     path: str
     rights: frozenset[AccessRights]
     expires_at: float = math.inf
+    entity: str | None = None
 
     def covers(self, path: str) -> bool:
-        """Whether it is for an entity; by whole segments."""
-        return is_at_or_below(path, self.path)
+        """Whether it is for an entity, or a part of one."""
+        return is_at_or_below(path, self.path) and self.entity in (None, entity_of(path))
 
     def check(self, path: str, right: AccessRights) -> None:
         """
@@ -108,7 +115,7 @@ class Authorizer:
     Args:
         mode: what proves who a client is.
         rules: of the namespace.
-        entity_rules: asked for the rules of the entity of a path; no rules where there is none.
+        entity_rules: asked for the rules of the queue or topic of a path; None where there is none.
     """
 
     def __init__(
@@ -116,7 +123,7 @@ class Authorizer:
         mode: AuthorizationMode = AuthorizationMode.SAS,
         *,
         rules: Sequence[AuthorizationRule] = (),
-        entity_rules: Callable[[str], Sequence[AuthorizationRule]] = lambda _: (),
+        entity_rules: Callable[[str], Sequence[AuthorizationRule] | None] = lambda _: None,
     ) -> None:
         self.mode = mode
         self._rules = list(rules) or [root_rule()]
@@ -173,24 +180,18 @@ class Authorizer:
             raise _refuse("has an expiry (se) that is no whole number of seconds") from error
         signed = f"{fields['sr']}\n{fields['se']}".encode()
         signature = unquote(fields["sig"]).encode()
-        for path, rule in self._candidates(scope, key_name):
+        entity = entity_of(scope)
+        entity_rules = self._entity_rules(entity) if entity else None
+        for rule in (rule for rule in (*(entity_rules or ()), *self._rules) if rule.key_name == key_name):
             for key in _keys(rule):
                 proof = b64encode(hmac.digest(key.encode(), signed, "sha256"))
                 if hmac.compare_digest(proof, signature):
                     if expires_at <= now:
                         raise _refuse(f"has expired {now - expires_at:.0f} s ago")
-                    return Grant(scope if is_at_or_below(scope, path) else path, _rights(rule), expires_at)
+                    return Grant(scope, _rights(rule), expires_at, None if entity_rules is None else entity)
         raise _refuse(
-            f"is not signed with a key named {key_name[:64]!r} of {scope[:260] or 'the namespace'!r} or above it"
+            f"is not signed with a key named {key_name[:64]!r} of {scope[:260] or 'the namespace'!r} or the namespace"
         )
-
-    def _candidates(self, scope: str, key_name: str) -> Iterator[tuple[str, AuthorizationRule]]:
-        """The rules of that name, of the entity first and of the namespace last, each with where it belongs."""
-        path = scope
-        while path:
-            yield from ((path, rule) for rule in self._entity_rules(path) if rule.key_name == key_name)
-            path = path.rpartition("/")[0]
-        yield from (("", rule) for rule in self._rules if rule.key_name == key_name)
 
 
 def sign(uri: str, key_name: str, key: str, expires_at: float) -> str:
@@ -224,6 +225,8 @@ def _path_of(encoded_uri: str) -> str:
     scheme, has_scheme, rest = uri.partition("://")
     if not has_scheme:
         rest = scheme
+    if len(uri) > MAX_URI_LENGTH:
+        raise _refuse(f"is for a resource (sr) of {len(uri)} characters, {MAX_URI_LENGTH} are allowed")
     host, slash, path = rest.partition("?")[0].partition("/")
     if not host or not (has_scheme or slash):
         raise _refuse("is for a resource (sr) that is no URI such as sb://host/queue")
@@ -259,8 +262,8 @@ def _of_web_token(token: str, now: float) -> Grant:
 def _json_part(part: str) -> dict[str, Any]:
     try:
         value = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    except (binascii.Error, ValueError, RecursionError) as error:
-        raise _refuse("is a JSON web token with a part that is no JSON") from error
+    except (binascii.Error, ValueError, RecursionError):  # it would show the part
+        raise _refuse("is a JSON web token with a part that is no JSON") from None
     if not isinstance(value, dict):
         raise _refuse("is a JSON web token with a part that is no JSON object")
     return value

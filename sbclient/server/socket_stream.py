@@ -7,6 +7,7 @@ Laws:
    black hole; then what has come is not handed out either.
 3. A connection that is cut tells its peer so with a reset, not with an orderly end.
 4. Between two reads every other connection has its turn, however much waits here.
+5. What has come over a connection that broke is forgotten, for nobody can be answered; after an orderly end it is read.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ class SocketStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_at_end = self._is_closing = True
+        self._came.clear()
         self._hole = None
         self._held.clear()
         if self._flush_timer is not None:

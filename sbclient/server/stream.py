@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-READ_BYTES: Final = 2**18
-"""The most that one read returns."""
+READ_BYTES: Final = 2**14
+"""The most that one read returns: what is read at once is also done at once, by whoever reads it."""
 
 
 class ByteStream(Protocol):

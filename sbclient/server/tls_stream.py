@@ -6,6 +6,7 @@ import ssl
 from contextlib import suppress
 from typing import Final
 
+from sbclient.clock import Clock
 from sbclient.server.stream import READ_BYTES, ByteStream
 
 HANDSHAKE_RECORD: Final = 0x16
@@ -19,10 +20,12 @@ class TlsStream:
         stream: carries the records; closed with this one.
         context: with the certificate.
         first: what was read already.
+        clock: gives all others their turn between two records.
     """
 
-    def __init__(self, stream: ByteStream, context: ssl.SSLContext, first: bytes) -> None:
+    def __init__(self, stream: ByteStream, context: ssl.SSLContext, first: bytes, clock: Clock) -> None:
         self._stream = stream
+        self._clock = clock
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._engine = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._incoming.write(first)
@@ -49,6 +52,8 @@ class TlsStream:
                 return True
 
     async def read(self) -> bytes:
+        if self._incoming.pending:
+            await self._clock.sleep(0)
         while not self._is_over:
             try:
                 data = self._engine.read(READ_BYTES)

@@ -24,17 +24,27 @@ from wsproto.events import (
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from sbclient.clock import Clock
 from sbclient.server.stream import ByteStream
+from sbclient.server.turn import Turn
 
 SUB_PROTOCOLS: Final = ("AMQPWSB10", "amqp")
 
 
 class WebSocketStream:
-    """A `ByteStream` over another one that carries WebSocket frames."""
+    """A `ByteStream` over another one that carries WebSocket frames.
 
-    def __init__(self, stream: ByteStream, engine: WSConnection) -> None:
+    Args:
+        stream: carries the frames; closed with this one.
+        engine: has accepted.
+        clock: for the turns of others.
+    """
+
+    def __init__(self, stream: ByteStream, engine: WSConnection, clock: Clock) -> None:
         self._stream = stream
         self._engine = engine
+        self._turn = Turn(clock)
+        self._events = engine.events()
         self._came = bytearray()
         self._is_over = False
 
@@ -47,15 +57,14 @@ class WebSocketStream:
         if not data:
             self._is_over = True
             return
-        try:
-            self._engine.receive_data(data)
-            self._take_events()
-        except RemoteProtocolError as error:
-            self._end(error.event_hint or CloseConnection(code=CloseReason.PROTOCOL_ERROR))
+        self._engine.receive_data(data)
+        self._events = self._engine.events()
 
     async def read(self) -> bytes:
+        await self._take_events()
         while not self._came and not self._is_over:
             self.take(await self._stream.read())
+            await self._take_events()
             await self._stream.drain()  # who asks for pongs has to read them
         data = bytes(self._came)
         self._came.clear()
@@ -72,17 +81,28 @@ class WebSocketStream:
         self._end(CloseConnection(code=CloseReason.NORMAL_CLOSURE))
         await self._stream.close()
 
-    def _take_events(self) -> None:
-        for event in self._engine.events():
-            match event:
-                case BytesMessage():
-                    self._came += event.data
-                case Ping():
-                    self._send(event.response())
-                case CloseConnection():
-                    self._end(event.response())
-                case TextMessage():
-                    self._end(CloseConnection(code=CloseReason.UNSUPPORTED_DATA))
+    async def _take_events(self) -> None:
+        """Take what has come, with turns for others in between."""
+        try:
+            for event in self._events:
+                self._take(event)
+                self._turn.count()
+                if self._turn.is_over:
+                    await self._stream.drain()
+                    await self._turn.pass_on()
+        except RemoteProtocolError as error:
+            self._end(error.event_hint or CloseConnection(code=CloseReason.PROTOCOL_ERROR))
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case BytesMessage():
+                self._came += event.data
+            case Ping():
+                self._send(event.response())
+            case CloseConnection():
+                self._end(event.response())
+            case TextMessage():
+                self._end(CloseConnection(code=CloseReason.UNSUPPORTED_DATA))
 
     def _end(self, event: Event) -> None:
         if not self._is_over:
@@ -94,12 +114,13 @@ class WebSocketStream:
             self._stream.write(self._engine.send(event))
 
 
-async def accept_websocket(stream: ByteStream, asked: Any, after: bytes) -> WebSocketStream | None:
+async def accept_websocket(stream: ByteStream, asked: Any, after: bytes, clock: Clock) -> WebSocketStream | None:
     """Answer a request to become a WebSocket; None if it was refused.
 
     Args:
         asked: the `h11.Request`.
         after: the bytes that came after it.
+        clock: for the turns of others.
     """
     assert isinstance(asked, h11.Request)
     engine = WSConnection(ConnectionType.SERVER)
@@ -120,7 +141,7 @@ async def accept_websocket(stream: ByteStream, asked: Any, after: bytes) -> WebS
         stream.write(engine.send(RejectConnection(status_code=400)))
         return None
     stream.write(engine.send(AcceptConnection(subprotocol=chosen)))
-    websocket = WebSocketStream(stream, engine)
+    websocket = WebSocketStream(stream, engine, clock)
     if after:
         websocket.take(after)
     return websocket

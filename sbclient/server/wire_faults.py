@@ -24,7 +24,7 @@ from random import Random
 from typing import Final
 
 from sbclient.errors import InvalidOperationError
-from sbclient.rules.entity_path import canonical, split_sub_queue
+from sbclient.rules.entity_path import belongs_to
 
 
 class WireFaultKind(StrEnum):
@@ -187,7 +187,4 @@ class WireFaults:
 
 
 def _covers(fault: WireFault, path: str | None) -> bool:
-    if fault.entity_path is None or path is None:
-        return True
-    struck, asked = canonical(fault.entity_path), canonical(split_sub_queue(path)[0])
-    return asked == struck or asked.startswith(f"{struck}/subscriptions/")
+    return fault.entity_path is None or path is None or belongs_to(path, fault.entity_path)

@@ -37,7 +37,7 @@ class Element:
     name: str
     attributes: dict[str, str]
     children: list[Element] = field(default_factory=list)
-    text: str = ""
+    text: str = field(default="", repr=False)  # of some a key
 
     def child(self, name: str) -> Element | None:
         """The first child of that name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 COMMAND = "from sbclient.cli import main; main()"
 ROOT = Path(__file__).parents[2]
+COMMANDS = ROOT / "docs" / "commands.md"
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -64,6 +66,16 @@ def test_prints_where_to_connect_and_is_ready_then(start: Start) -> None:
         )
         assert health(port) == {"status": "healthy", "namespaces": {name: "healthy"}}
     assert list(health(said["http_port"])["namespaces"]) == ["contoso", "contoso-backup"]
+    (shown,) = re.findall(
+        r"^```json\n(\{\n  \"connection_strings\".*?)^```", COMMANDS.read_text(encoding="utf-8"), re.M | re.S
+    )
+    assert list(said) == list(json.loads(shown))
+
+
+def test_an_error_is_json_where_json_is_asked_for(start: Start) -> None:
+    out, err = start("--profile", "none", "--json").communicate()
+    error = json.loads(err)["error"]
+    assert (out, error["command"], error["exit_status"]) == ("", "emulator", 2)
 
 
 def test_prints_for_people_too(start: Start) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from sbclient.clock import VirtualClock
 from sbclient.server.event_feed import HEARTBEAT_S, MAX_WAITING, MAX_WATCHERS, EventFeed, EventStream
 
@@ -67,3 +69,16 @@ async def test_silent_stream_says_now_and_then_that_it_is_there(clock: VirtualCl
     assert b"late" in await anext(stream)
     await stream.aclose()
     assert len(asyncio.all_tasks()) == 1, "nothing is left behind"
+
+
+async def test_stream_ends_when_no_more_may_be_seen(clock: VirtualClock) -> None:
+    feed = EventFeed()
+    stream = EventStream(feed.watch(), clock, clock.now() + 20)
+    feed.publish("early", 1.0)
+    pieces = [piece async for piece in stream]
+    assert b"early" in pieces[0]
+    assert clock.monotonic() == 20
+    feed.publish("late", 2.0)
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    await stream.aclose()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sbclient.broker.host import BrokerHost
 from sbclient.clock import VirtualClock
 from sbclient.server.context import NamespaceContext
-from sbclient.server.http import serve_http
+from sbclient.server.http import MAX_HEADER_LINES, serve_http
 from sbclient.server.http_messages import NoResponse, Request, Response
 from sbclient.server.sas import Authorizer
 from sbclient.server.stream import ByteStream
@@ -179,6 +179,18 @@ class TestLimits:
         talk.say(b"GET / HTTP/1.1\r\nHost: h\r\n" + b"X: " + b"a" * 70_000)
         assert status(await talk.ended()) == 431
 
+    @pytest.mark.parametrize("count", [MAX_HEADER_LINES, MAX_HEADER_LINES + 1])
+    async def test_headers_are_few(self, talk: Talk, count: int) -> None:
+        talk.say(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + b"a:\r\n" * (count - 2) + b"\r\n")
+        assert status(await talk.ended()) == (200 if count <= MAX_HEADER_LINES else 431)
+
+    async def test_lines_of_a_body_are_not_headers(self, talk: Talk) -> None:
+        head = b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 5000\r\n\r\n"
+        for piece in (head[:-1], head[-1:] + b"\n" * 2_000, b"\n" * 3_000):
+            talk.say(piece)
+            said = await talk.heard()
+        assert status(said) == 200
+
     async def test_body_is_bounded(self, talk: Talk) -> None:
         talk.say(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999999\r\n\r\n" + b"a" * (2**20 + 1))
         assert status(await talk.ended()) == 413
@@ -328,6 +340,17 @@ class TestStreams:
         await talk.client.close()
         await talk.ended()
         assert ticks.is_closed
+
+    async def test_client_that_does_not_read_them_is_cut_off(self, talk: Talk, clock: VirtualClock) -> None:
+        ticks = Ticks(clock, 10**6)
+        talk.answer = replace(talk.answer, events=ticks)
+        talk.say(GET)
+        await clock.sleep(2.5)
+        talk.server.is_read.clear()
+        began_at = clock.now()
+        await talk.ended()
+        assert ticks.is_closed
+        assert clock.now() - began_at == pytest.approx(30, abs=2)
 
 
 class TestUpgrade:

@@ -50,7 +50,7 @@ def test_reads_whatever_json_is(value: object) -> None:
         ("[1 2]", 1, "']' is expected"),
         ("[,]", 1, "a value is expected"),
         ("{,}", 1, "a name in quotation marks"),
-        ("{a: 1}", 1, "'a: 1}' is not understood"),
+        ("{a: 1}", 1, "what begins with 'a' in column 2 is not understood"),
         ("[1]\n[2]", 2, "after the end"),
         ("\n\n'single'", 3, "not understood"),
         ('"open', 1, "not understood"),

@@ -646,6 +646,17 @@ class TestRefusals:
         status, detail = error(await api.answer(request("PUT", "/q", QUEUE, authorization=token(key="x"))))
         assert (status, detail[:14]) == (401, "SubCode=40103.")
 
+    @pytest.mark.parametrize(
+        "path", ["$Resources/Queues", "$Resources/Topics", "prices/Subscriptions", "prices/Subscriptions/eu/Rules"]
+    )
+    async def test_token_for_the_address_of_a_list_opens_the_list(self, api: ManagementApi, path: str) -> None:
+        await made(api, ("/prices", TOPIC), ("/prices/subscriptions/eu", SUBSCRIPTION))
+        own = token(path)
+        assert (await api.answer(request("GET", f"/{path}", authorization=own))).status == 200
+        for other in ("/$namespaceinfo", "/prices", "/prices/subscriptions/eu/rules/$Default"):
+            expected = 200 if other.startswith(f"/{path}".casefold()) else 401
+            assert (await api.answer(request("GET", other, authorization=own))).status == expected
+
     async def test_bearer_token_is_accepted(self, api: ManagementApi) -> None:
         answer = await api.answer(request("PUT", "/q", QUEUE, authorization=f"Bearer {token()}"))
         assert answer.status == 201

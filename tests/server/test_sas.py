@@ -35,7 +35,7 @@ SEND_ONLY = AuthorizationRule(
 
 def authorizer(mode: AuthorizationMode = AuthorizationMode.SAS) -> Authorizer:
     rules = {"orders": [SEND_ONLY], "prices": [SEND_ONLY]}
-    return Authorizer(mode, entity_rules=lambda path: rules.get(path, ()))
+    return Authorizer(mode, entity_rules=rules.get)
 
 
 def token(uri: str, key_name: str = ROOT_KEY_NAME, key: str = ROOT_KEY, expires_at: float = NOW + 60) -> str:
@@ -51,7 +51,7 @@ def refusal(text: str, mode: AuthorizationMode = AuthorizationMode.SAS) -> str:
 class TestSignatures:
     def test_root_key_grants_everything_in_the_scope_of_its_token(self) -> None:
         grant = authorizer().authenticate(token("sb://localhost:5672/orders"), NOW)
-        assert grant == ("orders", ALL_RIGHTS, NOW + 60)
+        assert grant == Grant("orders", ALL_RIGHTS, NOW + 60, entity="orders")
 
     def test_token_without_path_counts_for_the_namespace(self) -> None:
         assert authorizer().authenticate(token("https://localhost:5672"), NOW).path == ""
@@ -98,6 +98,7 @@ class TestSignatures:
             "",
             "Bearer ",
             "x" * 70_000,
+            token("sb://h/" + "a/" * 1_100),
         ],
     )
     def test_what_is_no_token_is_refused(self, text: str) -> None:
@@ -155,15 +156,26 @@ class TestEntityKeys:
     @pytest.mark.parametrize("key", ["first", "second"])
     def test_either_key_proves_a_token(self, key: str) -> None:
         grant = authorizer().authenticate(token("sb://h/orders", "sender", key), NOW)
-        assert grant == Grant("orders", frozenset({AccessRights.SEND}), NOW + 60)
+        assert grant == Grant("orders", frozenset({AccessRights.SEND}), NOW + 60, entity="orders")
 
     def test_key_of_an_entity_counts_below_it(self) -> None:
         grant = authorizer().authenticate(token("sb://h/prices/Subscriptions/eu", "sender", "first"), NOW)
         assert grant.path == "prices/Subscriptions/eu"
 
     def test_key_of_an_entity_proves_nothing_elsewhere(self) -> None:
-        for uri in ("sb://h/", "sb://h/other", "sb://h/orders2"):
+        for uri in ("sb://h/", "sb://h/other", "sb://h/orders2", "sb://h/orders/x", "sb://h/orders/Subscriptions"):
             assert "is not signed" in refusal(token(uri, "sender", "first"))
+
+    def test_token_for_an_entity_counts_for_its_parts_and_for_no_entity_below(self) -> None:
+        grant = authorizer().authenticate(token("sb://h/orders"), NOW)
+        assert [grant.covers(path) for path in ("Orders", "orders/$DeadLetterQueue", "orders/Subscriptions/a")] == [
+            True
+        ] * 3
+        assert not grant.covers("orders/x")
+
+    def test_token_for_a_path_of_no_entity_counts_for_all_that_lies_below(self) -> None:
+        grant = authorizer().authenticate(token("sb://h/folder"), NOW)
+        assert [grant.covers(path) for path in ("folder/a", "folder/a/$management", "folders/a")] == [True, True, False]
 
     def test_missing_right_is_named(self) -> None:
         grant = authorizer().authenticate(token("sb://h/orders", "sender", "first"), NOW)

@@ -153,6 +153,17 @@ async def test_writes_to_a_connection_that_the_peer_has_reset_are_dropped_in_sil
     assert caplog.records == []
 
 
+async def test_what_came_over_a_connection_that_broke_is_forgotten(served: Served) -> None:
+    stream, _, writer = await served.connect()
+    writer.write(b"x" * (3 * READ_BYTES))
+    await writer.drain()
+    await stream.read()
+    writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    writer.transport.abort()
+    await asyncio.wait_for(stream._is_gone.wait(), 5)
+    assert await stream.read() == b""
+
+
 async def test_peer_that_reads_nothing_does_not_hold_up_the_close(served: Served) -> None:
     stream, *_ = await served.connect()
     stream.write(b"x" * 30_000_000)

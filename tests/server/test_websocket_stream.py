@@ -7,6 +7,7 @@ import asyncio
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection
 
+from sbclient.clock import VirtualClock
 from sbclient.server.websocket_stream import WebSocketStream
 from tests.server.amqp.client import wire
 
@@ -16,7 +17,7 @@ HELLO = b"\x82\x85\0\0\0\0hello"
 
 async def test_client_that_pings_and_never_reads_is_not_read_from() -> None:
     client, server = wire()
-    stream = WebSocketStream(server, _open_engine())
+    stream = WebSocketStream(server, open_engine(), VirtualClock())
     server.is_read.clear()
     reading = asyncio.ensure_future(stream.read())
     for _ in range(1_000):
@@ -30,7 +31,7 @@ async def test_client_that_pings_and_never_reads_is_not_read_from() -> None:
     assert client.incoming.qsize() == 1_000
 
 
-def _open_engine() -> WSConnection:
+def open_engine() -> WSConnection:
     """The server's side of a WebSocket that stands."""
     engine = WSConnection(ConnectionType.SERVER)
     headers = {

@@ -15,7 +15,10 @@ CBS: Final = "$cbs"
 MANAGEMENT: Final = "$management"
 
 MAX_ADDRESS_LENGTH: Final = 2048
-"""Characters; the longest path has far fewer."""
+"""Characters, host and all."""
+
+MAX_PATH_LENGTH: Final = 512
+"""Characters; the longest there is, of the node of a subscription's transfer dead letters, has fewer than 400."""
 
 
 class Node(NamedTuple):
@@ -43,6 +46,8 @@ def node_of(address: Any) -> Node:
             INVALID_FIELD, f"the address of a link has {len(address)} characters, {MAX_ADDRESS_LENGTH} are allowed"
         )
     path = entity_path_of(address)
+    if len(path) > MAX_PATH_LENGTH:
+        raise WireError(INVALID_FIELD, f"the path of a link has {len(path)} characters, {MAX_PATH_LENGTH} are allowed")
     if path.casefold() == CBS:
         return Node("", CBS)
     base, slash, last = path.rpartition("/")

@@ -95,11 +95,11 @@ def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source 
 def _check_management(peer: Peer, node: Node) -> None:
     if not node.path:
         raise MessagingEntityNotFoundError("the namespace has no management node of its own: name an entity's")
-    peer.host.namespace.directory.find(node.path)
     if not peer.rights(f"{node.path}/{MANAGEMENT}"):
         raise ServiceBusAuthorizationError(
             f"no token of this connection speaks of {node.path}: put one before attaching to its management node"
         )
+    peer.host.namespace.directory.find(node.path)
 
 
 def _properties(link: Link) -> Mapping[str, Any]:

@@ -61,7 +61,8 @@ class TokenNode:
             )
         if audience.path:
             peer.host.namespace.directory.find(audience.path)
-        peer.grants.add(path, grant)
+        if peer.grants.add(path, grant):
+            peer.tokens_changed()
 
 
 def _audience_path(audience: Place) -> str:

@@ -5,6 +5,7 @@ Laws:
 1. Events are answered in the order of the wire, each before the next is read.
 2. Whatever a client does ends at worst its own connection: with an AMQP error where it can still be told.
 3. When the connection ends, everything that was done for it ends: waiting receivers, sessions, transactions.
+4. However much a client sends, all others have their turn in between: see `server.turn`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ MAX_MESSAGE_BYTES: Final = 2**20
 
 TOKEN_WAIT_S: Final = 20.0
 """How long a client may be there without any token. Source: claims-based security, documented."""
+
+PIECE_BYTES: Final = 2**11
+"""What the engine is given at once: frames that tell nothing, of eight bytes, are events to nobody."""
 
 LONGEST_NAP_S: Final = 5.0
 """How often the timers are looked at, at least; they may have moved."""
@@ -93,7 +97,8 @@ class ClientConnection:
         finally:
             forget()
             self._engine.receive_eof()
-            self._answer_events()
+            while self._answer_events():
+                await peer.turn.pass_on()
             self._end_links()
             await peer.finished()
             peer.write_out()
@@ -104,10 +109,13 @@ class ClientConnection:
         peer, engine = self._peer, self._engine
         chunk = first or await self._stream.read()
         while chunk:
-            engine.receive_bytes(chunk, now=self._clock.monotonic())
-            self._answer_events()
-            if engine.is_over:
-                return
+            for start in range(0, len(chunk), PIECE_BYTES):
+                engine.receive_bytes(chunk[start : start + PIECE_BYTES], now=self._clock.monotonic())
+                while self._answer_events():
+                    await peer.room()
+                    await peer.turn.pass_on()
+                if engine.is_over:
+                    return
             await peer.room()
             chunk = await self._stream.read()
 
@@ -118,27 +126,30 @@ class ClientConnection:
         while not engine.is_over:
             deadline = engine.next_deadline()
             nap_s = math.inf if deadline is None else deadline - clock.monotonic()
-            nap_s = min(nap_s, peer.grants.next_expiry_at() - clock.now(), LONGEST_NAP_S)
+            nap_s = min(nap_s, peer.grants.next_expiry_at - clock.now(), LONGEST_NAP_S)
             await clock.sleep(max(0.0, nap_s))
             engine.pass_time(now=clock.monotonic())
             if clock.monotonic() >= token_due_at and not peer.grants.has_begun:
                 told = f"no token was accepted in {TOKEN_WAIT_S:.0f} s: put one first"
                 engine.close(AmqpError(UNAUTHORIZED, told), now=clock.monotonic())
-            if peer.grants.drop_expired(clock.now()):
-                for server in list(peer.servers.values()):
-                    server.on_tokens_changed()
             self._answer_events()
             peer.write_out()
 
     # ------------------------------------------------------------------ events
 
-    def _answer_events(self) -> None:
-        while (event := self._engine.next_event()) is not None:
+    def _answer_events(self) -> bool:
+        """Answer what has come; True if it is the others' turn, and something may be left."""
+        turn = self._peer.turn
+        if self._peer.grants.drop_expired(self._clock.now()):
+            self._peer.tokens_changed()  # before what comes now is taken for allowed
+        while not (is_over := turn.is_over) and (event := self._engine.next_event()) is not None:
+            turn.count()
             try:
                 self._answer(event)
             except Exception as error:  # our own fault, and then only this client's
                 self._peer.fail(error)
         self._peer.flush()
+        return is_over
 
     def _answer(self, event: Any) -> None:
         servers = self._peer.servers

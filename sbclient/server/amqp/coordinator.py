@@ -4,7 +4,8 @@ Laws (source: AMQP 1.0 part 4; transactions of Service Bus, documented):
 
 1. A transaction lives on the connection where it was declared, until it is discharged or its control link ends, which
    rolls it back.
-2. A discharge that cannot do everything does nothing; it is refused with `amqp:transaction:rollback`, and the
+2. It asks for no right of its own, but for a token: who has shown none, or none that still counts, has no control link.
+3. A discharge that cannot do everything does nothing; it is refused with `amqp:transaction:rollback`, and the
    transaction is over.
 """
 
@@ -28,7 +29,7 @@ from sbclient.amqp import (
 from sbclient.amqp.errors import INVALID_FIELD
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.transactions import Transaction
-from sbclient.errors import ServiceBusError, ServiceBusQuotaExceededError
+from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError, ServiceBusQuotaExceededError
 from sbclient.server.amqp.conditions import TRANSACTION_ROLLBACK, amqp_error_of
 from sbclient.server.amqp.peer import OPERATION_TIMEOUT_S, Peer
 
@@ -55,8 +56,15 @@ class Coordinator:
         self._count = 0
 
     def open(self) -> None:
-        """Let the link stand."""
+        """Let the link stand, or refuse it."""
+        self._check_tokens()
         self._link.accept(credit=CREDIT)
+
+    def _check_tokens(self) -> None:
+        if not self._peer.grants:
+            raise ServiceBusAuthorizationError(
+                "no token of this connection counts: put one before declaring a transaction"
+            )
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         """Declare or discharge."""
@@ -120,7 +128,11 @@ class Coordinator:
         """Does not matter here."""
 
     def on_tokens_changed(self) -> None:
-        """Rights are asked for by what is done in a transaction."""
+        """Roll back and detach when no token counts any more; rights are asked for by what is done in a transaction."""
+        try:
+            self._check_tokens()
+        except ServiceBusError as error:
+            self._peer.detach(self._link, error)
 
     def on_over(self) -> None:
         """Roll back what was declared here."""

@@ -29,6 +29,10 @@ class Handed(NamedTuple):
     payload: bytes
     token: UUID | None
 
+    def __repr__(self) -> str:
+        """Without the message."""
+        return f"Handed({len(self.payload)} bytes, token={self.token!r})"
+
 
 def handed_out(entry: Entry, *, is_peeked: bool = False) -> Handed:
     """What a client is given for an entry.

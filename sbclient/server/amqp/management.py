@@ -1,6 +1,7 @@
 """The node `<entity>/$management`: what is asked of an entity beside sending, receiving and settling on a link.
 
-Source: the service's documented request-response operations, and what the SDK sends. A success is status 200, or 204
+Source: the service's documented request-response operations and rights, and what the SDK sends. Rules of a subscription
+need Listen here and Manage over HTTP; scheduling stores a message and needs Send. A success is status 200, or 204
 where there is nothing to give; a failure carries the condition, by which alone the SDK chooses its exception.
 """
 
@@ -76,10 +77,10 @@ class _Asked(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """One operation: as what it passes the broker's door, which of these rights it needs, and what does it."""
+    """One operation: as what it passes the broker's door, which right it needs, and what does it."""
 
     operation: Operation
-    rights: tuple[AccessRights, ...]
+    right: AccessRights
     answer: Callable[[_Asked], Body]
     is_transactional: bool = False
 
@@ -96,7 +97,7 @@ class ManagementNode:
         self._peer = peer
         self._path = path
         self._cursors: OrderedDict[tuple[str | None, str | None], PeekCursor] = OrderedDict()
-        send, listen, manage = (AccessRights.SEND,), (AccessRights.LISTEN,), (AccessRights.MANAGE,)
+        send, listen = AccessRights.SEND, AccessRights.LISTEN
         self._known: Final = {
             "peek-message": _Known(Operation.PEEK, listen, self._peek),
             "receive-by-sequence-number": _Known(Operation.RECEIVE_DEFERRED, listen, self._receive_deferred),
@@ -109,9 +110,9 @@ class ManagementNode:
             "get-message-sessions": _Known(Operation.SESSION, listen, self._list_sessions),
             "update-disposition": _Known(Operation.SETTLE, listen, self._settle, is_transactional=True),
             "batch-delete-messages": _Known(Operation.RECEIVE, listen, self._delete),
-            "add-rule": _Known(Operation.MANAGE, manage, self._add_rule, is_transactional=True),
-            "remove-rule": _Known(Operation.MANAGE, manage, self._remove_rule, is_transactional=True),
-            "enumerate-rules": _Known(Operation.MANAGE, manage + listen, self._list_rules),
+            "add-rule": _Known(Operation.MANAGE, listen, self._add_rule, is_transactional=True),
+            "remove-rule": _Known(Operation.MANAGE, listen, self._remove_rule, is_transactional=True),
+            "enumerate-rules": _Known(Operation.MANAGE, listen, self._list_rules),
         }
 
     @property
@@ -166,10 +167,9 @@ class ManagementNode:
         return await peer.perform(known.operation, self._path, work, timeout_s=_timeout_s(request))
 
     def _check_rights(self, known: _Known) -> None:
-        held = self._peer.rights(f"{self._path}/{MANAGEMENT}")
-        if not held.intersection(known.rights):
+        if known.right not in self._peer.rights(f"{self._path}/{MANAGEMENT}"):
             raise ServiceBusAuthorizationError(
-                f"{' or '.join(known.rights)} is needed on {self._path} and no token of this connection grants it: "
+                f"{known.right} is needed on {self._path} and no token of this connection grants it: "
                 "put a token that does"
             )
 

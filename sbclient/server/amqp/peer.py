@@ -25,6 +25,7 @@ from sbclient.server.amqp.conditions import UnknownTransactionError, amqp_error_
 from sbclient.server.amqp.grants import Grants
 from sbclient.server.context import NamespaceContext
 from sbclient.server.stream import ByteStream
+from sbclient.server.turn import Turn
 from sbclient.tasks import OwnedTasks
 
 log = get_logger(__name__)
@@ -85,6 +86,7 @@ class Peer:
         sessions: the locks of sessions that this connection holds, by the names of their links.
         transactions: those that were declared and not discharged, by id.
         servers: the broker's ends of all links, by link.
+        turn: how much of its bytes is read before it is the others' turn.
     """
 
     def __init__(self, stream: ByteStream, context: NamespaceContext, engine: Connection) -> None:
@@ -97,12 +99,14 @@ class Peer:
         self.transactions: dict[bytes, Transaction] = {}
         self.servers: dict[Link, LinkServer] = {}
         self.tasks = OwnedTasks(self.fail)
+        self.turn = Turn(context.clock)
         self._stream = stream
         self._is_writing = False
         self._transaction_count = 0
         self._work: set[asyncio.Task[None]] = set()
         self._work_bytes = 0
         self._less_work = asyncio.Event()
+        self._handing_out = asyncio.Lock()
 
     # ------------------------------------------------------------------ output
 
@@ -125,6 +129,11 @@ class Peer:
         """Wait until the client has taken what was sent to it."""
         self.write_out()
         await self._stream.drain()
+
+    async def turn_to_hand_out(self) -> None:
+        """Wait until no other link of this client takes messages in this step of the event loop."""
+        async with self._handing_out:
+            await self.host.clock.sleep(0)
 
     # ------------------------------------------------------------------ work
 
@@ -161,7 +170,15 @@ class Peer:
         self, operation: Operation, path: str | None, work: Callable[[Call], T], *, timeout_s: float
     ) -> T:
         """As `BrokerHost.perform`, through this connection's front end."""
-        return await self.host.perform(operation, path, work, timeout_s=timeout_s, front_end=self.front_end)
+
+        def measured(call: Call) -> T:
+            began_at = self.host.clock.monotonic()
+            try:
+                return work(call)
+            finally:
+                self.turn.has_worked(self.host.clock.monotonic() - began_at)
+
+        return await self.host.perform(operation, path, measured, timeout_s=timeout_s, front_end=self.front_end)
 
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
         """What the broker does by itself when a link ends: no fault can stop it."""
@@ -219,6 +236,11 @@ class Peer:
             raise ServiceBusAuthorizationError(
                 f"{right} is needed on {path} and no token of this connection grants it: put a token that does"
             )
+
+    def tokens_changed(self) -> None:
+        """Let every link see whether it may go on."""
+        for server in list(self.servers.values()):
+            server.on_tokens_changed()
 
     def check_struck(self, path: str) -> None:
         """

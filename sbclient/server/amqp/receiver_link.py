@@ -6,7 +6,8 @@ Laws:
 2. The delivery tag is the lock token in the byte order of .NET, from which clients compute the token.
 3. An outcome is confirmed, settled and with the same outcome, after it has taken effect; a refusal is a rejected
    outcome with an error.
-4. When the link ends, messages stay locked until their locks end; a session is let go at once, with what was taken
+4. However many links of a client receive, one at a time takes messages: see `server.turn`.
+5. When the link ends, messages stay locked until their locks end; a session is let go at once, with what was taken
    under it.
 """
 
@@ -176,10 +177,13 @@ class ClientReceiver:
         self._asked_for = 0
 
     async def _send_on(self) -> None:
+        await self._peer.turn_to_hand_out()
         while (credit := self._link.credit) > 0 and await self._send(credit, LONGEST_WAIT_S):
             await self._peer.drained()
+            await self._peer.turn_to_hand_out()
 
     async def _drain(self) -> None:
+        await self._peer.turn_to_hand_out()
         if (credit := self._link.credit) > 0:
             await self._send(credit, 0.0)
         self._link.drained()

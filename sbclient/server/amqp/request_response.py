@@ -49,6 +49,10 @@ class Request(NamedTuple):
     body: Any
     transaction_id: bytes | None
 
+    def __repr__(self) -> str:
+        """Without the body, which may be a token or hold messages."""
+        return f"Request({self.operation!r}, {self.properties!r})"
+
     @property
     def operation(self) -> str:
         """What is asked for, empty if that is not said."""
@@ -117,6 +121,7 @@ class RequestLink:
             delivery.settle(Rejected(error.error))
             return
         delivery.settle(ACCEPTED)
+        self._peer.turn.end()  # one request may ask for a thousand messages
         self._node.on_request(request, self._replies)
 
     def on_credit(self, *, drain: bool) -> None:

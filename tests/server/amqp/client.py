@@ -75,6 +75,7 @@ class Pipe:
         self.is_read = asyncio.Event()
         self.is_read.set()
         self.waiting_bytes = 0
+        self.heard = bytearray()
 
     @property
     def peer(self) -> str:
@@ -83,6 +84,7 @@ class Pipe:
     async def read(self) -> bytes:
         piece = await self.incoming.get()
         self.waiting_bytes -= len(piece)
+        self.heard += piece
         return piece
 
     def write(self, data: bytes) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from sbclient.amqp import WireError
-from sbclient.server.amqp.address import CBS, MANAGEMENT, MAX_ADDRESS_LENGTH, Node, entity_path_of, node_of
+from sbclient.rules.entity_path import subscription_path, transfer_dead_letter_path
+from sbclient.server.amqp.address import (
+    CBS,
+    MANAGEMENT,
+    MAX_ADDRESS_LENGTH,
+    MAX_PATH_LENGTH,
+    Node,
+    entity_path_of,
+    node_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +41,15 @@ def test_an_address_leads_to_a_node(address: str, node: Node) -> None:
     assert node_of(address) == node
 
 
-@pytest.mark.parametrize("address", [None, 5, b"q", "x" * (MAX_ADDRESS_LENGTH + 1)])
+LONGEST = subscription_path("x" * 260, "s" * 50)
+
+
+def test_the_longest_path_that_there_can_be_is_one() -> None:
+    path = transfer_dead_letter_path(LONGEST)
+    assert node_of(f"amqps://{'h' * 255}:65535/{path}/$management") == Node(path, MANAGEMENT)
+
+
+@pytest.mark.parametrize("address", [None, 5, b"q", "x" * (MAX_ADDRESS_LENGTH + 1), "x" * (MAX_PATH_LENGTH + 1)])
 def test_what_is_no_address_is_refused(address: object) -> None:
     with pytest.raises(WireError) as caught:
         node_of(address)

@@ -98,6 +98,18 @@ async def test_without_a_token_the_management_node_is_refused(context: Namespace
         assert await client.refusal(await client.sender("$management")) == "amqp:not-found"
 
 
+async def test_who_may_do_nothing_does_not_learn_which_entities_there_are(
+    context: NamespaceContext, queue: str
+) -> None:
+    async with connected(context) as client:
+        assert await client.refusal(await client.sender("missing/$management")) == "amqp:unauthorized-access"
+        assert await client.refusal(await client.sender("missing")) == "amqp:unauthorized-access"
+        assert await client.refusal(await client.receiver("missing")) == "amqp:unauthorized-access"
+        assert await client.put_token("missing", token(client, "missing", key="guess")) == 401
+        assert await client.put_token("") == 202
+        assert await client.refusal(await client.receiver("missing/$management")) == "amqp:not-found"
+
+
 async def test_no_text_of_a_token_comes_back(context: NamespaceContext, queue: str) -> None:
     async with connected(context) as client:
         bad = token(client, queue, key="guess")

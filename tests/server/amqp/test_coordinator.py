@@ -312,3 +312,12 @@ async def test_a_commit_that_meets_a_fault_is_a_rollback(context: NamespaceConte
         assert condition_of(await client.discharge(coordinator, txn)) == "amqp:transaction:rollback"
         assert stored(context) == 0
         assert condition_of(await client.discharge(coordinator, txn)) == "amqp:transaction:unknown-id"
+
+
+async def test_without_any_token_there_is_no_transaction(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        assert await client.refusal(await client.coordinator()) == "amqp:unauthorized-access"
+        assert await client.put_token(queue, lives_s=10) == 202
+        coordinator, _ = await begun(client)
+        await asyncio.sleep(10.1)
+        assert await client.refusal(coordinator) == "amqp:unauthorized-access"

@@ -60,16 +60,16 @@ def test_a_token_ends_at_its_time_and_no_earlier() -> None:
     grants = Grants()
     grants.add("a", grant("a", SEND, NOW + 10))
     grants.add("b", grant("b", SEND, NOW + 20))
-    assert grants.next_expiry_at() == NOW + 10
+    assert grants.next_expiry_at == NOW + 10
     assert grants.rights("a", NOW + 9.9) == SEND
     assert not grants.drop_expired(NOW + 9.9)
     assert grants.rights("a", NOW + 10) == NOTHING
     assert grants.drop_expired(NOW + 10)
-    assert grants.next_expiry_at() == NOW + 20
+    assert grants.next_expiry_at == NOW + 20
 
 
 def test_there_is_no_end_where_there_is_no_token() -> None:
-    assert Grants().next_expiry_at() == math.inf
+    assert Grants().next_expiry_at == math.inf
 
 
 def test_audiences_are_bounded_and_known_ones_renewed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -542,7 +542,7 @@ def rights() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, ...]]]:
     yield "q", "peek-message", {}, ("Listen",)
     yield "q", "batch-delete-messages", {"message-count": 1}, ("Listen",)
     yield "q", "cancel-scheduled-message", {"sequence-numbers": longs([1])}, ("Send",)
-    yield SUBSCRIPTION, "remove-rule", {"rule-name": "x"}, ()
+    yield SUBSCRIPTION, "remove-rule", {"rule-name": "x"}, ("Listen",)
     yield SUBSCRIPTION, "enumerate-rules", {}, ("Listen",)
 
 

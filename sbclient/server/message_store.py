@@ -1,0 +1,247 @@
+"""The messages of an entity from the inside: look through them, remove some, and send dead letters back.
+
+No fault stops this, nothing here is drawn by lot, and nobody who receives notices that somebody looked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Final, NamedTuple
+
+from sbclient.broker.directory import Entity
+from sbclient.broker.entity import Queue
+from sbclient.broker.entry import Entry
+from sbclient.broker.fragment import Fragment
+from sbclient.broker.namespace import Namespace
+from sbclient.broker.session import Session
+from sbclient.broker.storage import COUNTER_BITS
+from sbclient.broker.topic import Topic
+from sbclient.errors import InvalidOperationError, MessageNotFoundError, MessagingEntityNotFoundError
+from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, ServiceBusMessage, ServiceBusMessageState
+from sbclient.rules.entity_path import split_sub_queue
+from sbclient.rules.size import encoded_size
+
+MAX_OF_SESSION: Final = 10_000
+"""Messages of one session that are looked through."""
+
+
+class Page(NamedTuple):
+    """Some messages, and where the next ones begin in each fragment; None = there are no more."""
+
+    entries: list[Entry]
+    places: list[int] | None
+
+
+class Resubmitted(NamedTuple):
+    """How many dead letters went back, and how many did not because a receiver holds them."""
+
+    moved: int
+    held: int
+
+
+def entity_at(namespace: Namespace, path: str) -> Entity:
+    """The entity of a path, which may be that of a queue behind it.
+
+    Raises:
+        MessagingEntityNotFoundError: there is none.
+    """
+    entity = namespace.directory.get(split_sub_queue(path)[0])
+    if entity is None:
+        raise MessagingEntityNotFoundError(f"there is no entity {path!r}: create it, or check its name")
+    return entity
+
+
+def body_at(namespace: Namespace, path: str) -> Queue | Topic:
+    """The queue, topic or sub-queue of a path; nothing is made for it.
+
+    Raises:
+        MessagingEntityNotFoundError: there is none.
+    """
+    entity, name = entity_at(namespace, path), split_sub_queue(path)[1]
+    body = entity.body if name is None else entity.sub_queues.get(name)
+    if body is None:
+        raise MessagingEntityNotFoundError(f"there is nothing in {path!r}: nothing was ever put there")
+    return body
+
+
+# ---------------------------------------------------------------------- look
+
+
+def page_of(
+    body: Queue | Topic,
+    now: float,
+    count: int,
+    *,
+    places: Sequence[int] | None = None,
+    newest_first: bool = False,
+    fragment: int | None = None,
+    session_id: str | None = None,
+) -> Page:
+    """The oldest or newest messages, over all fragments in the order in which they came.
+
+    Args:
+        count: how many.
+        places: where to go on, of the page before.
+        fragment: only this one.
+        session_id: only this session's.
+
+    Raises:
+        InvalidOperationError: there is no such fragment, or these are not the places of a page.
+    """
+    chosen = _chosen(body, fragment, session_id)
+    if places is not None and len(places) != len(chosen):
+        raise InvalidOperationError(f"{len(places)} places were given for {len(chosen)} fragments: begin anew")
+    starts = list(places) if places is not None else [-1] * len(chosen)
+    found = [
+        list(islice(_from(each, now, start, session_id, newest_first=newest_first), count + 1))
+        for each, start in zip(chosen, starts, strict=True)
+    ]
+    ordered = merge(*(_timed(entries, newest_first=newest_first) for entries in found), key=lambda timed: timed[:2])
+    shown = [entry for _, _, entry in islice(ordered, count)]
+    if sum(map(len, found)) == len(shown):
+        return Page(shown, None)
+    at = {each.index: place for place, each in enumerate(chosen)}
+    for entry in shown:
+        place = 0 if len(chosen) == 1 else at[entry.number >> COUNTER_BITS]
+        starts[place] = entry.number - 1 if newest_first else entry.number + 1
+    return Page(shown, starts)
+
+
+def message_at(body: Queue | Topic, now: float, number: int) -> Entry:
+    """One message by its sequence number.
+
+    Raises:
+        MessageNotFoundError: it is not there, or no longer.
+    """
+    for fragment in body.fragments:
+        if number in fragment:
+            entry = next(fragment.browse(now, number), None)
+            if entry is not None and entry.number == number:
+                return entry
+    raise MessageNotFoundError(f"{body.path} has no message {number}: it was received, moved or has expired")
+
+
+def sessions_of(body: Queue | Topic, now: float) -> list[tuple[int, str, Session]]:
+    """Every session, by id, with the fragment that has it."""
+    found = [(fragment.index, name, session) for fragment in body.fragments for name, session in fragment.sessions(now)]
+    return sorted(found, key=lambda each: each[1])
+
+
+def _chosen(body: Queue | Topic, index: int | None, session_id: str | None) -> list[Fragment]:
+    if session_id is not None:
+        return [body.placement.fragment_for(session_id)]
+    if index is None:
+        return body.fragments
+    if not 0 <= index < len(body.fragments):
+        raise InvalidOperationError(f"{body.path} has no fragment {index}: it has {len(body.fragments)}, from 0")
+    return [body.fragments[index]]
+
+
+def _from(fragment: Fragment, now: float, start: int, session_id: str | None, *, newest_first: bool) -> Iterator[Entry]:
+    if session_id is not None:
+        entries = list(islice(fragment.browse(now, 0, session_id), MAX_OF_SESSION))
+        if newest_first:
+            return iter([entry for entry in reversed(entries) if start < 0 or entry.number <= start])
+        return iter([entry for entry in entries if entry.number >= start])
+    if newest_first:
+        return fragment.browse_back(now, None if start < 0 else start)
+    return fragment.browse(now, max(start, 0))
+
+
+def _timed(entries: Sequence[Entry], *, newest_first: bool) -> Iterator[tuple[float, int, Entry]]:
+    """Each with when it came, told so that the order of the fragment stays: what came later counts as later."""
+    at = math.inf if newest_first else 0.0
+    for entry in entries:
+        came_at = entry.enqueued_at or at
+        at = min(at, came_at) if newest_first else max(at, came_at)
+        yield (-at, -entry.number, entry) if newest_first else (at, entry.number, entry)
+
+
+# ---------------------------------------------------------------------- change
+
+
+def purge(namespace: Namespace, now: float, path: str | None = None, numbers: Collection[int] | None = None) -> int:
+    """Remove messages, whoever holds them.
+
+    Args:
+        path: of an entity, with its sub-queues and, for a topic, its subscriptions; of a sub-queue, it alone; None =
+            all entities.
+        numbers: only these, of the queue that the path names and nothing behind it; None = all.
+
+    Returns: how many.
+
+    Raises:
+        MessagingEntityNotFoundError: there is no such entity.
+    """
+    if path is None:
+        bodies = [body for entity in namespace.directory.all() for body in entity.queues()]
+    elif numbers is not None or split_sub_queue(path)[1] is not None:
+        bodies = [body_at(namespace, path)]
+    else:
+        entity = entity_at(namespace, path)
+        bodies = [body for each in (entity, *namespace.directory.subscriptions_of(entity)) for body in each.queues()]
+    return sum(_emptied(fragment, now, numbers) for body in bodies for fragment in body.fragments)
+
+
+def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[int] | None = None) -> Resubmitted:
+    """Put dead letters back where they came from, each in its fragment, with a new life and no failed delivery.
+
+    They go straight to their queue or subscription: other subscriptions see no second copy, and duplicate detection
+    does not take them for one. Those that a receiver holds stay.
+
+    Args:
+        path: of a dead-letter queue, or of a transfer dead-letter queue.
+        numbers: only these; None = all.
+
+    Raises:
+        InvalidOperationError: the path is of something else.
+        MessagingEntityNotFoundError: there is no such queue.
+    """
+    if split_sub_queue(path)[1] is None:
+        raise InvalidOperationError(f"{path!r} is no dead-letter queue: name the one behind it")
+    entity, dead_letters = entity_at(namespace, path), body_at(namespace, path)
+    moved = held = 0
+    for fragment in dead_letters.fragments:
+        for entry in list(fragment.browse(now, 0)):
+            if numbers is not None and entry.number not in numbers:
+                continue
+            if entry.token:
+                held += 1
+                continue
+            home = entity.body if entry.destination is None else entity.require_sub_queue("transfer")
+            fragment.remove(entry)
+            home.fragments[fragment.index].append(_revived(entry), now)
+            moved += 1
+    namespace.let_pass(now)
+    return Resubmitted(moved, held)
+
+
+def _revived(entry: Entry) -> Entry:
+    """The message as it was before it was dead-lettered."""
+    content = _without_reasons(entry.content)
+    revived = Entry(content, entry.size_bytes if content is entry.content else encoded_size(content))
+    revived.destination = entry.destination
+    return revived
+
+
+def _without_reasons(content: ServiceBusMessage) -> ServiceBusMessage:
+    """Those that were forwarded from one dead-letter queue to another carry their reasons as properties."""
+    reasons = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
+    properties = content.application_properties
+    if not any(name in properties for name in reasons):
+        return content
+    kept = {name: value for name, value in properties.items() if name not in reasons}
+    return content.copy(application_properties=kept)
+
+
+def _emptied(fragment: Fragment, now: float, numbers: Collection[int] | None) -> int:
+    entries = [entry for entry in fragment.browse(now, 0) if numbers is None or entry.number in numbers]
+    for entry in entries:
+        if entry.state is ServiceBusMessageState.SCHEDULED:
+            fragment.cancel(entry.number)
+        else:
+            fragment.remove(entry)
+    return len(entries)

@@ -1,0 +1,100 @@
+/** What has happened, newest first: in the namespaces, and in the pairs of clients in the same process. */
+
+import { h, keyed, visible, write } from "./dom.js";
+import { minutes, moment, timeOfDay } from "./format.js";
+import { state } from "./store.js";
+
+const SHOWN = 40;
+const WORDS = {
+  "entity.created": "created",
+  "entity.updated": "changed",
+  "entity.deleted": "deleted",
+  "fault.thrown": "fault thrown",
+  "fault.healed": "fault healed",
+  "fault.all_healed": "all faults healed",
+  "namespace.purged": "purged",
+  "namespace.reset": "reset: as at the start",
+  "dead_letters.resubmitted": "dead letters resubmitted",
+  "failover.suspected": "is suspect: the failover interval begins",
+  "failover.engaged": "fails over: sends go to the backlog",
+  "failover.recovered": "has recovered: sends go to the primary",
+  "failover.cleared": "has answered again: no failover",
+  "syphon.destination_unhappy": "refuses what the syphon brings",
+  "syphon.destination_recovered": "takes what the syphon brings",
+};
+const KINDS = {
+  "fault.thrown": "bad",
+  "failover.suspected": "warn",
+  "failover.engaged": "bad",
+  "failover.recovered": "good",
+  "failover.cleared": "good",
+  "fault.healed": "good",
+  "fault.all_healed": "good",
+};
+
+/** The list; its `update()` shows what is known. */
+export function activity() {
+  const list = h("ol", { class: "activity" });
+  const empty = h(
+    "p",
+    { class: "empty" },
+    "Nothing has happened since this page was opened. What you and others change is listed here.",
+  );
+  return {
+    element: h("section", { class: "panel" }, h("h2", {}, "Activity"), empty, list),
+    update() {
+      const events = eventsOf().slice(-SHOWN).reverse();
+      empty.hidden = events.length > 0;
+      keyed(list, events, (event) => event.key, line);
+    },
+  };
+}
+
+function eventsOf() {
+  const own = state.events.map((event, at) => ({
+    ...event,
+    name: event.event,
+    key: `own ${event.at} ${event.event} ${at}`,
+  }));
+  const told = state.pairs.flatMap((pair) =>
+    (pair.client?.events ?? []).map((event) => ({
+      ...event,
+      namespace: pair.primary,
+      key: `${event.at} ${event.name} ${event.path}`,
+    })),
+  );
+  return [...own, ...told].sort((a, b) => a.at - b.at);
+}
+
+function line(event) {
+  const { name, at, namespace } = event;
+  const path = event.path ?? event.entity ?? null;
+  const when = h("time", { title: moment(at) });
+  write(when, state.story ? minutes(at - state.story.started_at) : timeOfDay(at));
+  return h(
+    "li",
+    {},
+    when,
+    h("span", { class: "state-dot", "data-kind": KINDS[name] ?? "calm" }),
+    h(
+      "span",
+      {},
+      h("strong", {}, visible(path ?? namespace ?? "")),
+      ` ${WORDS[name] ?? name}`,
+      h("span", { class: "muted" }, factsOf(event)),
+    ),
+  );
+}
+
+function factsOf(event) {
+  const parts = [];
+  if (event.kind && event.event === "fault.thrown") parts.push(event.kind.replaceAll("_", " "));
+  if (event.fragments) parts.push(`fragment ${event.fragments.join(", ")}`);
+  if (event.count !== undefined && event.count !== null && event.event !== "fault.thrown")
+    parts.push(`${event.count} messages`);
+  const facts = event.facts ?? {};
+  if (facts.error) parts.push(facts.error);
+  else if (facts.reason) parts.push(facts.reason.replaceAll("_", " "));
+  if (event.namespace && (event.path ?? event.entity)) parts.push(event.namespace);
+  return parts.length ? ` · ${visible(parts.join(" · "))}` : "";
+}

@@ -1,0 +1,74 @@
+/** The body of a message as people read it: JSON in lines, text as it is, anything else in hexadecimal. */
+
+import { h } from "./dom.js";
+
+const COLOURED_LENGTH = 60_000;
+const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*|true|false|null)|([{}[\],])|\s+|./gsu;
+
+/** The ways to show a body, best first: `[{name, element}]`. */
+export function bodyViews(body) {
+  if (body.base64 !== undefined) {
+    return [{ name: "Hex", element: hex(Uint8Array.from(atob(body.base64), (letter) => letter.charCodeAt(0))) }];
+  }
+  const raw = { name: "Raw", element: h("pre", { class: "body" }, body.text) };
+  const views = isJson(body) ? [{ name: "JSON", element: pretty(body.text) }, raw] : [raw];
+  return [...views, { name: "Hex", element: hex(new TextEncoder().encode(body.text)) }];
+}
+
+function isJson({ text, is_cut: isCut }) {
+  if (isCut || !/^\s*[[{]/.test(text)) return false;
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** JSON in lines, each letter of it as it was sent: numbers of any length stay what they are. */
+export function pretty(text) {
+  const isColoured = text.length <= COLOURED_LENGTH;
+  const out = [];
+  let line = "";
+  let depth = 0;
+  const put = (said, kind) => {
+    if (!isColoured || !kind) {
+      line += said;
+      return;
+    }
+    if (line) out.push(line);
+    line = "";
+    out.push(h("span", { class: `json-${kind}` }, said));
+  };
+  const tokens = [...text.matchAll(TOKEN)].filter((token) => token[0].trim());
+  tokens.forEach((token, at) => {
+    const [, string, colon, plain, mark] = token;
+    if (string !== undefined) {
+      put(string, colon === undefined ? "string" : "key");
+      if (colon !== undefined) put(": ");
+    } else if (plain !== undefined) put(plain, "plain");
+    else if (mark === "{" || mark === "[") {
+      const isEmpty = "}]".includes(tokens[at + 1]?.[0]);
+      depth += 1;
+      put(isEmpty ? mark : `${mark}\n${"  ".repeat(depth)}`);
+    } else if (mark === "}" || mark === "]") {
+      const wasEmpty = "{[".includes(tokens[at - 1]?.[0]);
+      depth -= 1;
+      put(wasEmpty ? mark : `\n${"  ".repeat(depth)}${mark}`);
+    } else put(mark === "," ? `,\n${"  ".repeat(depth)}` : token[0]);
+  });
+  if (line) out.push(line);
+  return h("pre", { class: "body" }, ...out);
+}
+
+function hex(bytes) {
+  const perLine = innerWidth < 600 ? 8 : 16;
+  const lines = [];
+  for (let at = 0; at < Math.min(bytes.length, 65_536); at += perLine) {
+    const some = [...bytes.subarray(at, at + perLine)];
+    const codes = some.map((each) => each.toString(16).padStart(2, "0")).join(" ");
+    const letters = some.map((each) => (each > 31 && each < 127 ? String.fromCharCode(each) : "·")).join("");
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes.padEnd(perLine * 3)} ${letters}`);
+  }
+  return h("pre", { class: "body hex" }, lines.join("\n") || "(empty)");
+}

@@ -1,0 +1,161 @@
+/** How much comes and goes per second: what comes in above the line, what leaves below it. */
+
+import { h, svg, write } from "./dom.js";
+import { minutes, now, rate, short, span, timeOfDay } from "./format.js";
+import { label, niceAbove, sized } from "./pictures.js";
+import { speed, state } from "./store.js";
+
+const HEIGHT = 132;
+const TOP = 16;
+const BOTTOM = 18;
+const BINS = 120;
+const WINDOW_S = 120;
+
+/**
+ * A chart; its `update(history)` draws it again.
+ *
+ * @param what - for people who hear it: "contoso".
+ */
+export function chart(what) {
+  const picture = svg("svg", { class: "chart", role: "img", height: HEIGHT });
+  const came = h("output", { class: "figure tone-in" });
+  const went = h("output", { class: "figure tone-out" });
+  const reading = h("span", { class: "reading" });
+  const element = h(
+    "figure",
+    { class: "throughput" },
+    h(
+      "figcaption",
+      {},
+      h("span", { class: "key key-in" }, "in ", came, " /s"),
+      h("span", { class: "key key-out" }, "out ", went, " /s"),
+      reading,
+    ),
+    picture,
+  );
+  let history = [];
+  let pointerX = null;
+  let drawn = null;
+
+  const draw = (width) => {
+    drawn = plot(picture, history, width);
+    const [inNow, outNow] = recent(history);
+    write(came, rate(inNow));
+    write(went, rate(outNow));
+    picture.setAttribute(
+      "aria-label",
+      `Throughput of ${what}: ${rate(inNow)} messages in and ${rate(outNow)} out per second, ` +
+        `at most ${rate(drawn.most)}`,
+    );
+    showReading();
+  };
+  const showReading = () => {
+    if (pointerX === null || drawn === null) {
+      write(reading, drawn === null ? "" : `peak ${rate(drawn.most)} /s`);
+      return;
+    }
+    const at = Math.max(0, Math.min(drawn.bins.length - 1, Math.floor((pointerX / drawn.width) * drawn.bins.length)));
+    const bin = drawn.bins[at];
+    write(reading, `${clockTime(bin.at)}  in ${rate(bin.came)}  out ${rate(bin.went)}`);
+    drawn.cursor.setAttribute("x1", pointerX);
+    drawn.cursor.setAttribute("x2", pointerX);
+    drawn.cursor.removeAttribute("visibility");
+  };
+  picture.addEventListener("pointermove", (event) => {
+    pointerX = event.offsetX;
+    showReading();
+  });
+  picture.addEventListener("pointerleave", () => {
+    pointerX = null;
+    drawn?.cursor.setAttribute("visibility", "hidden");
+    showReading();
+  });
+  const redraw = sized(element, draw);
+  return {
+    element,
+    update(latest) {
+      history = latest;
+      redraw();
+    },
+  };
+}
+
+/** Messages per second that came and went in the last seconds. */
+export function recent(history, spanS = 3 * speed()) {
+  const at = now();
+  const [a, b] = [valueAt(history, at - spanS), valueAt(history, at)];
+  return [(b[0] - a[0]) / spanS, (b[1] - a[1]) / spanS];
+}
+
+function plot(picture, history, width) {
+  const [from, to] = stretch();
+  const bins = binned(history, from, to);
+  const most = Math.max(...bins.map((bin) => Math.max(bin.came, bin.went)));
+  const scale = niceAbove(Math.max(most, 1));
+  const middle = TOP + (HEIGHT - TOP - BOTTOM) / 2;
+  const reach = middle - TOP;
+  const y = (value, sign) => (middle - (sign * value * reach) / scale).toFixed(1);
+  const step = width / bins.length;
+  const area = (name, sign) => {
+    const points = bins.map((bin, at) => `H${(at * step).toFixed(1)}V${y(bin[name], sign)}`);
+    return `M0 ${middle}${points.join("")}H${width}V${middle}Z`;
+  };
+  const cursor = svg("line", { y1: TOP, y2: HEIGHT - BOTTOM, class: "cursor", visibility: "hidden" });
+  const { story } = state;
+  picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+  picture.setAttribute("width", width);
+  picture.replaceChildren(
+    svg("path", { class: "grid", d: `M0 ${TOP}H${width}M0 ${HEIGHT - BOTTOM}H${width}` }),
+    svg("path", { class: "area area-in", d: area("came", 1) }),
+    svg("path", { class: "area area-out", d: area("went", -1) }),
+    svg("path", { class: "axis", d: `M0 ${middle}H${width}` }),
+    cursor,
+    label(0, TOP - 4, `${short(scale)} /s`, "tick"),
+    label(0, HEIGHT - 4, story ? minutes(from - story.started_at) : `${span(to - from)} ago`, "tick"),
+    label(width, HEIGHT - 4, story ? minutes(to - story.started_at) : "now", "tick", Infinity, "end"),
+  );
+  return { bins, most, width, cursor };
+}
+
+/** A moment on the axis; in a story its own minutes. */
+function clockTime(at) {
+  return state.story ? minutes(at - state.story.started_at) : timeOfDay(at);
+}
+
+/** From when to when is drawn: the last minutes or, where a story is told, all of it. */
+function stretch() {
+  const { story } = state;
+  if (!story) return [now() - WINDOW_S, now()];
+  const end = story.started_at + (story.is_over ? story.elapsed_s : story.total_s);
+  return [story.started_at, story.is_over ? end : Math.max(now(), end)];
+}
+
+function binned(history, from, to) {
+  const sizeS = (to - from) / BINS;
+  const first = Math.floor(from / sizeS) * sizeS;
+  let before = valueAt(history, first);
+  return Array.from({ length: BINS }, (_, at) => {
+    const after = valueAt(history, first + (at + 1) * sizeS);
+    const bin = { at: first + at * sizeS, came: (after[0] - before[0]) / sizeS, went: (after[1] - before[1]) / sizeS };
+    before = after;
+    return bin;
+  });
+}
+
+/** How many had come and gone at a moment, read between the moments that are known. */
+function valueAt(history, at) {
+  if (!history.length) return [0, 0];
+  let low = 0;
+  let high = history.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (history[middle][0] <= at) low = middle + 1;
+    else high = middle;
+  }
+  if (low === 0) return [history[0][1], history[0][2]];
+  const a = history[low - 1];
+  const b = history[low];
+  if (!b) return [a[1], a[2]];
+  const share = (at - a[0]) / (b[0] - a[0]);
+  return [a[1] + (b[1] - a[1]) * share, a[2] + (b[2] - a[2]) * share];
+}

@@ -1,0 +1,158 @@
+/** Windows over the page: a question before anything is destroyed, the key, the help; and what was done, in words. */
+
+import { h, write } from "./dom.js";
+
+const NOTICE_MS = 6000;
+
+/** Say that something was done. */
+export function tell(text) {
+  show(document.getElementById("notices"), text, "notice", NOTICE_MS);
+}
+
+/** Say that something could not be done, in the words of who refused it. */
+export function complain(error) {
+  show(document.getElementById("alerts"), error.message, "notice notice-bad", 3 * NOTICE_MS);
+}
+
+function show(place, text, className, lifeMs) {
+  const notice = h(
+    "div",
+    { class: className },
+    h("p", {}, text),
+    h("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: () => notice.remove() }, "✕"),
+  );
+  place.append(notice);
+  while (place.children.length > 4) place.firstChild.remove();
+  setTimeout(() => notice.remove(), lifeMs);
+}
+
+/** Do something that may be refused, and say so if it is; resolves to its answer, or undefined. */
+export async function attempt(work) {
+  try {
+    return await work();
+  } catch (error) {
+    complain(error);
+    return undefined;
+  }
+}
+
+/** A window; returns the element, open. It closes on Escape and gives the focus back by itself. */
+export function openWindow(title, className, ...content) {
+  const id = `window-${document.querySelectorAll("dialog").length}`;
+  const close = () => element.close();
+  const element = h(
+    "dialog",
+    { class: `window ${className}`, "aria-labelledby": id },
+    h(
+      "div",
+      { class: "window-head" },
+      h("h2", { id }, title),
+      h("button", { type: "button", class: "quiet round", "aria-label": "Close", onclick: close }, "✕"),
+    ),
+    ...content,
+  );
+  const before = document.activeElement;
+  element.addEventListener("close", () => {
+    element.remove();
+    before?.focus?.();
+  });
+  element.addEventListener("click", (event) => event.target === element && element.close());
+  document.body.append(element);
+  element.showModal();
+  return element;
+}
+
+/**
+ * Ask before something that cannot be undone; resolves to whether it is to be done.
+ *
+ * @param action - what the button says: "Purge 12 messages".
+ */
+export function confirmed(question, explanation, action) {
+  return new Promise((resolve) => {
+    let answer = false;
+    const cancel = h("button", { type: "button", onclick: () => element.close() }, "Cancel");
+    const go = () => {
+      answer = true;
+      element.close();
+    };
+    const element = openWindow(
+      question,
+      "question",
+      h("p", {}, explanation),
+      h("div", { class: "buttons" }, cancel, h("button", { type: "button", class: "danger", onclick: go }, action)),
+    );
+    cancel.focus();
+    element.addEventListener("close", () => resolve(answer));
+  });
+}
+
+/** Ask for the key of the namespaces; resolves to `{name, key}`. */
+export function askForKey(reason) {
+  return new Promise((resolve) => {
+    const name = h("input", {
+      id: "key-name",
+      value: "RootManageSharedAccessKey",
+      autocomplete: "off",
+      spellcheck: "false",
+    });
+    const key = h("input", { id: "key", type: "password", autocomplete: "off", spellcheck: "false", required: true });
+    const submit = (event) => {
+      event.preventDefault();
+      if (!key.value) return;
+      element.close("given");
+      resolve({ name: name.value, key: key.value });
+    };
+    const element = openWindow(
+      "This emulator has a key of its own",
+      "key",
+      h(
+        "form",
+        { onsubmit: submit },
+        h(
+          "p",
+          {},
+          "The page needs the Manage right. The key stays in this tab: it signs a token and is then forgotten.",
+        ),
+        reason ? h("p", { class: "refusal", role: "alert" }, reason) : null,
+        h("label", { for: "key-name" }, "Name of the key"),
+        name,
+        h("label", { for: "key" }, "Key"),
+        key,
+        h("div", { class: "buttons" }, h("button", { class: "primary" }, "Open")),
+      ),
+    );
+    element.addEventListener("cancel", (event) => event.preventDefault());
+    element.querySelector(".window-head button").remove();
+    key.focus();
+  });
+}
+
+/** What the keys do; see `keys.js`. */
+export function openHelp(shortcuts, isOn, turn) {
+  const box = h("input", { type: "checkbox", id: "shortcuts-on", checked: isOn, onchange: () => turn(box.checked) });
+  openWindow(
+    "Keys, and what is where",
+    "help",
+    h(
+      "dl",
+      { class: "shortcuts" },
+      ...shortcuts.flatMap(({ keys, what }) => [
+        h("dt", {}, ...keys.map((key) => h("kbd", {}, key))),
+        h("dd", {}, what),
+      ]),
+    ),
+    h("p", { class: "check" }, box, h("label", { for: "shortcuts-on" }, "Single letters are shortcuts")),
+    h(
+      "p",
+      { class: "muted" },
+      "Tab goes through everything; the arrow keys go through fragments and tabs. Everything shown here is also JSON, ",
+      "under /$control: docs/page.md lists it.",
+    ),
+  );
+}
+
+/** Say in a form what is wrong. */
+export function refuseIn(place, error) {
+  place.hidden = !error;
+  write(place, error?.message ?? "");
+}

@@ -1,0 +1,31 @@
+/** Shortcuts: one letter each, unless somebody types or a window is open. They can be turned off. */
+
+import { openHelp } from "./dialogs.js";
+
+const SLOT = "sbclient shortcuts";
+
+const shortcuts = [];
+let isOn = localStorage.getItem(SLOT) !== "off";
+
+/** Let a key do something. */
+export function onKey(key, what, action) {
+  shortcuts.push({ keys: [key], what, action });
+}
+
+/** Show what the keys do. */
+export function help() {
+  openHelp(shortcuts, isOn, (next) => {
+    isOn = next;
+    localStorage.setItem(SLOT, next ? "on" : "off");
+  });
+}
+
+document.addEventListener("keydown", (event) => {
+  if (!isOn || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.target.closest("input, textarea, select, [contenteditable]")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const shortcut = shortcuts.find((each) => each.keys[0] === event.key);
+  if (shortcut && shortcut.action() !== false) event.preventDefault();
+});

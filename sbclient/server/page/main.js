@@ -1,0 +1,134 @@
+/** Puts the page together: which view is open, the state of the connection, and what the keys do. */
+
+import { setKeyDialog } from "./access.js";
+import { askForKey } from "./dialogs.js";
+import { h, set, write } from "./dom.js";
+import { entityView } from "./entity.js";
+import { now, refreshTimes, timeOfDay } from "./format.js";
+import { help, onKey } from "./keys.js";
+import { addressOf } from "./names.js";
+import { entityList } from "./nav.js";
+import { overview } from "./overview.js";
+import { patterns } from "./pictures.js";
+import { listen, lookAt, paced, state } from "./store.js";
+import { storyLine } from "./story.js";
+
+const DRAW_MS = 200;
+const TICK_MS = 1000;
+
+const place = (id) => document.getElementById(id);
+const list = entityList();
+const story = storyLine(place("story"));
+let view = null;
+let shownFor = null;
+
+/** What the address names: `#/contoso/orders/dead`, each part encoded by itself. */
+function route() {
+  const [namespace = null, entity = null, tab = "messages"] = location.hash
+    .slice(2)
+    .split("/")
+    .filter(Boolean)
+    .map(decoded);
+  return { namespace, entity, tab };
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function openRoute() {
+  const asked = route();
+  const key = `${asked.namespace}\n${asked.entity}`;
+  if (key !== shownFor) {
+    const isFirst = shownFor === null;
+    shownFor = key;
+    const moved = (tab) => history.replaceState(null, "", addressOf(asked.namespace, asked.entity, tab));
+    view = asked.entity === null ? overview() : entityView(asked.namespace, asked.entity, moved);
+    place("main").replaceChildren(view.element);
+    openMenu(false);
+    document.title = `${view.title} – sbclient emulator`;
+    list.mark(asked.entity === null ? null : asked.namespace, asked.entity);
+    lookAt(asked.namespace, asked.entity);
+    scrollTo(0, 0);
+    if (!isFirst && document.activeElement === document.body) place("main").focus();
+  }
+  view.open?.(asked.tab);
+  view.update();
+}
+
+/** On a narrow screen the list of entities is there when it is asked for. */
+function openMenu(isOpen) {
+  set(place("menu"), "aria-expanded", String(isOpen));
+  document.body.classList.toggle("menu-open", isOpen);
+}
+
+function showLink() {
+  const connection = place("connection");
+  connection.dataset.link = state.link;
+  write(connection, { live: "live", lost: "connection lost", connecting: "connecting" }[state.link]);
+  set(connection, "title", state.link === "live" ? `It is ${timeOfDay(now())} at the emulator` : state.reason);
+  document.body.classList.toggle("stale", state.link === "lost");
+  const banner = document.querySelector(".banner");
+  if (state.link !== "lost") banner?.remove();
+  else if (!banner) place("main").before(lostBanner());
+}
+
+function lostBanner() {
+  const outside = state.about.http_port;
+  const isOutside = location.port === String(outside);
+  return h(
+    "div",
+    { class: "banner", role: "alert" },
+    `${state.reason ?? ""} What you see is how it was; this page tries again by itself.`,
+    outside && !isOutside
+      ? h("a", { href: `http://${location.hostname}:${outside}/` }, ` Port ${outside} stands outside of all faults.`)
+      : null,
+  );
+}
+
+const draw = paced(() => {
+  showLink();
+  story.update();
+  view?.update();
+}, DRAW_MS);
+
+listen((change) => {
+  list.update(change);
+  draw();
+});
+setInterval(() => {
+  refreshTimes();
+  draw();
+}, TICK_MS);
+
+setKeyDialog(askForKey);
+place("nav").append(list.element);
+document.body.append(patterns());
+place("help").addEventListener("click", help);
+place("menu").addEventListener("click", () => openMenu(place("menu").getAttribute("aria-expanded") !== "true"));
+addEventListener("hashchange", openRoute);
+
+const goTo = (address) => {
+  if (address === null) return false;
+  location.hash = address;
+  return true;
+};
+const openTab = (tab) => {
+  const { namespace, entity } = route();
+  return entity !== null && goTo(addressOf(namespace, entity, tab));
+};
+onKey("?", "this help", help);
+onKey("/", "filter the entities", list.focusFilter);
+onKey("o", "the overview", () => goTo("#/"));
+onKey("j", "the next entity", () => goTo(list.neighbour(1)));
+onKey("k", "the entity before", () => goTo(list.neighbour(-1)));
+onKey("m", "its messages", () => openTab("messages"));
+onKey("d", "its dead letters", () => openTab("dead"));
+onKey("f", "its faults", () => openTab("faults"));
+onKey("s", "send a message to it", () => view?.send?.());
+onKey("r", "look at its messages again", () => view?.reload?.());
+openRoute();

@@ -1,0 +1,165 @@
+/** One message in full: what it bears, its body, and what can be done with it. */
+
+import { ask } from "./api.js";
+import { bodyViews } from "./body.js";
+import { attempt, confirmed, openWindow, tell } from "./dialogs.js";
+import { h, set, visible } from "./dom.js";
+import { ago, bytes, count, span } from "./format.js";
+
+const MOMENTS = new Set(["enqueued_at", "scheduled_at", "expires_at", "locked_until"]);
+const FACTS = [
+  ["message_id", "message id"],
+  ["session_id", "session id"],
+  ["partition_key", "partition key"],
+  ["subject", "subject"],
+  ["content_type", "content type"],
+  ["correlation_id", "correlation id"],
+  ["to", "to"],
+  ["reply_to", "reply to"],
+  ["reply_to_session_id", "reply to session"],
+  ["dead_letter_reason", "dead-letter reason"],
+  ["dead_letter_description", "description"],
+  ["dead_letter_source", "dead-lettered from"],
+  ["destination", "on its way to"],
+  ["state", "state"],
+  ["enqueued_at", "enqueued"],
+  ["scheduled_at", "scheduled for"],
+  ["expires_at", "expires"],
+  ["locked_until", "locked until"],
+  ["time_to_live_s", "time to live"],
+  ["delivery_count", "failed deliveries"],
+  ["sequence_number", "sequence number"],
+  ["original_sequence_number", "number where it came from"],
+  ["fragment", "fragment"],
+  ["size_bytes", "size"],
+];
+
+/**
+ * Open a message.
+ *
+ * @param place - `{namespace, path}` of the queue, or of the dead-letter queue behind it.
+ * @param changed - called when it was removed or moved.
+ */
+export async function openMessage(place, number, changed) {
+  const message = await attempt(() =>
+    ask("GET", `messages/${number}`, { namespace: place.namespace, entity: place.path }),
+  );
+  if (!message) {
+    changed();
+    return;
+  }
+  const isDead = /\/\$deadletterqueue$/i.test(place.path);
+  const said = { entity: place.path, sequence_numbers: [number] };
+  const done = (text) => {
+    element.close();
+    tell(text);
+    changed();
+  };
+  const resubmit = async () => {
+    const answer = await attempt(() => ask("POST", "resubmit", { namespace: place.namespace }, said));
+    if (answer) done(answer.held ? "A receiver holds it: it was not resubmitted." : `Resubmitted message ${number}.`);
+  };
+  const remove = async () => {
+    const sure = await confirmed(
+      "Delete this message?",
+      "It will be gone for good, also for a receiver that holds it.",
+      "Delete it",
+    );
+    if (sure && (await attempt(() => ask("POST", "purge", { namespace: place.namespace }, said))))
+      done(`Deleted message ${number}.`);
+  };
+  const element = openWindow(
+    `Message ${count(number)}`,
+    "message",
+    h(
+      "div",
+      { class: "message-parts" },
+      bodyPart(message.body),
+      factsPart(message),
+      propertiesPart(message.application_properties),
+    ),
+    h(
+      "div",
+      { class: "buttons" },
+      h("button", { type: "button", class: "danger", onclick: remove }, "Delete…"),
+      isDead ? h("button", { type: "button", class: "primary", onclick: resubmit }, "Resubmit") : null,
+    ),
+  );
+}
+
+function bodyPart(body) {
+  const views = bodyViews(body);
+  const place = h("div", { class: "body-place" });
+  const choose = (view) => {
+    place.replaceChildren(view.element);
+    buttons.forEach((button, at) => set(button, "aria-pressed", String(views[at] === view)));
+  };
+  const buttons = views.map((view) =>
+    h("button", { type: "button", class: "quiet", onclick: () => choose(view) }, view.name),
+  );
+  const copy = async () => {
+    await navigator.clipboard.writeText(place.textContent);
+    tell("Copied the body as it is shown.");
+  };
+  choose(views[0]);
+  return h(
+    "section",
+    { class: "message-body" },
+    h(
+      "div",
+      { class: "part-head" },
+      h("h3", {}, "Body"),
+      h(
+        "span",
+        { class: "muted" },
+        `${bytes(body.size_bytes)}${body.type === "data" ? "" : `, AMQP ${body.type}`}${body.is_cut ? ", cut" : ""}`,
+      ),
+      h("span", { class: "segments", role: "group", "aria-label": "Show the body as" }, ...buttons),
+      navigator.clipboard
+        ? h("button", { type: "button", class: "quiet push", onclick: () => attempt(copy) }, "Copy")
+        : null,
+    ),
+    place,
+  );
+}
+
+function factsPart(message) {
+  const rows = FACTS.filter(([name]) => message[name] !== null && message[name] !== undefined);
+  return h(
+    "section",
+    {},
+    h("h3", {}, "Properties"),
+    h(
+      "dl",
+      { class: "facts" },
+      ...rows.flatMap(([name, word]) => [h("dt", {}, word), h("dd", {}, shown(name, message[name]))]),
+    ),
+  );
+}
+
+function shown(name, value) {
+  if (MOMENTS.has(name)) return ago(value);
+  if (name === "time_to_live_s") return span(value);
+  if (name === "size_bytes") return bytes(value);
+  return typeof value === "number" ? count(value) : visible(value);
+}
+
+function propertiesPart(properties) {
+  const rows = properties.map(({ name, type, value }) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, visible(name)),
+      h("td", { class: "value" }, visible(value)),
+      h("td", { class: "muted" }, type),
+    ),
+  );
+  return h(
+    "section",
+    {},
+    h("h3", {}, "Application properties"),
+    rows.length
+      ? h("table", { class: "properties" }, h("tbody", {}, ...rows))
+      : h("p", { class: "empty" }, "The sender gave it none."),
+  );
+}

@@ -1,0 +1,29 @@
+/** Names for narrow places, and the addresses of what they name. */
+
+import { visible } from "./dom.js";
+import { state } from "./store.js";
+
+const BACKLOG = /^(.+)\/x-servicebus-transfer(-sessions)?\/(\d+)$/i;
+const PORT = /-(\d+)$/;
+
+/** An entity's path; of a backlog queue its number and whose it is. */
+export function nameOf(path) {
+  const backlog = BACKLOG.exec(path);
+  if (!backlog) return visible(path);
+  const [, primary, isForSessions, number] = backlog;
+  return `${isForSessions ? "session backlog" : "backlog"} ${number} of ${visible(namespaceOf(primary))}`;
+}
+
+/** Backlog queues of a namespace on this machine are named after its host and port. */
+function namespaceOf(primary) {
+  const port = Number(PORT.exec(primary)?.[1]);
+  return Object.keys(state.about.ports).find((name) => state.about.ports[name] === port) ?? primary;
+}
+
+/** Where the view of an entity is. */
+export function addressOf(namespace, path, tab = null) {
+  return ["#", namespace, path, tab]
+    .filter((part) => part !== null)
+    .map((part, at) => (at ? encodeURIComponent(part) : part))
+    .join("/");
+}

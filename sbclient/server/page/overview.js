@@ -1,0 +1,145 @@
+/** Everything at a glance: the pairs, the namespaces, and what has happened. */
+
+import { activity } from "./activity.js";
+import { chart } from "./chart.js";
+import { ask } from "./api.js";
+import { attempt, confirmed, tell } from "./dialogs.js";
+import { h, keyed, visible, write } from "./dom.js";
+import { faultSwitches } from "./faults.js";
+import { bytes, count, plural } from "./format.js";
+import { pairList } from "./pairs.js";
+import { stateOf } from "./pictures.js";
+import { state } from "./store.js";
+
+const FIGURES = [
+  ["active", "active"],
+  ["locked", "locked"],
+  ["scheduled", "scheduled"],
+  ["dead", "dead-lettered"],
+];
+
+/** The view; its `update()` follows what changes. */
+export function overview() {
+  const pairs = pairList();
+  const cards = new Map();
+  const namespaces = h("div", { class: "cards" });
+  const log = activity();
+  const element = h(
+    "div",
+    { class: "view" },
+    h("h1", { class: "hearable" }, "Overview"),
+    pairs.element,
+    namespaces,
+    log.element,
+  );
+  return {
+    element,
+    title: "Overview",
+    update() {
+      pairs.update();
+      const make = ([name]) => {
+        const made = card(name);
+        cards.set(name, made);
+        return made.element;
+      };
+      keyed(
+        namespaces,
+        [...state.namespaces],
+        ([name]) => name,
+        make,
+        (_, [name, each]) => cards.get(name).update(each),
+      );
+      log.update();
+    },
+  };
+}
+
+function card(name) {
+  const badge = h("span", { class: "state" });
+  const profile = h("p", { class: "note" });
+  const figures = FIGURES.map(([key, word]) => ({ key, value: h("dd", {}), word: h("dt", {}, word) }));
+  const size = h("dd", {});
+  const throughput = chart(name);
+  const switches = faultSwitches({ namespace: name, entity: null, fragment: null });
+  const thrownCount = h("span", { class: "badge" });
+  const empty = h(
+    "div",
+    { class: "empty" },
+    h("p", {}, "There are no entities here yet. Make one from a program, or with:"),
+    h("pre", {}, "sbclient admin create queue orders"),
+    h("p", {}, "or name a Config.json when the emulator is started."),
+  );
+  const purge = async () => {
+    const total = totals(state.namespaces.get(name).rows);
+    const all = total.active + total.scheduled + total.dead + total.transfer + total.transfer_dead;
+    const question = `Remove every message of ${name}?`;
+    const sure = await confirmed(
+      question,
+      `${plural(all, "message")} will be gone from all its entities, dead letters with them. This cannot be undone.`,
+      `Purge ${plural(all, "message")}`,
+    );
+    if (!sure) return;
+    const done = await attempt(() => ask("POST", "purge", { namespace: name }, {}));
+    if (done) tell(`Purged ${plural(done.purged, "message")} of ${name}.`);
+  };
+  const purgeButton = h("button", { type: "button", class: "quiet danger-text push", onclick: purge }, "Purge…");
+  const heal = () => attempt(() => ask("DELETE", "faults", { namespace: name }));
+  const healAll = h("button", { type: "button", class: "quiet", onclick: heal }, "Heal all");
+  const element = h(
+    "section",
+    { class: "panel card", "aria-label": `Namespace ${name}` },
+    h("div", { class: "panel-head" }, h("h2", {}, visible(name)), badge, purgeButton),
+    profile,
+    h(
+      "dl",
+      { class: "figures" },
+      ...figures.map((each) => h("div", { class: `is-${each.key}` }, each.word, each.value)),
+      h("div", {}, h("dt", {}, "size"), size),
+    ),
+    throughput.element,
+    empty,
+    h(
+      "details",
+      { class: "fault-box" },
+      h("summary", {}, "Faults of the namespace ", thrownCount),
+      switches.element,
+      healAll,
+    ),
+  );
+  return {
+    element,
+    update({ facts, rows, history }) {
+      const total = totals(rows);
+      const { word, kind } = stateOf(facts.state);
+      badge.dataset.kind = kind;
+      write(badge, facts.is_partial ? `${word}, partly` : word);
+      write(
+        profile,
+        `${plural(rows.size, "entity", "entities")} · ${facts.profile}${facts.port ? ` · port ${facts.port}` : ""}`,
+      );
+      for (const each of figures) {
+        write(each.value, count(total[each.key]));
+        each.value.classList.toggle("none", !total[each.key]);
+      }
+      write(size, bytes(total.size_bytes));
+      throughput.update(history);
+      throughput.element.hidden = !rows.size;
+      purgeButton.hidden = !rows.size;
+      empty.hidden = rows.size > 0;
+      switches.update();
+      write(thrownCount, facts.faults.length || "");
+      thrownCount.hidden = !facts.faults.length;
+      healAll.hidden = !facts.faults.length;
+    },
+  };
+}
+
+function totals(rows) {
+  const sum = { active: 0, locked: 0, scheduled: 0, dead: 0, transfer: 0, transfer_dead: 0, size_bytes: 0 };
+  for (const row of rows.values()) {
+    for (const name of Object.keys(sum)) {
+      if (name !== "size_bytes" || row.kind !== "subscription") sum[name] += row[name]; // their bytes are the topic's
+    }
+  }
+  return sum;
+}

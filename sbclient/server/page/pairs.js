@@ -1,0 +1,226 @@
+/** The pairs: what each does now, which entities it holds for a primary, and how their states have followed. */
+
+import { recent } from "./chart.js";
+import { h, keyed, visible, write } from "./dom.js";
+import { ago, count, now, rate, setAgo } from "./format.js";
+import { flowPicture } from "./flow.js";
+import { addressOf } from "./names.js";
+import { stateOf } from "./pictures.js";
+import { ribbonPicture, spansOf } from "./ribbon.js";
+import { state, stateOfDestination } from "./store.js";
+
+const RIBBON_S = 600;
+const HEADS = ["entity", "state", "since", "waiting", "oldest", "diverted /s", "last ping"];
+const NUMBERS = new Set(["waiting", "diverted /s"]);
+const STATE_AFTER = {
+  "failover.suspected": "suspect",
+  "failover.engaged": "failed_over",
+  "failover.recovered": "healthy",
+  "failover.cleared": "healthy",
+};
+
+/** All pairs; its `update()` shows how they stand. */
+export function pairList() {
+  const element = h("div", { class: "pairs" });
+  const cards = new Map();
+  return {
+    element,
+    update() {
+      const keyOf = (pair) => `${pair.primary}\n${pair.secondary}`;
+      const make = (pair) => {
+        const made = card(pair);
+        cards.set(keyOf(pair), made);
+        return made.element;
+      };
+      keyed(element, state.pairs, keyOf, make, (_, pair) => cards.get(keyOf(pair)).update(pair));
+    },
+  };
+}
+
+function card(pair) {
+  const flowPlace = h("div", { class: "picture" });
+  const ribbonPlace = h("div", { class: "picture" });
+  const flow = flowPicture(flowPlace);
+  const ribbon = ribbonPicture(ribbonPlace);
+  const body = h("tbody");
+  const note = h("p", { class: "note" });
+  flowPlace.append(flow.element);
+  ribbonPlace.append(ribbon.element, ribbonLegend(pair));
+  const element = h(
+    "section",
+    { class: "panel pair" },
+    h("h2", {}, visible(pair.primary), h("span", { class: "arrow" }, " ⇄ "), visible(pair.secondary)),
+    flowPlace,
+    ribbonPlace,
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "destinations" },
+        h("caption", { class: "hearable" }, `Entities of ${pair.primary} that are paired`),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ...HEADS.map((head) => h("th", { scope: "col", class: NUMBERS.has(head) ? "number" : null }, head)),
+          ),
+        ),
+        body,
+      ),
+    ),
+    note,
+  );
+  return {
+    element,
+    update(latest) {
+      const primary = state.namespaces.get(latest.primary);
+      const [, home] = recent(latest.past.history);
+      const [diverted] = recent(latest.past.history);
+      const direct = primary ? Math.max(0, recent(primary.history)[0] - home) : null;
+      flow.update({
+        primary: latest.primary,
+        secondary: latest.secondary,
+        isHere: latest.is_primary_here,
+        state: primary?.facts.state ?? "up",
+        waiting: latest.queues.reduce((sum, queue) => sum + queue.waiting, 0),
+        direct: direct !== null && direct < 0.02 ? 0 : direct,
+        diverted,
+        home,
+      });
+      const rows = rowsOf(latest);
+      keyed(
+        body,
+        rows,
+        (row) => row.path,
+        (row) => line(latest, row),
+        showLine,
+      );
+      ribbon.update(historyOf(latest, primary, rows));
+      write(note, noteOf(latest));
+    },
+  };
+}
+
+function ribbonLegend(pair) {
+  const words = pair.client
+    ? [
+        ["good", "healthy"],
+        ["warn", "suspect: the failover interval"],
+        ["bad", "down, or failed over to the backlog"],
+      ]
+    : [
+        ["good", "up"],
+        ["warn", "waiting in the backlog"],
+        ["bad", "down, or diverted now"],
+      ];
+  return h(
+    "ul",
+    { class: "legend" },
+    ...words.map(([kind, word]) => h("li", {}, h("span", { class: `swatch swatch-${kind}` }), word)),
+  );
+}
+
+/** What is shown of each entity: what its client says where that is known, else what the broker can see. */
+function rowsOf(pair) {
+  const seen = new Map(pair.destinations.map((each) => [each.path.toLowerCase(), each]));
+  const rows = (pair.client?.entities ?? []).map((told) => {
+    const destination = seen.get(told.path.toLowerCase());
+    seen.delete(told.path.toLowerCase());
+    return { ...(destination ?? nothingSeen(told.path)), path: told.path, state: told.state, since_at: told.since_at };
+  });
+  for (const destination of seen.values()) {
+    const past = pair.past.destinations.get(destination.path)?.states.at(-1);
+    rows.push({ ...destination, state: stateOfDestination(destination), since_at: past?.from ?? null });
+  }
+  return rows.sort((a, b) => (a.path < b.path ? -1 : 1));
+}
+
+function nothingSeen(path) {
+  return { path, waiting: 0, oldest_at: null, arrived: 0, is_diverted: false, history: [], ping: null };
+}
+
+function line(pair, row) {
+  const name = pair.is_primary_here
+    ? h("a", { href: addressOf(pair.primary, row.path) }, visible(row.path))
+    : visible(row.path);
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, name),
+    h("td", {}, h("span", { class: "state" })),
+    h("td", {}, ago(null)),
+    h("td", { class: "number" }),
+    h("td", {}, ago(null)),
+    h("td", { class: "number" }),
+    h("td", {}, h("span", { class: "ping" }), " ", ago(null, "muted")),
+  );
+}
+
+function showLine(element, row) {
+  const [, place, since, waiting, oldest, diverted, ping] = element.children;
+  const { word, kind } = stateOf(row.state);
+  place.firstChild.dataset.kind = kind;
+  write(place.firstChild, word);
+  setAgo(since.firstChild, row.since_at);
+  write(waiting, count(row.waiting));
+  setAgo(oldest.firstChild, row.oldest_at);
+  write(diverted, rate(recent(row.history ?? [])[0]));
+  write(ping.firstChild, row.ping === null ? "" : row.ping.refusal === null ? "accepted" : "refused");
+  ping.firstChild.dataset.kind = row.ping?.refusal ? "bad" : "good";
+  ping.firstChild.title = row.ping?.refusal ?? "";
+  setAgo(ping.lastChild, row.ping?.at ?? null);
+}
+
+function historyOf(pair, primary, rows) {
+  const story = state.story;
+  const to = story?.is_over ? story.started_at + story.elapsed_s : now();
+  const from = story ? story.started_at : Math.max(to - RIBBON_S, firstKnown(pair, primary, to));
+  const outage = story
+    ? [
+        { from: story.started_at, state: "up" },
+        { from: story.outage.from_at, state: "down" },
+        { from: story.outage.to_at, state: "up" },
+      ].filter((each) => each.from <= to)
+    : (primary?.states ?? []);
+  const ribbons = [{ name: pair.primary, spans: spansOf(outage, to) }];
+  for (const row of rows) ribbons.push({ name: row.path, spans: spansOf(changesOf(pair, row, from), to) });
+  return {
+    rows: ribbons,
+    from,
+    to,
+    zero: story ? story.started_at : null,
+    until: story ? Math.max(to, from + story.total_s) : to,
+  };
+}
+
+function firstKnown(pair, primary, to) {
+  const known = [...pair.past.destinations.values()].flatMap((each) =>
+    each.states.slice(0, 1).map((first) => first.from),
+  );
+  return Math.min(to - 60, ...known, ...(primary?.states.slice(0, 1).map((first) => first.from) ?? []));
+}
+
+function changesOf(pair, row, from) {
+  if (!pair.client?.entities.some((each) => each.path === row.path)) {
+    return pair.past.destinations.get(row.path)?.states ?? [];
+  }
+  const events = pair.client.events.filter((event) => event.path === row.path && event.name in STATE_AFTER);
+  return [{ from, state: "healthy" }, ...events.map((event) => ({ from: event.at, state: STATE_AFTER[event.name] }))];
+}
+
+function noteOf(pair) {
+  const dead = pair.queues.reduce((sum, queue) => sum + queue.dead, 0);
+  const parts = [];
+  if (!pair.client) {
+    parts.push(
+      "The failover itself is decided in the clients: here is what the broker sees of it, by backlog and pings.",
+    );
+  }
+  if (pair.unread) parts.push(`${count(pair.unread)} more wait that have not been looked at yet.`);
+  if (dead) parts.push(`${count(dead)} in the backlog are dead-lettered: they cannot be brought home as they are.`);
+  if (pair.client?.quarantined.length) parts.push(`Left out for a while: ${pair.client.quarantined.join(", ")}.`);
+  return parts.join(" ");
+}

@@ -1,0 +1,68 @@
+/** What all pictures share: their width, the scale of an axis, and which word and which sign a state has. */
+
+import { svg } from "./dom.js";
+
+/** What people call a state, and how bad it is. */
+export const STATES = {
+  up: { word: "up", kind: "good" },
+  slow: { word: "slow", kind: "warn" },
+  mute: { word: "loses answers", kind: "warn" },
+  busy: { word: "busy", kind: "warn" },
+  full: { word: "full", kind: "bad" },
+  failing: { word: "failing", kind: "bad" },
+  hanging: { word: "hanging", kind: "bad" },
+  down: { word: "down", kind: "bad" },
+  healthy: { word: "healthy", kind: "good" },
+  suspect: { word: "suspect", kind: "warn" },
+  failed_over: { word: "failed over", kind: "bad" },
+  diverted: { word: "diverted now", kind: "bad" },
+  waiting: { word: "waiting", kind: "warn" },
+  quiet: { word: "quiet", kind: "calm" },
+};
+
+export function stateOf(name) {
+  return STATES[name] ?? { word: name, kind: "calm" };
+}
+
+/** Call `draw(width)` now and whenever the width changes; returns what draws again at the same width. */
+export function sized(element, draw) {
+  let width = 0;
+  const redraw = () => width > 0 && draw(width);
+  new ResizeObserver((entries) => {
+    const next = Math.round(entries[0].contentRect.width);
+    if (next !== width) {
+      width = next;
+      redraw();
+    }
+  }).observe(element);
+  return redraw;
+}
+
+/** The smallest round number that is not below a value. */
+export function niceAbove(value) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-9)));
+  return [1, 1.5, 2, 3, 5, 7.5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
+}
+
+/** Text in a picture, cut to a number of pixels. */
+export function label(x, y, text, className, widthPx = Infinity, anchor = "start") {
+  const most = Math.max(3, Math.floor(widthPx / 6.6));
+  const said = text.length > most ? `${text.slice(0, most - 1)}…` : text;
+  return svg("text", { x, y, class: className, "text-anchor": anchor }, said);
+}
+
+/** Patterns that pictures fill shapes with, so that nothing is told by colour alone; once in the document. */
+export function patterns() {
+  const stripe = (id, className, width) =>
+    svg(
+      "pattern",
+      { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+      svg("rect", { width: 6, height: 6, class: `${className} pattern-ground` }),
+      svg("rect", { width, height: 6, class: `${className} pattern-line` }),
+    );
+  return svg(
+    "svg",
+    { width: 0, height: 0, class: "patterns", "aria-hidden": "true" },
+    svg("defs", {}, stripe("locked", "tone-accent", 3), stripe("bad", "tone-bad", 3), stripe("warn", "tone-warn", 2)),
+  );
+}

@@ -1,0 +1,160 @@
+/** Send a message, through the broker's own door: a fault, a full queue or a wrong key is met as by any client. */
+
+import { ask } from "./api.js";
+import { openWindow, refuseIn, tell } from "./dialogs.js";
+import { h } from "./dom.js";
+import { now, plural } from "./format.js";
+import { rowOf } from "./store.js";
+
+const TEXTS = [
+  ["session_id", "Session id"],
+  ["partition_key", "Partition key"],
+  ["message_id", "Message id", "made if left out"],
+  ["subject", "Subject"],
+  ["content_type", "Content type", "such as application/json"],
+  ["correlation_id", "Correlation id"],
+  ["to", "To"],
+  ["reply_to", "Reply to"],
+  ["reply_to_session_id", "Reply to session"],
+];
+const remembered = new Map();
+
+/** Open the window for an entity; `changed` is called when something was sent. */
+export function openSend(namespace, path, changed) {
+  const row = rowOf(namespace, path);
+  const before = remembered.get(`${namespace}/${path}`) ?? {};
+  const body = h("textarea", { id: "send-body", rows: 6, spellcheck: "false", value: before.body ?? '{"order": 1}' });
+  const fields = new Map(
+    TEXTS.map(([name, , hint]) => [
+      name,
+      h("input", {
+        id: `send-${name}`,
+        autocomplete: "off",
+        spellcheck: "false",
+        placeholder: hint,
+        value: before[name] ?? "",
+      }),
+    ]),
+  );
+  if (row?.requires_session) fields.get("session_id").required = true;
+  const copies = number("send-copies", 1, before.copies ?? 1);
+  const delay = number("send-delay", 0, before.delay ?? "", "at once");
+  const life = number("send-life", 0, before.life ?? "", "the entity's own");
+  const properties = h("div", { class: "property-rows" });
+  const refusal = h("p", { class: "refusal", role: "alert", hidden: true });
+  const button = h("button", { class: "primary" }, "Send");
+  for (const [name, value] of Object.entries(before.application_properties ?? {}))
+    properties.append(propertyRow(name, value));
+
+  const submit = async (event) => {
+    event.preventDefault();
+    refuseIn(refusal, null);
+    button.disabled = true;
+    try {
+      const said = read();
+      const done = await ask("POST", "messages", { namespace, entity: path }, said);
+      remembered.set(`${namespace}/${path}`, { ...said, message_id: undefined, delay: delay.value, life: life.value });
+      element.close();
+      tell(`Sent ${plural(done.sent, "message")} to ${path}.`);
+      changed();
+    } catch (error) {
+      refuseIn(refusal, error);
+    } finally {
+      button.disabled = false;
+    }
+  };
+
+  function read() {
+    const said = { body: body.value, application_properties: propertiesIn(properties) };
+    for (const [name, field] of fields) if (field.value) said[name] = field.value;
+    if (Number(copies.value) > 1) said.copies = Number(copies.value);
+    if (delay.value) said.scheduled_at = now() + Number(delay.value);
+    if (life.value) said.time_to_live_s = Number(life.value);
+    return said;
+  }
+
+  const keys = ["session_id", "partition_key"];
+  const labelled = ([name, word]) =>
+    h("div", { class: "field" }, h("label", { for: `send-${name}` }, word), fields.get(name));
+  const element = openWindow(
+    `Send to ${path}`,
+    "send",
+    h(
+      "form",
+      { onsubmit: submit, novalidate: false },
+      h("label", { for: "send-body" }, "Body"),
+      body,
+      h(
+        "div",
+        { class: "grid" },
+        ...TEXTS.filter(([name]) => keys.includes(name)).map(labelled),
+        field("send-copies", "How many", copies),
+        field("send-delay", "Appears in, seconds", delay),
+      ),
+      h(
+        "details",
+        { open: properties.children.length > 0 },
+        h("summary", {}, "More properties"),
+        h(
+          "div",
+          { class: "grid" },
+          ...TEXTS.filter(([name]) => !keys.includes(name)).map(labelled),
+          field("send-life", "Time to live, seconds", life),
+        ),
+        h("h3", {}, "Application properties"),
+        properties,
+        h(
+          "button",
+          { type: "button", class: "quiet", onclick: () => properties.append(propertyRow("", "")) },
+          "Add a property",
+        ),
+      ),
+      refusal,
+      h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => element.close() }, "Cancel"), button),
+    ),
+  );
+  body.focus();
+}
+
+function number(id, min, value, hint = null) {
+  return h("input", { id, type: "number", min, step: "any", value: String(value), placeholder: hint });
+}
+
+function field(id, word, input) {
+  return h("div", { class: "field" }, h("label", { for: id }, word), input);
+}
+
+function propertyRow(name, value) {
+  const row = h(
+    "div",
+    { class: "property-row" },
+    h("input", { "aria-label": "Name of the property", placeholder: "name", value: name }),
+    h("input", { "aria-label": "Value of the property", placeholder: "value", value: String(value) }),
+    h(
+      "select",
+      { "aria-label": "Type of the property" },
+      ...["text", "number", "true or false"].map((kind) => h("option", {}, kind)),
+    ),
+    h(
+      "button",
+      { type: "button", class: "quiet", "aria-label": "Remove the property", onclick: () => row.remove() },
+      "✕",
+    ),
+  );
+  row.querySelector("select").value = { number: "number", boolean: "true or false" }[typeof value] ?? "text";
+  return row;
+}
+
+function propertiesIn(place) {
+  const found = {};
+  for (const row of place.children) {
+    const [name, value, kind] = row.children;
+    if (!name.value) continue;
+    if (kind.value === "number") {
+      if (!value.value.trim() || Number.isNaN(Number(value.value)))
+        throw new Error(`${name.value} is to be a number, and ${value.value || "nothing"} is none.`);
+      found[name.value] = Number(value.value);
+    } else found[name.value] = kind.value === "text" ? value.value : value.value.trim().toLowerCase() === "true";
+  }
+  return found;
+}

@@ -1,0 +1,180 @@
+"""What a broker can see of the pairs among its namespaces. The failover itself is decided in the clients.
+
+A namespace with queues called `<primary>/x-servicebus-transfer/n` is the secondary of a pair. What lies there says
+which entities of the primary are diverted, how much of them waits and since when; pings at the primary say whether
+somebody asks for it again, and what he was told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+from sbclient.broker.directory import Entity
+from sbclient.broker.fragment import Fragment
+from sbclient.broker.namespace import Namespace
+from sbclient.broker.pings import Ping
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.backlog import is_backlog_path
+from sbclient.rules.entity_path import split_sub_queue
+from sbclient.rules.envelope import PATH
+
+Facts: TypeAlias = dict[str, Any]
+
+MAX_KNOWN: Final = 20_000
+"""Messages of one backlog queue whose destinations are known at a time; of a longer one the oldest count."""
+
+MAX_READ: Final = 2_000
+"""Messages that are read at one look, so that it stays short; the others wait for the next."""
+
+MAX_DESTINATIONS: Final = 200
+RECENT_S: Final = 10.0
+"""A destination whose last message came within so many seconds is being diverted."""
+
+UNKNOWN: Final = "(unknown)"
+
+_PORT = re.compile(r".*-([0-9]{1,5})")
+
+
+@dataclass(slots=True)
+class _Known:
+    """One fragment of a backlog queue: number, destination and time of each message that was read."""
+
+    messages: dict[int, tuple[str, float]] = field(default_factory=dict)
+    last_number: int = 0
+
+    def look(self, fragment: Fragment, now: float, at_most: int) -> list[tuple[str, float]]:
+        """Forget what is gone and read what has come; returns the latter."""
+        for number in [number for number in self.messages if number not in fragment]:
+            del self.messages[number]
+        room = min(at_most, MAX_KNOWN - len(self.messages))
+        new = list(islice(fragment.browse(now, self.last_number + 1), max(room, 0)))
+        for entry in new:
+            self.messages[entry.number] = (_destination_of(entry.content), entry.enqueued_at)
+            self.last_number = entry.number
+        return [self.messages[entry.number] for entry in new]
+
+
+@dataclass(slots=True)
+class _Destination:
+    """What is known of one entity of a primary: messages that wait, and those that came since somebody looks."""
+
+    waiting: int = 0
+    oldest_at: float | None = None
+    latest_at: float | None = None
+    arrived: int = 0
+
+
+class PairSeen:
+    """One pair, as far as the broker can see.
+
+    Args:
+        primary: its name, as the backlog queues have it.
+        secondary: the namespace that holds them.
+    """
+
+    def __init__(self, primary: str, secondary: Namespace) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        self._known: dict[Fragment, _Known] = {}
+        self._destinations: dict[str, _Destination] = {}
+
+    def look(self, queues: Iterable[Entity], primary: Namespace | None, now: float) -> Facts:
+        """How it stands.
+
+        Args:
+            queues: its backlog queues.
+            primary: None = it is not served here.
+        """
+        rows, fragments = [], []
+        for queue in queues:
+            fragments += queue.body.fragments
+            rows.append(_queue_row(queue))
+        self._count(fragments, now)
+        return {
+            "primary": self.primary if primary is None else primary.name,
+            "secondary": self.secondary.name,
+            "is_primary_here": primary is not None,
+            "queues": rows,
+            "destinations": [self._row(path, primary, now) for path in self._destinations],
+            "unread": sum(map(len, fragments)) - sum(len(known.messages) for known in self._known.values()),
+        }
+
+    def _count(self, fragments: list[Fragment], now: float) -> None:
+        self._known = {fragment: self._known.get(fragment) or _Known() for fragment in fragments}
+        left = MAX_READ
+        for fragment, known in self._known.items():
+            new = known.look(fragment, now, left)
+            left -= len(new)
+            for path, at in new:
+                if path in self._destinations or len(self._destinations) < MAX_DESTINATIONS:
+                    destination = self._destinations.setdefault(path, _Destination())
+                    destination.arrived += 1
+                    destination.latest_at = max(destination.latest_at or at, at)
+        for destination in self._destinations.values():
+            destination.waiting, destination.oldest_at = 0, None
+        for path, at in (message for known in self._known.values() for message in known.messages.values()):
+            found = self._destinations.get(path)
+            if found is not None:
+                found.waiting += 1
+                found.oldest_at = min(found.oldest_at or at, at)
+
+    def _row(self, path: str, primary: Namespace | None, now: float) -> Facts:
+        seen = self._destinations[path]
+        ping = None if primary is None else primary.pings.last(path)
+        return {
+            "path": path,
+            "waiting": seen.waiting,
+            "oldest_at": seen.oldest_at,
+            "arrived": seen.arrived,
+            "latest_at": seen.latest_at,
+            "is_diverted": _is_diverted(seen, ping, now),
+            "ping": None if ping is None else {"at": ping.at, "refusal": ping.refusal},
+        }
+
+
+def _is_diverted(seen: _Destination, ping: Ping | None, now: float) -> bool:
+    """Whether messages still come, and no ping was accepted after the last of them, which ends a failover."""
+    if seen.latest_at is None or now - seen.latest_at >= RECENT_S:
+        return False
+    return ping is None or ping.refusal is not None or ping.at < seen.latest_at
+
+
+def backlog_queues_of(namespace: Namespace) -> dict[str, list[Entity]]:
+    """The backlog queues in a namespace, by the name of the primary."""
+    found: dict[str, list[Entity]] = {}
+    for entity in namespace.directory.all():
+        if "/" in entity.path and is_backlog_path(entity.path):
+            found.setdefault(entity.path.partition("/")[0].casefold(), []).append(entity)
+    return found
+
+
+def primary_of(name: str, namespaces: Mapping[str, Namespace], ports: Mapping[str, int]) -> Namespace | None:
+    """The namespace that backlog queues are named after: by its own name, or by a host and its port."""
+    for each in namespaces.values():
+        if each.name.casefold() == name.casefold():
+            return each
+    port = _PORT.fullmatch(name)
+    named = [each for each, number in ports.items() if port is not None and number == int(port[1])]
+    return namespaces[named[0]] if named else None
+
+
+def _queue_row(queue: Entity) -> Facts:
+    fragments = queue.body.fragments
+    stored, arrived = sum(map(len, fragments)), sum(fragment.arrived_count for fragment in fragments)
+    dead = queue.sub_queues.get("deadletter")
+    return {
+        "path": queue.path,
+        "waiting": stored,
+        "dead": 0 if dead is None else len(dead),
+        "arrived": arrived,
+        "left": arrived - stored,
+    }
+
+
+def _destination_of(content: ServiceBusMessage) -> str:
+    path = content.application_properties.get(PATH)
+    return split_sub_queue(path)[0] if isinstance(path, str) else UNKNOWN

@@ -1,0 +1,129 @@
+"""An emulator in a thread of its own, for tests that drive a browser in this one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sbclient.broker.faults import Call, Operation
+from sbclient.emulator import Emulator
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    EntityProperties,
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.transport.base import ServiceBusReceiveMode, Settlement, SettleMode
+
+T = TypeVar("T")
+
+PRIMARY = "contoso"
+SECONDARY = "contoso-backup"
+START_S = 30.0
+
+
+class Served:
+    """Namespaces that are served, and ways to do something in them from the test's thread.
+
+    Attributes:
+        emulator: the emulator.
+    """
+
+    def __init__(self, emulator: Emulator, loop: asyncio.AbstractEventLoop) -> None:
+        self.emulator = emulator
+        self._loop = loop
+
+    @property
+    def url(self) -> str:
+        """Where the page is, on the port that no fault strikes."""
+        return f"http://localhost:{self.emulator.http_port}/"
+
+    def url_of(self, namespace: str) -> str:
+        """Where the page is, on the port of a namespace."""
+        return f"http://localhost:{self.emulator.ports[namespace]}/"
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Do something where the emulator runs."""
+
+        async def called() -> T:
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(START_S)
+
+    def clear(self) -> None:
+        """No entities, no messages, no faults."""
+        self.emulator.reset()
+
+    # ------------------------------------------------------------------ entities and messages
+
+    def create(self, kind: EntityKind, names: tuple[str, ...], properties: EntityProperties, namespace: str) -> None:
+        broker = self.emulator.context(namespace).host.namespace
+        clock = self.emulator.context(namespace).clock
+        address = EntityAddress(kind, names)
+        self.do(lambda: broker.management.create(Call(Operation.MANAGE, clock.now()), address, properties))
+
+    def queue(self, path: str, *, namespace: str = PRIMARY, **described: Any) -> None:
+        self.create(EntityKind.QUEUE, (path,), QueueProperties(path, **described), namespace)
+
+    def topic(self, path: str, *subscriptions: str) -> None:
+        self.create(EntityKind.TOPIC, (path,), TopicProperties(path), PRIMARY)
+        for name in subscriptions:
+            self.create(EntityKind.SUBSCRIPTION, (path, name), SubscriptionProperties(name), PRIMARY)
+
+    def send(self, path: str, *messages: ServiceBusMessage, namespace: str = PRIMARY) -> None:
+        context = self.emulator.context(namespace)
+
+        def send() -> None:
+            for message in messages:
+                context.host.namespace.send(Call(Operation.SEND, context.clock.now()), path, [message])
+
+        self.do(send)
+
+    def receive(self, path: str, count: int = 10, *, deletes: bool = True) -> list[ServiceBusReceivedMessage]:
+        context = self.emulator.context(PRIMARY)
+        mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if deletes else ServiceBusReceiveMode.PEEK_LOCK
+        call = Call(Operation.RECEIVE, context.clock.now())
+        return self.do(lambda: context.host.namespace.receive(call, path, max_message_count=count, mode=mode))
+
+    def dead_letter(self, path: str, *messages: ServiceBusMessage, reason: str = "bad") -> None:
+        """Send messages that end in the dead-letter queue."""
+        context = self.emulator.context(PRIMARY)
+        self.send(path, *messages)
+        tokens = [each.lock_token for each in self.receive(path, len(messages), deletes=False) if each.lock_token]
+        settlement = Settlement(SettleMode.DEAD_LETTER, reason, "in full")
+
+        def settle() -> None:
+            for token in tokens:
+                call = Call(Operation.SETTLE, context.clock.now())
+                context.host.namespace.settle(call, path, [token], settlement)
+
+        self.do(settle)
+
+    def count(self, path: str, *, namespace: str = PRIMARY) -> int:
+        """Messages in every state."""
+        directory = self.emulator.context(namespace).host.namespace.directory
+        return self.do(lambda: sum(map(len, directory.find(path)[1].fragments)))
+
+
+@contextmanager
+def serving(certificates: Path, **options: Any) -> Iterator[Served]:
+    """An emulator with two namespaces and a port for HTTP alone."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="emulator of the page's tests", daemon=True)
+    thread.start()
+    emulator = Emulator(PRIMARY, SECONDARY, http_port=0, certificate_directory=certificates, seed=1, **options)
+    try:
+        asyncio.run_coroutine_threadsafe(emulator.start(), loop).result(START_S)
+        yield Served(emulator, loop)
+    finally:
+        asyncio.run_coroutine_threadsafe(emulator.close(), loop).result(START_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
