@@ -45,9 +45,10 @@ if TYPE_CHECKING:
         ServiceBusMessageState,
         ServiceBusReceivedMessage,
     )
-    from sbclient.options import PairedNamespaceOptions, RetryOptions
+    from sbclient.options import PairedNamespaceOptions, RetryOptions, SyphonLimits
     from sbclient.pair import Pair, PairEvent, PairStatus
     from sbclient.receiver import ServiceBusReceiver, ServiceBusSession
+    from sbclient.rules.connection_string import ServiceBusConnectionStringProperties, parse_connection_string
     from sbclient.rules.failover import FailoverState
     from sbclient.sender import ServiceBusSender
     from sbclient.syphon import SyphonReport
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         ServiceBusReceiveMode,
         ServiceBusSessionFilter,
         ServiceBusSubQueue,
+        TransportType,
     )
 
 __all__ = [
@@ -89,6 +91,7 @@ __all__ = [
     "ServiceBusClient",
     "ServiceBusCommunicationError",
     "ServiceBusConnectionError",
+    "ServiceBusConnectionStringProperties",
     "ServiceBusError",
     "ServiceBusInternalError",
     "ServiceBusMessage",
@@ -105,9 +108,12 @@ __all__ = [
     "ServiceBusSubQueue",
     "SessionCannotBeLockedError",
     "SessionLockLostError",
+    "SyphonLimits",
     "SyphonReport",
     "Transaction",
     "TransactionNotSupportedError",
+    "TransportType",
+    "parse_connection_string",
 ]
 
 _HOMES: dict[str, tuple[str, ...]] = {
@@ -151,6 +157,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "options": (
         "PairedNamespaceOptions",
         "RetryOptions",
+        "SyphonLimits",
     ),
     "pair": (
         "Pair",
@@ -161,6 +168,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ServiceBusReceiver",
         "ServiceBusSession",
     ),
+    "rules.connection_string": (
+        "ServiceBusConnectionStringProperties",
+        "parse_connection_string",
+    ),
     "rules.failover": ("FailoverState",),
     "sender": ("ServiceBusSender",),
     "syphon": ("SyphonReport",),
@@ -170,6 +181,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ServiceBusReceiveMode",
         "ServiceBusSessionFilter",
         "ServiceBusSubQueue",
+        "TransportType",
     ),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -9,22 +9,57 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from sbclient.entities import (
+    AccessRights,
     AuthorizationRule,
+    CorrelationRuleFilter,
     EntityAddress,
+    EntityAvailabilityStatus,
     EntityKind,
     EntityProperties,
+    EntityStatus,
+    FalseRuleFilter,
+    MessagingSku,
     NamespaceProperties,
+    NamespaceType,
     QueueProperties,
     RuleFilter,
     RuleProperties,
     RuntimeProperties,
     SqlRuleAction,
+    SqlRuleFilter,
     SubscriptionProperties,
     TopicProperties,
     TrueRuleFilter,
 )
 from sbclient.errors import InvalidOperationError
 from sbclient.transport.base import Transport
+
+__all__ = [
+    "AccessRights",
+    "AuthorizationRule",
+    "CorrelationRuleFilter",
+    "EntityAvailabilityStatus",
+    "EntityStatus",
+    "FalseRuleFilter",
+    "MessagingSku",
+    "NamespaceProperties",
+    "NamespaceType",
+    "QueueProperties",
+    "QueueRuntimeProperties",
+    "RuleProperties",
+    "RuntimeProperties",
+    "ServiceBusAdministrationClient",
+    "SqlRuleAction",
+    "SqlRuleFilter",
+    "SubscriptionProperties",
+    "SubscriptionRuntimeProperties",
+    "TopicProperties",
+    "TopicRuntimeProperties",
+    "TrueRuleFilter",
+]
+
+QueueRuntimeProperties = TopicRuntimeProperties = SubscriptionRuntimeProperties = RuntimeProperties
+"""Three classes in azure-servicebus, one here; what an entity of a kind does not have is 0."""
 
 P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties, RuleProperties)
 

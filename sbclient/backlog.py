@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
 
-from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient import metrics
+from sbclient.entities import EntityAddress, EntityKind
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+)
+from sbclient.log import get_logger
 from sbclient.message import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
@@ -20,53 +30,94 @@ from sbclient.pair import Pair
 from sbclient.rules.entity_path import dead_letter_path
 from sbclient.rules.envelope import PATH
 from sbclient.transport.base import (
-    ReceiverLink,
     ServiceBusReceiveMode,
     Settlement,
     SettleMode,
 )
 
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
 UNKNOWN_DESTINATION: Final = "(unknown)"
+NO_REASON: Final = "(none)"
 _PAGE: Final = 100
 _TIMEOUT_S: Final = 60.0
 _NOTHING_MORE_S: Final = 1.0
 
 
-@dataclass(slots=True)
-class BacklogQueueView:
-    """What one backlog queue holds.
+@dataclass(slots=True, kw_only=True)
+class DestinationView:
+    """What a backlog queue holds for one entity of the primary.
 
     Attributes:
-        queue: its name.
-        is_present: whether it exists.
         waiting: messages that a syphon can take, or holds.
         parked: messages put aside because their destination refuses them.
         dead_letters: messages that cannot be brought home, by reason.
-        destinations: waiting and parked messages, by the entity they belong to.
         oldest_utc: when the oldest waiting or parked message came; None if there is none.
-        is_complete: False if there was more than was looked at, so that every number is a lower bound.
     """
 
-    queue: str
-    is_present: bool = True
     waiting: int = 0
     parked: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
-    destinations: Counter[str] = field(default_factory=Counter)
     oldest_utc: datetime | None = None
-    is_complete: bool = True
 
     @property
     def depth(self) -> int:
         """Messages that are still to be brought home."""
         return self.waiting + self.parked
 
+    def add(self, other: DestinationView) -> None:
+        """Count in what is held elsewhere."""
+        self.waiting += other.waiting
+        self.parked += other.parked
+        self.dead_letters += other.dead_letters
+        self.oldest_utc = min(filter(None, (self.oldest_utc, other.oldest_utc)), default=None)
+
+
+@dataclass(slots=True)
+class BacklogQueueView(DestinationView):
+    """What one backlog queue holds, in all and for each entity.
+
+    Attributes:
+        queue: its name.
+        is_present: whether it exists.
+        by_destination: what it holds, by the entity it belongs to; `(unknown)` where a message does not say.
+        is_complete: False if there was more than was looked at, so that every number is a lower bound.
+    """
+
+    queue: str
+    is_present: bool = True
+    by_destination: dict[str, DestinationView] = field(default_factory=dict)
+    is_complete: bool = True
+
+    @property
+    def destinations(self) -> Counter[str]:
+        """Waiting and parked messages, by the entity they belong to."""
+        return Counter({path: view.depth for path, view in self.by_destination.items() if view.depth})
+
+    def count(self, message: ServiceBusReceivedMessage, seen: DestinationView) -> None:
+        """Count one message, in all and where it belongs."""
+        path = message.application_properties.get(PATH)
+        place = path if isinstance(path, str) else UNKNOWN_DESTINATION
+        self.add(seen)
+        self.by_destination.setdefault(place, DestinationView()).add(seen)
+
 
 class Backlog:
-    """The backlog of a pair, for people. Needs the Listen right on the secondary, and Send to resubmit."""
+    """The backlog of a pair, for people. Needs the Listen right on the secondary, and Send to resubmit.
 
-    def __init__(self, pair: Pair) -> None:
+    Args:
+        on_progress: is told how many messages were looked at, put back or deleted so far.
+    """
+
+    def __init__(self, pair: Pair, *, on_progress: Callable[[int], None] | None = None) -> None:
         self._pair = pair
+        self._on_progress = on_progress
+        self._counted = 0
+        self._latest: list[BacklogQueueView] = []
+        self._read_time: Callable[[], float] | None = None
+        self._ahead_s = 0.0
 
     @property
     def queues(self) -> Sequence[str]:
@@ -79,26 +130,81 @@ class Backlog:
         Args:
             limit: messages looked at in each queue and in its dead letters.
         """
-        async with asyncio.TaskGroup() as group:
-            views = [group.create_task(self._view(queue, limit)) for queue in self.queues]
-        return [view.result() for view in views]
+        return await _side_by_side([self._view(queue, limit) for queue in self.queues])
+
+    async def watch(self, *, every: timedelta = timedelta(minutes=1), limit: int = 100_000) -> None:
+        """Survey again and again, for the metrics of depth and age; runs until it is cancelled.
+
+        Each survey peeks at every message, a page of 100 for an operation. A syphon tells those metrics what it knows
+        without that, see `docs/metrics.md`.
+
+        Args:
+            every: from the end of one survey to the beginning of the next.
+            limit: as for `survey`.
+        """
+        clock = self._pair.clock
+        self._read_time, self._ahead_s = clock.reader(), clock.now() - clock.monotonic()
+        metrics.watch(self)
+        try:
+            while True:
+                try:
+                    self._latest = await self.survey(limit=limit)
+                except* ServiceBusError as group:
+                    names = sorted({type(error).__name__ for error in group.exceptions})
+                    log.info("backlog.not_surveyed", error=", ".join(names))
+                await clock.sleep(every.total_seconds())
+        finally:
+            metrics.unwatch(self)
+
+    def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
+        """What the latest survey found; see `metrics.Watched`."""
+        for view in self._latest:
+            where = self._pair.at_backlog(view.queue)
+            depths = {"waiting": view.waiting, "parked": view.parked, "dead_lettered": view.dead_letters.total()}
+            for state, depth in depths.items():
+                yield metrics.BACKLOG_DEPTH, depth, {**where, metrics.STATE: state}
+            age_s = 0.0
+            if view.oldest_utc is not None and self._read_time is not None:
+                age_s = self._read_time() + self._ahead_s - view.oldest_utc.timestamp()
+            yield metrics.BACKLOG_AGE, max(age_s, 0.0), where
 
     async def _view(self, queue: str, limit: int) -> BacklogQueueView:
         view = BacklogQueueView(queue)
         try:
-            async for message in self._browse(queue, limit, view):
-                if message.state is ServiceBusMessageState.DEFERRED:
-                    view.parked += 1
-                else:
-                    view.waiting += 1
-                path = message.application_properties.get(PATH)
-                view.destinations[path if isinstance(path, str) else UNKNOWN_DESTINATION] += 1
-                view.oldest_utc = min(view.oldest_utc or message.enqueued_time_utc, message.enqueued_time_utc)
+            try:
+                await self._look_at_messages(view, limit)
+            except InvalidOperationError:
+                if queue not in self._pair.session_backlog_queues:
+                    raise
+                await self._ask_for_counts(view)
             async for message in self._browse(dead_letter_path(queue), limit, view):
-                view.dead_letters[message.dead_letter_reason or "(none)"] += 1
+                view.count(message, DestinationView(dead_letters=Counter([message.dead_letter_reason or NO_REASON])))
         except MessagingEntityNotFoundError:
             view.is_present = False
         return view
+
+    async def _look_at_messages(self, view: BacklogQueueView, limit: int) -> None:
+        async for message in self._browse(view.queue, limit, view):
+            is_parked = message.state is ServiceBusMessageState.DEFERRED
+            one = DestinationView(waiting=not is_parked, parked=is_parked, oldest_utc=message.enqueued_time_utc)
+            view.count(message, one)
+
+    async def _ask_for_counts(self, view: BacklogQueueView) -> None:
+        """What a queue for sessions says of itself: azure-servicebus looks into one only by taking a session.
+
+        Without the right to ask, one message is counted for each session, which is the least there can be.
+        """
+        secondary = self._pair.secondary
+        try:
+            counts = await secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (view.queue,)))
+            waiting = counts.active_message_count
+        except (ServiceBusAuthenticationError, ServiceBusAuthorizationError):
+            sessions = await secondary.list_sessions(view.queue, state_updated_after=None, timeout_s=_TIMEOUT_S)
+            waiting, view.is_complete = len(sessions), not sessions
+        held = DestinationView(waiting=waiting)
+        view.add(held)
+        if waiting:
+            view.by_destination[UNKNOWN_DESTINATION] = held
 
     async def _browse(self, path: str, limit: int, view: BacklogQueueView) -> AsyncIterator[ServiceBusReceivedMessage]:
         link = self._pair.secondary.open_receiver(path)
@@ -108,6 +214,7 @@ class Backlog:
                 for message in page:
                     yield message
                 seen += len(page)
+                self._count(len(page))
                 number = page[-1].sequence_number + 1
                 if seen >= limit:
                     view.is_complete = False
@@ -128,22 +235,21 @@ class Backlog:
         Returns:
             How many were put back.
         """
-        return await self._in_each(self._chosen(queue), lambda name: self._resubmit(name, reason))
+        return sum(await _side_by_side([self._resubmit(name, reason) for name in self._chosen(queue)]))
 
     async def _resubmit(self, queue: str, reason: str | None) -> int:
-        moved = 0
         sender = self._pair.secondary.open_sender(queue)
+
+        async def put_back(message: ServiceBusReceivedMessage) -> None:
+            properties = dict(message.application_properties)
+            for own in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
+                properties.pop(own, None)
+            await sender.send([message.copy(application_properties=properties)], timeout_s=_TIMEOUT_S)
+
         try:
-            async for link, message in self._dead_letters(queue, reason):
-                properties = dict(message.application_properties)
-                for own in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
-                    properties.pop(own, None)
-                await sender.send([message.copy(application_properties=properties)], timeout_s=_TIMEOUT_S)
-                await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
-                moved += 1
+            return await self._clear(queue, reason, first=put_back)
         finally:
             await sender.close()
-        return moved
 
     async def purge(self, *, reason: str | None = None, queue: str | None = None) -> int:
         """Delete dead-lettered messages for good; waiting and parked ones are never touched.
@@ -154,21 +260,7 @@ class Backlog:
         Returns:
             How many were deleted.
         """
-        return await self._in_each(self._chosen(queue, with_sessions=True), lambda name: self._purge(name, reason))
-
-    async def _purge(self, queue: str, reason: str | None) -> int:
-        deleted = 0
-        async for link, message in self._dead_letters(queue, reason):
-            await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
-            deleted += 1
-        return deleted
-
-    @staticmethod
-    async def _in_each(queues: Sequence[str], work: Callable[[str], Coroutine[Any, Any, int]]) -> int:
-        """Work in all queues side by side; returns the sum of what was done."""
-        async with asyncio.TaskGroup() as group:
-            done = [group.create_task(work(queue)) for queue in queues]
-        return sum(task.result() for task in done)
+        return sum(await _side_by_side([self._clear(name, reason) for name in self._chosen(queue, with_sessions=True)]))
 
     def _chosen(self, queue: str | None, *, with_sessions: bool = False) -> Sequence[str]:
         every = self.queues if with_sessions else self._pair.backlog_queues
@@ -179,22 +271,52 @@ class Backlog:
             raise InvalidOperationError(f"{queue!r} is none of the backlog queues {', '.join(every)}")
         return found
 
-    async def _dead_letters(
-        self, queue: str, reason: str | None
-    ) -> AsyncIterator[tuple[ReceiverLink, ServiceBusReceivedMessage]]:
-        """Lock each dead letter with that reason; the others are given back at the end, so that each is seen once."""
+    async def _clear(
+        self,
+        queue: str,
+        reason: str | None,
+        *,
+        first: Callable[[ServiceBusReceivedMessage], Awaitable[None]] | None = None,
+    ) -> int:
+        """Complete each dead letter with that reason, after `first` has done with it; returns how many.
+
+        The others are held until the end, so that each is seen once, and then given back with whatever was not reached.
+        """
         link = self._pair.secondary.open_receiver(dead_letter_path(queue), receive_mode=ServiceBusReceiveMode.PEEK_LOCK)
-        passed_over: list[ServiceBusReceivedMessage] = []
+        in_hand: list[ServiceBusReceivedMessage] = []
+        cleared = 0
         try:
             while batch := await link.receive(max_message_count=_PAGE, max_wait_time_s=_NOTHING_MORE_S):
+                in_hand += batch
                 for message in batch:
-                    if reason is None or message.dead_letter_reason == reason:
-                        yield link, message
-                    else:
-                        passed_over.append(message)
+                    if reason is not None and (message.dead_letter_reason or NO_REASON) != reason:
+                        continue
+                    if first is not None:
+                        await first(message)
+                    await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
+                    in_hand.remove(message)
+                    cleared += 1
+                    self._count(1)
         except MessagingEntityNotFoundError:
-            return
+            pass
         finally:
-            for message in passed_over:
-                await link.settle(message, Settlement(SettleMode.ABANDON), timeout_s=_TIMEOUT_S)
+            for message in in_hand:
+                with suppress(ServiceBusError):  # its lock ends by itself
+                    await link.settle(message, Settlement(SettleMode.ABANDON), timeout_s=_TIMEOUT_S)
             await link.close()
+        return cleared
+
+    def _count(self, number: int) -> None:
+        self._counted += number
+        if self._on_progress is not None:
+            self._on_progress(self._counted)
+
+
+async def _side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Work in all queues at once; the first error ends it, and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+    return [task.result() for task in tasks]

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from sbclient import metrics, tracing
 from sbclient.clock import Clock
-from sbclient.errors import MessageLockLostError, MessageNotFoundError, ServiceBusError
+from sbclient.errors import MessageAlreadySettled, MessageLockLostError, MessageNotFoundError, ServiceBusError
 from sbclient.log import get_logger
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.rules.accepted import AcceptedCopies
 from sbclient.rules.envelope import Unsealed
 from sbclient.rules.size import encoded_size
+from sbclient.rules.window import Window
+from sbclient.sighting import Sighting
 from sbclient.transport.base import ReceiverLink, Settlement, SettleMode, Transport
 
 log = get_logger(__name__)
 
-WINDOW_MESSAGES: Final = 100
-WINDOW_BYTES: Final = 16 * 1024 * 1024
-"""How much of one backlog queue is in hand at once: memory stays bounded, and half a lock time moves it easily."""
-
-FIRST_GUESS_BYTES: Final = 1024.0 * 1024
-"""The size that messages are taken to have before the first one is seen; then it is learnt."""
-
-ACCEPTED_KEPT: Final = 10_000
-"""How many copies that the primary took, but whose completion failed, are remembered, so as not to send them again."""
+IN_VAIN_S: Final = 2.0
+"""A queue that has messages gives one sooner than that."""
 
 SETTLE_S: Final = 20.0
 LEAST_RENEWAL_PAUSE_S: Final = 1.0
@@ -86,16 +82,26 @@ class BacklogSource:
         held: what is in hand, by sequence number.
         changed: set whenever something in hand is settled or lost.
         look_again: set when a parked message may be here that nobody knows of, until somebody looks.
+
+    Args:
+        accepted: what the primary has, though it is still in a backlog queue.
+        window: how much of this queue may be in hand.
     """
 
-    def __init__(self, secondary: Transport, queue: str, clock: Clock) -> None:
+    def __init__(
+        self, secondary: Transport, queue: str, clock: Clock, accepted: AcceptedCopies, window: Window
+    ) -> None:
         self._secondary = secondary
         self._clock = clock
         self._link: ReceiverLink = secondary.open_receiver(queue)
-        self._accepted: OrderedDict[int, None] = OrderedDict()
-        self._held_bytes = 0
-        self._message_bytes = FIRST_GUESS_BYTES
+        self._accepted = accepted
+        self._window = window
         self._has_hold = asyncio.Event()
+        self._seen = self._next_seen = Sighting()
+        self._asked_at: float | None = None
+        self._read_time = clock.reader()
+        self._ahead_s = clock.now() - clock.monotonic()
+        self._where = {metrics.DESTINATION: queue, **metrics.server(secondary.namespace)}
         self.queue = queue
         self.held: dict[int, Held] = {}
         self.changed = asyncio.Event()
@@ -103,13 +109,18 @@ class BacklogSource:
 
     @property
     def room(self) -> int:
-        """How many more messages may be taken in hand, by number and by their usual size."""
-        by_bytes = (WINDOW_BYTES - self._held_bytes) / max(self._message_bytes, 1.0)
-        return max(0, min(WINDOW_MESSAGES - len(self.held), int(by_bytes) if self.held else max(1, int(by_bytes))))
+        """How many more messages may be taken in hand."""
+        return self._window.room
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
         """Take messages; the caller holds, settles or abandons each."""
-        return await self._link.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
+        self._asked_at = self._clock.monotonic()
+        try:
+            messages = await self._link.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
+        finally:
+            self._asked_at = None
+        self._seen.taken(messages)
+        return messages
 
     async def reopen(self) -> None:
         """Begin anew with a fresh link, after an error."""
@@ -124,8 +135,7 @@ class BacklogSource:
             self._let_go(earlier)
         held = Held(message, self, unsealed, encoded_size(message), lock_s=self._left_s(message))
         self.held[message.sequence_number] = held
-        self._held_bytes += held.size
-        self._message_bytes += (held.size - self._message_bytes) / 8
+        self._window.add(held.size)
         self._has_hold.set()
         return held
 
@@ -133,7 +143,7 @@ class BacklogSource:
         number = held.message.sequence_number
         if self.held.get(number) is held:
             del self.held[number]
-            self._held_bytes -= held.size
+            self._window.remove(held.size)
             self.changed.set()
         if not self.held:
             self._has_hold.clear()
@@ -142,16 +152,12 @@ class BacklogSource:
 
     def was_accepted(self, message: ServiceBusReceivedMessage) -> bool:
         """Whether the primary has this very copy already, and only its completion failed."""
-        return message.sequence_number in self._accepted
+        return self._accepted.has(self.queue, message)
 
     async def complete(self, held: Held) -> None:
         """The primary has the message: remove it. If that fails, remember not to send it again."""
         if not await self.settle(held.message, Settlement(SettleMode.COMPLETE)):
-            self._accepted[held.message.sequence_number] = None
-            if len(self._accepted) > ACCEPTED_KEPT:
-                self._accepted.popitem(last=False)
-        else:
-            self._accepted.pop(held.message.sequence_number, None)
+            self._accepted.add(self.queue, held.message)
         self._let_go(held)
 
     async def dead_letter(self, held: Held, reason: str, description: str) -> bool:
@@ -173,8 +179,14 @@ class BacklogSource:
 
     async def settle(self, message: ServiceBusReceivedMessage, settlement: Settlement) -> bool:
         """Settle a message; False if that failed: it comes again by itself or, if it was parked, must be looked for."""
+        is_dead = settlement.mode is SettleMode.DEAD_LETTER
+        why: metrics.Attributes = {**self._where, metrics.REASON: settlement.reason or ""} if is_dead else {}
         try:
-            await self._link.settle(message, settlement, timeout_s=SETTLE_S)
+            settling = self._link.settle(message, settlement, timeout_s=SETTLE_S)
+            if is_dead:
+                await tracing.carrying(tracing.DEAD_LETTER, [message], why, self._clock, settling)
+            else:
+                await settling
         except ServiceBusError as error:
             log.warning(
                 "syphon.not_settled",
@@ -185,17 +197,28 @@ class BacklogSource:
             )
             self.look_again.set()
             return False
+        if settlement.mode is SettleMode.COMPLETE:
+            self._accepted.discard(self.queue, message)
+        elif settlement.mode is SettleMode.DEFER:
+            self._seen.put_aside(message)
+            metrics.add(metrics.PARKED, 1, self._where)
+        elif is_dead:
+            metrics.add(metrics.DEAD_LETTERED, 1, why)
         return True
 
     async def fetch(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
         """Take parked messages by number; those that are gone, or in other hands, are left out."""
         try:
-            return await self._link.receive_deferred(numbers, timeout_s=SETTLE_S)
+            found = await self._link.receive_deferred(numbers, timeout_s=SETTLE_S)
+            self._seen.fetched(len(found))
+            if self._next_seen is not self._seen:
+                self._next_seen.fetched(len(found))  # the look that is under way has counted them, too
+            return found
         except MessageNotFoundError:
             if len(numbers) == 1:
                 self.look_again.set()
                 return []
-        found: list[ServiceBusReceivedMessage] = []
+        found = []
         for number in numbers:
             found += await self.fetch([number])
         return found
@@ -203,6 +226,7 @@ class BacklogSource:
     async def scan(self, scout: Scout) -> Scan:
         """Look through the whole queue, page by page, and tell of parked messages."""
         active = hopeful = overlooked = 0
+        seen = self._next_seen = Sighting()
         next_number = 1
         while page := await self._link.peek(
             max_message_count=PEEK_MESSAGES, sequence_number=next_number, timeout_s=SETTLE_S
@@ -210,13 +234,29 @@ class BacklogSource:
             for message in page:
                 if message.sequence_number in self.held:
                     continue
+                seen.sees(message)
                 if message.state is ServiceBusMessageState.ACTIVE:
                     active += 1
                     hopeful += scout.is_hopeful(message)
                 elif message.state is ServiceBusMessageState.DEFERRED and not scout.found_parked(self, message):
                     overlooked += 1
             next_number = page[-1].sequence_number + 1
+        self._seen = seen
         return Scan(active, hopeful, overlooked)
+
+    def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
+        """What is known of the queue; see `metrics.Watched`."""
+        now, asked_at, seen = self._read_time(), self._asked_at, self._seen
+        held = [one.message.enqueued_time_utc for one in list(self.held.values())]
+        # While it waits in vain nothing is left: what an earlier look saw was taken, by this syphon or by another one.
+        is_empty = asked_at is not None and now - asked_at > IN_VAIN_S
+        depths = {"waiting": len(held) + (0 if is_empty else seen.waiting), "parked": seen.parked}
+        for state, depth in depths.items():
+            yield metrics.BACKLOG_DEPTH, depth, {**self._where, metrics.STATE: state}
+        moments = [*held, None if is_empty else seen.oldest_waiting, seen.oldest_parked]
+        oldest = min((at for at in moments if at is not None), default=None)
+        age_s = now + self._ahead_s - oldest.timestamp() if oldest is not None else 0.0
+        yield metrics.BACKLOG_AGE, max(age_s, 0.0), self._where
 
     # -- locks ---------------------------------------------------------------------------------------------------
 
@@ -232,7 +272,11 @@ class BacklogSource:
     async def _renew(self, held: Held) -> None:
         try:
             held.message.locked_until_utc = await self._link.renew_lock(held.message, timeout_s=SETTLE_S)
+        except MessageAlreadySettled:
+            pass  # it was brought home while this waited for its turn
         except ServiceBusError as error:
+            if self.held.get(held.message.sequence_number) is not held:
+                return  # so it was, or given back
             if isinstance(error, MessageLockLostError) or self._left_s(held.message) <= 0:
                 log.info("syphon.lock_lost", queue=self.queue, error=type(error).__name__)
                 held.is_lost = True

@@ -9,6 +9,7 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
+from sbclient import metrics
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.clock import Clock
 from sbclient.core import ClientCore
@@ -16,7 +17,7 @@ from sbclient.entities import EntityKind
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError
 from sbclient.lock_renewer import AutoLockRenewer
 from sbclient.log import get_logger
-from sbclient.options import PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions
+from sbclient.options import PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions, SyphonLimits
 from sbclient.pair import Pair
 from sbclient.pinger import Pinger
 from sbclient.receiver import ServiceBusReceiver
@@ -198,8 +199,10 @@ class ServiceBusClient:
             await link.close()
         await self._core.primary.close()
         pair = self._core.pair
-        if pair is not None and self._lender is None:
-            await pair.secondary.close()
+        if pair is not None:
+            metrics.unwatch(pair)
+            if self._lender is None:
+                await pair.secondary.close()
 
     def _tell_partner(self) -> None:
         """In the process that hosts the syphon, one namespace's client does not outlive the other for long."""
@@ -362,12 +365,15 @@ class ServiceBusClient:
         self._core.check()
         return Transaction(self._core)
 
-    async def run_syphon(self, until: Literal["empty"] | None = None) -> SyphonReport:
+    async def run_syphon(
+        self, until: Literal["empty"] | None = None, *, limits: SyphonLimits | None = None
+    ) -> SyphonReport:
         """Bring the backlog home, here and now.
 
         Args:
             until: `"empty"` returns when nothing is left that can be moved; None runs until it is cancelled, and then
                 lets what is on its way arrive and gives back the rest.
+            limits: how fast it goes, and how much it has in hand; None = the defaults.
 
         Raises:
             InvalidOperationError: the client has no secondary, was closed meanwhile, or `until` is something else.
@@ -376,7 +382,7 @@ class ServiceBusClient:
             raise InvalidOperationError(f"until is {until!r}: it must be 'empty' or None")
         pair = self.pair
         await self._core.open()
-        syphon = self._core.tasks.start(Syphon(pair, until=until).run(), name="syphon")
+        syphon = self._core.tasks.start(Syphon(pair, until=until, limits=limits).run(), name="syphon")
         try:
             return await syphon
         except asyncio.CancelledError:

@@ -23,6 +23,10 @@ class Clock:
         """Seconds since some fixed moment; the time of the running event loop."""
         return asyncio.get_running_loop().time()
 
+    def reader(self) -> Callable[[], float]:
+        """Something that reads `monotonic()` of the running loop in any thread, and also when the loop has stopped."""
+        return asyncio.get_running_loop().time
+
     async def sleep(self, span_s: float) -> None:
         """Wait that many seconds."""
         await asyncio.sleep(span_s)
@@ -55,4 +59,4 @@ class VirtualClock(Clock):
         self._epoch = epoch
 
     def now(self) -> float:
-        return self._epoch + self.monotonic()
+        return self._epoch + asyncio.get_running_loop().time()

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from sbclient import metrics, tracing
 from sbclient.backlog_source import BacklogSource, Held
 from sbclient.errors import (
     InvalidOperationError,
@@ -17,8 +18,10 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import SERVER_BUSY_PAUSE
+from sbclient.pace import Paces
 from sbclient.pair import Pair
 from sbclient.rules.envelope import MalformedEnvelopeError, unseal
+from sbclient.syphon_status import Trouble
 
 TOO_LARGE: Final = "MessageSizeExceeded"
 """Dead-letter reason: larger than the destination accepts."""
@@ -32,11 +35,14 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 
 LINE_MESSAGES: Final = 200
-"""How many messages wait in line, in hand, for one destination; what comes on top is parked."""
+"""How many messages wait in line, in hand, for one destination that is slow; what comes on top is parked."""
+SLOW_S: Final = 1.0
+"""How long a destination may take to answer, or say that it is busy, before it counts as slow."""
 PARKED_KNOWN: Final = 1000
 """How many parked messages of one destination are known by number; others are found by a later scan."""
-GROUP_MESSAGES: Final = 100
 GROUP_BYTES: Final = 200 * 1024
+KEYS_SIDE_BY_SIDE: Final = 4
+"""How many transfers are on their way at once, each of another key. Over azure-servicebus each takes a connection."""
 
 Take = Callable[[BacklogSource, Sequence[ServiceBusReceivedMessage]], Awaitable[list[Held]]]
 
@@ -48,17 +54,22 @@ class Destination:
         path: of the queue or topic.
         failures: consecutive failed tries; 0 = it accepts messages.
         has_succeeded: whether it accepted the last thing that was sent.
+        accepted_at: when it last accepted a message, in monotonic seconds; None = not yet.
         retry_at: when it is tried again, in monotonic seconds.
+        trouble: what it answers instead of accepting; None = nothing is wrong.
         worker: the task that runs `work`; set by whoever starts it.
 
     Args:
+        paces: how fast it may be sent to.
         counts: gains `drained` and `dead_lettered.<reason>`.
         notify: called whenever it has answered, and told whether it accepts messages again after having refused.
     """
 
     worker: asyncio.Task[None]
 
-    def __init__(self, pair: Pair, path: str, counts: Counter[str], notify: Callable[[bool], None]) -> None:
+    def __init__(
+        self, pair: Pair, path: str, paces: Paces, counts: Counter[str], notify: Callable[[bool], None]
+    ) -> None:
         self._pair = pair
         self._clock = pair.clock
         self._link = pair.primary.open_sender(path)
@@ -68,14 +79,19 @@ class Destination:
         self._missing_since_at: float | None = None
         self._is_given_up = False
         self._may_group = True
-        self._sending: list[Held] = []
+        self._sending: list[list[Held]] = []
+        self._waits_since_at: float | None = None
+        self._paces = paces
         self._counts = counts
         self._notify = notify
         self._is_ending = False
+        self._where = {metrics.DESTINATION: path, **metrics.server(pair.primary.namespace)}
         self.path = path
         self.failures = 0
         self.has_succeeded = False
+        self.accepted_at: float | None = None
         self.retry_at = 0.0
+        self.trouble: Trouble | None = None
 
     @property
     def is_unhappy(self) -> bool:
@@ -97,11 +113,16 @@ class Destination:
 
     async def offer(self, held: Held) -> None:
         """Take a message into the line, or park it where there is no place for it."""
-        if self.is_unhappy or len(self._line) >= LINE_MESSAGES:
+        if self.is_unhappy or (len(self._line) >= LINE_MESSAGES and self._is_slow):
             await self._park(held)
         else:
             self._line.append(held)
             self._arrived.set()
+
+    @property
+    def _is_slow(self) -> bool:
+        """Whether it has kept its line waiting for so long that what is behind for others must get past."""
+        return self._waits_since_at is not None and self._clock.monotonic() - self._waits_since_at >= SLOW_S
 
     def found_parked(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> bool:
         """Take note of a message parked in that source; False if too many are known already."""
@@ -132,18 +153,21 @@ class Destination:
                 await self._clock.sleep(max(self.retry_at - self._clock.monotonic(), 0.0))
             if not self._line:
                 is_careful = self.is_unhappy and not self._is_given_up
-                await self._fetch_parked(take, limit=1 if is_careful else GROUP_MESSAGES)
+                await self._fetch_parked(take, limit=1 if is_careful else self._paces.group_messages)
+            self._drop_lost()
             if not self._line:
                 if self.is_unhappy and await self._answers():
                     continue
                 if not self.is_unhappy and not any(self._parked.values()):
+                    self._waits_since_at = None
                     self._arrived.clear()
                     await self._arrived.wait()
                 continue
-            self._sending = self._next_group()
+            groups = self._next_groups()
+            await self._wait_for_turn(sum(map(len, groups)))
+            self._sending = self._off_the_line(groups)
             try:
-                if self._sending:
-                    await self._send(self._sending)
+                await self._send(self._sending)
             finally:
                 self._sending = []
 
@@ -175,22 +199,68 @@ class Destination:
             # There is something to fetch, but no room for it, or its queue does not answer.
             await self._clock.sleep(FIRST_PAUSE_S)
 
-    def _next_group(self) -> list[Held]:
-        """Messages that go out together: one key, and not too many bytes."""
-        limit = 1 if self.is_unhappy or not self._may_group else GROUP_MESSAGES
-        group: list[Held] = []
-        size = 0
-        while self._line and len(group) < limit:
-            held = self._line[0]
-            if not held.is_lost:
-                size += held.size
-                if group and (size > GROUP_BYTES or _key(held) != _key(group[0])):
-                    break
-                group.append(held)
+    def _drop_lost(self) -> None:
+        while self._line and self._line[0].is_lost:
             self._line.popleft()
-        return group
 
-    async def _send(self, group: list[Held]) -> None:
+    def _next_groups(self) -> list[list[Held]]:
+        """Messages that go out side by side: of each key some, in order, and not too many bytes. They stay in line."""
+        keys = 1 if self.is_unhappy else KEYS_SIDE_BY_SIDE
+        limit = 1 if self.is_unhappy or not self._may_group else self._paces.group_messages
+        groups: dict[str | None, list[Held]] = {}
+        full: set[str | None] = set()
+        left = self._paces.group_messages
+        for held in self._line:
+            if not left or len(full) == keys:
+                break
+            key = _key(held)
+            if held.is_lost or key in full or (key not in groups and len(groups) == keys):
+                continue
+            group = groups.setdefault(key, [])
+            if len(group) == limit or (group and sum(one.size for one in group) + held.size > GROUP_BYTES):
+                full.add(key)  # what comes behind with this key must not overtake it
+                continue
+            group.append(held)
+            left -= 1
+        return list(groups.values())
+
+    async def _wait_for_turn(self, count: int) -> None:
+        """Wait until so many messages may leave. They stay in line, to be given back if the end comes first."""
+        began_at, since_at = self._clock.monotonic(), self._waits_since_at
+        self._waits_since_at = None  # a rate that was asked for does not make it slow
+        await self._paces.take(self.path, count)
+        now = self._clock.monotonic()
+        self._waits_since_at = now if since_at is None else since_at + (now - began_at)
+
+    def _off_the_line(self, groups: list[list[Held]]) -> list[list[Held]]:
+        """Take groups out of the line, but for messages whose locks were lost meanwhile."""
+        taken = {id(held) for group in groups for held in group}
+        self._line = deque(held for held in self._line if id(held) not in taken)
+        return [group for group in ([held for held in group if not held.is_lost] for group in groups) if group]
+
+    async def _send(self, groups: list[list[Held]]) -> None:
+        """Send groups side by side, and then judge the answers together: one that failed counts, however many others
+        succeeded, or a single fragment that is down would be tried without a pause."""
+        errors = await asyncio.gather(*map(self._transfer, groups))
+        answers = list(zip(groups, errors, strict=True))
+        if any(group and error is None for group, error in answers):
+            self._succeeded()
+        for group, error in answers:
+            if isinstance(error, InvalidOperationError | MessageSizeExceededError):
+                await self._judge(group, error)
+        busy = [held for group, error in answers if isinstance(error, ServiceBusServerBusyError) for held in group]
+        self._line.extendleft(reversed(busy))
+        failed = [(group, error) for group, error in answers if error is not None and _is_failure(error)]
+        if failed:
+            await self._failed([held for group, _ in failed for held in group], failed[0][1])
+        elif busy:
+            await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
+
+    async def _transfer(self, group: list[Held]) -> ServiceBusError | None:
+        """Send a group and complete what was accepted; returns the error, None if all is well.
+
+        What need not be sent, or cannot be, is dealt with and taken out of the group.
+        """
         messages: list[ServiceBusMessage] = []
         for held in list(group):
             message = None if await self._was_accepted(held) else await self._fresh(held)
@@ -199,25 +269,26 @@ class Destination:
             else:
                 messages.append(message)
         if not messages:
-            return
+            return None
         try:
-            await self._link.send(messages, timeout_s=TRY_S)
-        except (InvalidOperationError, MessageSizeExceededError) as error:
-            self._answered()
-            if len(group) > 1:
-                await self._send_one_by_one(group)
-            else:
-                reason = TOO_LARGE if isinstance(error, MessageSizeExceededError) else REFUSED
-                await self._dead_letter(group[0], reason, str(error))
-        except ServiceBusServerBusyError:
-            self._line.extendleft(reversed(group))
-            await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
+            sending = self._link.send(messages, timeout_s=TRY_S)
+            await tracing.carrying(tracing.DRAIN, messages, self._where, self._clock, sending)
         except ServiceBusError as error:
-            await self._failed(group, error)
+            return error
+        self.accepted_at = self._clock.monotonic()
+        self._counts["drained"] += len(group)
+        metrics.add(metrics.DRAINED, len(group), self._where)
+        await asyncio.gather(*(held.source.complete(held) for held in group))
+        return None
+
+    async def _judge(self, group: list[Held], error: ServiceBusError) -> None:
+        """The entity's rules forbid a message, or the group as such."""
+        self._answered()
+        if len(group) > 1:
+            await self._send_one_by_one(group)
         else:
-            self._succeeded()
-            self._counts["drained"] += len(group)
-            await asyncio.gather(*(held.source.complete(held) for held in group))
+            reason = TOO_LARGE if isinstance(error, MessageSizeExceededError) else REFUSED
+            await self._dead_letter(group[0], reason, str(error))
 
     async def _send_one_by_one(self, group: list[Held]) -> None:
         """Something in the group is refused, or grouping itself is: each message is judged alone."""
@@ -228,7 +299,7 @@ class Destination:
                     await self._park(waiting)
                 return
             if not held.is_lost:
-                await self._send([held])
+                await self._send([[held]])
         self._may_group = self._refused() > before
 
     def _refused(self) -> int:
@@ -255,13 +326,16 @@ class Destination:
     async def _dead_letter(self, held: Held, reason: str, description: str) -> None:
         if await held.source.dead_letter(held, reason, description):
             self._counts[f"dead_lettered.{reason}"] += 1
-            self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=held.source.queue)
+            with tracing.within(held.message):
+                self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=held.source.queue)
 
     # -- happy and unhappy ---------------------------------------------------------------------------------------
 
     def _answered(self) -> None:
         """The entity gave an answer: it can be reached, whatever it said of the message."""
         failures, self.failures = self.failures, 0
+        self.trouble = None
+        self._waits_since_at = None
         self._missing_since_at = None
         self._is_given_up = False
         if failures:
@@ -278,6 +352,8 @@ class Destination:
             self._pair.record("syphon.destination_unhappy", self.path, error=type(error).__name__)
         self.failures += 1
         self.has_succeeded = False
+        self.trouble = Trouble.of(error, self._clock.monotonic(), self.trouble)
+        self._waits_since_at = None
         self._is_given_up = self._is_missing_too_long(error)
         pause_s = min(FIRST_PAUSE_S * 2 ** min(self.failures - 1, 16), LONGEST_PAUSE_S)
         if self._is_given_up and group:
@@ -312,3 +388,8 @@ class Destination:
 def _key(held: Held) -> str | None:
     message = held.unsealed.message
     return message.session_id if message.session_id is not None else message.partition_key
+
+
+def _is_failure(error: ServiceBusError) -> bool:
+    """Whether the entity could not be reached, or answers for reasons of its own."""
+    return not isinstance(error, InvalidOperationError | MessageSizeExceededError | ServiceBusServerBusyError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from sbclient import metrics, tracing
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
@@ -42,6 +43,7 @@ class Diversion:
         self._entity = entity
         self._choice: BacklogChoice | None = None
         self._links: dict[str, SenderLink] = {}
+        self._where = {metrics.DESTINATION: entity.path, **metrics.server(pair.secondary.namespace)}
 
     async def send(self, messages: Sequence[ServiceBusMessage], *, deadline: float) -> None:
         """Send messages, meant for the entity, to the backlog.
@@ -70,7 +72,9 @@ class Diversion:
             transfers.append((None, unordered))
         for number, (queues, sealed) in enumerate(transfers):
             try:
-                await self._send_to(queues, sealed, deadline)
+                sending = self._send_to(queues, sealed, deadline)
+                clock = self._pair.clock
+                await tracing.carrying(tracing.DIVERT, sealed, self._where, clock, sending, answer=tracing.QUEUE)
             except ServiceBusError as error:
                 error.is_in_doubt = error.is_in_doubt or number > 0  # those before it were accepted
                 raise
@@ -83,8 +87,8 @@ class Diversion:
             and message.scheduled_enqueue_time_utc is None
         )
 
-    async def _send_to(self, queues: list[str] | None, sealed: list[ServiceBusMessage], deadline: float) -> None:
-        """Send one transfer to the only queue allowed, or to one that this sender may choose."""
+    async def _send_to(self, queues: list[str] | None, sealed: list[ServiceBusMessage], deadline: float) -> str:
+        """Send one transfer to the only queue allowed, or to one that this sender may choose; returns which."""
         self._check_size(sealed)
         clock, causes = self._pair.clock, dict[str, Exception]()
         while (queue := self._next(queues, causes)) is not None:
@@ -115,7 +119,8 @@ class Diversion:
                 self._pair.queue_succeeded(queue)
                 self._entity.diverted += len(sealed)
                 self._pair.counts["diverted"] += len(sealed)
-                return
+                metrics.add(metrics.DIVERTED, len(sealed), self._entity.attributes)
+                return queue
         verdict = "whether it was accepted is in doubt" if _is_in_doubt(causes) else "it was not accepted"
         refusal = BacklogUnavailableError(
             f"{self._entity.path!r} is failed over, and no backlog queue of {self._pair.secondary.namespace} took "

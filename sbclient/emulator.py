@@ -16,12 +16,20 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
-from sbclient.broker.faults import Fault
+from sbclient.broker.faults import Call, Fault, Operation
 from sbclient.broker.host import BrokerHost
 from sbclient.broker.profile import PROFILES, STD_2021, Profile
 from sbclient.clock import Clock
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    EntityProperties,
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
 from sbclient.errors import InvalidOperationError
 from sbclient.log import get_logger
 from sbclient.server.certificate import LOCAL_NAMES, Certificate, default_directory
@@ -29,8 +37,10 @@ from sbclient.server.config_entities import NamespaceConfig, make_entities
 from sbclient.server.context import NamespaceContext, ServerSettings, entity_rules_of
 from sbclient.server.front import Front
 from sbclient.server.listener import Listener
+from sbclient.server.message_store import purge
 from sbclient.server.namespace_choice import chosen_namespaces
-from sbclient.server.namespace_state import clear, purge
+from sbclient.server.namespace_state import clear
+from sbclient.server.neighbours import Neighbours
 from sbclient.server.sas import ROOT_KEY, ROOT_KEY_NAME, AuthorizationMode, Authorizer, root_rule
 from sbclient.server.wire_faults import WireFault, WireFaults
 
@@ -42,7 +52,6 @@ T = TypeVar("T")
 class _Served(NamedTuple):
     config: NamespaceConfig
     context: NamespaceContext
-    front: Front
     listener: Listener
 
 
@@ -97,6 +106,7 @@ class Emulator:
         self._seed = seed
         names = (*LOCAL_NAMES, *certificate_names, *([] if host in ("0.0.0.0", "::") else [host]))
         self._certificate = Certificate(certificate_directory or default_directory(), names)
+        self._neighbours = Neighbours(names)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._http_port = http_port
         self._http: Listener | None = None
@@ -127,14 +137,15 @@ class Emulator:
                 port = served.config.port or 0
                 advice = f"choose another with --namespace {name}:<port>, 0 for any that is free"
                 self._ports[name] = await self._listen(served.listener, port, f"namespace {name}", advice)
+            self._neighbours.ports.update(self._ports)
             if self._http_port is not None:
                 first = next(iter(self._served.values()))
-                fronts = {name: served.front for name, served in self._served.items()}
-                front = Front(first.context, lambda: self.reset(first.config.name), fronts)
+                front = Front(first.context, self._neighbours, tells_of_all=True)
                 unharmed = replace(first.context, wire_faults=WireFaults(Random(0)))  # here they are healed
                 self._http = Listener(unharmed, front.answer, self._certificate.server_context)
                 advice = "choose another with --http-port, 0 for any that is free"
                 self._http_port = await self._listen(self._http, self._http_port, "HTTP", advice)
+                self._neighbours.http_port = self._http_port
         except BaseException:
             await self.close()
             raise
@@ -203,6 +214,34 @@ class Emulator:
     def expected_certificate_path(self) -> Path:
         """Where that file is, or will be once somebody has needed it."""
         return self._certificate.path
+
+    # ------------------------------------------------------------------ entities, from any thread
+
+    def create_queue(self, name: str, namespace: str | None = None, **settings: Any) -> None:
+        """Make a queue in a namespace, the first one unless it is named.
+
+        Args:
+            settings: as for `create_queue` of the administration client: `requires_session=True`, …
+
+        Raises:
+            MessagingEntityAlreadyExistsError: it is there.
+            InvalidOperationError: a setting is out of its range.
+        """
+        self._create(namespace, EntityAddress(EntityKind.QUEUE, (name,)), QueueProperties(name, **settings))
+
+    def create_topic(self, name: str, namespace: str | None = None, **settings: Any) -> None:
+        """Make a topic; as `create_queue`."""
+        self._create(namespace, EntityAddress(EntityKind.TOPIC, (name,)), TopicProperties(name, **settings))
+
+    def create_subscription(self, topic: str, name: str, namespace: str | None = None, **settings: Any) -> None:
+        """Make a subscription of a topic; as `create_queue`."""
+        address = EntityAddress(EntityKind.SUBSCRIPTION, (topic, name))
+        self._create(namespace, address, SubscriptionProperties(name, **settings))
+
+    def _create(self, namespace: str | None, address: EntityAddress, properties: EntityProperties) -> None:
+        broker = self.context(namespace).host.namespace
+        call = Call(Operation.MANAGE, self._clock.now())
+        self._in_loop(lambda: broker.management.create(call, address, properties))
 
     # ------------------------------------------------------------------ switches, from any thread
 
@@ -281,8 +320,9 @@ class Emulator:
             entity_rules=lambda path: entity_rules_of(host, path),
         )
         context = NamespaceContext(host, authorizer, WireFaults(random), random, settings=self._settings)
-        front = Front(context, lambda: self.reset(config.name))
-        return _Served(config, context, front, Listener(context, front.answer, self._certificate.server_context))
+        self._neighbours.add(context, lambda: self.reset(config.name))
+        front = Front(context, self._neighbours)
+        return _Served(config, context, Listener(context, front.answer, self._certificate.server_context))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -43,12 +43,26 @@ class EntityAvailabilityStatus(StrEnum):
 
 
 class MessagingSku(StrEnum):
+    """The tier of a namespace."""
+
     BASIC = "Basic"
     STANDARD = "Standard"
     PREMIUM = "Premium"
 
 
+class NamespaceType(StrEnum):
+    """What a namespace is for; one of Service Bus is for messaging."""
+
+    MESSAGING = "Messaging"
+    NOTIFICATION_HUB = "NotificationHub"
+    MIXED = "Mixed"
+    EVENT_HUB = "EventHub"
+    RELAY = "Relay"
+
+
 class AccessRights(StrEnum):
+    """What an authorization rule allows; Manage includes the other two."""
+
     MANAGE = "Manage"
     SEND = "Send"
     LISTEN = "Listen"
@@ -199,8 +213,8 @@ DEFAULT_RULE_NAME: Final = "$Default"
 class RuntimeProperties:
     """Counts and times of an entity, summed over the fragments that can be reached.
 
-    A topic has no messages of its own but scheduled ones: its other counts are 0. Only topics have a
-    `subscription_count`.
+    A topic has no messages of its own but scheduled ones: its other counts are 0. Only topics count subscriptions, and
+    the filters of all of them; a filter that is always true or false counts as SQL.
     """
 
     name: str
@@ -215,16 +229,21 @@ class RuntimeProperties:
     transfer_message_count: int = 0
     transfer_dead_letter_message_count: int = 0
     subscription_count: int = 0
+    sql_filter_count: int = 0
+    correlation_filter_count: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class NamespaceProperties:
+    """A namespace: its name, its tier and, in the Premium tier, how many messaging units it has."""
+
     name: str
     messaging_sku: MessagingSku = MessagingSku.STANDARD
     messaging_units: int | None = None
     created_at_utc: datetime = NEVER
     modified_at_utc: datetime = NEVER
     alias: str | None = None
+    namespace_type: NamespaceType = NamespaceType.MESSAGING
 
 
 class EntityKind(Enum):

@@ -17,12 +17,15 @@ class LockHolder(Protocol):
     """What a receiver is to the renewer."""
 
     @property
-    def entity_path(self) -> str: ...
+    def entity_path(self) -> str:
+        """The path received from."""
 
     @property
-    def is_closed(self) -> bool: ...
+    def is_closed(self) -> bool:
+        """Whether its locks are no concern any more."""
 
-    async def renew_message_lock(self, message: ServiceBusReceivedMessage) -> datetime: ...
+    async def renew_message_lock(self, message: ServiceBusReceivedMessage) -> datetime:
+        """Hold a message for another lock duration."""
 
 
 class LockedSession(Protocol):
@@ -31,9 +34,11 @@ class LockedSession(Protocol):
     auto_renew_error: Exception | None
 
     @property
-    def locked_until_utc(self) -> datetime | None: ...
+    def locked_until_utc(self) -> datetime | None:
+        """When its lock ends."""
 
-    async def renew_lock(self) -> datetime: ...
+    async def renew_lock(self) -> datetime:
+        """Hold it for another lock duration."""
 
 
 Renewable: TypeAlias = ServiceBusReceivedMessage | LockedSession

@@ -2,7 +2,8 @@
 listens.
 
 An event is a dotted name, its facts are keywords. They reach `logging` as the record's message and its `extra` fields,
-so any handler, or structlog's `ProcessorFormatter` with `ExtraAdder`, can show them.
+so any handler, or structlog's `ProcessorFormatter` with `ExtraAdder`, can show them. While a span of OpenTelemetry is
+current, `trace_id` and `span_id` are among them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 from typing import Any
+
+from sbclient import tracing
 
 logging.getLogger("sbclient").addHandler(logging.NullHandler())
 
@@ -32,19 +35,19 @@ class Logger:
 
     def debug(self, event: str, **facts: Any) -> None:
         if self._standard.isEnabledFor(logging.DEBUG):
-            self._structured.debug(event, **facts)
+            self._structured.debug(event, **facts, **tracing.ids())
 
     def info(self, event: str, **facts: Any) -> None:
         if self._standard.isEnabledFor(logging.INFO):
-            self._structured.info(event, **facts)
+            self._structured.info(event, **facts, **tracing.ids())
 
     def warning(self, event: str, **facts: Any) -> None:
         if self._standard.isEnabledFor(logging.WARNING):
-            self._structured.warning(event, **facts)
+            self._structured.warning(event, **facts, **tracing.ids())
 
     def error(self, event: str, **facts: Any) -> None:
         if self._standard.isEnabledFor(logging.ERROR):
-            self._structured.error(event, **facts)
+            self._structured.error(event, **facts, **tracing.ids())
 
 
 def get_logger(name: str) -> Logger:

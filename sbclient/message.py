@@ -6,7 +6,7 @@ A message that crosses the transport port is never changed by either side: the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -122,12 +122,12 @@ def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
     if isinstance(value, bytes):
         try:
             return name, value.decode()
-        except UnicodeDecodeError as error:
+        except UnicodeDecodeError:  # it would show the value
             raise InvalidOperationError(
                 f"application property {name!r} holds bytes that are not UTF-8: put binary data into the body"
-            ) from error
+            ) from None
     if isinstance(value, int) and int(value) not in _INT64:  # a range looks for a subclass of int one by one
-        raise InvalidOperationError(f"application property {name!r} is {value}: integers must fit into 64 bits")
+        raise InvalidOperationError(f"application property {name!r} is larger than 64 bits can hold: send it as text")
     if isinstance(value, datetime) and value.tzinfo is None:
         return name, value.replace(tzinfo=UTC)
     if value is not None and not isinstance(value, int | float | datetime | UUID | Decimal):
@@ -200,17 +200,20 @@ class ServiceBusMessage:
         self._application_properties: dict[str, PropertyValue] | None = None
         if application_properties:
             self.application_properties = application_properties
-        self._session_id = _short_id("session_id", session_id)
-        self._message_id = _short_id("message_id", message_id)
+        # Most are None, and a call for each of those would be half of what making a message costs.
+        self._session_id = None if session_id is None else _short_id("session_id", session_id)
+        self._message_id = None if message_id is None else _short_id("message_id", message_id)
         self._scheduled_enqueue_time_utc = _utc(scheduled_enqueue_time_utc)
         self._time_to_live = _life(time_to_live)
-        self._content_type = _text("content_type", content_type)
-        self._correlation_id = _text("correlation_id", correlation_id)
-        self._subject = _text("subject", subject)
-        self._partition_key = _short_id("partition_key", partition_key)
-        self._to = _text("to", to)
-        self._reply_to = _text("reply_to", reply_to)
-        self._reply_to_session_id = _short_id("reply_to_session_id", reply_to_session_id)
+        self._content_type = None if content_type is None else _text("content_type", content_type)
+        self._correlation_id = None if correlation_id is None else _text("correlation_id", correlation_id)
+        self._subject = None if subject is None else _text("subject", subject)
+        self._partition_key = None if partition_key is None else _short_id("partition_key", partition_key)
+        self._to = None if to is None else _text("to", to)
+        self._reply_to = None if reply_to is None else _text("reply_to", reply_to)
+        self._reply_to_session_id = (
+            None if reply_to_session_id is None else _short_id("reply_to_session_id", reply_to_session_id)
+        )
 
     @property
     def body(self) -> Any:
@@ -258,6 +261,7 @@ class ServiceBusMessage:
 
     @property
     def session_id(self) -> str | None:
+        """The session it belongs to; on session entities also what orders and places it."""
         return self._session_id
 
     @session_id.setter
@@ -266,6 +270,7 @@ class ServiceBusMessage:
 
     @property
     def message_id(self) -> str | None:
+        """What names it; queues that detect duplicates compare it."""
         return self._message_id
 
     @message_id.setter
@@ -274,6 +279,7 @@ class ServiceBusMessage:
 
     @property
     def scheduled_enqueue_time_utc(self) -> datetime | None:
+        """When it becomes visible, in UTC; None = at once."""
         return self._scheduled_enqueue_time_utc
 
     @scheduled_enqueue_time_utc.setter
@@ -282,6 +288,7 @@ class ServiceBusMessage:
 
     @property
     def time_to_live(self) -> timedelta | None:
+        """How long it may wait; None = the entity's default."""
         return self._time_to_live
 
     @time_to_live.setter
@@ -290,6 +297,7 @@ class ServiceBusMessage:
 
     @property
     def content_type(self) -> str | None:
+        """The MIME type of the body."""
         return self._content_type
 
     @content_type.setter
@@ -298,6 +306,7 @@ class ServiceBusMessage:
 
     @property
     def correlation_id(self) -> str | None:
+        """Free text, to tell what it belongs to."""
         return self._correlation_id
 
     @correlation_id.setter
@@ -306,6 +315,7 @@ class ServiceBusMessage:
 
     @property
     def subject(self) -> str | None:
+        """Free text, the service's label."""
         return self._subject
 
     @subject.setter
@@ -314,6 +324,7 @@ class ServiceBusMessage:
 
     @property
     def partition_key(self) -> str | None:
+        """What places it on a partitioned entity."""
         return self._partition_key
 
     @partition_key.setter
@@ -322,6 +333,7 @@ class ServiceBusMessage:
 
     @property
     def to(self) -> str | None:
+        """Free text; the service does not read it."""
         return self._to
 
     @to.setter
@@ -330,6 +342,7 @@ class ServiceBusMessage:
 
     @property
     def reply_to(self) -> str | None:
+        """Where an answer is to go; free text."""
         return self._reply_to
 
     @reply_to.setter
@@ -338,11 +351,17 @@ class ServiceBusMessage:
 
     @property
     def reply_to_session_id(self) -> str | None:
+        """The session of the answer."""
         return self._reply_to_session_id
 
     @reply_to_session_id.setter
     def reply_to_session_id(self, value: str | None) -> None:
         self._reply_to_session_id = _short_id("reply_to_session_id", value)
+
+    def _data_sizes(self) -> Sequence[int]:
+        """The bytes of each data section, for whoever measures a message: one that was read is not taken apart."""
+        body = self._body
+        return (len(body),) if isinstance(body, bytes) else [len(part) for part in body]
 
     def copy(self, **changes: Any) -> ServiceBusMessage:
         """A plain `ServiceBusMessage` with the same content, its properties checked again.
@@ -475,3 +494,16 @@ def chunks_of(message: ServiceBusMessage) -> Iterator[bytes]:
         yield body
     else:
         yield from body
+
+
+def sequence_numbers_of(given: int | Sequence[int]) -> list[int]:
+    """Sequence numbers as callers may give them: one, or several.
+
+    Raises:
+        TypeError: something else was given.
+    """
+    numbers = [given] if isinstance(given, int) else list(given) if isinstance(given, Iterable) else [given]
+    for number in numbers:
+        if not isinstance(number, int):
+            raise TypeError(f"a sequence number must be an int, not {type(number).__name__} {number!r:.50}")
+    return numbers

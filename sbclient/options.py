@@ -19,6 +19,9 @@ PARTNER_CLOSE_GRACE: Final = timedelta(seconds=5)
 BACKLOG_HEADROOM_BYTES: Final = 1024
 """What the rewrite for a backlog queue may add to a message; about 512 bytes are used."""
 
+MAX_MESSAGES_IN_FLIGHT: Final = 5_000
+"""Of one backlog queue: more locks than this cannot be renewed in time."""
+
 SERVER_BUSY_PAUSE: Final = timedelta(seconds=10)
 """How long a client waits after the service said it was busy (documented)."""
 
@@ -88,6 +91,43 @@ class PairedNamespaceOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SyphonLimits:
+    """How fast one syphon goes, and how much it has in hand.
+
+    Attributes:
+        max_messages_per_second: messages that are sent to the primary, all entities together. More than 0; None, the
+            default, is as fast as it goes.
+        max_messages_per_second_per_destination: the same for each entity alone. Messages for others that lie behind
+            in the same backlog queue wait, too.
+        max_queues_polled: receives that wait at backlog queues at once; the other queues wait for their turn. At least
+            1; None, the default, is all of them.
+        max_messages_in_flight: messages in hand of each backlog queue. 1 to 5,000, default 100.
+        max_bytes_in_flight: encoded bytes in hand, all backlog queues together, each with an equal share; judged by
+            the size that messages usually have, and one message of each queue always has room. At least 1, default
+            64 MiB.
+
+    Raises:
+        InvalidOperationError: a value is out of its range; the text names it and the range.
+    """
+
+    max_messages_per_second: float | None = None
+    max_messages_per_second_per_destination: float | None = None
+    max_queues_polled: int | None = None
+    max_messages_in_flight: int = 100
+    max_bytes_in_flight: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name in ("max_messages_per_second", "max_messages_per_second_per_destination"):
+            rate = getattr(self, name)
+            if rate is not None and not (isinstance(rate, int | float) and 0 < rate < float("inf")):
+                raise InvalidOperationError(f"{name} is {rate!r}: it must be more than 0, or None for no limit")
+        if self.max_queues_polled is not None:
+            _count("max_queues_polled", self.max_queues_polled)
+        _count("max_messages_in_flight", self.max_messages_in_flight, most=MAX_MESSAGES_IN_FLIGHT)
+        _count("max_bytes_in_flight", self.max_bytes_in_flight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryOptions:
     """The one retry policy, with the SDK's names.
 
@@ -122,9 +162,10 @@ def _span(name: str, value: timedelta, least: timedelta, most: timedelta) -> Non
         raise InvalidOperationError(f"{name} is {value}: it must be between {least} and {most}")
 
 
-def _count(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidOperationError(f"{name} is {value!r}: it must be a whole number of at least 1")
+def _count(name: str, value: int, *, most: int | None = None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (most is not None and value > most):
+        limit = "of at least 1" if most is None else f"from 1 to {most}"
+        raise InvalidOperationError(f"{name} is {value!r}: it must be a whole number {limit}")
 
 
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -24,6 +24,7 @@ from sbclient.errors import (
     MessageSizeExceededError,
     OperationTimeoutError,
     ServiceBusConnectionError,
+    ServiceBusError,
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.size import encoded_size
@@ -39,7 +40,7 @@ _SECTION_BYTES = 8
 _VERDICT_GRACE_S = 0.5
 """A transfer ends at its deadline with a precise error; its callers wait a moment longer to be told."""
 
-Deliver = Callable[[Sequence[ServiceBusMessage], float], Awaitable[None]]
+Deliver = Callable[[Sequence[ServiceBusMessage], float], Awaitable[str]]
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class _Item:
     messages: Sequence[ServiceBusMessage]
     deadline: float
     shared_bytes: int | None
-    verdict: asyncio.Future[None]
+    verdict: asyncio.Future[str]
     has_left: bool = False
 
 
@@ -60,7 +61,7 @@ class Outbox:
     """The messages of one sender that are on their way.
 
     Args:
-        deliver: sends one transfer, given its messages and its deadline in monotonic seconds.
+        deliver: sends one transfer, given its messages and its deadline in monotonic seconds; returns its way.
         path: the entity, for errors.
         clock: the only source of time.
         growth_bytes: what each message may grow by on its way to a backlog queue.
@@ -77,8 +78,8 @@ class Outbox:
 
     async def send(
         self, messages: Sequence[ServiceBusMessage], *, key: str | None, deadline: float, may_share: bool
-    ) -> None:
-        """Return when these messages were accepted, or raise what became of them.
+    ) -> str:
+        """Return the way that these messages went when they were accepted, or raise what became of them.
 
         Args:
             key: what leaves in order; None shares one lane.
@@ -96,13 +97,15 @@ class Outbox:
             lane.waiting.append(item)
         try:
             async with self._clock.timeout(deadline - self._clock.monotonic() + _VERDICT_GRACE_S):
-                await item.verdict
+                return await item.verdict
         except TimeoutError:
-            raise OperationTimeoutError(
+            late = OperationTimeoutError(
                 f"sending to {self._path!r} took too long: whether the message arrived is in doubt"
                 if item.has_left
                 else f"a message for {self._path!r} waited behind others until its time was over: it was not sent"
-            ) from None
+            )
+            late.is_in_doubt = item.has_left
+            raise late from None
 
     async def _empty(self, key: str | None, lane: _Lane) -> None:
         """Send what waits in a lane, transfer by transfer; the lane ends when nothing is left."""
@@ -118,7 +121,9 @@ class Outbox:
     def _tell_closed(self, item: _Item) -> None:
         if not item.verdict.done():
             doubt = "whether the message arrived is in doubt" if item.has_left else "the message was not sent"
-            item.verdict.set_exception(ServiceBusConnectionError(f"the sender of {self._path!r} was closed: {doubt}"))
+            closed = ServiceBusConnectionError(f"the sender of {self._path!r} was closed: {doubt}")
+            closed.is_in_doubt = item.has_left
+            item.verdict.set_exception(closed)
 
     def _next_group(self, lane: _Lane) -> list[_Item]:
         """What leaves next; who has given up, or has no time left, stays behind and is told so by its own timeout."""
@@ -143,26 +148,34 @@ class Outbox:
     def _may_join(first: _Item, item: _Item) -> bool:
         return first.shared_bytes is not None and item.shared_bytes is not None
 
-    async def _send_group(self, group: list[_Item]) -> None:
+    async def _send_group(self, group: list[_Item], *, is_in_doubt: bool = False) -> None:
+        """Send what leaves together, and tell its callers.
+
+        Args:
+            is_in_doubt: whether an earlier transfer with these messages was; no refusal now settles that.
+        """
         messages = group[0].messages if len(group) == 1 else [item.messages[0] for item in group]
         try:
-            await self._deliver(messages, max(item.deadline for item in group))
+            way = await self._deliver(messages, max(item.deadline for item in group))
         except (InvalidOperationError, MessageSizeExceededError) as error:
+            error.is_in_doubt = error.is_in_doubt or is_in_doubt
             if len(group) == 1:
                 _tell(group, error)
                 return
             # Something in the transfer is not allowed, or sharing it is not: each is judged by itself.
             for item in group:
                 if not item.verdict.done():
-                    await self._send_group([item])
+                    await self._send_group([item], is_in_doubt=error.is_in_doubt)
             if all(_is_accepted(item.verdict) for item in group):
                 self._is_sharing = False  # each by itself is welcome, so it was the sharing that was refused
         except Exception as error:  # whatever it is, it belongs to these callers, and others still wait in the lane
+            if isinstance(error, ServiceBusError):
+                error.is_in_doubt = error.is_in_doubt or is_in_doubt
             _tell(group, error)
         else:
             for item in group:
                 if not item.verdict.done():
-                    item.verdict.set_result(None)
+                    item.verdict.set_result(way)
 
     async def close(self) -> None:
         """End what is on its way; callers that still wait are told whether their message had left."""
@@ -173,7 +186,7 @@ class Outbox:
         self._lanes.clear()
 
 
-def _is_accepted(verdict: asyncio.Future[None]) -> bool:
+def _is_accepted(verdict: asyncio.Future[str]) -> bool:
     return verdict.done() and not verdict.cancelled() and verdict.exception() is None
 
 

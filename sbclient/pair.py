@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
+from sbclient import metrics
 from sbclient.clock import Clock
 from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusError
 from sbclient.log import get_logger
 from sbclient.options import BACKLOG_HEADROOM_BYTES, PairedNamespaceOptions
 from sbclient.provisioning import provision
+from sbclient.rules.accepted import AcceptedCopies
 from sbclient.rules.backlog import (
     Quarantine,
     backlog_queue_names,
@@ -79,6 +81,7 @@ class PairedEntity:
         failover: the machine.
         failed_over: set while the machine says so, for what waits.
         diverted: messages that went to the backlog.
+        attributes: what names it in measurements.
     """
 
     def __init__(self, pair: Pair, path: str, failover: EntityFailover) -> None:
@@ -88,6 +91,7 @@ class PairedEntity:
         self.failover = failover
         self.failed_over = asyncio.Event()
         self.diverted = 0
+        self.attributes = {metrics.DESTINATION: path, **metrics.server(pair.primary.namespace)}
 
     @property
     def is_failed_over(self) -> bool:
@@ -136,9 +140,11 @@ class Pair:
         self.session_backlog_queues: list[str] = []
         self.backlog_limits: SenderLimits | None = None
         self.quarantine = Quarantine()
+        self.accepted = AcceptedCopies()
         self.attention = asyncio.Event()
         self.counts: Counter[str] = Counter()
         self._entities: dict[str, PairedEntity] = {}
+        self._read_time: Callable[[], float] | None = None
         self._events: deque[PairEvent] = deque(maxlen=EVENTS_KEPT)
 
     async def open(self, *, timeout_s: float) -> None:
@@ -163,6 +169,8 @@ class Pair:
             )
         self.backlog_limits = await self._limits_of(queues[0], timeout_s) if mode != "none" else None
         self.backlog_queues, self.session_backlog_queues = queues, session_queues
+        self._read_time = self.clock.reader()
+        metrics.watch(self)
         log.info("pair.opened", primary=self.primary.namespace, secondary=self.secondary.namespace, queues=len(queues))
 
     async def _limits_of(self, queue: str, timeout_s: float) -> SenderLimits | None:
@@ -210,6 +218,7 @@ class Pair:
         return entity
 
     def entities(self) -> Iterator[PairedEntity]:
+        """Every entity that this client has sent to, or that was steered by hand."""
         yield from list(self._entities.values())
 
     def note(self, entity: PairedEntity, transition: Transition | None, cause: ServiceBusError | None = None) -> None:
@@ -228,6 +237,8 @@ class Pair:
             if transition.before is FailoverState.FAILED_OVER
             else "failover.cleared",
         }[transition.after]
+        why: metrics.Attributes = {metrics.STATE: str(transition.after), metrics.REASON: str(transition.event)}
+        metrics.add(metrics.TRANSITIONS, 1, {**entity.attributes, **why})
         facts: dict[str, Any] = {"reason": str(transition.event)}
         if cause is not None:
             facts["error"] = type(cause).__name__
@@ -241,11 +252,31 @@ class Pair:
     def queue_failed(self, queue: str, error: ServiceBusError) -> None:
         """Take a backlog queue out of every sender's rotation for a while."""
         self.quarantine.failed(queue, self.clock.monotonic())
+        metrics.add(metrics.QUARANTINES, 1, {**self.at_backlog(queue), metrics.ERROR: type(error).__name__})
         self.record("backlog.quarantined", queue, error=type(error).__name__)
 
     def queue_succeeded(self, queue: str) -> None:
+        """A backlog queue took a message: its quarantine, if there was one, is over."""
         if self.quarantine.succeeded(queue):
             self.record("backlog.usable", queue)
+
+    def at_backlog(self, queue: str) -> dict[str, str | int]:
+        """What names a backlog queue in measurements."""
+        return {metrics.DESTINATION: queue, **metrics.server(self.secondary.namespace)}
+
+    def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
+        """The states of entities and backlog queues; see `metrics.Watched`."""
+        if self._read_time is None:
+            return
+        now = self._read_time()
+        for entity in self.entities():
+            current = entity.failover.state
+            for state in FailoverState:
+                yield metrics.FAILOVER_STATE, float(state is current), {**entity.attributes, metrics.STATE: str(state)}
+            age_s = max(now - entity.failover.since_at, 0.0)
+            yield metrics.FAILOVER_AGE, age_s, {**entity.attributes, metrics.STATE: str(current)}
+        for queue in self.backlog_queues + self.session_backlog_queues:
+            yield metrics.QUARANTINED, float(self.quarantine.is_in(queue, now)), self.at_backlog(queue)
 
     def status(self) -> PairStatus:
         """How the pair stands now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sbclient import metrics
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.log import get_logger
 from sbclient.message import ServiceBusMessage
@@ -11,6 +12,7 @@ from sbclient.pair import Pair, PairedEntity
 from sbclient.rules.failover import PingKeys
 from sbclient.rules.ping import ping_message
 from sbclient.tasks import OwnedTasks
+from sbclient.telemetry import ACCEPTED, REFUSED, result_of
 
 log = get_logger(__name__)
 
@@ -48,23 +50,28 @@ class Pinger:
                 continue
 
     async def _ping(self, entity: PairedEntity, generation: int) -> None:
+        pair = self._pair
+        began_at = pair.clock.monotonic()
         accepted = False
         try:
-            accepted = await self._is_accepted(entity)
+            refusal = await self._refusal(entity)
+            accepted = refusal is None
+            result = {**entity.attributes, **result_of(refusal), metrics.OUTCOME: ACCEPTED if accepted else REFUSED}
+            metrics.record(metrics.PING_DURATION, pair.clock.monotonic() - began_at, result)
         finally:
-            pair = self._pair
             pair.counts["pings"] += 1
             now = pair.clock.monotonic()
             pair.note(entity, entity.failover.ping_answered(now, accepted=accepted, generation=generation))
             pair.attention.set()
 
-    async def _is_accepted(self, entity: PairedEntity) -> bool:
+    async def _refusal(self, entity: PairedEntity) -> ServiceBusError | None:
+        """Ping once; returns why it was not accepted, None if it was."""
         link = self._pair.primary.open_sender(entity.path)
         keys = entity.failover.ping_keys
         try:
             if self._pair.options.probe == "link":
                 await link.open(timeout_s=PING_TIMEOUT_S)
-                return True
+                return None
             if entity.path in self._needs_session:
                 keys = self._with_session(keys)
             try:
@@ -77,10 +84,10 @@ class Pinger:
                 await link.send([self._message(self._with_session(keys))], timeout_s=PING_TIMEOUT_S)
         except ServiceBusError as error:
             log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)
-            return False
+            return error
         finally:
             await link.close()
-        return True
+        return None
 
     def _with_session(self, keys: PingKeys) -> PingKeys:
         """A session of the same key, so that the ping reaches the same fragment; a random one if there is no key."""

@@ -4,32 +4,54 @@
     servicebus_pair        two of them: `.client(options)`, `.unpaired_client()`, `.primary`, `.secondary`
     servicebus_emulator    the broker as a server, for programs with another client: `.connection_string`
 
-The first two run on virtual time in tests that run on a virtual loop (`sbclient.testing.in_virtual_time`), on real time
-elsewhere. After the test they are looked through: a message that is still locked, or still in the backlog, fails it,
-unless the test is marked `servicebus_leftovers`.
+An async test that uses one of them needs no other plugin: it runs on virtual time, with `servicebus_emulator` on real
+time. Where another plugin runs it, `sbclient.testing.in_virtual_time` puts it on virtual time. After the test what it
+used is looked through: a message that is still locked, or still in the backlog, fails it, unless the test is marked
+`servicebus_leftovers`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import inspect
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 import pytest
 
 if TYPE_CHECKING:
+    from sbclient.broker.host import BrokerHost
     from sbclient.emulator import Emulator
     from sbclient.testing import MemoryNamespace, MemoryPair
 
-EMULATOR_START_S = 30.0
+FIXTURES: Final = frozenset(("servicebus_namespace", "servicebus_pair", "servicebus_emulator"))
+ON_REAL_TIME: Final = "servicebus_emulator"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "servicebus_leftovers: let this test leave locked messages or a backlog in its namespaces"
     )
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test that uses one of the fixtures, if nobody else does.
+
+    Plugins for async tests wrap what is theirs, or come first; pytest's own refusal comes last.
+    """
+    used = FIXTURES.intersection(pyfuncitem.fixturenames)
+    if not used or not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    if ON_REAL_TIME in used:
+        asyncio.run(pyfuncitem.obj(**arguments))
+    else:
+        from sbclient.testing import in_virtual_time
+
+        in_virtual_time(pyfuncitem.obj)(**arguments)
+    return True
 
 
 def _seed(request: pytest.FixtureRequest) -> int:
@@ -39,7 +61,7 @@ def _seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def servicebus_namespace(request: pytest.FixtureRequest) -> Iterator[MemoryNamespace]:
-    """A fresh namespace inside this process."""
+    """A fresh namespace inside this process: `.client()`, `.inject(fault)`, `.heal()`."""
     from sbclient.testing import AmbientClock, memory_namespace
 
     namespace = memory_namespace(clock=AmbientClock(), seed=_seed(request))
@@ -49,7 +71,7 @@ def servicebus_namespace(request: pytest.FixtureRequest) -> Iterator[MemoryNames
 
 @pytest.fixture
 def servicebus_pair(request: pytest.FixtureRequest) -> Iterator[MemoryPair]:
-    """A fresh pair of namespaces inside this process."""
+    """A fresh pair of namespaces inside this process: `.client()`, `.primary.inject(fault)`, `.primary.heal()`."""
     from sbclient.testing import AmbientClock, memory_pair
 
     pair = memory_pair(clock=AmbientClock(), seed=_seed(request))
@@ -57,7 +79,17 @@ def servicebus_pair(request: pytest.FixtureRequest) -> Iterator[MemoryPair]:
     _check(request, pair.primary, pair.secondary)
 
 
-def _check(request: pytest.FixtureRequest, *hosts: Any) -> None:
+@pytest.fixture
+def servicebus_emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
+    """A namespace served on a free port, for any client: `.connection_string`, `.create_queue()`, `.inject(fault)`."""
+    from sbclient.testing import served
+
+    with served() as emulator:
+        yield emulator
+        _check(request, emulator.context().host)
+
+
+def _check(request: pytest.FixtureRequest, *hosts: BrokerHost) -> None:
     from sbclient.testing.leftovers import leftovers
 
     if request.node.get_closest_marker("servicebus_leftovers"):
@@ -65,22 +97,3 @@ def _check(request: pytest.FixtureRequest, *hosts: Any) -> None:
     found = [line for host in hosts for line in leftovers(host)]
     if found:
         pytest.fail("\n".join(["the test left something behind:", *found]), pytrace=False)
-
-
-@pytest.fixture
-def servicebus_emulator() -> Iterator[Emulator]:
-    """A namespace `sbemulatorns` served on a free port of this machine, by a thread of this process."""
-    from sbclient.emulator import Emulator
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="servicebus emulator", daemon=True)
-    thread.start()
-    emulator = Emulator()
-    try:
-        asyncio.run_coroutine_threadsafe(emulator.start(), loop).result(EMULATOR_START_S)
-        yield emulator
-    finally:
-        asyncio.run_coroutine_threadsafe(emulator.close(), loop).result(EMULATOR_START_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()

@@ -8,6 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from sbclient import tracing
 from sbclient.core import ClientCore
 from sbclient.errors import (
     InvalidOperationError,
@@ -16,8 +17,9 @@ from sbclient.errors import (
 )
 from sbclient.lock_renewer import AutoLockRenewer
 from sbclient.log import get_logger
-from sbclient.message import ServiceBusReceivedMessage
+from sbclient.message import ServiceBusReceivedMessage, sequence_numbers_of
 from sbclient.rules.ping import is_ping
+from sbclient.telemetry import Telemetry
 from sbclient.transaction import Transaction
 from sbclient.transport.base import (
     ReceiverLink,
@@ -114,6 +116,7 @@ class ServiceBusReceiver:
         )
         self._session = ServiceBusSession(self) if session is not None else None
         self._is_named_session = isinstance(session, str)
+        self._telemetry = Telemetry(core.clock, core.primary.namespace, path)
         self._opening = asyncio.Lock()
         self._is_open = False
         self._is_closed = False
@@ -179,6 +182,7 @@ class ServiceBusReceiver:
         await self._open()
         wait_s = max_wait_time or self._max_wait_time or DEFAULT_WAIT_S
         clock = self._core.clock
+        began_at = clock.now()
         end_at = clock.monotonic() + wait_s
 
         async def attempt(timeout_s: float) -> list[ServiceBusReceivedMessage]:
@@ -194,6 +198,7 @@ class ServiceBusReceiver:
                 if self._renewer is not None and self._mode is ServiceBusReceiveMode.PEEK_LOCK and not self._session:
                     for message in messages:
                         self._renewer.register(self, message)
+                self._telemetry.received(tracing.RECEIVE, messages, began_at)
                 return messages
 
     async def _drop_pings(self, received: Sequence[ServiceBusReceivedMessage]) -> None:
@@ -226,9 +231,11 @@ class ServiceBusReceiver:
                 max_message_count=max_message_count, sequence_number=first, timeout_s=timeout_s
             )
 
+        began_at = self._core.clock.now()
         messages = await self._run(peek, timeout)
         if messages:
             self._next_peek = messages[-1].sequence_number + 1
+        self._telemetry.received(tracing.PEEK, messages, began_at, is_consuming=False)
         return messages
 
     async def receive_deferred_messages(
@@ -239,7 +246,7 @@ class ServiceBusReceiver:
         Raises:
             MessageNotFoundError: one is not there, or somebody else holds it.
         """
-        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
+        numbers = sequence_numbers_of(sequence_numbers)
         if not numbers:
             return []
         await self._open()
@@ -247,7 +254,10 @@ class ServiceBusReceiver:
         async def take(*, timeout_s: float) -> list[ServiceBusReceivedMessage]:
             return await self._link.receive_deferred(numbers, timeout_s=timeout_s)
 
-        return await self._run(take, timeout)
+        began_at = self._core.clock.now()
+        messages = await self._run(take, timeout)
+        self._telemetry.received(tracing.RECEIVE_DEFERRED, messages, began_at)
+        return messages
 
     async def complete_message(
         self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
@@ -260,6 +270,7 @@ class ServiceBusReceiver:
         Raises:
             MessageLockLostError: it will be, or was, delivered again; so for every settlement.
             MessageAlreadySettled: so for every settlement.
+            TypeError: it is no received message; so for every settlement.
         """
         await self._settle(message, Settlement(SettleMode.COMPLETE), transaction)
 
@@ -327,23 +338,30 @@ class ServiceBusReceiver:
         self._check_settleable(message, f"{settlement.mode}_message")
         await self._open()
         if transaction is not None:
-            link = await transaction.link()
-            await self._link.settle(message, settlement, timeout_s=self._timeout_s(None), transaction=link)
-            message.is_settled = True
-            transaction.settled(message)
+            await self._telemetry.settling(message, settlement.mode, self._settle_in(transaction, message, settlement))
             return
 
         async def settle(*, timeout_s: float) -> None:
             await self._link.settle(message, settlement, timeout_s=timeout_s)
 
-        await self._run(settle, None)
+        await self._telemetry.settling(message, settlement.mode, self._run(settle, None))
         message.is_settled = True
+
+    async def _settle_in(
+        self, transaction: Transaction, message: ServiceBusReceivedMessage, settlement: Settlement
+    ) -> None:
+        link = await transaction.link()
+        await self._link.settle(message, settlement, timeout_s=self._timeout_s(None), transaction=link)
+        message.is_settled = True
+        transaction.settled(message)
 
     def _check_settleable(self, message: ServiceBusReceivedMessage, operation: str) -> None:
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             raise InvalidOperationError(
                 f"{operation} is not possible: the receiver of {self._path!r} deletes what it receives; use PEEK_LOCK"
             )
+        if not isinstance(message, ServiceBusReceivedMessage):
+            raise TypeError(f"{operation} takes a message that was received, not {type(message).__name__}")
         if message.lock_token is None:
             raise InvalidOperationError(f"{operation} is not possible for a peeked message: receive it")
         if message.is_settled:

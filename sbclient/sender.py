@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from sbclient.batch import ServiceBusMessageBatch
 from sbclient.core import ClientCore
@@ -20,7 +20,7 @@ from sbclient.errors import (
     ServiceBusError,
     TransactionNotSupportedError,
 )
-from sbclient.message import ServiceBusMessage
+from sbclient.message import ServiceBusMessage, sequence_numbers_of
 from sbclient.outbox import Outbox
 from sbclient.outgoing import ALIAS_BYTES, is_message, outgoing
 from sbclient.pair import PairedEntity
@@ -29,8 +29,13 @@ from sbclient.rules.failover import PingKeys
 from sbclient.rules.size import batch_size, encoded_size
 from sbclient.rules.transaction_key import transaction_key_of
 from sbclient.session_order import SessionOrder
+from sbclient.telemetry import BACKLOG, PRIMARY, Telemetry
+from sbclient.tracing import TRACE_BYTES, is_on, within
 from sbclient.transaction import Transaction
-from sbclient.transport.base import SenderLimits
+from sbclient.transport.base import SenderLimits, TransactionLink
+
+LEAST_LIMIT_BYTES: Final = 256 * 1024
+"""What every tier accepts: the limit of an entity that could not be asked yet, when a diversion keeps it in mind."""
 
 Sendable: TypeAlias = ServiceBusMessage | ServiceBusMessageBatch | Iterable[ServiceBusMessage] | Any
 """A message, a batch, or an iterable of messages; messages of azure-servicebus are taken too."""
@@ -61,6 +66,7 @@ class ServiceBusSender:
             self._diversion = Diversion(core.pair, self._entity)
             if core.pair.options.ordering == "session":
                 self._order = SessionOrder(core.pair, self._entity)
+        self._telemetry = Telemetry(core.clock, core.primary.namespace, path, self._route)
         self._outbox = Outbox(self._deliver, path, core.clock, growth_bytes=self._growth_bytes())
         self._is_closed = False
 
@@ -110,17 +116,18 @@ class ServiceBusSender:
         if not messages:
             return
         self._check_one_order(messages)
-        if transaction is not None:
-            await self._send_in(transaction, messages, timeout)
-            return
         deadline = self._core.retry.deadline(timeout)
         first = messages[0]
-        await self._outbox.send(
+        if transaction is not None:
+            await self._telemetry.sending("send", messages, self._send_in(transaction, messages, timeout))
+            return
+        sending = self._outbox.send(
             messages,
             key=first.session_id if first.session_id is not None else first.partition_key,
             deadline=deadline,
             may_share=is_message(message),
         )
+        await self._telemetry.sending("send", messages, sending)
 
     async def schedule_messages(
         self,
@@ -147,21 +154,10 @@ class ServiceBusSender:
         if not scheduled:
             return []
         if transaction is not None:
-            key = await self._transaction_key(transaction, scheduled)
-            timeout_s = self._core.retry.options.timeout if timeout is None else timeout
-            link = await transaction.link()
-            with self._watching(scheduled):
-                numbers = await self._link.schedule(scheduled, timeout_s=timeout_s, transaction=link)
-            transaction.pin(self._path, key)
-            return numbers
-        self._check_schedulable()
-
-        async def attempt(timeout_s: float) -> list[int]:
-            await self._check_sizes(scheduled, timeout_s)
-            return await self._link.schedule(scheduled, timeout_s=timeout_s)
-
-        with self._watching(scheduled):
-            return await self._core.retry.run(attempt, deadline=self._core.retry.deadline(timeout))
+            scheduling = self._schedule_in(transaction, scheduled, timeout)
+        else:
+            scheduling = self._schedule(scheduled, timeout)
+        return await self._telemetry.sending("schedule", scheduled, scheduling)
 
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
@@ -171,10 +167,11 @@ class ServiceBusSender:
         Raises:
             MessageNotFoundError: one of the numbers is not, or no longer, scheduled.
             ScheduleUnavailableError: the entity is failed over.
+            TypeError: something else than numbers was given.
             ServiceBusError: any other answer of the service.
         """
         await self._check(timeout)
-        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else list(sequence_numbers)
+        numbers = sequence_numbers_of(sequence_numbers)
         if not numbers:
             return
         self._check_schedulable()
@@ -208,7 +205,9 @@ class ServiceBusSender:
                 f"a batch of {max_size_in_bytes} bytes is larger than the {largest} bytes that {self._path!r} accepts"
             )
         return ServiceBusMessageBatch(
-            max_size_in_bytes or largest, growth_bytes=self._growth_bytes(), new_id=self._core.new_id
+            max_size_in_bytes or largest,
+            growth_bytes=self._growth_bytes() + (TRACE_BYTES if is_on() else 0),
+            new_id=self._core.new_id,
         )
 
     # -- what goes out -------------------------------------------------------------------------------------------
@@ -255,10 +254,14 @@ class ServiceBusSender:
         if max(sizes) > limit:
             raise self._too_large("a message", max(sizes), limit)
         if len(messages) > 1:
-            size = batch_size(messages) + len(messages) * self._growth_bytes()
+            size = batch_size(messages, sizes) + len(messages) * self._growth_bytes()
             limit = limits.max_batch_size_bytes if pair is None else pair.batch_limit(limits)
             if size > limit:
                 raise self._too_large(f"{len(messages)} messages", size, limit)
+
+    def _made_smaller(self, messages: Sequence[ServiceBusMessage], error: MessageSizeExceededError) -> bool:
+        """Take away the trace contexts of messages that are too large: nothing is refused for those."""
+        return not error.is_in_doubt and self._telemetry.unsign(messages)
 
     def _too_large(self, what: str, size: int, limit: int) -> MessageSizeExceededError:
         spare = " (with room for a diversion to the backlog)" if self._growth_bytes() else ""
@@ -269,15 +272,18 @@ class ServiceBusSender:
 
     # -- which way it goes ---------------------------------------------------------------------------------------
 
-    async def _deliver(self, messages: Sequence[ServiceBusMessage], deadline: float) -> None:
-        """One transfer: to the primary, and to the backlog if the entity is or becomes failed over."""
+    def _route(self) -> str:
+        """The way that messages go now."""
+        return BACKLOG if self._entity is not None and self._entity.failover.is_failed_over else PRIMARY
+
+    async def _deliver(self, messages: Sequence[ServiceBusMessage], deadline: float) -> str:
+        """One transfer: to the primary, and to the backlog if the entity is or becomes failed over; returns which."""
         entity, diversion = self._entity, self._diversion
         if entity is None or diversion is None:
             await self._send_to_primary(messages, deadline)
-            return
+            return PRIMARY
         if self._order is not None and await self._must_queue_up(self._order, diversion, messages, deadline):
-            await diversion.send(messages, deadline=deadline)
-            return
+            return await self._divert(diversion, messages, deadline)
         is_in_doubt = False
         if not entity.is_failed_over:
             generation = entity.failover.generation
@@ -292,20 +298,33 @@ class ServiceBusSender:
                 is_in_doubt = error.is_in_doubt
             else:
                 entity.succeeded(generation)
-                return
+                return PRIMARY
         if self._order is not None:
             for message in filter(diversion.is_ordered, messages):
                 self._order.diverted(message.session_id or "")
         try:
-            await diversion.send(messages, deadline=deadline)
+            return await self._divert(diversion, messages, deadline)
         except ServiceBusError as error:
             error.is_in_doubt = error.is_in_doubt or is_in_doubt
             raise
 
+    async def _divert(self, diversion: Diversion, messages: Sequence[ServiceBusMessage], deadline: float) -> str:
+        largest = self._limits.max_message_size_bytes if self._limits is not None else LEAST_LIMIT_BYTES
+        if self._telemetry.has_signed and any(encoded_size(message) > largest for message in messages):
+            self._telemetry.unsign(messages)  # the backlog may take what the primary then will not
+        try:
+            await diversion.send(messages, deadline=deadline)
+        except MessageSizeExceededError as error:
+            if not self._made_smaller(messages, error):
+                raise
+            await diversion.send(messages, deadline=deadline)
+        return BACKLOG
+
     def _is_to_be_diverted(self, error: ServiceBusError, message: ServiceBusMessage, entity: PairedEntity) -> bool:
         """Judge the error that survived the retries; whether this very send goes to the backlog because of it."""
         pair = self._core.pair
-        is_outage = entity.failed(error, PingKeys(message.session_id, message.partition_key))
+        with within(message):
+            is_outage = entity.failed(error, PingKeys(message.session_id, message.partition_key))
         return is_outage and (entity.is_failed_over or (pair is not None and pair.options.divert_while_suspect))
 
     async def _must_queue_up(
@@ -322,8 +341,7 @@ class ServiceBusSender:
         self, messages: Sequence[ServiceBusMessage], deadline: float, entity: PairedEntity | None = None
     ) -> None:
         async def attempt(timeout_s: float) -> None:
-            await self._check_sizes(messages, timeout_s)
-            await self._link.send(messages, timeout_s=timeout_s)
+            await self._send_fitting(messages, timeout_s)
 
         async def reopened(timeout_s: float) -> None:
             was_open = self._link.is_open
@@ -348,6 +366,37 @@ class ServiceBusSender:
             # The first outage error diverts; only a link that had gone stale is opened once more, at once.
             await self._core.retry.run(reopened, deadline=deadline, interrupt=interrupt, retry_total=0)
 
+    async def _send_fitting(
+        self, messages: Sequence[ServiceBusMessage], timeout_s: float, transaction: TransactionLink | None = None
+    ) -> None:
+        while True:
+            try:
+                await self._check_sizes(messages, timeout_s)
+                return await self._link.send(messages, timeout_s=timeout_s, transaction=transaction)
+            except MessageSizeExceededError as error:
+                if not self._made_smaller(messages, error):
+                    raise
+
+    async def _schedule_fitting(
+        self, messages: Sequence[ServiceBusMessage], timeout_s: float, transaction: TransactionLink | None = None
+    ) -> list[int]:
+        while True:
+            try:
+                await self._check_sizes(messages, timeout_s)
+                return await self._link.schedule(messages, timeout_s=timeout_s, transaction=transaction)
+            except MessageSizeExceededError as error:
+                if not self._made_smaller(messages, error):
+                    raise
+
+    async def _schedule(self, messages: Sequence[ServiceBusMessage], timeout: float | None) -> list[int]:
+        self._check_schedulable()
+
+        async def attempt(timeout_s: float) -> list[int]:
+            return await self._schedule_fitting(messages, timeout_s)
+
+        with self._watching(messages):
+            return await self._core.retry.run(attempt, deadline=self._core.retry.deadline(timeout))
+
     def _check_schedulable(self) -> None:
         if self._entity is not None and self._entity.is_failed_over:
             raise ScheduleUnavailableError(
@@ -364,9 +413,19 @@ class ServiceBusSender:
         timeout_s = self._core.retry.options.timeout if timeout is None else timeout
         link = await transaction.link()
         with self._watching(messages):
-            await self._check_sizes(messages, timeout_s)
-            await self._link.send(messages, timeout_s=timeout_s, transaction=link)
+            await self._send_fitting(messages, timeout_s, link)
         transaction.pin(self._path, key)
+
+    async def _schedule_in(
+        self, transaction: Transaction, messages: Sequence[ServiceBusMessage], timeout: float | None
+    ) -> list[int]:
+        key = await self._transaction_key(transaction, messages)
+        timeout_s = self._core.retry.options.timeout if timeout is None else timeout
+        link = await transaction.link()
+        with self._watching(messages):
+            numbers = await self._schedule_fitting(messages, timeout_s, link)
+        transaction.pin(self._path, key)
+        return numbers
 
     async def _transaction_key(self, transaction: Transaction, messages: Sequence[ServiceBusMessage]) -> str | None:
         """Refuse early what a partitioned entity, or one that may be, would refuse: no key, or a second one.

@@ -14,34 +14,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from sbclient import metrics, tracing
 from sbclient.backlog_source import BacklogSource, Held
-from sbclient.destination import Destination
+from sbclient.destinations import Destinations
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 from sbclient.log import get_logger
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.options import SyphonLimits
 from sbclient.pair import Pair
-from sbclient.rules.entity_path import canonical, is_entity_path
+from sbclient.rules.entity_path import is_entity_path
 from sbclient.rules.envelope import PATH, MalformedEnvelopeError, unseal
 from sbclient.rules.ping import is_ping
-from sbclient.session_source import SessionSource
+from sbclient.session_source import WORKERS, SessionSource
+from sbclient.syphon_share import SyphonShare
+from sbclient.syphon_status import PollRecord, SyphonStatus, Trouble
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Settlement, SettleMode
 
 log = get_logger(__name__)
 
-DESTINATIONS_KEPT: Final = 1000
-"""Beyond so many, those for which nothing waits are forgotten: each has a sender link and a task. If something waits
-for every one, messages for others are parked until there is a place."""
-
 STRAYS_KEPT: Final = 1000
-EMPTY_WAIT_S: Final = 0.5
-"""How long a syphon that is to stop at an empty backlog waits before it looks whether it is empty."""
-
 TRIES_UNTIL_EMPTY: Final = 3
 """How often a refusing destination is tried again before a run `until="empty"` leaves its messages where they are."""
 
@@ -75,28 +72,53 @@ class Syphon:
         pair: opened.
         until: `"empty"` ends it when nothing is left that can be moved; None runs until it is cancelled.
         queues: only these backlog queues, by name; None = every one of the pair.
+        limits: how fast it goes, and how much it has in hand; None = the defaults.
+        shut_down_s: how long, at the end, what is on its way may take to arrive.
     """
 
     def __init__(
-        self, pair: Pair, *, until: Literal["empty"] | None = None, queues: Collection[str] | None = None
+        self,
+        pair: Pair,
+        *,
+        until: Literal["empty"] | None = None,
+        queues: Collection[str] | None = None,
+        limits: SyphonLimits | None = None,
+        shut_down_s: float = SHUT_DOWN_S,
     ) -> None:
         self._pair = pair
         self._clock = pair.clock
         self._until = until
+        self._shut_down_s = shut_down_s
         chosen = {*pair.backlog_queues, *pair.session_backlog_queues} if queues is None else set(queues)
+        plain = [name for name in pair.backlog_queues if name in chosen]
+        with_sessions = [name for name in pair.session_backlog_queues if name in chosen]
+        self._share = share = SyphonShare(
+            pair.clock,
+            limits or SyphonLimits(),
+            queues=len(plain) + len(with_sessions),
+            askers=len(plain) + WORKERS * len(with_sessions),
+            long_poll_s=None if until == "empty" else pair.options.syphon_long_poll.total_seconds(),
+        )
         self._sources = [
-            BacklogSource(pair.secondary, name, pair.clock) for name in pair.backlog_queues if name in chosen
+            BacklogSource(pair.secondary, name, pair.clock, pair.accepted, share.window()) for name in plain
         ]
         self._sessions = [
-            SessionSource(pair, name, until=until) for name in pair.session_backlog_queues if name in chosen
+            SessionSource(pair, name, share, until=until, shut_down_s=shut_down_s) for name in with_sessions
         ]
-        self._destinations: dict[str, Destination] = {}
+        self._polls = {source: PollRecord(source.queue, pair.clock) for source in self._sources}
         self._strays: dict[BacklogSource, list[int]] = {source: [] for source in self._sources}
         self._counts: Counter[str] = Counter()
         self._failure: BaseException | None = None
         self._drains: list[asyncio.Task[None]] = []
         self._tasks = OwnedTasks(on_failure=self._fail)
-        self._workers = OwnedTasks(on_failure=self._fail)
+        self._destinations = Destinations(
+            pair,
+            share.paces,
+            self._counts,
+            take=self._take,
+            notify=self._tell_sources,
+            on_failure=self._fail,
+        )
 
     async def run(self) -> SyphonReport:
         """Drain until the end; a cancellation lets what is on its way arrive and gives back what is in hand.
@@ -113,9 +135,11 @@ class Syphon:
                 self._start(source.keep_locks(), f"locks {source.queue}")
                 if self._until is None:
                     self._start(self._look_around(source), f"scan {source.queue}")
+            metrics.watch(self)
             if self._drains:
                 await asyncio.wait(self._drains)
         finally:
+            metrics.unwatch(self)
             await self._shut_down()
         if self._failure is not None:
             raise self._failure
@@ -133,8 +157,38 @@ class Syphon:
                 for name, count in sorted(self._counts.items())
                 if name.startswith(prefix) and count
             },
-            parked=sum(destination.parked_count for destination in self._destinations.values()),
+            parked=self._destinations.parked_count,
         )
+
+    def status(self) -> SyphonStatus:
+        """How it stands now."""
+        refusing = self._refusing()
+        found = [self._destinations.accepted, *(sessions.accepted for sessions in self._sessions)]
+        accepted = max(filter(None, found), key=lambda pair: pair[1], default=None)
+        is_stalled_in_sessions = bool(refusing) and (accepted is None or accepted[0] in refusing)
+        return SyphonStatus(
+            queues=(
+                *(self._polls[source].status(in_hand=len(source.held)) for source in self._sources),
+                *(sessions.status() for sessions in self._sessions),
+            ),
+            refusing=refusing,
+            is_stalled=self._destinations.is_stalled or is_stalled_in_sessions,
+            accepted=accepted,
+            longest_pause_s=self._share.longest_pause_s,
+        )
+
+    def _refusing(self) -> dict[str, Trouble]:
+        """What the entities that refuse say, by path; may be asked in any thread."""
+        refusing = self._destinations.refusing()
+        for sessions in self._sessions:
+            refusing |= sessions.refusing()
+        return refusing
+
+    def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
+        """What it knows of its queues and of the entities they are for; see `metrics.Watched`."""
+        yield metrics.UNHAPPY, len(self._refusing()), metrics.server(self._pair.primary.namespace)
+        for source in self._sources:
+            yield from source.measured()
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self._tasks.start(work, name=name)
@@ -148,29 +202,29 @@ class Syphon:
     async def _shut_down(self) -> None:
         """Stop taking; let what is on its way arrive, for a few seconds; give the rest back."""
         await self._tasks.close()
-        on_their_way = [one.worker for one in self._destinations.values() if one.end()]
-        late = await self._clock.wait(on_their_way, SHUT_DOWN_S)
+        late = await self._clock.wait(self._destinations.end(), self._shut_down_s)
         if late:
-            log.warning("syphon.gave_up_waiting", transfers=len(late), seconds=SHUT_DOWN_S)
-        await self._workers.close()
-        for source in self._sources:
-            await source.close()
-        for destination in self._destinations.values():
-            await destination.close()
+            log.warning("syphon.gave_up_waiting", transfers=len(late), seconds=self._shut_down_s)
+        await self._destinations.stop()
+        # Side by side: whoever runs a service waits for its end, and each may take seconds if nothing answers.
+        await asyncio.gather(*(source.close() for source in self._sources))
+        await self._destinations.close()
 
     # -- one backlog queue ---------------------------------------------------------------------------------------
 
     async def _drain(self, source: BacklogSource) -> None:
         """Take messages from one queue and hand them to their destinations, until the end."""
-        is_until_empty = self._until == "empty"
-        wait_s = EMPTY_WAIT_S if is_until_empty else self._pair.options.syphon_long_poll.total_seconds()
+        is_until_empty, polls = self._until == "empty", self._polls[source]
         failures = 0
         while True:
             try:
                 room = await self._room(source)
                 if not room:
                     return
-                messages = await source.receive(max_message_count=room, max_wait_time_s=wait_s)
+                async with self._share.turns:
+                    with polls.asking():
+                        wait_s = self._share.wait_after(failures)
+                        messages = await source.receive(max_message_count=room, max_wait_time_s=wait_s)
                 failures = 0
                 await self._take_on(source, messages)
                 if is_until_empty and not messages and await self._is_finished(source):
@@ -179,6 +233,7 @@ class Syphon:
                 if is_until_empty and isinstance(error, MessagingEntityNotFoundError):
                     return  # there is no such queue, so there is nothing in it
                 failures += 1
+                polls.failed(error)
                 if failures == 1:
                     self._pair.record("syphon.queue_unreachable", source.queue, error=type(error).__name__)
                 await self._clock.sleep(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S))
@@ -194,19 +249,14 @@ class Syphon:
             if not source.room:
                 source.changed.clear()
                 await source.changed.wait()
-            elif not self._is_stalled or (await source.scan(self)).hopeful:
+            elif not self._destinations.is_stalled or (await source.scan(self)).hopeful:
                 return source.room
-            elif (unhappy := [one for one in self._destinations.values() if one.is_unhappy]) and self._is_stalled:
+            elif (unhappy := self._destinations.unhappy) and self._destinations.is_stalled:
                 if self._until == "empty" and min(one.failures for one in unhappy) >= TRIES_UNTIL_EMPTY:
                     return 0
                 left_s = min(one.retry_at for one in unhappy) - self._clock.monotonic()
                 # One that is due is being tried: its answer is news.
                 await self._changed_within(source, left_s if left_s > 0 else LONGEST_PAUSE_S)
-
-    @property
-    def _is_stalled(self) -> bool:
-        tried = [one for one in self._destinations.values() if one.is_unhappy or one.has_succeeded]
-        return bool(tried) and all(one.is_unhappy for one in tried)
 
     async def _changed_within(self, source: BacklogSource, span_s: float) -> None:
         """Wait for news, at most that many seconds and at least a moment."""
@@ -218,7 +268,7 @@ class Syphon:
     async def _take_on(self, source: BacklogSource, messages: Sequence[ServiceBusReceivedMessage]) -> None:
         """Take received messages in hand and see each on its way."""
         for held in await self._take(source, messages):
-            destination = self._destination(held.unsealed.destination)
+            destination = self._destinations.get(held.unsealed.destination)
             if destination is not None:
                 await destination.offer(held)
             else:
@@ -245,19 +295,8 @@ class Syphon:
     async def _end(self, source: BacklogSource, message: ServiceBusReceivedMessage, settlement: Settlement) -> None:
         if await source.settle(message, settlement) and settlement.mode is SettleMode.DEAD_LETTER:
             self._counts[f"dead_lettered.{settlement.reason}"] += 1
-            self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=source.queue)
-
-    def _destination(self, path: str) -> Destination | None:
-        """The destination of that path; None if it is not known and there is no place for another one."""
-        key = canonical(path)
-        destination = self._destinations.get(key)
-        if destination is None:
-            if not self._has_place():
-                return None
-            destination = Destination(self._pair, path, self._counts, self._tell_sources)
-            destination.worker = self._workers.start(destination.work(self._take), name=f"syphon to {path}")
-            self._destinations[key] = destination
-        return destination
+            with tracing.within(message):
+                self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=source.queue)
 
     def _tell_sources(self, is_recovered: bool) -> None:
         """A destination has answered: whoever waits for room looks again, and after a refusal for what it left."""
@@ -265,18 +304,6 @@ class Syphon:
             source.changed.set()
             if is_recovered:
                 source.look_again.set()
-
-    def _has_place(self) -> bool:
-        """Whether there is room for another destination, if need be by forgetting one."""
-        if len(self._destinations) < DESTINATIONS_KEPT:
-            return True
-        for key, destination in self._destinations.items():
-            if destination.is_idle:
-                del self._destinations[key]
-                destination.worker.cancel()
-                self._workers.start(destination.close(), name=f"forget {destination.path}")
-                return True
-        return False
 
     # -- what was put aside --------------------------------------------------------------------------------------
 
@@ -302,7 +329,7 @@ class Syphon:
         """Take note of a parked message that a scan came across; see `Scout`."""
         path = message.application_properties.get(PATH)
         if isinstance(path, str) and is_entity_path(path):
-            destination = self._destination(path)
+            destination = self._destinations.get(path)
             return destination is not None and destination.found_parked(source, message)
         strays = self._strays[source]
         if len(strays) >= STRAYS_KEPT:
@@ -315,7 +342,7 @@ class Syphon:
         path = message.application_properties.get(PATH)
         if not isinstance(path, str):
             return True
-        destination = self._destinations.get(canonical(path))
+        destination = self._destinations.find(path)
         return destination is None or not destination.is_unhappy
 
     async def _fetch_strays(self, source: BacklogSource) -> None:
@@ -329,12 +356,8 @@ class Syphon:
         if not source.held:
             scan = await source.scan(self)
             await self._fetch_strays(source)
-            waiting = [
-                one
-                for one in self._destinations.values()
-                if one.has_parked_in(source) or (scan.overlooked and one.parked_count)
-            ]
-            is_stuck = all(one.failures >= TRIES_UNTIL_EMPTY for one in waiting)
+            waiting = self._destinations.failures_of_waited_for(source, with_overlooked=bool(scan.overlooked))
+            is_stuck = all(failures >= TRIES_UNTIL_EMPTY for failures in waiting)
             if not scan.active and not source.held and is_stuck and (waiting or not scan.overlooked):
                 return True
         await self._changed_within(source, FIRST_PAUSE_S)

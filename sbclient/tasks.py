@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from sbclient import tracing
 from sbclient.log import get_logger
 
 log = get_logger(__name__)
@@ -29,7 +30,7 @@ class OwnedTasks:
         if self.is_closed:
             work.close()
             raise RuntimeError(f"{name} cannot start: its owner is closed")
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = asyncio.get_running_loop().create_task(work, name=name, context=tracing.outside())
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task

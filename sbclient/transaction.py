@@ -15,6 +15,8 @@ from sbclient.transport.base import TransactionLink
 
 
 class TransactionState(Enum):
+    """Where a transaction stands; only an active one takes sends and settlements."""
+
     NEW = "not begun"
     ACTIVE = "active"
     COMMITTED = "committed"

@@ -8,12 +8,18 @@ that returns both names runs each async test under both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from sbclient import metrics, tracing
 from sbclient.testing import VirtualClock, VirtualLoop
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 settings.register_profile("shared machine", deadline=None)  # how long one example takes says nothing here
 settings.load_profile("shared machine")
@@ -38,3 +44,31 @@ def pytest_asyncio_loop_factories(
 def clock() -> VirtualClock:
     """The time of the test's virtual loop; its `now()` is 1,700,000,000 s when the test begins."""
     return VirtualClock(epoch=1_700_000_000.0)
+
+
+@pytest.fixture
+def metric_reader() -> Iterator[InMemoryMetricReader]:
+    """Reads what is measured in this test."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    metrics.attach(provider)
+    yield reader
+    metrics.detach(provider)
+
+
+@pytest.fixture
+def span_exporter() -> Iterator[InMemorySpanExporter]:
+    """Holds the spans that have ended in this test."""
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.attach(provider)
+    yield exporter
+    tracing.detach()

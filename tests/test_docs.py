@@ -98,3 +98,28 @@ def test_the_page_of_log_events_is_complete() -> None:
     logged |= {"failover.suspected", "failover.engaged", "failover.recovered", "failover.cleared"}
     page = (ROOT / "docs" / "log-events.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `([^`]+)` \|", page, re.M)) == logged
+
+
+def linked_from(page: Path) -> Iterator[Path]:
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+        yield (page.parent / target).resolve()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_link_leads_somewhere(page: Path) -> None:
+    assert [str(target) for target in linked_from(page) if not target.exists()] == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    assert {page.resolve() for page in PAGES} - {README.resolve()} <= set(linked_from(README))
+
+
+def test_every_picture_is_there_is_shown_and_is_small() -> None:
+    folder = ROOT / "docs" / "images"
+    shown = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    }
+    assert shown == set(folder.iterdir())
+    assert [path.name for path in sorted(shown) if path.stat().st_size > 150_000] == []

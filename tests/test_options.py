@@ -13,6 +13,7 @@ from sbclient.options import (
     SERVER_BUSY_PAUSE,
     PairedNamespaceOptions,
     RetryOptions,
+    SyphonLimits,
 )
 
 
@@ -108,3 +109,27 @@ def test_f3_a_timeout_of_nothing_is_refused_but_no_retries_are_fine() -> None:
 
 def options_with(name: str, value: Any) -> PairedNamespaceOptions:
     return PairedNamespaceOptions(**{name: value})
+
+
+def test_limits_of_a_syphon_at_their_ends() -> None:
+    limits = SyphonLimits()
+    assert (limits.max_messages_per_second, limits.max_queues_polled) == (None, None)
+    assert (limits.max_messages_in_flight, limits.max_bytes_in_flight) == (100, 64 * 1024 * 1024)
+    SyphonLimits(max_messages_per_second=0.001, max_queues_polled=1, max_messages_in_flight=5000, max_bytes_in_flight=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("max_messages_per_second", [0, -1.0, float("nan"), float("inf"), "10"]),
+        ("max_messages_per_second_per_destination", [0, -1.0, float("nan"), float("inf"), "10"]),
+        ("max_queues_polled", [0, 1.5, True]),
+        ("max_messages_in_flight", [0, 5001, None]),
+        ("max_bytes_in_flight", [0, None, 1e6]),
+    ],
+)
+def test_limits_of_a_syphon_keep_their_ranges(name: str, wrong: list[Any]) -> None:
+    for value in wrong:
+        with pytest.raises(InvalidOperationError) as caught:
+            SyphonLimits(**{name: value})
+        assert name in str(caught.value)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from typing import Any, Final
 
 import azure.servicebus as sdk
 import azure.servicebus.exceptions as sdk_exceptions
+import azure.servicebus.management as sdk_management
 import pytest
 from azure.servicebus import aio
 from azure.servicebus.aio import management
 
 import sbclient
+from sbclient import administration
 
 CLASSES: Final = [
     (aio.ServiceBusClient, sbclient.ServiceBusClient),
@@ -46,7 +49,22 @@ ARGUMENTS_NOT_HERE: Final = {
 OTHER_DEFAULTS: Final = {("create_rule", "filter")}
 """A shared object there, None with the same meaning here."""
 
-ENUMS: Final = ["ServiceBusReceiveMode", "ServiceBusSubQueue", "ServiceBusMessageState"]
+MODULES: Final = [(sdk, sbclient), (aio, sbclient), (sdk_management, administration), (management, administration)]
+
+NAMES_NOT_HERE: Final = {
+    "MessageCountDetails",  # nothing of the SDK's own hands one out; the counts are in the runtime properties
+    "ApiVersion",  # of the management documents; the SDK underneath has its own
+}
+
+ENUMS: Final = ["ServiceBusReceiveMode", "ServiceBusSubQueue", "ServiceBusMessageState", "TransportType"]
+
+MANAGEMENT_ENUMS: Final = [
+    "AccessRights",
+    "EntityAvailabilityStatus",
+    "EntityStatus",
+    "MessagingSku",
+    "NamespaceType",
+]
 
 ERRORS: Final = [
     name
@@ -85,6 +103,46 @@ def test_every_argument_has_its_place_and_its_default(theirs: type, ours: type) 
             assert found[argument].kind is asked.kind, f"{name}({argument})"
             if (name, argument) not in OTHER_DEFAULTS:
                 assert found[argument].default == asked.default, f"{name}({argument})"
+
+
+@pytest.mark.parametrize(("theirs", "ours"), MODULES, ids=lambda each: each.__name__)
+def test_every_name_of_a_module_is_found_in_ours(theirs: Any, ours: Any) -> None:
+    assert set(theirs.__all__) - NAMES_NOT_HERE <= set(ours.__all__)
+    assert all(hasattr(ours, name) for name in ours.__all__)
+
+
+@pytest.mark.parametrize("name", MANAGEMENT_ENUMS)
+def test_enumerations_of_the_management_side_have_the_same_members(name: str) -> None:
+    assert {each.name: each.value for each in getattr(administration, name)} == {
+        each.name: each.value for each in getattr(sdk_management, name)
+    }
+
+
+DESCRIPTIONS: Final = ["QueueProperties", "TopicProperties", "SubscriptionProperties", "RuleProperties"]
+RUNTIMES: Final = ["QueueRuntimeProperties", "TopicRuntimeProperties", "SubscriptionRuntimeProperties"]
+
+
+@pytest.mark.parametrize("name", [*DESCRIPTIONS, *RUNTIMES, "NamespaceProperties"])
+def test_descriptions_have_the_same_attributes(name: str) -> None:
+    theirs, ours = getattr(sdk_management, name), getattr(administration, name)
+    attributes = {each for each in public_names(theirs) if isinstance(getattr(theirs, each), property)}
+    attributes |= set(inspect.signature(theirs.__init__).parameters) - {"self"}
+    assert len(attributes) > 3
+    assert attributes - {each.name for each in fields(ours)} == set()
+
+
+def test_a_connection_string_reads_as_in_the_sdk() -> None:
+    for text in (
+        "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k=;EntityPath=q",
+        "Endpoint=sb://localhost:5672;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true",
+        "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessSignature=SharedAccessSignature sr=a&sig=b",
+    ):
+        theirs, ours = sdk.parse_connection_string(text), sbclient.parse_connection_string(text)
+        assert isinstance(ours, sbclient.ServiceBusConnectionStringProperties)
+        for name in public_names(sdk.ServiceBusConnectionStringProperties):
+            if isinstance(getattr(sdk.ServiceBusConnectionStringProperties, name), property):
+                assert getattr(ours, name) == getattr(theirs, name), name
+    assert "k=" not in repr(ours)
 
 
 @pytest.mark.parametrize("name", ENUMS)

@@ -52,6 +52,32 @@ def test_timers_of_one_moment_fire_in_the_order_they_were_set() -> None:
     assert run_virtual(main()) == list(range(100))
 
 
+def test_the_tasks_of_a_group_are_cancelled_in_the_same_order_wherever_they_lie_in_memory() -> None:
+    def cancelled(padding: int) -> list[int]:
+        order: list[int] = []
+        kept: list[bytearray] = []
+
+        async def wait(number: int) -> None:
+            try:
+                await asyncio.sleep(60.0)
+            finally:
+                order.append(number)
+
+        async def main() -> None:
+            async with asyncio.TaskGroup() as group:
+                for number in range(50):
+                    kept.append(bytearray(padding * number))
+                    group.create_task(wait(number))
+                await asyncio.sleep(1.0)
+                raise KeyError
+
+        with pytest.raises(ExceptionGroup):
+            run_virtual(main())
+        return order
+
+    assert [cancelled(padding) for padding in (1, 7, 30)] == [cancelled(0)] * 3
+
+
 def test_a_timer_does_not_fire_before_its_moment() -> None:
     later = 1.0 + 1e-12
 
@@ -295,3 +321,31 @@ def test_a_loop_with_a_speed_lets_real_time_pass_too() -> None:
     began = time.perf_counter()
     run_virtual(asyncio.sleep(10), speed=200)
     assert 0.04 <= time.perf_counter() - began < 5
+
+
+def test_a_socket_that_speaks_often_does_not_hold_up_a_loop_with_a_speed() -> None:
+    async def main() -> float:
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setblocking(False)
+        loop = asyncio.get_running_loop()
+
+        def answer() -> None:
+            ours.recv(10)
+            time.sleep(0.001)
+            theirs.send(b"x")
+
+        loop.add_reader(ours, answer)
+        theirs.send(b"x")
+        try:
+            async with asyncio.timeout(10):
+                await asyncio.sleep(1)
+            return now()
+        finally:
+            loop.remove_reader(ours)
+            ours.close()
+            theirs.close()
+
+    begun = time.perf_counter()
+    assert run_virtual(main(), speed=1000) == 1.0
+    assert time.perf_counter() - begun < 5

@@ -13,6 +13,7 @@ from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.clock import VirtualClock
 from sbclient.testing.ambient import AmbientClock, in_virtual_time
 from sbclient.testing.namespaces import MemoryNamespace, MemoryPair, memory_namespace, memory_pair
+from sbclient.testing.served import served
 from sbclient.testing.virtual_loop import PATIENCE_S, DeadlockError, VirtualLoop, run_virtual
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "memory_namespace",
     "memory_pair",
     "run_virtual",
+    "served",
 ]

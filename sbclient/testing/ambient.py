@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from sbclient.clock import Clock, VirtualClock
 from sbclient.testing.virtual_loop import VirtualLoop, run_virtual
+
+HORIZON_S: Final = 30 * 86_400.0
+"""A test whose virtual time passes a month waits for something that does not come."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class AmbientClock(Clock):
-    """Virtual time on a virtual loop, real time on any other."""
+    """Virtual time on a virtual loop, real time on any other.
+
+    Virtual time begins at the real moment, so that what the tested program makes of `datetime.now()` fits.
+    """
 
     def __init__(self) -> None:
-        self._virtual = VirtualClock()
+        self._virtual = VirtualClock(epoch=super().now())
 
     def now(self) -> float:
         try:
@@ -32,10 +38,13 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
     """Make of an async test a plain one that runs on a virtual loop; a decorator.
 
     It needs no plugin for async tests. Fixtures are handed in as usual; async fixtures would run on another loop.
+
+    Raises:
+        DeadlockError: from the test: it waits for something that can never happen, or for more than 30 days.
     """
 
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run_virtual(test(*args, **kwargs))
+        return run_virtual(test(*args, **kwargs), horizon_s=HORIZON_S)
 
     return run

@@ -10,8 +10,8 @@ The laws of the virtual loop:
 
 1. Its time starts at 0 and stands still while anything is ready to run. When nothing is, it becomes exactly the moment
    of the next timer. Nothing really sleeps.
-2. Timers of one moment fire in the order in which they were set. With the same program and the same seeds, two runs are
-   the same step by step.
+2. Timers of one moment fire in the order in which they were set, and asyncio's sets of tasks have the same order in
+   every process. With the same program and the same seeds, two runs are the same step by step.
 3. While a thread works for the loop (`run_in_executor`, `asyncio.to_thread`), virtual time stands still and the loop
    really waits. Callbacks of other threads (`call_soon_threadsafe`) run at the virtual moment at which they come in.
 4. Sockets are served when they are ready, but they do not hold up time: what waits for the network under a timeout
@@ -26,6 +26,8 @@ import heapq
 import math
 import selectors
 import threading
+import time as real_time
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from itertools import count
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 10.0
 """How long, in real seconds, the loop waits for threads and sockets when nothing else can go on."""
+
+_MANY_TIMERS: Final = 100
+"""With more of them asyncio looks whether most are cancelled."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -59,8 +64,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """
 
     # What this class shares with `asyncio.BaseEventLoop`, unchanged from Python 3.7 on.
-    _scheduled: list[asyncio.TimerHandle]
+    _scheduled: list[_Timer]
+    _ready: deque[asyncio.Handle]
+    _timer_cancelled_count: int
     _clock_resolution: float
+    _debug: bool
 
     def __init__(
         self, *, horizon_s: float | None = None, patience_s: float = PATIENCE_S, speed: float | None = None
@@ -69,9 +77,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._speed = speed
         self._horizon_s = math.inf if horizon_s is None else horizon_s
         self._patience_s = patience_s
+        self._looked_at: float | None = None
         self._threads_at_work = 0
         self._ranks = count()
-        super().__init__(_Poll(self._pass_time))
+        self._poll = _Poll(self._pass_time)
+        super().__init__(self._poll)
+        self.set_task_factory(self._ranked_task)
         self._clock_resolution = math.ulp(0.0)
 
     def time(self) -> float:
@@ -89,6 +100,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True
         return timer
+
+    def _ranked_task(self, _: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        return _Task(next(self._ranks), work, loop=self, **options)
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """As in asyncio; virtual time stands still until the thread has finished."""
@@ -108,6 +122,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _thread_finished(self, _: asyncio.Future[Any]) -> None:
         self._threads_at_work -= 1
 
+    def _run_once(self) -> None:
+        """One turn, as in asyncio. While something is ready and there are no sockets, nothing has to be looked up."""
+        ready, scheduled = self._ready, self._scheduled
+        if not ready or self._poll.has_sockets or self._debug or len(scheduled) > _MANY_TIMERS:
+            super()._run_once()  # type: ignore[misc]  # asyncio does not say that it has it
+            return
+        now = self.time()
+        while scheduled and ((timer := scheduled[0])._cancelled or timer._when <= now):
+            heapq.heappop(scheduled)
+            timer._scheduled = False
+            if timer._cancelled:
+                self._timer_cancelled_count -= 1
+            else:
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
     def _pass_time(self, poll: _Poll, timeout_s: float | None) -> list[_Event]:
         """What the loop does where a real one blocks.
 
@@ -116,20 +149,38 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             timeout_s: real loops would block that long; 0 = something is ready, None = there is no timer.
         """
         if timeout_s == 0:
-            return poll.ready(0) if poll.has_sockets else []
+            return poll.ready(0) if poll.has_sockets else _NOTHING
+        moment = self._scheduled[0].when() if timeout_s is not None else math.inf
+        is_watched = self._speed is not None and moment < math.inf and moment <= self._horizon_s
+        if is_watched and not self._threads_at_work:
+            return self._pass_watched_time(poll, moment)
         if events := poll.ready(0):
             return events
-        moment = self._scheduled[0].when() if timeout_s is not None else math.inf
         if self._threads_at_work or moment == math.inf:
             return self._wait_for_the_world(poll)
         if moment > self._horizon_s:
             raise DeadlockError(self._story(f"its time would pass the horizon of {self._horizon_s:g} s"))
-        if self._speed is not None and (events := poll.ready((moment - self._time_s) / self._speed)):
-            return events
+        self._time_becomes(moment)
+        return []
+
+    def _pass_watched_time(self, poll: _Poll, moment: float) -> list[_Event]:
+        """As `_pass_time`, with a speed: time goes on also while sockets speak, and never beyond the next timer."""
+        speed = self._speed or 1.0
+        waited_from, self._looked_at = self._looked_at, real_time.monotonic()
+        if waited_from is not None:
+            self._time_becomes(min(moment, self._time_s + (self._looked_at - waited_from) * speed))
+        span_s = (moment - self._time_s) / speed
+        events = poll.ready(min(span_s, self._patience_s))
+        now_at = real_time.monotonic()
+        is_over = not events and span_s <= self._patience_s
+        self._time_becomes(moment if is_over else min(moment, self._time_s + (now_at - self._looked_at) * speed))
+        self._looked_at = now_at
+        return events
+
+    def _time_becomes(self, moment: float) -> None:
         self._time_s = moment
         # A timer is due when it is earlier than now plus the resolution: one float further is exactly "not later".
         self._clock_resolution = math.ulp(moment)
-        return []
 
     def _wait_for_the_world(self, poll: _Poll) -> list[_Event]:
         if not (self._threads_at_work or poll.has_sockets or threading.active_count() > 1):
@@ -189,6 +240,27 @@ def _place(task: asyncio.Task[Any]) -> str:
 
 
 _Event = tuple[selectors.SelectorKey, int]
+_NOTHING: Final[list[_Event]] = []
+
+
+class _Task(asyncio.Task[T]):
+    """A task whose hash is its rank in its loop.
+
+    Task groups and `asyncio.wait` keep tasks in sets. By the address of a task, which is its hash otherwise, the tasks
+    of a group would be cancelled in another order in each process.
+    """
+
+    __slots__ = ("_rank",)
+
+    def __init__(self, rank: int, work: Coroutine[Any, Any, T], **options: Any) -> None:
+        self._rank = rank  # first, since asyncio registers the task by its hash
+        super().__init__(work, **options)
+
+    def __hash__(self) -> int:
+        return self._rank
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
 
 class _Timer(asyncio.TimerHandle):
@@ -198,11 +270,13 @@ class _Timer(asyncio.TimerHandle):
 
     rank: int
     _scheduled: bool
+    _when: float
 
     def __lt__(self, other: object) -> bool:
-        if isinstance(other, _Timer):
-            return (self.when(), self.rank) < (other.when(), other.rank)
-        return NotImplemented
+        if not isinstance(other, _Timer):
+            return NotImplemented
+        mine, theirs = self._when, other._when
+        return mine < theirs or (mine == theirs and self.rank < other.rank)
 
 
 class _Poll(selectors.BaseSelector):
@@ -210,16 +284,18 @@ class _Poll(selectors.BaseSelector):
 
     Args:
         pass_time: called with this object wherever a loop would block.
+
+    Attributes:
+        has_sockets: whether anything but the loop's own wake-up pipe is registered.
     """
 
     def __init__(self, pass_time: Callable[[_Poll, float | None], list[_Event]]) -> None:
         self._pass_time = pass_time
         self._system = selectors.DefaultSelector()
+        self.has_sockets = False
 
-    @property
-    def has_sockets(self) -> bool:
-        """Whether anything but the loop's own wake-up pipe is registered."""
-        return len(self._system.get_map()) > 1
+    def _count(self) -> None:
+        self.has_sockets = len(self._system.get_map()) > 1
 
     def ready(self, real_s: float) -> list[_Event]:
         """What is ready, or becomes ready within so many real seconds."""
@@ -229,10 +305,14 @@ class _Poll(selectors.BaseSelector):
         return self._pass_time(self, timeout)
 
     def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._system.register(fileobj, events, data)
+        key = self._system.register(fileobj, events, data)
+        self._count()
+        return key
 
     def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
-        return self._system.unregister(fileobj)
+        key = self._system.unregister(fileobj)
+        self._count()
+        return key
 
     def modify(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._system.modify(fileobj, events, data)

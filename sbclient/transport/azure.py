@@ -24,7 +24,12 @@ from sbclient.transport.azure_administration import AzureAdministration
 from sbclient.transport.azure_link import END_S, GivenUpError, SdkLink
 from sbclient.transport.azure_receiver import AzureReceiver
 from sbclient.transport.azure_sender import AzureSender, AzureTransaction
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
+from sbclient.transport.base import (
+    NEXT_AVAILABLE_SESSION,
+    ServiceBusReceiveMode,
+    SessionChoice,
+    Transport,
+)
 
 NO_RETRIES: Final = {"retry_total": 0, "retry_backoff_factor": 0.0}
 HTTP_TIMEOUT_S: Final = 20
@@ -84,7 +89,7 @@ def open_azure_transport(
     return AzureTransport(connection, fully_qualified_namespace, credential, clock, sdk_options)
 
 
-class AzureTransport:
+class AzureTransport(Transport):
     """One namespace of the service.
 
     Attributes:

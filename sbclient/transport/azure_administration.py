@@ -34,6 +34,7 @@ from sbclient.transport.azure_entities import (
     to_sdk_properties,
 )
 from sbclient.transport.azure_errors import translated
+from sbclient.transport.base import Administration
 
 R = TypeVar("R")
 
@@ -62,7 +63,7 @@ class Owner(Protocol):
         """A new administration client of the SDK."""
 
 
-class AzureAdministration:
+class AzureAdministration(Administration):
     """The entities of one namespace. The SDK's client for them is safe for concurrent calls, and made when needed."""
 
     def __init__(self, owner: Owner) -> None:
@@ -126,6 +127,7 @@ class AzureAdministration:
         return from_sdk_namespace(await self._ask(lambda sdk: sdk.get_namespace_properties(), "describe the namespace"))
 
     async def close(self) -> None:
+        """Close the SDK's client, if there is one. Safe to call twice."""
         self._is_closed = True
         if self._sdk is not None:
             await self._sdk.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from typing import Any, Final
 
 from sbclient import errors
@@ -134,6 +135,11 @@ _DECORATION: Final = re.compile(r" Error condition: [\w:.-]+\.(?: Status Code: \
 _BYTES: Final = re.compile(r"\bb(['\"])(.*)\1")
 _MAX_TEXT: Final = 600
 
+_SAYS_NOTHING: Final = "Operation returned an invalid status"
+"""What the SDK says of a list that was refused; the answer itself says why."""
+
+_DETAIL: Final = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
+
 
 def translated(error: BaseException, subject: str) -> Exception:
     """Our error for one that the SDK raised; raise it `from` that one.
@@ -207,6 +213,18 @@ def _said(error: BaseException) -> str:
     """What the service or the SDK said, in one line and without secrets."""
     refusal = next((inner for inner in _chain(error) if type(inner).__name__ == "TokenAuthFailure"), error)
     told = getattr(refusal, "status_description", None) or getattr(refusal, "message", None) or refusal
+    if str(told).startswith(_SAYS_NOTHING):
+        told = _detail(error) or f"status {_status_of(error)} of the management API"
     text = " ".join(str(told).split()) or type(error).__name__
     text = _DECORATION.sub("", _BYTES.sub(r"\2", text))
     return _SECRET.sub(r"\1\2***", text)[:_MAX_TEXT]
+
+
+def _detail(error: BaseException) -> str | None:
+    """What the answer of the management API says, where the SDK has not read it."""
+    try:
+        answer = getattr(error, "response", None)
+        found = _DETAIL.search(answer.text()) if answer is not None else None
+    except Exception:  # whatever is wrong with a body, the error is told by its status
+        return None
+    return unescape(found[1]) if found else None

@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 from sbclient.clock import Clock
 from sbclient.errors import (
     InvalidOperationError,
+    MessageAlreadySettled,
     MessageLockLostError,
     MessageNotFoundError,
     MessageSizeExceededError,
@@ -30,6 +31,7 @@ from sbclient.errors import (
 from sbclient.log import get_logger
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.azure_errors import translated
+from sbclient.transport.azure_tracing import silence
 
 log = get_logger(__name__)
 
@@ -47,6 +49,7 @@ CLOSE_S: Final = 4.0
 
 _HARMLESS: Final = (
     InvalidOperationError,
+    MessageAlreadySettled,
     MessageLockLostError,
     MessageNotFoundError,
     MessageSizeExceededError,
@@ -54,6 +57,11 @@ _HARMLESS: Final = (
     ServiceBusServerBusyError,
 )
 """Answers of the service after which the link stands as before."""
+
+
+def is_harmless(error: Exception) -> bool:
+    """Whether, after this answer, the link stands as before."""
+    return isinstance(error, _HARMLESS)
 
 
 class GivenUpError(Exception):
@@ -195,6 +203,7 @@ class SdkLink(Generic[S]):
         self._start_idle_timer()
 
     async def _inside(self, work: Callable[[S], Awaitable[R]], doing: str) -> R:
+        silence()
         try:
             if not self.is_open:
                 if hasattr(self._sdk, "__aenter__"):  # one that has it not opens itself when it is used
@@ -205,7 +214,7 @@ class SdkLink(Generic[S]):
             return await work(self._sdk)
         except Exception as error:
             own = translated(error, f"{doing} {self._subject}")
-            if not isinstance(own, _HARMLESS) or not getattr(self._sdk, "_running", False):
+            if not is_harmless(own) or not getattr(self._sdk, "_running", False):
                 self.give_up()
             if own is error:
                 raise

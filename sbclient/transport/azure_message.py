@@ -204,10 +204,10 @@ def _text(name: str, value: Any) -> str | None:
         return str(value)
     try:
         return value.decode()
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError:  # it would show the value
         raise InvalidOperationError(
             f"{name} holds bytes that are not UTF-8: put binary data into the body, or send it as base64 text"
-        ) from error
+        ) from None
 
 
 def _moment(value: Any) -> datetime | None:

@@ -17,7 +17,8 @@ How, in the words of the SDK's classes:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
@@ -41,6 +42,9 @@ MAX_DRAIN_READS: Final = 10
 
 _DATA: Final = b"\x00\x53\x75"
 _APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
+_LOST_STATES: Final = ("DETACHED", "ERROR")
+"""Of a link on which no outcome comes any more."""
+
 _INT64: Final = range(-(2**63), 2**63)
 _KEPT: Final = (str, int, float, datetime, UUID, Decimal, type(None))
 """What an application property of ours may be; the AMQP types that are subclasses of these keep themselves."""
@@ -117,7 +121,7 @@ class Tap:
     """What an opened receiver of the SDK is fitted with: raw payloads, and a way to interrupt it.
 
     Attributes:
-        is_pausing: while true, a receive call returns at its next look at the socket with what it has.
+        is_pausing: while true, a receive call returns with what it has; see `pause`.
         is_receiving: whether messages that arrive are wanted. The SDK gives back those that arrive between two of its
             calls; ours keeps them while it only makes room for somebody else. In a session they are always kept: one
             that is given back would be overtaken by the next.
@@ -129,13 +133,21 @@ class Tap:
         self.is_pausing = False
         self.is_receiving = False
         self._is_drained = False
+        self._read: asyncio.Task[Any] | None = None
         handler = receiver._handler
-        link = handler._link
+        link, transport = handler._link, handler._connection._transport
         link._incoming_transfer = self._unpacking(link._incoming_transfer)
         link._incoming_flow = self._noting_drain(link._incoming_flow)
         handler.do_work_async = self._interruptible(handler.do_work_async)
-        handler._message_received_async = self._message_received
+        transport.receive_frame = self._interruptible_read(transport.receive_frame)
+        link._on_transfer = self._message_received  # which the link took from its handler when it was made
         receiver._mgmt_request_response_with_retry = self._unpacking_replies(receiver._mgmt_request_response_with_retry)
+
+    def pause(self) -> None:
+        """Let the receive call that is inside come back at once, though it waits for a frame."""
+        self.is_pausing = True
+        if self._read is not None:
+            self._read.cancel()
 
     def _unpacking(self, incoming_transfer: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
         """The bytes of all frames of a delivery, wrapped, come with its last frame."""
@@ -164,6 +176,25 @@ class Tap:
 
         return work
 
+    def _interruptible_read(self, receive_frame: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """The SDK looks for a frame for a fifth of a second at a time, and cancels the look then: so may we, earlier.
+        What had come of a frame is kept for the next look."""
+
+        async def read(**kwargs: Any) -> Any:
+            if not self._receiver._receive_context.is_set():
+                return await receive_frame(**kwargs)
+            look = self._read = asyncio.ensure_future(receive_frame(**kwargs))
+            try:
+                return await look
+            except asyncio.CancelledError:
+                if self.is_pausing and look.cancelled() and not _is_cancelling():
+                    return None, None  # as after a look in vain
+                raise
+            finally:
+                self._read = None
+
+        return read
+
     async def _message_received(self, frame: Any, message: Any) -> None:
         if self._keeps_all or self.is_receiving or self._receiver._receive_context.is_set():
             self._receiver._handler._received_messages.put((frame, message))
@@ -183,6 +214,62 @@ class Tap:
             return await request(mgmt_operation, message, unpacking, **kwargs)
 
         return requesting
+
+    async def side_by_side(self, calls: Sequence[Coroutine[Any, Any, None]]) -> list[BaseException | None]:
+        """Do settling calls of the SDK at the same time: all are sent, then all answers are awaited.
+
+        Each call stays the SDK's own but for the moment in which it waits for its outcome. Left alone, each would read
+        from the socket by itself, and wait in vain for what another one has read.
+
+        Returns: the error of each call, None for those that succeeded.
+        """
+        link = self._receiver._handler._link
+        wait_alone = link._wait_for_disposition_outcome
+        outcomes: dict[int, asyncio.Future[None]] = {}
+        moved = asyncio.Event()
+
+        async def wait(delivery_ids: Sequence[int], *more: Any) -> None:
+            outcome = outcomes[delivery_ids[0]] = asyncio.get_running_loop().create_future()
+            moved.set()
+            await outcome
+            await wait_alone(delivery_ids, *more)  # it is there, and only has to be judged
+
+        link._wait_for_disposition_outcome = wait
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        for task in tasks:
+            task.add_done_callback(lambda _: moved.set())
+        try:
+            while len(outcomes) + sum(task.done() for task in tasks) < len(tasks):
+                moved.clear()
+                await moved.wait()
+            await self._hear(outcomes, wait_alone)
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+            return [answer if isinstance(answer, BaseException) else None for answer in answers]
+        finally:
+            link._wait_for_disposition_outcome = wait_alone
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _hear(
+        self, outcomes: dict[int, asyncio.Future[None]], wait_alone: Callable[..., Awaitable[None]]
+    ) -> None:
+        """Read from the socket until every outcome that is waited for has come, or none will come any more."""
+        handler = self._receiver._handler
+        link = handler._link
+        try:
+            while True:
+                for number in [number for number in outcomes if link._pending_dispositions[number]["settled"]]:
+                    outcomes.pop(number).set_result(None)
+                if not outcomes:
+                    return
+                if link.state.name in _LOST_STATES:
+                    await wait_alone(list(outcomes), None)  # raises what the SDK makes of it
+                await handler._connection.listen(wait=False)
+        except Exception as error:
+            for number, outcome in outcomes.items():
+                link._pending_dispositions.pop(number, None)
+                outcome.set_exception(error)
 
     @property
     def has_credit(self) -> bool:
@@ -209,6 +296,11 @@ class Tap:
             sdk_message._delivery_id, sdk_message._delivery_tag, "released"
         )
         sdk_message._settled = True
+
+
+def _is_cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Laws:
 1. While nobody needs it otherwise, a receive call is in the SDK's receiver. Settling and renewing interrupt it: it
-   comes back within a fifth of a second with what it has, they have their turn, and it goes on.
+   comes back at once with what it has, they have their turn, and it goes on.
 2. A caller that goes away interrupts it too. What it then brings is given back as undelivered, or, where that is not
    possible (a session, or messages deleted as they are handed over), kept for the next call.
 3. Where messages are deleted as they are handed over, no credit is left behind with the service: what it sent on it
@@ -36,11 +36,12 @@ from sbclient.tasks import OwnedTasks
 from sbclient.transport.azure_link import GivenUpError, SdkLink
 from sbclient.transport.azure_payload import Tap, is_known_sdk
 from sbclient.transport.azure_received import AzureReceivedMessage, received
+from sbclient.transport.azure_settling import Settlements
 from sbclient.transport.base import (
+    ReceiverLink,
     ServiceBusReceiveMode,
     SessionChoice,
     Settlement,
-    SettleMode,
     TransactionLink,
 )
 
@@ -82,7 +83,7 @@ class Owner(Protocol):
         """The link was closed."""
 
 
-class AzureReceiver:
+class AzureReceiver(ReceiverLink):
     """Receives from one entity, sub-queue or session."""
 
     def __init__(
@@ -106,6 +107,7 @@ class AzureReceiver:
         self._sdk: Any = None
         self._returned: deque[AzureReceivedMessage] = deque()
         self._receiving: asyncio.Task[Any] | None = None
+        self._settlements = Settlements(path, self._call, lambda: self._tap, clock=owner.clock, tasks=owner.tasks)
         self._giving_back: set[asyncio.Task[None]] = set()
         self._heard_at = 0.0
         self._was_accepted = False
@@ -137,8 +139,7 @@ class AzureReceiver:
         Raises:
             SessionLockLostError: it was a session's.
         """
-        if self._is_closed:
-            raise InvalidOperationError(f"the link to {self._path} was closed: open a new one")
+        self._check_open()
         if self._link is not None and not self._link.is_gone:
             return self._link
         if self._was_accepted:
@@ -150,6 +151,10 @@ class AzureReceiver:
         self._tap = None
         self._link = SdkLink(sdk, repr(self._path), self._clock, self._owner.tasks, prepare=self._opened)
         return self._link
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidOperationError(f"the link to {self._path} was closed: open a new one")
 
     def _opened(self, sdk: Any) -> None:
         self._sdk = sdk
@@ -256,7 +261,7 @@ class AzureReceiver:
     def _pause(self) -> None:
         """Let the receive call that is in the SDK come back at once."""
         if self._tap is not None:
-            self._tap.is_pausing = True
+            self._tap.pause()
 
     def _take_back(self, task: asyncio.Task[list[AzureReceivedMessage]]) -> None:
         if self._receiving is task:
@@ -332,21 +337,8 @@ class AzureReceiver:
                 "sending can: settle it after the commit"
             )
         locked = self._locked(message)
-
-        async def end(sdk: Any) -> None:
-            mode = settlement.mode
-            if mode is SettleMode.COMPLETE:
-                await sdk.complete_message(locked)
-            elif mode is SettleMode.ABANDON:
-                await sdk.abandon_message(locked)
-            elif mode is SettleMode.DEFER:
-                await sdk.defer_message(locked)
-            else:
-                await sdk.dead_letter_message(
-                    locked, reason=settlement.reason, error_description=settlement.error_description
-                )
-
-        await self._call(end, doing=f"{settlement.mode} a message of", timeout_s=timeout_s)
+        self._check_open()
+        await self._settlements.settle(locked, settlement, timeout_s=timeout_s)
 
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
         locked = self._locked(message)

@@ -26,7 +26,7 @@ from sbclient.tasks import OwnedTasks
 from sbclient.transport.azure_link import GivenUpError, SdkLink
 from sbclient.transport.azure_message import to_sdk
 from sbclient.transport.azure_payload import encoded, fill_batch, is_known_sdk, schedule_request
-from sbclient.transport.base import SenderLimits, TransactionLink
+from sbclient.transport.base import SenderLimits, SenderLink, TransactionLink
 
 R = TypeVar("R")
 
@@ -63,7 +63,7 @@ class _Lane:
     calls: int = 0
 
 
-class AzureTransaction:
+class AzureTransaction(TransactionLink):
     """The sends of one transaction, kept until they go out as one batch, which is stored whole or not at all."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class AzureTransaction:
             raise InvalidOperationError("the transaction was committed or rolled back: begin another one")
 
 
-class AzureSender:
+class AzureSender(SenderLink):
     """Sends to one entity.
 
     Attributes:

@@ -34,6 +34,16 @@ class ServiceBusSubQueue(StrEnum):
     TRANSFER_DEAD_LETTER = "transferdeadletter"
 
 
+class TransportType(Enum):
+    """How the service is reached over the network; the option `transport_type` of a client takes it.
+
+    Names and values are the SDK's, which looks at nothing else.
+    """
+
+    Amqp = 1
+    AmqpOverWebsocket = 2
+
+
 class ServiceBusSessionFilter(Enum):
     """Which session to accept, where it is not named."""
 
@@ -54,6 +64,8 @@ class SenderLimits:
 
 
 class SettleMode(StrEnum):
+    """The four ways in which a received message ends."""
+
     COMPLETE = "complete"
     ABANDON = "abandon"
     DEFER = "defer"

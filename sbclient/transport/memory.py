@@ -32,11 +32,15 @@ from sbclient.entities import (
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.transport.base import (
+    Administration,
+    ReceiverLink,
     SenderLimits,
+    SenderLink,
     ServiceBusReceiveMode,
     SessionChoice,
     Settlement,
     TransactionLink,
+    Transport,
 )
 
 T = TypeVar("T")
@@ -74,7 +78,7 @@ def _key(name: str) -> str:
     return name.strip().casefold().removeprefix(SCHEME).rstrip("/")
 
 
-class MemoryTransport:
+class MemoryTransport(Transport):
     """One connection to a namespace in this process.
 
     Args:
@@ -143,6 +147,7 @@ class MemoryTransport:
     async def receive(
         self, path: str, max_message_count: int, wait_s: float, mode: ServiceBusReceiveMode, lock: SessionLock | None
     ) -> list[ServiceBusReceivedMessage]:
+        """Wait for messages through this connection's front end."""
         self.check_open()
         return await self._host.receive(
             path,
@@ -154,6 +159,7 @@ class MemoryTransport:
         )
 
     async def accept_session(self, path: str, session: SessionChoice, timeout_s: float) -> SessionLock:
+        """Wait for a session through this connection's front end."""
         self.check_open()
         assert session is not None  # asked for by receivers of sessions only
         return await self._host.accept_session(path, session, timeout_s=timeout_s, front_end=self._front_end)
@@ -163,6 +169,7 @@ class MemoryTransport:
         return work(Call(operation, self._host.clock.now(), front_end=self._front_end))
 
     def forget(self, receiver: MemoryReceiver) -> None:
+        """A receiver was closed: there is nothing of it to close with the connection."""
         self._receivers.pop(receiver, None)
 
     def check_open(self) -> None:
@@ -174,7 +181,7 @@ class MemoryTransport:
             raise InvalidOperationError(f"the connection to {self.namespace} was closed: open a new client")
 
 
-class MemoryTransaction:
+class MemoryTransaction(TransactionLink):
     """A transaction of the broker, begun through one connection."""
 
     def __init__(self, transport: MemoryTransport, transaction: Transaction) -> None:
@@ -204,7 +211,7 @@ def _core(link: TransactionLink | None) -> Transaction | None:
     return link.transaction
 
 
-class MemorySender:
+class MemorySender(SenderLink):
     """Sends to one entity of a namespace in this process."""
 
     def __init__(self, transport: MemoryTransport, path: str) -> None:
@@ -264,7 +271,7 @@ class MemorySender:
         return answer
 
 
-class MemoryReceiver:
+class MemoryReceiver(ReceiverLink):
     """Receives from one entity, sub-queue or session of a namespace in this process."""
 
     def __init__(
@@ -428,7 +435,7 @@ def _check_link(is_closed: bool, path: str) -> None:
         raise InvalidOperationError(f"the link to {path} was closed: open a new one")
 
 
-class MemoryAdministration:
+class MemoryAdministration(Administration):
     """The management side of a namespace in this process."""
 
     def __init__(self, transport: MemoryTransport) -> None:

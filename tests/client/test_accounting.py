@@ -59,10 +59,10 @@ def test_i22_one_seed_has_one_history_in_processes_that_hash_otherwise() -> None
 # -- a simulation that cannot fail proves nothing: bugs that it must catch --------------------------------------------
 
 
-async def _complete_before_sending(original: Callable[..., Any], self: Any, group: Any) -> None:
+async def _complete_before_sending(original: Callable[..., Any], self: Any, group: Any) -> Any:
     for held in list(group):
         await held.source.complete(held)
-    await original(self, group)
+    return await original(self, group)
 
 
 async def _swallow_the_failure(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
@@ -98,7 +98,7 @@ async def _take_sessions_out_of_order(original: Callable[..., Any], self: Any, l
 
 
 BUGS: list[tuple[type, str, Callable[..., Any]]] = [
-    (Destination, "_send", _complete_before_sending),
+    (Destination, "_transfer", _complete_before_sending),
     (Destination, "_failed", _forget_what_is_refused),
     (ServiceBusSender, "_send_to_primary", _swallow_the_failure),
     (BacklogSource, "park", _complete_what_is_to_be_parked),

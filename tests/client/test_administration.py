@@ -60,6 +60,8 @@ async def test_topics_subscriptions_and_rules(administration: ServiceBusAdminist
     assert (await administration.get_topic("prices")).default_message_time_to_live == timedelta(hours=1)
     assert (await administration.get_topic_runtime_properties("prices")).subscription_count == 0
     subscription = await administration.create_subscription("prices", "eu", max_delivery_count=2)
+    counts = await administration.get_topic_runtime_properties("prices")
+    assert (counts.subscription_count, counts.sql_filter_count, counts.correlation_filter_count) == (1, 1, 0)
     assert await administration.get_subscription("prices", "eu") == subscription
     await administration.update_subscription("prices", subscription, max_delivery_count=4)
     assert (await administration.get_subscription("prices", "eu")).max_delivery_count == 4

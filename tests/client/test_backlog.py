@@ -7,10 +7,10 @@ import pytest
 from sbclient.backlog import UNKNOWN_DESTINATION, Backlog
 from sbclient.client import ServiceBusClient
 from sbclient.clock import VirtualClock
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, OperationTimeoutError
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
-from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
+from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
 
 
 async def divert(pair: MemoryPair, client: ServiceBusClient, count: int, *, queue: str = "orders") -> None:
@@ -106,3 +106,43 @@ async def test_missing_queues_are_told_and_an_unknown_one_is_refused(clock: Virt
         assert await surveyor.purge() == 0
         with pytest.raises(InvalidOperationError):
             await surveyor.resubmit(queue="orders")
+
+
+async def test_what_waits_is_told_for_each_destination(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await divert(pair, client, 2)
+        await clock.sleep(60)
+        await divert(pair, client, 3, queue="bills")
+        await dead_letter(pair, "illegal", **{"x-ms-path": "/no path/"})
+        (view,) = await Backlog(client.pair).survey()
+        orders, bills = view.by_destination["orders"], view.by_destination["bills"]
+        assert (orders.depth, bills.depth, view.depth) == (2, 3, 6)
+        assert orders.oldest_utc is not None
+        assert bills.oldest_utc is not None
+        assert (bills.oldest_utc - orders.oldest_utc).total_seconds() == 60
+        assert view.oldest_utc == orders.oldest_utc
+
+
+async def test_whoever_watches_is_told_how_far_it_is(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        for _ in range(3):
+            await dead_letter(pair, "nobody's")
+        await client.run_syphon(until="empty")
+        told: list[int] = []
+        assert await Backlog(client.pair, on_progress=told.append).purge() == 3
+        assert told == [1, 2, 3]
+
+
+async def test_an_interrupted_resubmission_leaves_nothing_locked(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        for _ in range(3):
+            await dead_letter(pair, "nobody's")
+        await client.run_syphon(until="empty")
+        pair.secondary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
+        with pytest.raises(OperationTimeoutError):
+            await Backlog(client.pair).resubmit()
+        pair.secondary.heal()
+        assert await Backlog(client.pair).purge() == 3

@@ -366,3 +366,23 @@ async def test_a_session_that_is_not_accepted_yet_has_no_name(pair: MemoryPair, 
     with pytest.raises(InvalidOperationError):
         _ = receiver.session.session_id
     assert client.get_queue_receiver(QUEUE).session is None
+
+
+@pytest.mark.parametrize("given", ["x", None, ServiceBusMessage("sent, not received")])
+async def test_what_was_never_received_cannot_be_settled(client: ServiceBusClient, given: Any) -> None:
+    async with client.get_queue_receiver("orders") as receiver:
+        for settle in (
+            receiver.complete_message,
+            receiver.abandon_message,
+            receiver.defer_message,
+            receiver.dead_letter_message,
+            receiver.renew_message_lock,
+        ):
+            with pytest.raises(TypeError, match="that was received"):
+                await settle(given)
+
+
+@pytest.mark.parametrize("given", ["a", None, ["1"], [1, None]])
+async def test_deferred_messages_are_asked_for_by_numbers_only(client: ServiceBusClient, given: Any) -> None:
+    with pytest.raises(TypeError, match="must be an int"):
+        await client.get_queue_receiver("orders").receive_deferred_messages(given)

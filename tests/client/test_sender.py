@@ -580,3 +580,9 @@ async def test_topics_are_sent_to_as_queues_are(pair: MemoryPair, client: Servic
         await sender.send_messages(ServiceBusMessage("a"))
     async with client.get_subscription_receiver("prices", "eu", max_wait_time=1) as receiver:
         assert texts(await receiver.receive_messages()) == ["a"]
+
+
+@pytest.mark.parametrize("given", ["a", None, ["1"], [1, None]])
+async def test_scheduled_messages_are_cancelled_by_numbers_only(client: ServiceBusClient, given: Any) -> None:
+    with pytest.raises(TypeError, match="must be an int"):
+        await client.get_queue_sender("orders").cancel_scheduled_messages(given)

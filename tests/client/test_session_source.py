@@ -20,7 +20,10 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.message import ServiceBusMessage
+from sbclient.options import SyphonLimits
+from sbclient.rules import accepted
 from sbclient.rules.ping import PING_CONTENT_TYPE
+from sbclient.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import QUEUE, SESSION_BACKLOG, dead_letters, make_queue, options, taken, texts
 
@@ -204,7 +207,7 @@ async def test_senders_to_destinations_are_bounded(pair: MemoryPair, monkeypatch
 
 
 async def test_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_source, "ACCEPTED_KEPT", 1)
+    monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 1)
     async with pair.client(ORDERED) as client:
         await divert(client, *(f"{session}0" for session in "abcdefgh"))
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=8))
@@ -259,3 +262,75 @@ async def test_health_is_told_in_events(pair: MemoryPair, clock: VirtualClock, e
         await client.run_syphon(until="empty")
         named = [event.name for event in client.pair.events() if event.name.startswith("syphon")]
     assert named == ["syphon.destination_unhappy", "syphon.destination_recovered"]
+
+
+async def test_a_rate_is_kept_and_the_lock_of_a_session_outlives_the_wait(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, *numbered("a", 5), *numbered("b", 5))
+        # Ten messages, one each 40 s: a lock lasts 60 s.
+        run = Syphon(client.pair, until="empty", limits=SyphonLimits(max_messages_per_second=1 / 40))
+        report = await run.run()
+    assert report.drained == 10
+    assert clock.monotonic() >= 9 * 40.0
+    received = texts(await taken(pair))
+    assert [text for text in received if text[0] == "a"] == numbered("a", 5)
+    assert [text for text in received if text[0] == "b"] == numbered("b", 5)
+
+
+async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ORDERED) as client:
+        waiting_at_once: list[int] = []
+        link_type = type(client.pair.secondary.open_receiver(HOME))
+        original, waiting = link_type.open, 0
+
+        async def counted(self: Any, **kwargs: Any) -> None:
+            nonlocal waiting
+            waiting += 1
+            waiting_at_once.append(waiting)
+            try:
+                await original(self, **kwargs)
+            finally:
+                waiting -= 1
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(link_type, "open", counted)
+            run = asyncio.ensure_future(Syphon(client.pair, limits=SyphonLimits(max_queues_polled=2)).run())
+            await clock.sleep(100.0)
+            await ended(run)
+    assert max(waiting_at_once) == 2
+
+
+async def test_the_status_tells_of_sessions_too(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, "a0")
+        fault = pair.primary.inject(Fault(FaultKind.DOWN))
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(20.0)
+        status = run.status()
+        assert [queue.queue for queue in status.queues if queue.answered_at is not None][-1] == HOME
+        assert status.refusing[QUEUE].kind is ServiceBusConnectionError
+        pair.primary.heal(fault)
+        await clock.sleep(60.0)
+        assert run.status().refusing == {}
+        await ended(task)
+
+
+async def test_the_memory_of_destinations_that_refuse_is_bounded(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_source, "REFUSALS_KEPT", 3)
+    async with pair.client(ORDERED) as client:
+        for number in range(8):
+            await make_queue(pair, f"queue{number}")
+            await divert(client, f"{number}", queue=f"queue{number}")
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(300.0)
+        assert 1 <= len(run.status().refusing) <= 3
+        await ended(task)
+        pair.primary.heal()
+        assert (await client.run_syphon(until="empty")).drained == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from sbclient import backlog_source, destination, syphon
+from sbclient import backlog_source, destination, destinations, syphon, syphon_share
 from sbclient.broker.faults import Operation
 from sbclient.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
     InvalidOperationError,
+    MessageAlreadySettled,
+    MessageLockLostError,
     MessageSizeExceededError,
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
@@ -25,6 +28,8 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.options import SyphonLimits
+from sbclient.rules import accepted
 from sbclient.rules.ping import PING_CONTENT_TYPE
 from sbclient.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
@@ -273,6 +278,41 @@ async def test_f24_a_destination_that_fails_while_a_refused_batch_is_judged_keep
     assert sorted(texts(await taken(pair))) == expected(*range(10))
 
 
+async def test_f24_messages_of_one_key_leave_together_and_keys_side_by_side(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        for number in range(60):
+            await divert(client, number, partition_key="abcdef"[number % 6])
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=1.0))
+        report = await client.run_syphon(until="empty")
+    assert report.drained == 60
+    assert clock.monotonic() < 5.0  # two rounds, of four keys and of two; one by one it would be a minute
+    received = await taken(pair)
+    for key in "abcdef":
+        mine = [str(message) for message in received if message.partition_key == key]
+        assert mine == expected(*range("abcdef".index(key), 60, 6))
+
+
+async def test_a_fragment_that_is_down_makes_its_entity_rest_though_others_accept(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_queue(pair, "wide", enable_partitioning=True)
+    async with pair.client(ONE) as client:
+        for number in range(60):
+            await divert(client, number, queue="wide", partition_key=f"key {number % 12}")
+        pair.primary.inject(Fault(FaultKind.DOWN, entity_path="wide", fragments=range(8)))
+        before = pair.primary.namespace.operation_count
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(0.5)
+        assert pair.primary.namespace.operation_count - before <= destination.KEYS_SIDE_BY_SIDE + 1
+        pair.primary.heal()
+        await clock.sleep(60.0)
+        await ended(run)
+    received = texts(await taken(pair, "wide"))
+    assert sorted(received) == sorted(expected(*range(60), queue="wide"))
+
+
 async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(BACKLOG[0]) as sender:
         disguised = ServiceBusMessage("", application_properties={"x-ms-path": QUEUE})
@@ -518,7 +558,7 @@ async def test_f11_equal_message_ids_are_not_taken_for_duplicates(pair: MemoryPa
 
 
 async def test_f11_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog_source, "ACCEPTED_KEPT", 3)
+    monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 3)
     async with pair.client(ONE) as client:
         await divert(client, *range(10))
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=10))
@@ -571,6 +611,34 @@ async def test_a_lock_that_is_lost_is_not_sent_from_the_line_and_comes_again(
     assert sorted(texts(await taken(pair))) == expected(*range(10))
 
 
+@pytest.mark.parametrize("error", [MessageAlreadySettled("settled"), MessageLockLostError("not locked")])
+async def test_a_renewal_that_has_its_turn_behind_the_completion_ends_nothing(
+    pair: MemoryPair, clock: VirtualClock, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make_queue(pair, GOOD)
+    async with pair.client(ONE) as client:
+        await divert(client, 1, queue=GOOD)
+        await divert(client, 1)
+        pair.primary.inject(Fault(FaultKind.BUSY, entity_path=GOOD, operations=[Operation.SEND], count=4))
+        pair.primary.inject(Fault(FaultKind.BUSY, entity_path=QUEUE, operations=[Operation.SEND], count=9))
+        receiver = client.pair.secondary.open_receiver(BACKLOG[0]).__class__
+        renew_lock = receiver.renew_lock
+
+        async def renew_late(self, message, **kwargs):  # type: ignore[no-untyped-def]
+            if not str(message).startswith(GOOD):
+                return await renew_lock(self, message, **kwargs)
+            await clock.sleep(15.0)
+            raise error
+
+        with caplog.at_level(logging.INFO, "sbclient"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(receiver, "renew_lock", renew_late)
+            report = await client.run_syphon(until="empty")
+    assert report.drained == 2
+    assert "syphon.lock_lost" not in caplog.messages
+    assert texts(await taken(pair, GOOD)) == expected(1, queue=GOOD)
+    assert texts(await taken(pair)) == expected(1)
+
+
 async def test_two_syphons_side_by_side_move_everything_once(pair: MemoryPair) -> None:
     async with pair.client() as one, pair.client() as other:
         for number in range(200):
@@ -608,7 +676,7 @@ async def test_a_syphon_cancelled_at_any_moment_loses_nothing(pair: MemoryPair, 
                 await asyncio.sleep(0)
             began_at = clock.monotonic()
             await ended(run)
-            assert clock.monotonic() - began_at <= 2 * syphon.SHUT_DOWN_S + 10 * backlog_source.GIVE_BACK_S
+            assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + backlog_source.GIVE_BACK_S)
         for host in (pair.primary, pair.secondary):
             host.heal()
         await client.run_syphon(until="empty")
@@ -640,7 +708,7 @@ async def test_a_syphon_ends_in_bounded_time_though_nothing_answers(pair: Memory
         pair.secondary.inject(Fault(FaultKind.HANG))
         began_at = clock.monotonic()
         await ended(run)
-        assert clock.monotonic() - began_at <= 70.0
+        assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + backlog_source.GIVE_BACK_S)
         pair.primary.heal()
         pair.secondary.heal()
         await clock.sleep(70.0)
@@ -703,23 +771,20 @@ async def test_a_partitioned_backlog_queue_is_drained_and_scanned_too(pair: Memo
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_in_hand_is_bounded_in_number_and_bytes(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backlog_source, "WINDOW_BYTES", 1_000_000)
+async def test_what_is_in_hand_is_bounded_in_number_and_bytes(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
             for _ in range(60):
                 await sender.send_messages(ServiceBusMessage(b"x" * 100_000))
         pair.primary.inject(Fault(FaultKind.SLOW, latency_s=2.0, operations=[Operation.SEND]))
-        run = Syphon(client.pair)
+        run = Syphon(client.pair, limits=SyphonLimits(max_bytes_in_flight=1_000_000))
         task = asyncio.ensure_future(run.run())
         (source,) = run._sources
         most = 0
         for _ in range(400):
             await clock.sleep(0.25)
-            most = max(most, source._held_bytes)
+            most = max(most, source._window.size_bytes)
         assert 300_000 < most <= 1_500_000
         await ended(task)
     assert len(await taken(pair)) == 60
@@ -728,7 +793,7 @@ async def test_what_is_in_hand_is_bounded_in_number_and_bytes(
 async def test_destinations_for_which_nothing_waits_are_forgotten(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syphon, "DESTINATIONS_KEPT", 5)
+    monkeypatch.setattr(destinations, "DESTINATIONS_KEPT", 5)
     names = [f"queue{number}" for number in range(20)]
     for name in names:
         await make_queue(pair, name)
@@ -741,15 +806,15 @@ async def test_destinations_for_which_nothing_waits_are_forgotten(
         assert len(run._destinations) <= 5
         await clock.sleep(1000.0)
         await ended(task)
-    for name in names:
-        assert texts(await taken(pair, name)) == expected(1, 2, queue=name)
+    for name in names:  # one that was parked meanwhile may come behind the other
+        assert sorted(texts(await taken(pair, name))) == expected(1, 2, queue=name)
 
 
 @pytest.mark.parametrize("until_empty", [False, True])
 async def test_more_missing_destinations_than_are_kept_are_parked_and_never_lost(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, until_empty: bool
 ) -> None:
-    monkeypatch.setattr(syphon, "DESTINATIONS_KEPT", 3)
+    monkeypatch.setattr(destinations, "DESTINATIONS_KEPT", 3)
     async with pair.client(options(backlog_queue_count=2)) as client:
         for number in range(30):
             for queue in BACKLOG[:2]:
@@ -780,3 +845,164 @@ async def test_something_that_should_never_happen_ends_the_syphon_loudly(
     with pytest.raises(ZeroDivisionError):
         await client.run_syphon()
     assert clock.monotonic() == 1.0
+
+
+# -- limits, and how it stands ---------------------------------------------------------------------------------------
+
+
+async def test_no_more_messages_are_sent_in_a_second_than_allowed(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(options(backlog_queue_count=3)) as client:
+        for number in range(200):
+            await divert(client, number)
+        began_at = clock.monotonic()
+        run = Syphon(client.pair, until="empty", limits=SyphonLimits(max_messages_per_second=10.0))
+        task = asyncio.ensure_future(run.run())
+        for second in range(1, 19):
+            await clock.sleep(began_at + second - clock.monotonic())
+            assert run.report().drained <= second * 10 + 5
+            assert run.report().drained >= second * 10 - 10
+        report = await task
+    assert (report.drained, report.parked) == (200, 0)
+    assert sorted(texts(await taken(pair))) == sorted(expected(*range(200)))
+
+
+async def test_under_a_rate_little_is_in_hand_and_nothing_is_put_aside(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(500))
+        run = Syphon(client.pair, limits=SyphonLimits(max_messages_per_second=1.0))
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(100.25)
+        (queue,) = run.status().queues
+        assert 1 <= queue.in_hand <= 30
+        states = Counter(message.state for message in await diverted_one(pair))
+        assert states == {ServiceBusMessageState.ACTIVE: 500 - run.report().drained}
+        assert 98 <= run.report().drained <= 102
+        await ended(task)
+        assert clock.monotonic() < 101.0
+
+
+async def test_a_rate_to_each_destination_is_kept_and_nothing_is_put_aside(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_queue(pair, GOOD)
+    async with pair.client(options(backlog_queue_count=4)) as client:
+        for number in range(300):
+            await divert(client, number)
+            await divert(client, number, queue=GOOD)
+        limits = SyphonLimits(max_messages_per_second_per_destination=5.0)
+        run = Syphon(client.pair, limits=limits)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(30.25)
+        for queue in (QUEUE, GOOD):
+            assert 145 <= len(await waiting_in(pair, queue)) <= 155
+        assert {message.state for message in await diverted(pair)} == {ServiceBusMessageState.ACTIVE}
+        await ended(task)
+
+
+async def test_fewer_queues_are_asked_at_once_than_there_are_and_each_has_its_turn(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair.client(options(backlog_queue_count=6)) as client:
+        asked: Counter[str] = Counter()
+        most = 0
+        receive = backlog_source.BacklogSource.receive
+
+        async def counted(self: backlog_source.BacklogSource, **kwargs: Any) -> Any:
+            nonlocal most
+            asked[self.queue] += 1
+            most = max(most, asked.total())
+            try:
+                return await receive(self, **kwargs)
+            finally:
+                asked[self.queue] -= 1
+
+        monkeypatch.setattr(backlog_source.BacklogSource, "receive", counted)
+        run = Syphon(client.pair, limits=SyphonLimits(max_queues_polled=2))
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(200.0)
+        assert most == 2
+        assert {queue.asked_at is not None for queue in run.status().queues} == {True, False}
+        for queue in BACKLOG[:6]:
+            await foreign(pair, ServiceBusMessage(queue, application_properties={"x-ms-path": QUEUE}), queue)
+        await clock.sleep(3 * syphon_share.POLL_TURN_S)
+        assert sorted(texts(await taken(pair))) == sorted(BACKLOG[:6])
+        await ended(task)
+
+
+async def test_the_status_tells_when_each_queue_was_asked_and_what_is_wrong(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, 1)
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(1.0)
+        status = run.status()
+        assert (status.refusing, status.is_stalled, status.accepted) == ({}, False, (QUEUE, 0.0))
+        (queue,) = status.queues
+        assert (queue.queue, queue.in_hand, queue.trouble) == (BACKLOG[0], 0, None)
+        assert queue.answered_at is not None
+        assert queue.asked_at is not None
+        assert queue.answered_at <= queue.asked_at <= clock.monotonic()
+        fault = pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
+        await divert(client, 2)
+        await clock.sleep(10.0)
+        status = run.status()
+        assert (list(status.refusing), status.is_stalled, status.accepted) == ([QUEUE], True, (QUEUE, 0.0))
+        assert status.refusing[QUEUE].kind is MessagingEntityDisabledError
+        assert status.refusing[QUEUE].text.startswith("MessagingEntityDisabledError: ")
+        assert 1.0 <= status.refusing[QUEUE].since_at <= 2.0
+        pair.primary.heal(fault)
+        await clock.sleep(60.0)
+        assert run.status().refusing == {}
+        await ended(task)
+
+
+async def test_the_status_tells_of_a_queue_that_cannot_be_asked(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(100.0)
+        (queue,) = run.status().queues
+        assert (queue.answered_at, queue.asked_at) == (None, None)
+        assert queue.trouble is not None
+        assert (queue.trouble.since_at, queue.trouble.kind) == (0.0, ServiceBusConnectionError)
+        pair.secondary.heal(fault)
+        await clock.sleep(1000.0)
+        (queue,) = run.status().queues
+        assert queue.trouble is None
+        await ended(task)
+
+
+async def test_f11_a_queue_that_was_made_again_loses_no_message_to_the_memory(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, 1)
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
+        task = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(1.0)
+        await ended(task)
+        pair.secondary.heal()
+        async with pair.unpaired_client(secondary=True) as other:
+            await other.administration.delete_queue(BACKLOG[0])
+        await make_queue(pair, BACKLOG[0], secondary=True)
+        await divert(client, 2)
+        assert (await client.run_syphon(until="empty")).drained == 1
+    assert texts(await taken(pair)) == expected(1, 2)
+
+
+async def test_f11_the_next_run_of_a_client_remembers_what_the_primary_has(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, 1)
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
+        task = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(1.0)
+        await ended(task)
+        pair.secondary.heal()
+        assert (await client.run_syphon(until="empty")).drained == 0
+        assert len(client.pair.accepted) == 0
+    assert texts(await taken(pair)) == expected(1)

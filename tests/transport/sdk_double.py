@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Self
@@ -17,12 +18,16 @@ from uuid import UUID
 
 from azure.servicebus import ServiceBusMessageBatch, ServiceBusReceivedMessage
 from azure.servicebus._pyamqp._decode import decode_payload
+from azure.servicebus._pyamqp.constants import LinkState
+from azure.servicebus._pyamqp.error import MessageSettlementUnconfirmed
 
 from sbclient.clock import Clock
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import ServiceBusReceiveMode, SessionChoice
 
 OPENING_S = 0.5
+ANSWER_S = 0.03
+"""How long the service takes for the outcomes of what was settled."""
 
 
 class SdkDouble:
@@ -134,8 +139,11 @@ class LinkDouble:
 
     def __init__(self, handler: HandlerDouble) -> None:
         self._handler = handler
+        self._on_transfer = handler._message_received_async  # once and for all, as the real one
         self.current_link_credit = 0
         self.drains = 0
+        self.state = LinkState.ATTACHED
+        self._pending_dispositions: dict[int, dict[str, Any]] = {}
 
     async def flow(self, *, link_credit: int, drain: bool = False) -> None:
         self.current_link_credit = link_credit
@@ -143,13 +151,29 @@ class LinkDouble:
             self.drains += 1
             await self._incoming_flow([0, 0, 0, 0, 1, 0, 0, None, True])
 
+    async def _wait_for_disposition_outcome(
+        self, delivery_ids: Sequence[int], timeout: float | None, expected: str = "accepted"
+    ) -> None:
+        """Read until every outcome has come."""
+        try:
+            while not all(self._pending_dispositions[number]["settled"] for number in delivery_ids):
+                if self.state is not LinkState.ATTACHED:
+                    raise MessageSettlementUnconfirmed(condition=b"amqp:link:detach-forced")
+                await self._handler.listen(wait=0.1)
+            for number in delivery_ids:
+                if (refusal := self._pending_dispositions[number]["outcome"]) is not None:
+                    raise refusal
+        finally:
+            for number in delivery_ids:
+                self._pending_dispositions.pop(number, None)
+
     async def _incoming_flow(self, frame: Any) -> None:
         """The service's answer to a drain; it changes nothing here."""
 
     async def _incoming_transfer(self, frame: Any) -> None:
         if not frame[5]:
             self.current_link_credit -= 1
-            await self._handler._message_received_async(frame, decode_payload(memoryview(frame[11])))
+            await self._on_transfer(frame, decode_payload(memoryview(frame[11])))
 
 
 class HandlerDouble:
@@ -159,10 +183,12 @@ class HandlerDouble:
 
     def __init__(self) -> None:
         self._link = LinkDouble(self)
-        self._connection = self
+        self._connection = self._transport = self
         self._received_messages: queue.Queue[Any] = queue.Queue()
+        self.is_receiving: Callable[[], bool] = lambda: False
         self.arriving: list[bytes] = []
         self.released: list[int] = []
+        self.outcomes: list[tuple[int, Exception | None]] = []
         self._arrival = asyncio.Event()
         self._ids = itertools.count(1)
 
@@ -174,22 +200,34 @@ class HandlerDouble:
         await self.listen(wait=self._socket_timeout)
         return True
 
-    async def listen(self, wait: float, batch: int = 1) -> None:
-        if not (self.arriving and self._link.current_link_credit):
-            self._arrival.clear()
-            try:
-                async with asyncio.timeout(wait):
-                    await self._arrival.wait()
-            except TimeoutError:
-                return
+    async def listen(self, wait: float | bool, batch: int = 1) -> None:
+        await self._transport.receive_frame(timeout=wait or 0.1)
+        while self.outcomes:
+            number, refusal = self.outcomes.pop(0)
+            self._link._pending_dispositions[number].update(settled=True, outcome=refusal)
         while self.arriving and self._link.current_link_credit:
             number = next(self._ids)
             tag = UUID(int=number).bytes_le
             frame = [0, number, tag, 0, False, False, None, None, None, None, None, self.arriving.pop(0)]
             await self._link._incoming_transfer(frame)
 
+    async def receive_frame(self, timeout: float) -> Any:
+        """A look at the socket."""
+        if self.outcomes:
+            await asyncio.sleep(ANSWER_S)
+        elif not (self.arriving and self._link.current_link_credit):
+            self._arrival.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._arrival.wait()
+        return None, None
+
     async def _message_received_async(self, frame: Any, message: Any) -> None:
-        self._received_messages.put((frame, message))
+        """What the SDK does by itself: what arrives between two of its receive calls is given back."""
+        if self.is_receiving():
+            self._received_messages.put((frame, message))
+        else:
+            await self.settle_messages_async(frame[1], frame[2], "released")
 
     async def settle_messages_async(self, delivery_id: int, tag: bytes, outcome: str) -> None:
         assert outcome == "released"
@@ -203,6 +241,9 @@ class ReceiverDouble(SdkDouble):
         super().__init__()
         self._handler = HandlerDouble()
         self._receive_context = asyncio.Event()
+        self.answers = True
+        self.refusals: dict[int, Exception] = {}
+        self._handler.is_receiving = self._receive_context.is_set
         self.session = None
         if session_id is not None:
             self.session = SimpleNamespace(session_id=session_id, locked_until_utc=locked_until_utc)
@@ -238,10 +279,23 @@ class ReceiverDouble(SdkDouble):
         return ServiceBusReceivedMessage(message, frame=frame, receiver=self)
 
     async def complete_message(self, message: Any) -> None:
-        await self._alone(("complete", message._delivery_id), asyncio.sleep(0))
+        await self._settle("complete", message._delivery_id)
 
     async def abandon_message(self, message: Any) -> None:
-        await self._alone(("abandon", message._delivery_id), asyncio.sleep(0))
+        await self._settle("abandon", message._delivery_id)
+
+    async def _settle(self, how: str, number: int) -> None:
+        """Send it, and wait for the service's word; that others settle meanwhile is no fault."""
+        if self.closed:
+            self.faults.append("used after it was closed")
+        if self._inside:
+            self.faults.append("two calls at once")
+        self.log.append((how, number))
+        handler = self._handler
+        handler._link._pending_dispositions[number] = {"settled": False, "outcome": None}
+        if self.answers:
+            handler.outcomes.append((number, self.refusals.get(number)))
+        await handler._link._wait_for_disposition_outcome([number], None)
 
     async def _alone(self, what: Any, work: Awaitable[Any]) -> Any:
         if self.closed:

@@ -11,9 +11,15 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
-from azure.servicebus import TransportType
+from azure.servicebus import TransportType as SdkTransportType
 
-from sbclient import InvalidOperationError, ServiceBusAuthenticationError, ServiceBusClient, ServiceBusMessage
+from sbclient import (
+    InvalidOperationError,
+    ServiceBusAuthenticationError,
+    ServiceBusClient,
+    ServiceBusMessage,
+    TransportType,
+)
 from sbclient.clock import Clock
 from sbclient.emulator import Emulator
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
@@ -112,12 +118,15 @@ async def test_an_identity_that_cannot_sign_in_is_no_authentication(emulator: Em
 
 
 @pytest.mark.filterwarnings("ignore:ssl=None is deprecated")  # the SDK hands that to aiohttp
-async def test_web_sockets_at_an_address_of_ones_own(emulator: Emulator) -> None:
+@pytest.mark.parametrize(
+    "way", [SdkTransportType.AmqpOverWebsocket, TransportType.AmqpOverWebsocket], ids=["SDK", "ours"]
+)
+async def test_web_sockets_at_an_address_of_ones_own(emulator: Emulator, way: Any) -> None:
     pytest.importorskip("aiohttp")
     await works(
         ServiceBusClient.from_connection_string(
             emulator.connection_string,
-            transport_type=TransportType.AmqpOverWebsocket,
+            transport_type=way,
             custom_endpoint_address=f"sb://{host_of(emulator)}",
             **options_of(emulator),
         )

@@ -194,3 +194,36 @@ def test_no_text_shows_a_secret(secret: str) -> None:
 def test_ours_stay_as_they_are() -> None:
     own = InvalidOperationError("refused early")
     assert translated(own, "send to 'q'") is own
+
+
+class Answer:
+    """An answer whose body the SDK has not read."""
+
+    status_code = 401
+    reason = ""
+
+    def __init__(self, body: str | None) -> None:
+        self._body = body
+
+    def text(self) -> str:
+        if self._body is None:
+            raise ValueError("no body was read")
+        return self._body
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "<Error><Code>401</Code><Detail>SubCode=40103. the token &amp; its key</Detail></Error>",
+            "the token & its key",
+        ),
+        ("<html>", "status 401"),
+        (None, "status 401"),
+    ],
+)
+def test_a_refused_list_says_what_the_answer_says(body: str | None, said: str) -> None:
+    error = translated(HttpResponseError(response=Answer(body)), "list queues")  # type: ignore[arg-type]
+    assert isinstance(error, ServiceBusAuthenticationError)
+    assert said in str(error)
+    assert "Operation returned" not in str(error)

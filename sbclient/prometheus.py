@@ -1,0 +1,65 @@
+"""The metrics of this process as Prometheus reads them; needs the extra `metrics`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from sbclient import metrics
+from sbclient.errors import InvalidOperationError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from prometheus_client import CollectorRegistry
+
+
+def start() -> None:
+    """Measure for `exposition` from now on. Safe to call twice.
+
+    A meter provider of the application, and Prometheus' own global registry, are left alone.
+
+    Raises:
+        InvalidOperationError: the packages of the extra `metrics` are not installed.
+    """
+    _opened()
+
+
+def stop() -> None:
+    """Measure for it no longer, and forget what was measured. Safe to call twice."""
+    if _opened.cache_info().currsize:
+        _, provider = _opened()
+        _opened.cache_clear()
+        metrics.detach(provider)
+        provider.shutdown()
+
+
+def exposition() -> tuple[str, bytes]:
+    """The content type and the text to answer a scrape with: everything measured since `start`, or the first call.
+
+    It needs no event loop and may be called in any thread.
+
+    Raises:
+        InvalidOperationError: the packages of the extra `metrics` are not installed.
+    """
+    registry, _ = _opened()
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+    return CONTENT_TYPE_LATEST, generate_latest(registry)
+
+
+@cache
+def _opened() -> tuple[CollectorRegistry, MeterProvider]:
+    try:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from opentelemetry.sdk.metrics import MeterProvider
+        from prometheus_client import CollectorRegistry, ProcessCollector
+    except ImportError as error:
+        raise InvalidOperationError(
+            f"metrics cannot be shown without the package {error.name}: pip install 'sbclient[metrics]'"
+        ) from error
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    reader = PrometheusMetricReader(registry=registry, disable_target_info=True)
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    metrics.attach(provider)
+    return registry, provider

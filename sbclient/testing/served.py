@@ -1,0 +1,39 @@
+"""The emulator in a thread of this process, for tests and programs that block or have a loop of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sbclient.emulator import Emulator
+
+START_S: Final = 30.0
+
+
+@contextmanager
+def served(*namespaces: str) -> Iterator[Emulator]:
+    """Serve namespaces, `"contoso"` or `"contoso:5672"`, until the body ends; by default one on any free port.
+
+    Its switches (`inject`, `heal`, `reset`, `purge`) may be called from any thread.
+
+    Raises:
+        InvalidOperationError: a port is in use.
+    """
+    from sbclient.emulator import Emulator
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="servicebus emulator", daemon=True)
+    thread.start()
+    emulator = Emulator(*namespaces)
+    try:
+        asyncio.run_coroutine_threadsafe(emulator.start(), loop).result(START_S)
+        yield emulator
+    finally:
+        asyncio.run_coroutine_threadsafe(emulator.close(), loop).result(START_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,377 @@
+"""Spans as azure-servicebus makes them, the context that travels in a message: the one door to OpenTelemetry's traces.
+
+Laws:
+1. Without a tracer provider nothing is imported, no span is made and no message is touched.
+2. Each message that is sent bears the context of a span of its own in its application properties, as azure-servicebus
+   writes them: `Diagnostic-Id`, `traceparent` and, if there is one, `tracestate`. One that bears a context keeps it.
+3. What happens to a message on its way, in this process or another, is a child of that context, so that one trace shows
+   all of it. What handles many messages at once is linked to each.
+4. Spans begin and end by the clock that is handed in.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from sbclient.clock import Clock
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanContext, Tracer, TracerProvider
+
+T = TypeVar("T")
+
+SCOPE: Final = "sbclient"
+"""The name of the tracer."""
+
+DIAGNOSTIC_ID: Final = "Diagnostic-Id"
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+
+TRACE_BYTES: Final = 160
+"""What a context without `tracestate` adds to an encoded message, at most."""
+
+LONGEST: Final = 512
+"""More characters than this are not read: the recommendation asks for no more."""
+
+SEND: Final = "ServiceBus.send"
+SCHEDULE: Final = "ServiceBus.schedule"
+MESSAGE: Final = "ServiceBus.message"
+RECEIVE: Final = "ServiceBus.receive"
+RECEIVE_DEFERRED: Final = "ServiceBus.receive_deferred"
+PEEK: Final = "ServiceBus.peek"
+DIVERT: Final = "sbclient.divert"
+DRAIN: Final = "sbclient.drain"
+DEAD_LETTER: Final = "sbclient.dead_letter"
+
+OPERATION: Final = "messaging.operation"
+COUNT: Final = "messaging.batch.message_count"
+ENQUEUED: Final = "enqueuedTime"
+ERROR: Final = "error.type"
+QUEUE: Final = "sbclient.backlog.queue"
+
+_FIXED: Final = {"az.namespace": "Microsoft.ServiceBus", "messaging.system": "servicebus"}
+_API: Final = "opentelemetry.trace"
+
+_attached: Tracer | None = None
+_found: Tracer | None = None
+
+
+def attach(provider: TracerProvider) -> None:
+    """Trace for this provider from now on, instead of the global one."""
+    global _attached
+    _attached = provider.get_tracer(SCOPE)
+
+
+def detach() -> None:
+    """Trace for the global provider again, if there is one."""
+    global _attached
+    _attached = None
+
+
+def is_on() -> bool:
+    """Whether there is a tracer provider, so that spans are made."""
+    return _tracer() is not None
+
+
+def _tracer() -> Tracer | None:
+    global _found
+    if _attached is not None or _found is not None:
+        return _attached or _found
+    if _API not in sys.modules:
+        return None
+    api = sys.modules[_API]
+    if not hasattr(api, "get_tracer_provider"):
+        return None  # it is being imported in another thread
+    provider = api.get_tracer_provider()
+    if isinstance(provider, (api.ProxyTracerProvider, api.NoOpTracerProvider)):
+        return None  # it was imported, and nothing more
+    tracer: Tracer = provider.get_tracer(SCOPE)
+    _found = tracer  # there is one global provider, and it stays
+    return tracer
+
+
+# -- the context of a message ------------------------------------------------------------------------------------------
+
+
+def context_of(message: ServiceBusMessage) -> Context | None:
+    """The context that a message bears, as the parent for a span of one's own; None if it bears none that is valid.
+
+    Needs `opentelemetry-api`.
+    """
+    from opentelemetry.trace import get_current_span
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    properties = message.application_properties
+    parent, state = properties.get(TRACEPARENT) or properties.get(DIAGNOSTIC_ID), properties.get(TRACESTATE)
+    if not isinstance(parent, str) or len(parent) > LONGEST:
+        return None
+    carrier = {TRACEPARENT: parent}
+    if isinstance(state, str) and len(state) <= LONGEST:
+        carrier[TRACESTATE] = state
+    context = TraceContextTextMapPropagator().extract(carrier, context={})  # type: ignore[arg-type]  # an empty one
+    return context if get_current_span(context).get_span_context().is_valid else None
+
+
+def is_signed(message: ServiceBusMessage) -> bool:
+    """Whether a message bears a context, or what was meant to be one."""
+    properties = message._application_properties
+    return properties is not None and (TRACEPARENT in properties or DIAGNOSTIC_ID in properties)
+
+
+def sign(message: ServiceBusMessage, span: Span) -> None:
+    """Let a message bear the context of a span."""
+    from opentelemetry.trace import set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span))
+    if TRACEPARENT in carrier:
+        message.application_properties.update({DIAGNOSTIC_ID: carrier[TRACEPARENT], **carrier})
+
+
+def unsign(message: ServiceBusMessage) -> None:
+    """Take away the context that a message bears."""
+    for name in (DIAGNOSTIC_ID, TRACEPARENT, TRACESTATE):
+        message.application_properties.pop(name, None)
+
+
+def _links(messages: Iterable[ServiceBusMessage]) -> list[Link]:
+    from opentelemetry.trace import Link, get_current_span
+
+    links = []
+    for message in messages:
+        context = context_of(message)
+        if context is not None:
+            attributes = (
+                {ENQUEUED: int(message.enqueued_time_utc.timestamp() * 1000)}
+                if isinstance(message, ServiceBusReceivedMessage)
+                else None
+            )
+            links.append(Link(get_current_span(context).get_span_context(), attributes))
+    return links
+
+
+# -- spans -------------------------------------------------------------------------------------------------------------
+
+
+class Spans:
+    """Spans that begin and end together, the first of them current meanwhile if that is wanted; a context.
+
+    An error that leaves the context becomes their status, and goes on.
+    """
+
+    def __init__(self, spans: Sequence[Span], clock: Clock, *, is_current: bool = False) -> None:
+        self._spans = spans
+        self._clock = clock
+        self._is_current = is_current
+        self._token: Any = None
+
+    def set(self, name: str, value: str | int) -> None:
+        """Say something more of each."""
+        for span in self._spans:
+            span.set_attribute(name, value)
+
+    def __enter__(self) -> Self:
+        if self._is_current:
+            from opentelemetry import context
+            from opentelemetry.trace import set_span_in_context
+
+            self._token = context.attach(set_span_in_context(self._spans[0]))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            from opentelemetry import context
+
+            context.detach(self._token)
+        for span in self._spans:
+            if error is not None:
+                _blame(span, error)
+            span.end(_ns(self._clock.now()))
+
+
+def _blame(span: Span, error: BaseException) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_attribute(ERROR, type(error).__name__)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+
+
+_NONE: Final = Spans((), Clock())
+
+
+def sending(
+    name: str, messages: Sequence[ServiceBusMessage], where: Mapping[str, str | int], clock: Clock
+) -> tuple[Spans, list[ServiceBusMessage]]:
+    """A span of the caller's for sending messages, and for each that bears no context one of its own, to bear.
+
+    Where no span is current the messages' spans are children of the send, so that all are in one trace.
+
+    Args:
+        name: `SEND` or `SCHEDULE`.
+        where: the attributes that name the entity and its namespace.
+
+    Returns:
+        The span, to be used as a context, and the messages that were signed.
+    """
+    tracer = _tracer()
+    if tracer is None:
+        return _NONE, []
+    from opentelemetry.trace import SpanKind, get_current_span, set_span_in_context
+
+    now_ns = _ns(clock.now())
+    attributes = {**_FIXED, **where, OPERATION: "publish"}
+    if len(messages) > 1:
+        attributes[COUNT] = len(messages)
+    has_parent = get_current_span().get_span_context().is_valid
+    send = tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes, start_time=now_ns)
+    parent = None if has_parent else set_span_in_context(send)
+    own = {**_FIXED, **where}
+    signed = []
+    for message in messages:
+        if is_signed(message):
+            for link in _links([message]):
+                send.add_link(link.context)
+            continue
+        span = tracer.start_span(MESSAGE, parent, kind=SpanKind.PRODUCER, attributes=own, start_time=now_ns)
+        sign(message, span)
+        span.end(now_ns)
+        send.add_link(span.get_span_context())
+        signed.append(message)
+    return Spans((send,), clock, is_current=True), signed
+
+
+def carrying(
+    name: str,
+    messages: Iterable[ServiceBusMessage],
+    attributes: Mapping[str, str | int],
+    clock: Clock,
+    work: Coroutine[Any, Any, T],
+    *,
+    answer: str | None = None,
+) -> Awaitable[T]:
+    """Do `work`, with a span in the trace of each message that bears a context: a part of its way.
+
+    Args:
+        name: `DIVERT`, `DRAIN` or `DEAD_LETTER`.
+        answer: the name of the attribute that says what `work` returned.
+    """
+    tracer = _tracer()
+    return work if tracer is None else _carried(tracer, name, messages, attributes, clock, work, answer)
+
+
+async def _carried(
+    tracer: Tracer,
+    name: str,
+    messages: Iterable[ServiceBusMessage],
+    attributes: Mapping[str, str | int],
+    clock: Clock,
+    work: Coroutine[Any, Any, T],
+    answer: str | None,
+) -> T:
+    from opentelemetry.trace import SpanKind
+
+    now_ns, said = _ns(clock.now()), {**_FIXED, **attributes}
+    spans = Spans(
+        [
+            tracer.start_span(name, parent, kind=SpanKind.CLIENT, attributes=said, start_time=now_ns)
+            for parent in filter(None, map(context_of, messages))
+        ],
+        clock,
+    )
+    with spans:
+        result = await work
+        if answer is not None:
+            spans.set(answer, str(result))
+        return result
+
+
+def handling(
+    name: str,
+    operation: str,
+    messages: Sequence[ServiceBusReceivedMessage],
+    where: Mapping[str, str | int],
+    clock: Clock,
+    *,
+    began_at: float | None = None,
+) -> Spans:
+    """A span of the caller's for what was done with received messages; a context.
+
+    It is linked to each of them. Where no span is current and it is one message, the span is part of that one's trace.
+
+    Args:
+        name: `RECEIVE` or another.
+        operation: `receive` or `settle`.
+        began_at: wall-clock seconds, None = now.
+    """
+    tracer = _tracer()
+    if tracer is None:
+        return _NONE
+    from opentelemetry.trace import SpanKind, get_current_span
+
+    attributes = {**_FIXED, **where, OPERATION: operation}
+    if len(messages) > 1:
+        attributes[COUNT] = len(messages)
+    is_alone = len(messages) == 1 and not get_current_span().get_span_context().is_valid
+    span = tracer.start_span(
+        name,
+        context_of(messages[0]) if is_alone else None,
+        kind=SpanKind.CLIENT,
+        attributes=attributes,
+        links=_links(messages),
+        start_time=_ns(clock.now() if began_at is None else began_at),
+    )
+    return Spans((span,), clock, is_current=True)
+
+
+def _ns(at: float) -> int:
+    return int(at * 1e9)
+
+
+# -- what is current ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def within(message: ServiceBusMessage) -> Iterator[None]:
+    """Make the context of a message current, so that what is logged names its trace."""
+    context_module = sys.modules.get("opentelemetry.context")
+    own = context_of(message) if context_module is not None and is_on() else None
+    if own is None or context_module is None:
+        yield
+        return
+    token = context_module.attach(own)
+    try:
+        yield
+    finally:
+        context_module.detach(token)
+
+
+def ids() -> dict[str, str]:
+    """`trace_id` and `span_id`, in hexadecimal, of the span that is current; nothing if none is."""
+    if _API not in sys.modules:
+        return {}
+    current = getattr(sys.modules[_API], "get_current_span", None)
+    if current is None:
+        return {}
+    span: SpanContext = current().get_span_context()
+    return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"} if span.is_valid else {}
+
+
+def outside() -> contextvars.Context | None:
+    """The running code's context without its span, for work that outlives whoever starts it; None = the same."""
+    if _API not in sys.modules or not ids():
+        return None
+    from opentelemetry import context
+
+    own = contextvars.copy_context()
+    own.run(context.attach, context.Context())
+    return own

@@ -1,0 +1,61 @@
+"""The list of deviations: complete in itself, shipped, and the same for people and machines."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typer.testing import CliRunner
+
+from sbclient import deviations as module
+from sbclient.cli.app import make_app
+from sbclient.deviations import AREAS, Deviation, deviations, page
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+def test_the_page_is_the_list() -> None:
+    """To mend it: python -m sbclient.deviations > docs/deviations.md"""
+    assert (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8") == page()
+    assert all(page().count(f"`{each.id}`") == 1 for each in deviations())
+
+
+def test_ids_name_one_thing_each_and_begin_with_their_area() -> None:
+    ids = [each.id for each in deviations()]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(rf"{each.area}\.[a-z0-9]+(-[a-z0-9]+)*", each.id) for each in deviations())
+    assert list(dict.fromkeys(each.area for each in deviations())) == list(AREAS)
+
+
+@pytest.mark.parametrize("deviation", deviations(), ids=lambda each: each.id)
+def test_each_says_everything_in_plain_words(deviation: Deviation) -> None:
+    for text in (deviation.service, deviation.ours, deviation.why):
+        assert text == text.strip()
+        assert len(text) >= 8
+        assert "|" not in text
+        assert not text.endswith(".")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", deviation.since)
+
+
+def test_none_is_newer_than_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    own = tuple(map(int, project["version"].split(".")))
+    assert all(tuple(map(int, each.since.split("."))) <= own for each in deviations())
+
+
+def test_the_list_lies_beside_its_module_so_that_a_wheel_has_it() -> None:
+    assert module.__file__ is not None
+    assert (Path(module.__file__).parent / "deviations.json").is_file()
+
+
+def test_the_emulator_tells_them() -> None:
+    result = CliRunner().invoke(make_app(), ["emulator", "--deviations", "--json"])
+    assert result.exit_code == 0
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [Deviation(**each) for each in told] == list(deviations())
+    words = CliRunner().invoke(make_app(), ["emulator", "--deviations"]).stdout
+    assert all(f"{each.id}\n" in words for each in deviations())

@@ -1,0 +1,81 @@
+"""Everything that an application may use says what it is for, methods of the transports included."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+
+import sbclient
+
+MODULES: Final = [
+    "administration",
+    "backlog",
+    "batch",
+    "client",
+    "emulator",
+    "entities",
+    "errors",
+    "lock_renewer",
+    "message",
+    "options",
+    "pair",
+    "receiver",
+    "rules.connection_string",
+    "rules.failover",
+    "sender",
+    "syphon",
+    "transaction",
+    "testing",
+    "testing.ambient",
+    "testing.namespaces",
+    "testing.served",
+    "testing.virtual_loop",
+    "transport.azure",
+    "transport.azure_administration",
+    "transport.azure_receiver",
+    "transport.azure_sender",
+    "transport.base",
+    "transport.choice",
+    "transport.memory",
+]
+
+
+def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The classes and functions that a module itself defines, and what the classes define."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+            continue
+        if inspect.isfunction(value):
+            yield name, value
+        elif inspect.isclass(value):
+            yield name, value
+            for member in vars(value):
+                attribute = inspect.getattr_static(value, member)
+                if (not member.startswith("_") and isinstance(attribute, property | classmethod | staticmethod)) or (
+                    not member.startswith("_") and inspect.isfunction(attribute)
+                ):
+                    yield f"{name}.{member}", getattr(value, member)
+
+
+def is_told(value: Any) -> bool:
+    text = inspect.getdoc(value) or ""
+    made_up = inspect.isclass(value) and is_dataclass(value) and text.startswith(f"{value.__name__}(")
+    return bool(text.strip()) and not made_up
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_is_public_has_a_docstring(name: str) -> None:
+    module = import_module(f"sbclient.{name}")
+    assert is_told(module)
+    assert [each for each, value in public(module) if not is_told(value)] == []
+
+
+def test_every_name_of_the_package_is_looked_at() -> None:
+    homes = {f"sbclient.{name}" for name in MODULES}
+    assert {getattr(getattr(sbclient, name), "__module__", "sbclient.errors") for name in sbclient.__all__} <= homes
