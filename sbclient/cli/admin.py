@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import timedelta
 from enum import Enum, StrEnum
 from random import SystemRandom
@@ -12,7 +12,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 
-from sbclient.cli.common import Primary, Yes, print_json, run
+from sbclient.cli.admin_report import print_description, print_list, shown
+from sbclient.cli.common import AsJson, Exit, Primary, Yes, is_confirmed, print_json, run, telling_errors
+from sbclient.cli.json_values import span_of
 from sbclient.clock import Clock
 from sbclient.entities import (
     CorrelationRuleFilter,
@@ -60,49 +62,66 @@ Settings = Annotated[
 
 
 @admin.command()
-def create(primary: Primary, kind: KindArgument, names: Names, settings: Settings = None) -> None:
-    """Make an entity and print its description.
+def create(
+    primary: Primary, kind: KindArgument, names: Names, settings: Settings = None, as_json: AsJson = False
+) -> None:
+    """Make an entity.
 
+    \b
     Example: sbclient admin create queue orders --set enable_partitioning=true --set lock_duration=30s
+    Example: sbclient admin create topic prices
+    Example: sbclient admin create subscription prices eu --set max_delivery_count=5
+    Example: sbclient admin create rule prices eu cheap --set "sql=price < 10"
     """
 
     async def work(administration: Administration) -> EntityProperties:
         properties = _described(kind, names, settings or [])
         return await administration.create(_address(kind, names), properties)
 
-    print_json(_json(run("admin create", _with_administration(primary, work))))
+    made = run("admin create", _with_administration(primary, work), as_json=as_json)
+    _say(f"created {kind} {'/'.join(names)}", shown(made), as_json)
 
 
 @admin.command()
-def update(primary: Primary, kind: KindArgument, names: Names, settings: Settings = None) -> None:
-    """Change an entity and print its description.
+def update(
+    primary: Primary, kind: KindArgument, names: Names, settings: Settings = None, as_json: AsJson = False
+) -> None:
+    """Change an entity; what is not named stays as it is.
 
+    \b
     Example: sbclient admin update queue orders --set max_delivery_count=20
     """
 
     async def work(administration: Administration) -> EntityProperties:
+        values = _values(kind, settings or [])
         properties = await administration.get(_address(kind, names))
-        for name, value in _values(kind, settings or []).items():
+        for name, value in values.items():
             setattr(properties, name, value)
         return await administration.update(_address(kind, names), properties)
 
-    print_json(_json(run("admin update", _with_administration(primary, work))))
+    changed = run("admin update", _with_administration(primary, work), as_json=as_json)
+    _say(f"changed {kind} {'/'.join(names)}", shown(changed), as_json)
 
 
 @admin.command()
-def show(primary: Primary, kind: KindArgument, names: Names) -> None:
+def show(primary: Primary, kind: KindArgument, names: Names, as_json: AsJson = False) -> None:
     """Print an entity's description and, unless it is a rule, its counts.
 
+    \b
     Example: sbclient admin show queue orders
     """
 
     async def work(administration: Administration) -> dict[str, Any]:
-        shown = _json(await administration.get(_address(kind, names)))
+        description = shown(await administration.get(_address(kind, names)))
         if kind is not Kind.RULE:
-            shown["runtime"] = _json(await administration.runtime(_address(kind, names)))
-        return shown
+            description["runtime"] = shown(await administration.runtime(_address(kind, names)))
+        return description
 
-    print_json(run("admin show", _with_administration(primary, work)))
+    description = run("admin show", _with_administration(primary, work), as_json=as_json)
+    if as_json:
+        print_json(description)
+    else:
+        print_description(description)
 
 
 @admin.command("list")
@@ -110,35 +129,60 @@ def list_(
     primary: Primary,
     kind: KindArgument,
     parents: Annotated[list[str] | None, typer.Argument(help="Of subscriptions: the topic; of rules: both.")] = None,
+    counts: Annotated[bool, typer.Option("--counts", help="With their counts; one request more for each.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the description of every entity of a kind, one a line.
+    """Print the entities of a kind, one a line.
 
+    \b
+    Example: sbclient admin list queue --counts
     Example: sbclient admin list subscription prices
     """
 
-    async def work(administration: Administration) -> list[EntityProperties]:
+    async def work(administration: Administration) -> list[dict[str, Any]]:
+        above = tuple(parents or [])
         expected = _KINDS[kind][0].value[1] - 1
-        if len(parents or []) != expected:
-            raise InvalidOperationError(f"to list {kind}s give {expected} names after it, not {len(parents or [])}")
-        return await administration.list(_KINDS[kind][0], tuple(parents or []))
+        if len(above) != expected:
+            raise InvalidOperationError(f"to list {kind}s give {expected} names after it, not {len(above)}")
+        found = [shown(each) for each in await administration.list(_KINDS[kind][0], above)]
+        if counts and kind is not Kind.RULE:
+            for each in found:
+                each["runtime"] = shown(await administration.runtime(_address(kind, [*above, each["name"]])))
+        return found
 
-    for properties in run("admin list", _with_administration(primary, work)):
-        print_json(_json(properties))
+    found = run("admin list", _with_administration(primary, work), as_json=as_json)
+    if as_json:
+        for each in found:
+            print_json(each)
+    else:
+        print_list(str(kind), found)
 
 
 @admin.command()
-def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False) -> None:
+def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove an entity with everything in it; asks first.
 
+    \b
     Example: sbclient admin delete queue orders --yes
     """
-    if not yes:
-        typer.confirm(f"Delete {kind} {'/'.join(names)} with everything in it?", abort=True, err=True)
 
     async def work(administration: Administration) -> None:
         await administration.delete(_address(kind, names))
 
-    run("admin delete", _with_administration(primary, work))
+    with telling_errors("admin delete", as_json=as_json):
+        _address(kind, names)
+    question = f"Delete {kind} {'/'.join(names)} with everything in it?"
+    if not is_confirmed("admin delete", question, yes=yes, as_json=as_json):
+        raise typer.Exit(Exit.INCOMPLETE)
+    run("admin delete", _with_administration(primary, work), as_json=as_json)
+    _say(f"deleted {kind} {'/'.join(names)}", {"deleted": "/".join(names), "kind": str(kind)}, as_json)
+
+
+def _say(text: str, told: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(told)
+    else:
+        typer.echo(text)
 
 
 async def _with_administration(primary: str, work: Callable[[Administration], Awaitable[T]]) -> T:
@@ -206,9 +250,6 @@ def _pairs(settings: list[str]) -> list[tuple[str, str]]:
     return [(name.strip(), value) for name, _, value in pairs]
 
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
 def _value(name: str, text: str, hint: Any) -> Any:
     allowed = [
         kind for kind in (get_args(hint) if isinstance(hint, types.UnionType) else (hint,)) if kind is not type(None)
@@ -220,20 +261,16 @@ def _value(name: str, text: str, hint: Any) -> Any:
         if kind is int:
             return int(text)
         if kind is timedelta:
-            return timedelta(**{_UNITS[text[-1:]]: float(text[:-1])})
+            return span_of(text)
         if isinstance(kind, type) and issubclass(kind, Enum):
             return kind(text)
     except (KeyError, ValueError) as error:
-        wanted = {bool: "true or false", int: "a whole number", timedelta: "a span as 30s, 5m, 2h or 7d"}.get(
-            kind, "one of " + ", ".join(getattr(kind, "__members__", {}))
-        )
+        wanted = {
+            bool: "true or false",
+            int: "a whole number",
+            timedelta: "a span as 30s, 5m, 2h, 7d, PT30S or unlimited",
+        }.get(kind, "one of " + ", ".join(getattr(kind, "__members__", {})))
         raise InvalidOperationError(f"{name} is {text!r}: it must be {wanted}") from error
     if kind is str:
         return text
     raise InvalidOperationError(f"{name} cannot be set from the command line")
-
-
-def _json(value: Any) -> dict[str, Any]:
-    shown = {name: item for name, item in asdict(value).items() if item is not None}
-    shown.pop("authorization_rules", None)  # they hold keys
-    return shown

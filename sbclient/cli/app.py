@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import takewhile
 from typing import Annotated, Final
 
 import typer
 
 COMMANDS: Final = ("demo", "emulator", "syphon", "send", "receive", "peek", "backlog", "admin")
 """What there is, in the order of the help; each is found by its name in the module of its name."""
-
-_MODULES: Final = {"peek": "receive"}
 
 
 def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -22,16 +21,34 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        context_settings={"max_content_width": 100},
     )
     app.callback()(_common)
     called = [name for name in COMMANDS if list(arguments[:1]) == [name]]
     for name in called or COMMANDS:
-        command = getattr(import_module(f"sbclient.cli.{_MODULES.get(name, name)}"), name)
+        command = getattr(import_module(f"sbclient.cli.{name}"), name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
             app.command(name)(command)
     return app
+
+
+def run_telling_json(arguments: Sequence[str]) -> int:
+    """Run the program so that wrong options, too, are told as JSON; returns the exit status."""
+    try:
+        status = make_app(arguments)(list(arguments), prog_name="sbclient", standalone_mode=False)
+    except Exception as error:
+        # What typer raises for wrong options it does not name; they all know how to say what is wrong.
+        say = getattr(error, "format_message", None)
+        if say is None:
+            raise
+        from sbclient.cli.common import Exit, tell_error
+
+        command = " ".join(takewhile(lambda word: not word.startswith("-"), arguments))
+        tell_error(command, say(), "UsageError", Exit.BAD_INPUT, as_json=True)
+        return Exit.BAD_INPUT
+    return status if isinstance(status, int) else 0
 
 
 def _print_version(is_asked: bool) -> None:

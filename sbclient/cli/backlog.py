@@ -3,38 +3,57 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sbclient.backlog import Backlog, BacklogQueueView
-from sbclient.cli.common import AsJson, Exit, Primary, Secondary, Yes, open_client, print_json, run
+from sbclient.cli.backlog_report import Looks, show_report
+from sbclient.cli.common import (
+    AsJson,
+    Exit,
+    Primary,
+    Secondary,
+    Yes,
+    is_confirmed,
+    needed,
+    open_client,
+    print_json,
+    run,
+)
+from sbclient.cli.progress import Progress
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError
 from sbclient.options import PairedNamespaceOptions
 
-backlog = typer.Typer(help="Look into the backlog queues, and deal with their dead letters.", rich_markup_mode=None)
+SHOW: Final = "show"
+
+
+class _ShowByDefault(typer.core.TyperGroup):
+    """`sbclient backlog [options]` is `sbclient backlog show [options]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--help" not in args and (not args or args[0].startswith("-")):
+            args = [SHOW, *args]
+        return super().parse_args(ctx, args)
+
+
+backlog = typer.Typer(
+    cls=_ShowByDefault,
+    help="Look into the backlog queues, and deal with their dead letters. Alone it is `backlog show`.",
+    rich_markup_mode=None,
+)
 
 Queues = Annotated[int, typer.Option("--backlog-queue-count", min=1, help="How many backlog queues the pair has.")]
 Name = Annotated[str | None, typer.Option("--primary-name", help="As the pair was opened with.")]
 Reason = Annotated[str | None, typer.Option(help="Only those with this reason.")]
 One = Annotated[str | None, typer.Option("--backlog-queue", help="Only those of this backlog queue.")]
-ByName = Annotated[bool, typer.Option("--sessions", help="The queues of ordering=session too.")]
+Sessions = Annotated[bool, typer.Option("--sessions", help="The queues of ordering=session too.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
+Limit = Annotated[int, typer.Option(min=1, help="Look at so many messages of each queue.")]
 
-_SHOWN = (
-    "queue",
-    "is_present",
-    "depth",
-    "waiting",
-    "parked",
-    "dead_letters",
-    "destinations",
-    "oldest_utc",
-    "is_complete",
-)
+LIMIT: Final = 100_000
 
 
 @backlog.command()
@@ -43,32 +62,40 @@ def show(
     secondary: Secondary = None,
     count: Queues = 10,
     name: Name = None,
-    sessions: ByName = False,
-    limit: Annotated[int, typer.Option(min=1, help="Look at so many messages of each queue.")] = 100_000,
-    sample: Annotated[float, typer.Option(min=0, help="Watch for so many seconds, to estimate the time to drain.")] = 0,
+    sessions: Sessions = False,
+    limit: Limit = LIMIT,
+    sample: Annotated[
+        float, typer.Option(min=0, help="Look again after so many seconds, to estimate the time to drain; 0 = do not.")
+    ] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look each --sample seconds until interrupted.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print depth, oldest age, destinations and dead letters of each backlog queue.
+    """Print what each backlog queue holds, for which entities, since when, and for how long a syphon will have to work.
 
-    Example: sbclient backlog show --sample 10
+    What is locked by a syphon counts as waiting. An empty backlog is looked at once.
+
+    \b
+    Example: sbclient backlog
+    Example: sbclient backlog show --json --sample 10
+    Example: sbclient backlog --watch
     """
+    progress = Progress("looking through the backlog", is_wanted=not watch)
 
-    async def work() -> dict[str, Any]:
-        async with open_client(primary, _needed(secondary), _options(count, name, sessions)) as client:
-            surveyor = Backlog(client.pair)
-            views = await surveyor.survey(limit=limit)
-            report = _report(views)
-            if sample:
-                await Clock().sleep(sample)
-                drained = report["depth"] - sum(view.depth for view in await surveyor.survey(limit=limit))
-                report["seconds_to_drain"] = round(report["depth"] * sample / drained) if drained > 0 else None
-            return report
+    async def work() -> None:
+        async with open_client(primary, needed(secondary), _options(count, name, sessions)) as client:
+            clock, looks = Clock(), Looks()
+            surveyor = Backlog(client.pair, on_progress=lambda seen: progress.tell(f"looked at {seen:,} messages"))
+            with show_report(as_json=as_json, is_live=watch) as shown:
+                while True:
+                    report = looks.add(clock.monotonic(), clock.now(), await surveyor.survey(limit=limit))
+                    is_last = not watch and (len(looks) > 1 or not sample or not report["depth"])
+                    if watch or is_last:
+                        shown(report)
+                    if is_last:
+                        return
+                    await clock.sleep(sample or 2.0)
 
-    report = run("backlog show", work())
-    if as_json:
-        print_json(report)
-    else:
-        _print(report, with_estimate=bool(sample))
+    run("backlog show", work(), as_json=as_json, progress=progress)
 
 
 @backlog.command()
@@ -79,19 +106,20 @@ def resubmit(
     name: Name = None,
     reason: Reason = None,
     queue: One = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put dead letters back into their backlog queue, for the syphon to try again; asks first.
 
-    Example: sbclient backlog resubmit --reason DestinationRefused
+    Those of the queues for sessions are left alone: they would come back in another order.
+
+    \b
+    Example: sbclient backlog resubmit --reason DestinationRefused --dry-run
+    Example: sbclient backlog resubmit --reason DestinationRefused --yes
     """
-    _ask(f"Put the dead letters {_which(reason, queue)} back into the backlog?", yes)
-
-    async def work() -> int:
-        async with open_client(primary, _needed(secondary), _options(count, name, False)) as client:
-            return await Backlog(client.pair).resubmit(reason=reason, queue=queue)
-
-    typer.echo(f"put back {run('backlog resubmit', work()):,}")
+    options = _options(count, name, with_sessions=False)
+    _deal_with("resubmit", primary, secondary, options, reason, queue, is_dry=dry_run, yes=yes, as_json=as_json)
 
 
 @backlog.command()
@@ -100,28 +128,84 @@ def purge(
     secondary: Secondary = None,
     count: Queues = 10,
     name: Name = None,
-    sessions: ByName = False,
+    sessions: Sessions = False,
     reason: Reason = None,
     queue: One = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete dead letters for good; asks first. What still waits is never touched.
 
-    Example: sbclient backlog purge --reason TTLExpiredException
+    \b
+    Example: sbclient backlog purge --reason TTLExpiredException --dry-run
+    Example: sbclient backlog purge --reason TTLExpiredException --yes
     """
-    _ask(f"Delete the dead letters {_which(reason, queue)} for good?", yes)
+    options = _options(count, name, sessions)
+    _deal_with("purge", primary, secondary, options, reason, queue, is_dry=dry_run, yes=yes, as_json=as_json)
+
+
+_QUESTION: Final = {"resubmit": "Put {} back into the backlog?", "purge": "Delete {} for good?"}
+_DONE: Final = {"resubmit": "put back", "purge": "deleted"}
+
+
+def _deal_with(
+    command: str,
+    primary: str,
+    secondary: str | None,
+    options: PairedNamespaceOptions,
+    reason: str | None,
+    queue: str | None,
+    *,
+    is_dry: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Count the dead letters that are meant, ask, and put them back or delete them."""
+    progress = Progress("counting the dead letters")
+
+    async def count() -> Counter[str]:
+        async with open_client(primary, needed(secondary), options) as client:
+            return _meant(await Backlog(client.pair).survey(limit=LIMIT), reason, queue)
 
     async def work() -> int:
-        async with open_client(primary, _needed(secondary), _options(count, name, sessions)) as client:
-            return await Backlog(client.pair).purge(reason=reason, queue=queue)
+        async with open_client(primary, needed(secondary), options) as client:
+            surveyor = Backlog(client.pair, on_progress=lambda moved: progress.tell(f"{_DONE[command]} {moved:,}"))
+            deal = surveyor.resubmit if command == "resubmit" else surveyor.purge
+            return await deal(reason=reason, queue=queue)
 
-    typer.echo(f"deleted {run('backlog purge', work()):,}")
+    meant = run(f"backlog {command}", count(), as_json=as_json, progress=progress)
+    done = 0
+    if not is_dry and meant:
+        question = _QUESTION[command].format(_words(meant))
+        if not is_confirmed(f"backlog {command}", question, yes=yes, as_json=as_json):
+            raise typer.Exit(Exit.INCOMPLETE)
+        done = run(f"backlog {command}", work(), as_json=as_json, progress=progress)
+    if as_json:
+        print_json({"found": dict(meant.most_common()), "done": done, "is_dry_run": is_dry})
+    elif is_dry or not meant:
+        typer.echo(f"found {_words(meant)}")
+    else:
+        typer.echo(f"{_DONE[command]} {done:,}")
 
 
-def _needed(secondary: str | None) -> str:
-    if not secondary:
-        raise InvalidOperationError("the backlog is in the secondary namespace: give --secondary")
-    return secondary
+def _meant(views: Sequence[BacklogQueueView], reason: str | None, queue: str | None) -> Counter[str]:
+    """The dead letters that were asked for, by reason.
+
+    Raises:
+        InvalidOperationError: there is no such backlog queue.
+    """
+    if queue is not None:
+        views = [view for view in views if view.queue.casefold() == queue.casefold()]
+        if not views:
+            raise InvalidOperationError(f"{queue!r} is no backlog queue of this pair: `sbclient backlog` lists them")
+    found = sum((view.dead_letters for view in views), Counter[str]())
+    return found if reason is None else Counter({reason: found[reason]}) if found[reason] else Counter()
+
+
+def _words(found: Counter[str]) -> str:
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in found.most_common())
+    return f"{found.total():,} dead letter{'s' * (found.total() != 1)}" + (f" ({reasons})" if reasons else "")
 
 
 def _options(count: int, name: str | None, with_sessions: bool) -> PairedNamespaceOptions:
@@ -131,54 +215,3 @@ def _options(count: int, name: str | None, with_sessions: bool) -> PairedNamespa
         provision="none",
         ordering="session" if with_sessions else "none",
     )
-
-
-def _ask(question: str, is_answered: bool) -> None:
-    if not is_answered and not typer.confirm(question, err=True):
-        raise typer.Exit(Exit.INCOMPLETE)
-
-
-def _which(reason: str | None, queue: str | None) -> str:
-    return f"with reason {reason or 'of any kind'} of {queue or 'every backlog queue'}"
-
-
-def _report(views: list[BacklogQueueView]) -> dict[str, Any]:
-    oldest = min((view.oldest_utc for view in views if view.oldest_utc), default=None)
-    return {
-        "depth": sum(view.depth for view in views),
-        "oldest_age_seconds": round((datetime.fromtimestamp(Clock().now(), UTC) - oldest).total_seconds())
-        if oldest
-        else None,
-        "destinations": dict(sum((view.destinations for view in views), Counter[str]()).most_common()),
-        "dead_letters": dict(sum((view.dead_letters for view in views), Counter[str]()).most_common()),
-        "queues": [{name: getattr(view, name) for name in _SHOWN} for view in views],
-    }
-
-
-def _print(report: dict[str, Any], *, with_estimate: bool) -> None:
-    console = Console()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("backlog queue")
-    for column in ("waiting", "parked", "dead letters"):
-        table.add_column(column, justify="right")
-    table.add_column("oldest since")
-    for queue in report["queues"]:
-        more = "" if queue["is_complete"] else "+"
-        table.add_row(
-            queue["queue"],
-            *(
-                (f"{queue['waiting']:,}{more}", f"{queue['parked']:,}", f"{sum(queue['dead_letters'].values()):,}")
-                if queue["is_present"]
-                else ("missing", "", "")
-            ),
-            f"{queue['oldest_utc']:%Y-%m-%d %H:%M:%S}" if queue["oldest_utc"] else "",
-        )
-    console.print(table)
-    for title, counts in (("for", report["destinations"]), ("dead-lettered", report["dead_letters"])):
-        for what, number in counts.items():
-            console.print(f"{number:,} {title} {what}", highlight=False)
-    age = report["oldest_age_seconds"]
-    console.print(f"{report['depth']:,} to bring home" + (f", the oldest for {timedelta(seconds=age)}" if age else ""))
-    if with_estimate:
-        left = report["seconds_to_drain"]
-        console.print(f"drained in about {timedelta(seconds=left)}" if left is not None else "it is not getting less")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from sbclient.cli.json_values import plain
+from sbclient.cli.progress import Progress
 from sbclient.client import ServiceBusClient
 from sbclient.errors import (
+    InvalidOperationError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
@@ -19,15 +26,20 @@ from sbclient.errors import (
 )
 from sbclient.options import PairedNamespaceOptions
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 T = TypeVar("T")
+
+WIDE: Final = 1000
+
+logging.getLogger("azure").addHandler(
+    logging.NullHandler()
+)  # what the SDK warns of becomes an error of ours, told once
 
 
 class Exit(IntEnum):
-    """The exit statuses of every command.
-
-    0 done; 1 done in part, or with a loss; 2 the input cannot be used; 3 the namespace cannot be reached, or answers
-    with an error; 4 the credential does not allow it; 5 the entity does not exist; 130 interrupted.
-    """
+    """The exit statuses of every command; docs/commands.md says when each of them comes."""
 
     OK = 0
     INCOMPLETE = 1
@@ -56,8 +68,12 @@ Secondary = Annotated[
         help="Connection string of the secondary namespace, where the backlog is. It is never printed.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else, errors too (those on stderr).")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+class OutputClosed(BrokenPipeError):
+    """Whoever read what is printed has gone, as `head` does."""
 
 
 def open_client(
@@ -65,26 +81,72 @@ def open_client(
 ) -> ServiceBusClient:
     """A client for the namespaces that a command was given."""
     return ServiceBusClient.from_connection_string(
-        primary, secondary=secondary, options=options if secondary else None, **kwargs
+        primary, secondary=secondary or None, options=options if secondary else None, **kwargs
     )
 
 
-def run(command: str, work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's work; an error ends the program with one line and the exit status that fits it."""
+def run(command: str, work: Coroutine[Any, Any, T], *, as_json: bool = False, progress: Progress | None = None) -> T:
+    """Run a command's work; an error ends the program with one line and the exit status that fits it.
+
+    Args:
+        as_json: the line is a JSON object.
+        progress: what is shown meanwhile to somebody who waits.
+    """
+
+    async def watched() -> T:
+        async with progress or Progress(f"{command} …"):
+            return await work
+
+    with telling_errors(command, as_json=as_json):
+        return asyncio.run(watched())
+
+
+@contextmanager
+def telling_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
+    """End the program as `run` does when the body fails.
+
+    Raises:
+        typer.Exit: with the status of the error.
+    """
     try:
-        return asyncio.run(work)
+        yield
     except KeyboardInterrupt:
-        typer.echo(f"sbclient {command}: interrupted", err=True)
+        tell_error(command, "interrupted", "Interrupted", Exit.INTERRUPTED, as_json=as_json)
         raise typer.Exit(Exit.INTERRUPTED) from None
+    except OutputClosed:
+        _discard_stdout()
+        raise typer.Exit(Exit.INCOMPLETE) from None
     except (ServiceBusError, OSError, ValueError, TypeError, ExceptionGroup) as error:
-        cause = error
-        while isinstance(cause, ExceptionGroup):
-            cause = cause.exceptions[0]
-        status = status_of(cause)
-        if status is None:
+        cause = first_cause(error)
+        if (status := status_of(cause)) is None:
             raise
-        typer.echo(f"sbclient {command}: {cause}", err=True)
+        tell_error(command, str(cause), type(cause).__name__, status, as_json=as_json)
         raise typer.Exit(status) from error
+
+
+def _discard_stdout() -> None:
+    """Lead what is left in the buffer nowhere, so that the end of the program does not stumble over it."""
+    with suppress(OSError, ValueError):  # no file of the system's
+        number = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """What went wrong, without the groups around it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def tell_error(command: str, text: str, kind: str, status: int, *, as_json: bool) -> None:
+    """One line on stderr: `{"error": {"command", "type", "message", "exit_status"}}` where JSON is asked for."""
+    if as_json:
+        told = {"command": command, "type": kind, "message": text, "exit_status": int(status)}
+        typer.echo(json.dumps({"error": told}, ensure_ascii=False), err=True)
+    else:
+        typer.echo(f"sbclient {command}: {text}", err=True)
 
 
 def status_of(error: BaseException) -> Exit | None:
@@ -98,6 +160,55 @@ def status_of(error: BaseException) -> Exit | None:
     return Exit.UNREACHABLE if isinstance(error, ServiceBusError | OSError) else None
 
 
+def needed(secondary: str | None) -> str:
+    """The secondary namespace, where a command cannot do without.
+
+    Raises:
+        InvalidOperationError: it was not given.
+    """
+    if not secondary:
+        raise InvalidOperationError("the backlog is in the secondary namespace: give --secondary")
+    return secondary
+
+
+def is_confirmed(command: str, question: str, *, yes: bool, as_json: bool) -> bool:
+    """Ask before something that cannot be undone; without a terminal to ask on, `--yes` is needed.
+
+    Returns:
+        Whether to go on.
+    """
+    if yes:
+        return True
+    with telling_errors(command, as_json=as_json):
+        if not sys.stdin.isatty():
+            raise InvalidOperationError(f"{question} There is no terminal to ask on: add --yes")
+        typer.echo(f"{question} [y/N] ", err=True, nl=False)
+        try:
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        except KeyboardInterrupt:
+            typer.echo(err=True)
+            raise
+
+
 def print_json(value: Any) -> None:
-    """One JSON object on one line of stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, default=str))
+    """One JSON value on one line of stdout, at once; moments and spans in ISO 8601.
+
+    Raises:
+        OutputClosed: nobody reads it any more.
+    """
+    print_line(json.dumps(value, ensure_ascii=False, default=plain))
+
+
+def print_line(line: str | bytes) -> None:
+    """One line of stdout, at once; raises as `print_json`."""
+    try:
+        typer.echo(line)
+    except BrokenPipeError as error:
+        raise OutputClosed(*error.args) from error
+
+
+def stdout_console() -> Console:
+    """Where tables go: as wide as the terminal, and as wide as they like into a file or a pipe."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDE)

@@ -19,6 +19,7 @@ from rich.text import Text
 from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Account, Lane, Story, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
 from sbclient.errors import ServiceBusError
+from sbclient.options import SyphonLimits
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import run_virtual
 
@@ -27,6 +28,12 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 WATCHING_SPEED = 90.0
 """Virtual seconds in a real one when somebody watches."""
+
+PAGE_SPEED = 6.0
+"""The same with a page, on which more is to be seen."""
+
+WATCHED_DRAIN_S = 300.0
+"""With a page the syphon is slow enough that the way home can be watched: it would move all messages in this time."""
 
 _COLOURS = {FailoverState.HEALTHY: "green", FailoverState.SUSPECT: "yellow", FailoverState.FAILED_OVER: "red"}
 
@@ -43,11 +50,18 @@ def demo(
     ordering: Annotated[str, typer.Option(help="'none', or 'session' to keep the order inside sessions.")] = "none",
     seed: Annotated[int, typer.Option(help="Repeats a run exactly.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as one JSON object.")] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="Serve a web page to watch it on, at a pace to watch, until Ctrl-C.")
+    ] = False,
+    page_port: Annotated[int, typer.Option(min=0, max=65_535, help="Of the page; 0 = any that is free.")] = 0,
+    speed: Annotated[
+        float, typer.Option(min=1, max=1000, help="With --page: virtual seconds that pass in a real one.")
+    ] = PAGE_SPEED,
 ) -> None:
     """Send through an outage of the primary namespace, and account for every message.
 
     Two namespaces of the bundled broker run inside this process, on virtual time. Exit status: 0 nothing was lost,
-    1 something was, 2 the input cannot be used, 130 interrupted.
+    1 something was, 2 the input or the port cannot be used, 130 interrupted before the end.
 
     Example: sbclient demo --input orders.csv --session-column OrderNo
     """
@@ -58,13 +72,23 @@ def demo(
     except (ServiceBusError, OSError) as error:
         typer.echo(f"sbclient demo: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
-    story = Story(lanes, seed=seed, ordering="session" if ordering == "session" else "none")
+    story = Story(
+        lanes,
+        seed=seed,
+        ordering="session" if ordering == "session" else "none",
+        limits=_watchable(lanes) if page else None,
+    )
     try:
-        if as_json:
+        if page:
+            account = _on_page(story, page_port, speed, as_json=as_json)
+        elif as_json:
             account = run_virtual(story.tell())
             typer.echo(json.dumps(asdict(account)))
         else:
             account = _shown(story, Console())
+    except OSError as error:
+        typer.echo(f"sbclient demo: the page cannot be served on port {page_port}: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
         typer.echo("sbclient demo: interrupted; what was in hand was given back", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -81,6 +105,32 @@ def _lanes(path: Path | None, columns: Columns, count: int, seed: int) -> list[L
     if not records:
         raise typer.BadParameter(f"{path} holds no message", param_hint="--input")
     return [file_lane(records)]
+
+
+def _watchable(lanes: list[Lane]) -> SyphonLimits:
+    return SyphonLimits(max_messages_per_second=sum(len(lane.records) for lane in lanes) / WATCHED_DRAIN_S)
+
+
+def _on_page(story: Story, port: int, speed: float, *, as_json: bool) -> Account:
+    """Run the story at a pace to watch, show it on a page, and keep that until Ctrl-C."""
+    from sbclient.cli.demo_page import DemoPage  # a server, which no other demo needs
+
+    console = Console(stderr=as_json)
+
+    async def told() -> Account:
+        pair = story.make_pair()
+        async with DemoPage(story, pair, speed, port) as shown:
+            console.print(f"[bold]watch it at http://localhost:{shown.port}/[/]   Ctrl-C ends it")
+            account = await story.tell(pair=pair)
+            if as_json:
+                typer.echo(json.dumps(asdict(account)))
+            console.print(_table(story))
+            console.print(_verdict(account))
+            console.print("the page shows how it ended; Ctrl-C ends it")
+            await shown.until_interrupted()
+        return account
+
+    return run_virtual(told(), speed=speed)
 
 
 def _shown(story: Story, console: Console) -> Account:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -19,6 +20,10 @@ from sbclient.server.sas import ROOT_KEY
 
 BAD_INPUT: Final = 2
 HIDDEN_KEY: Final = "<the key you gave>"
+COLLECT_AFTER: Final = 50_000
+"""New objects after which Python looks for cycles, instead of after 700. What is stored holds none, and to look through
+all of it again and again took a third of the time of a full emulator."""
+
 TRUST_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """What makes the management clients trust a certificate: the first for blocking ones, the second for asynchronous."""
 
@@ -33,13 +38,19 @@ def emulator(
         int, typer.Option(min=0, max=65_535, help="Of the first namespace without a port; the next ones follow.")
     ] = 5672,
     profile: Annotated[
-        str, typer.Option(help="Tier and year: std-2015, std-2017, std-2021, prem-2017, prem-2021.")
+        str, typer.Option(help="Tier and year: basic-2021, std-2015, std-2017, std-2021, prem-2017, prem-2021.")
     ] = "std-2021",
     auth: Annotated[
         str, typer.Option(help="'sas': tokens are checked; 'jwt-any': any JSON web token as well; 'none'.")
     ] = "sas",
     http_port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="For health and management over plain HTTP, 0 = any free one.")
+        int,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="For the page, health and management over plain HTTP, 0 = any free one. No fault strikes it. Under "
+            "/$control it means the first namespace, with ?namespace=NAME at the end of the address another one.",
+        ),
     ] = 5300,
     host: Annotated[str, typer.Option(help="The address to listen on, 0.0.0.0 = all.")] = "127.0.0.1",
     key: Annotated[
@@ -52,15 +63,26 @@ def emulator(
     tls_name: Annotated[
         list[str] | None, typer.Option(help="A name the certificate bears besides localhost. Repeatable.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print where to connect as one JSON object.")] = False,
+    deviations: Annotated[
+        bool, typer.Option("--deviations", help="Print where this differs from Service Bus, and end.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print where to connect, or what is asked for, as JSON; errors too.")
+    ] = False,
 ) -> None:
     """Serve namespaces of the bundled broker to any Service Bus client.
 
     Each port takes AMQP, HTTP, and both over TLS. Exit status: 0 interrupted or ended, 2 the options, the configuration
     or a port cannot be used.
 
+    \b
+    Example: sbclient emulator
     Example: sbclient emulator --namespace contoso:5672 --namespace contoso-backup:5673 --config Config.json
+    Example: sbclient emulator --deviations
     """
+    if deviations:
+        _show_deviations(as_json=as_json)
+        return
     try:
         served = Emulator(
             *(namespace or ()),
@@ -76,7 +98,9 @@ def emulator(
         )
         asyncio.run(_serve(served, key=key, as_json=as_json))
     except (ServiceBusError, OSError, UnicodeDecodeError) as error:
-        typer.echo(f"sbclient emulator: {error}", err=True)
+        from sbclient.cli.common import tell_error  # with the client in it, which serving does without
+
+        tell_error("emulator", str(error), type(error).__name__, BAD_INPUT, as_json=as_json)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
         raise typer.Exit from None
@@ -84,6 +108,7 @@ def emulator(
 
 async def _serve(served: Emulator, *, key: str, as_json: bool) -> None:
     """Serve until the process is told to end."""
+    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -120,11 +145,24 @@ def _show_json(served: Emulator, key: str) -> None:
     typer.echo(json.dumps(said))
 
 
+def _show_deviations(*, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from sbclient.deviations import deviations
+
+    for each in deviations():
+        if as_json:
+            typer.echo(json.dumps(asdict(each), ensure_ascii=False))
+        else:
+            typer.echo(f"{each.id}\n  Service Bus {each.service}\n  here it {each.ours}\n  why: {each.why}")
+
+
 def _show(served: Emulator, key: str) -> None:
     width = max(map(len, served.namespaces))
     for name, text in _connection_strings(served, key).items():
         typer.echo(f"{name:{width}}  {text}")
-    typer.echo(f"\nhealth       http://localhost:{served.http_port}/health")
+    typer.echo(f"\npage         http://localhost:{served.http_port}/  (and at / of each port above)")
+    typer.echo(f"health       http://localhost:{served.http_port}/health")
     typer.echo("for the management clients, which always speak TLS:")
     for name in TRUST_VARIABLES:
         typer.echo(f"             export {name}={served.expected_certificate_path}")

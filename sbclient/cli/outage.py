@@ -18,8 +18,8 @@ from sbclient.cli.records import Record
 from sbclient.clock import VirtualClock
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.options import PairedNamespaceOptions
-from sbclient.pair import PairEvent
+from sbclient.options import PairedNamespaceOptions, SyphonLimits
+from sbclient.pair import PairEvent, PairStatus
 from sbclient.receiver import ServiceBusReceiver
 from sbclient.rules.failover import FailoverState
 from sbclient.sender import ServiceBusSender
@@ -143,32 +143,48 @@ class Story:
         lanes: the traffic.
         seed: repeats a run.
         ordering: the pairing option: `"session"` keeps the order inside sessions.
+        limits: of the syphon, so that somebody can watch it; None = as fast as it goes.
     """
 
-    def __init__(self, lanes: Sequence[Lane], *, seed: int, ordering: Literal["none", "session"] = "none") -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        *,
+        seed: int,
+        ordering: Literal["none", "session"] = "none",
+        limits: SyphonLimits | None = None,
+    ) -> None:
         self.lanes = lanes
         self.seed = seed
         self.phase = "healthy"
         self.tallies = {lane.queue: Tally() for lane in lanes}
         self.drained = 0
         self.events: Callable[[], Sequence[PairEvent]] = list
+        self.status: Callable[[], PairStatus] | None = None
         self.states: dict[str, FailoverState] = {}
         self.diverted: dict[str, int] = {}
         self.elapsed_s = 0.0
+        self.is_sent = False
+        self._limits = limits
         self._options = PairedNamespaceOptions(ordering=ordering)
-        self._clock = VirtualClock()
+        self.clock = VirtualClock()
         self._digests: dict[str, bytes] = {}
         self._pending = sum(len(lane.records) for lane in lanes)
 
-    async def tell(self, *, watch: Callable[[], Any] | None = None) -> Account:
+    def make_pair(self) -> MemoryPair:
+        """Two fresh namespaces on the story's clock; the first one fails."""
+        return memory_pair(clock=self.clock, seed=self.seed)
+
+    async def tell(self, *, watch: Callable[[], Any] | None = None, pair: MemoryPair | None = None) -> Account:
         """Run it to the end, on a virtual loop.
 
         Args:
             watch: called once each virtual second, to show how things stand.
+            pair: from `make_pair`, for who wants to look at it; None = one is made.
         """
-        pair = memory_pair(clock=self._clock, seed=self.seed)
+        pair = pair or self.make_pair()
         async with pair.client(self._options) as client, asyncio.TaskGroup() as group:
-            self.events = client.pair.events
+            self.events, self.status = client.pair.events, client.pair.status
             background = [group.create_task(self._watch(client, watch))]
             for lane in self.lanes:
                 await client.administration.create_queue(
@@ -179,20 +195,19 @@ class Story:
                 receive = self._receive_sessions if lane.requires_session else self._receive
                 background.append(group.create_task(receive(pair, lane)))
             background.append(group.create_task(self._weather(pair)))
+            draining = group.create_task(self._drain(pair))
             senders = [
                 group.create_task(self._send(client, lane, number)) for lane in self.lanes for number in range(SENDERS)
             ]
             await asyncio.wait(senders)
             for sender in senders:
                 sender.result()
-            self.phase = "draining"
-            await self._until(lambda: all(state is FailoverState.HEALTHY for state in self.states.values()))
-            async with pair.client(self._options) as worker:
-                report = await worker.run_syphon(until="empty")
-                self.drained += report.drained
+            self.is_sent = True
+            await draining
             self.phase = "delivering"
             await self._until(self._is_delivered, at_most_s=600)
             self._look(client)
+            self.phase = "over"
             for task in background:
                 task.cancel()
         if watch is not None:
@@ -227,30 +242,44 @@ class Story:
     # -- what happens --------------------------------------------------------------------------------------------
 
     async def _weather(self, pair: MemoryPair) -> None:
-        await self._clock.sleep(OUTAGE_AT_S)
+        await self.clock.sleep(OUTAGE_AT_S)
         self.phase = "primary down"
         pair.primary.inject(Fault(FaultKind.DOWN))
-        await self._clock.sleep(HEALED_AT_S - OUTAGE_AT_S)
+        await self.clock.sleep(HEALED_AT_S - OUTAGE_AT_S)
         self.phase = "primary back"
         pair.primary.heal()
+
+    async def _drain(self, pair: MemoryPair) -> None:
+        """A syphon, from when the primary is used again until everything is sent and at home."""
+        await self._until(lambda: self.clock.monotonic() > HEALED_AT_S and self._is_healthy())
+        self.phase = "draining"
+        async with pair.client(self._options) as worker:
+            is_last = False
+            while not is_last:
+                is_last = self.is_sent and self._is_healthy()
+                self.drained += (await worker.run_syphon(until="empty", limits=self._limits)).drained
+                await self.clock.sleep(1)
+
+    def _is_healthy(self) -> bool:
+        return all(state is FailoverState.HEALTHY for state in self.states.values())
 
     async def _watch(self, client: Any, watch: Callable[[], Any] | None) -> None:
         while True:
             self._look(client)
             if watch is not None:
                 watch()
-            await self._clock.sleep(1)
+            await self.clock.sleep(1)
 
     def _look(self, client: Any) -> None:
         entities = client.pair.status().entities.values()
         self.states = {entity.path: entity.state for entity in entities}
         self.diverted = {entity.path: entity.diverted for entity in entities}
-        self.elapsed_s = self._clock.monotonic()
+        self.elapsed_s = self.clock.monotonic()
 
     async def _until(self, condition: Callable[[], bool], at_most_s: float = 3600) -> None:
-        end_at = self._clock.monotonic() + at_most_s
-        while not condition() and self._clock.monotonic() < end_at:
-            await self._clock.sleep(1)
+        end_at = self.clock.monotonic() + at_most_s
+        while not condition() and self.clock.monotonic() < end_at:
+            await self.clock.sleep(1)
 
     def _is_delivered(self) -> bool:
         return all(tally.accepted <= tally.delivered.keys() for tally in self.tallies.values())
@@ -265,7 +294,7 @@ class Story:
                 if _share_of(lane.records[first], at) != number:
                     continue
                 due_s = TRAFFIC_S * first / len(lane.records)
-                await self._clock.sleep(max(due_s - self._clock.monotonic(), 0))
+                await self.clock.sleep(max(due_s - self.clock.monotonic(), 0))
                 positions = range(first, min(first + step, len(lane.records)))
                 await self._send_until_accepted(client, sender, lane, [self._message(lane, at) for at in positions])
 
@@ -287,7 +316,7 @@ class Story:
                 tally.in_doubt += isinstance(error, OperationTimeoutError)
                 if isinstance(error, ValueError):  # the message's own fault: it will never be accepted
                     return
-                await self._clock.sleep(TRY_AGAIN_S)
+                await self.clock.sleep(TRY_AGAIN_S)
             else:
                 tally.accepted.update(message.message_id or "" for message in messages)
                 return
@@ -329,7 +358,7 @@ class Story:
         except OperationTimeoutError:
             pass
         except ServiceBusError:
-            await self._clock.sleep(TRY_AGAIN_S)
+            await self.clock.sleep(TRY_AGAIN_S)
 
     async def _consume(self, receiver: ServiceBusReceiver, lane: Lane, wait_s: float | None = None) -> None:
         latest = -1

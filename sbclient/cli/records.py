@@ -19,23 +19,38 @@ JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 class Record(NamedTuple):
-    """What becomes one message."""
+    """What becomes one message. `others` are further attributes by name, as text."""
 
     body: bytes
     session_id: str | None = None
     partition_key: str | None = None
+    others: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        """Without the body and the properties."""
+        return f"Record(session_id={self.session_id!r}, partition_key={self.partition_key!r})"
 
 
 class Columns(NamedTuple):
-    """Which columns, or members of a JSON object, are what; None = not used, and the whole row is the body."""
+    """Which columns, or members of a JSON object, are what; None = not used, and the whole row is the body.
+
+    `others` are pairs of an attribute's name and its column.
+    """
 
     body: str | None = None
     session: str | None = None
     key: str | None = None
+    others: tuple[tuple[str, str], ...] = ()
 
     @property
     def any_named(self) -> bool:
         return any(self)
+
+    @property
+    def named(self) -> list[str]:
+        """Every column that is used."""
+        chosen = (self.body, self.session, self.key, *(column for _, column in self.others))
+        return [column for column in chosen if column is not None]
 
 
 class Format(StrEnum):
@@ -88,14 +103,14 @@ def records_of(lines: Iterator[str], name: str, form: Format, columns: Columns) 
     except UnicodeDecodeError as error:
         raise InvalidOperationError(
             f"{name} is not UTF-8, byte {error.object[error.start]:#04x} has no meaning in it: save it as UTF-8"
-        ) from error
+        ) from None  # the error has the bytes
 
 
 def _csv_records(name: str, rows: csv.DictReader[str], columns: Columns) -> Iterator[Record]:
     csv.field_size_limit(LARGEST_FIELD)
     try:
         known = rows.fieldnames or []
-        for column in filter(None, columns):
+        for column in columns.named:
             if column not in known:
                 raise InvalidOperationError(f"{name} has no column {column!r}; it has {', '.join(known) or 'none'}")
         for row in rows:
@@ -108,6 +123,19 @@ def _csv_records(name: str, rows: csv.DictReader[str], columns: Columns) -> Iter
 
 
 def _json_records(name: str, lines: Iterator[str], columns: Columns) -> Iterator[Record]:
+    for place, row in json_objects(name, lines):
+        for column in columns.named:
+            if column not in row:
+                raise InvalidOperationError(f"{place}: no member {column!r}")
+        yield _record(place, row, columns)
+
+
+def json_objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of JSON Lines, each with its file and line; empty lines are passed over.
+
+    Raises:
+        InvalidOperationError: a line is no JSON object.
+    """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -115,32 +143,36 @@ def _json_records(name: str, lines: Iterator[str], columns: Columns) -> Iterator
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise InvalidOperationError(f"{place}: not JSON, {error.msg} at {error.colno}") from error
+            raise InvalidOperationError(
+                f"{place}: not JSON, {error.msg} at {error.colno}"
+            ) from None  # the error has the line
         except (ValueError, RecursionError) as error:
             raise InvalidOperationError(
                 f"{place}: a number is too long, or values lie too deep in each other"
             ) from error
         if not isinstance(row, dict):
             raise InvalidOperationError(f"{place}: a {type(row).__name__}, not an object")
-        for column in filter(None, columns):
-            if column not in row:
-                raise InvalidOperationError(f"{place}: no member {column!r}")
-        yield _record(place, row, columns)
+        yield place, row
 
 
 def _record(place: str, row: dict[str, Any], columns: Columns) -> Record:
     body = row if columns.body is None else row[columns.body]
     text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
     return Record(
-        _encoded(place, text), session_id=_key(place, row, columns.session), partition_key=_key(place, row, columns.key)
+        _encoded(place, text),
+        session_id=_key(place, row, columns.session),
+        partition_key=_key(place, row, columns.key),
+        others=tuple(
+            (attribute, str(cell)) for attribute, column in columns.others if (cell := row[column]) not in (None, "")
+        ),
     )
 
 
 def _encoded(place: str, text: str) -> bytes:
     try:
         return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidOperationError(f"{place}: half a surrogate pair, which is no character") from error
+    except UnicodeEncodeError:
+        raise InvalidOperationError(f"{place}: half a surrogate pair, which is no character") from None
 
 
 def _key(place: str, row: dict[str, Any], column: str | None) -> str | None:

@@ -2,24 +2,90 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sbclient.cli.common import AsJson, Exit, Primary, Secondary, open_client, print_json, run
-from sbclient.cli.records import Columns, Format, Record, format_of, records_of
+from sbclient.cli.feed import fed, standard_input
+from sbclient.cli.message_json import message_of, named, set_by_name
+from sbclient.cli.progress import Progress
+from sbclient.cli.records import Columns, Format, Record, format_of, json_objects, records_of
+from sbclient.cli.shipment import Shipment, Tally
 from sbclient.clock import Clock
-from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
-from sbclient.sender import ServiceBusSender
+from sbclient.options import PairedNamespaceOptions
 
-IN_FLIGHT = 500
+STDIN: Final = "-"
+FAILOVER_INTERVAL: Final = timedelta(seconds=1)
+
+
+class Form(StrEnum):
+    """How the input is cut into messages; `messages` is what `receive` and `peek` print."""
+
+    LINES = "lines"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MESSAGES = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Where messages come from, and what they are given besides.
+
+    Attributes:
+        source: a file's name, `-` for stdin.
+        form: None = what the file's suffix says.
+        settings: attributes of every message, by name, as text.
+        body: the one message's body, instead of any input.
+    """
+
+    source: str = STDIN
+    form: Form | None = None
+    columns: Columns = field(default_factory=Columns)
+    settings: list[tuple[str, str]] = field(default_factory=list, repr=False)
+    body: str | None = field(default=None, repr=False)
+
+    def messages(self) -> Iterator[ServiceBusMessage]:
+        """Read them. May block.
+
+        Raises:
+            InvalidOperationError: a line or a setting cannot be used.
+            OSError: the file cannot be read.
+        """
+        for message in [ServiceBusMessage(self.body)] if self.body is not None else self._read():
+            for name, text in self.settings:
+                set_by_name(message, name, text)
+            yield message
+
+    def _read(self) -> Iterator[ServiceBusMessage]:
+        path = Path(self.source)
+        is_stdin = self.source == STDIN
+        name = "stdin" if is_stdin else path.name
+        form = self.form or Form("lines" if is_stdin else format_of(path))
+        # Stdin is not closed here: it is the process's own.
+        with nullcontext(standard_input()) if is_stdin else path.open(encoding="utf-8-sig", newline="") as lines:
+            if form is Form.MESSAGES:
+                if self.columns.any_named:
+                    raise InvalidOperationError("messages have no columns: use CSV or JSON Lines")
+                yield from (message_of(place, fields) for place, fields in json_objects(name, lines))
+            else:
+                yield from map(_message, records_of(lines, name, Format(form), self.columns))
+
+
+def _message(record: Record) -> ServiceBusMessage:
+    message = ServiceBusMessage(record.body, session_id=record.session_id, partition_key=record.partition_key)
+    for name, text in record.others:
+        set_by_name(message, name, text)
+    return message
 
 
 def send(
@@ -27,26 +93,76 @@ def send(
     secondary: Secondary = None,
     queue: Annotated[str | None, typer.Option(help="Send to this queue.")] = None,
     topic: Annotated[str | None, typer.Option(help="Send to this topic.")] = None,
-    input_file: Annotated[str, typer.Option("--input", help="A file; - is stdin.")] = "-",
-    form: Annotated[Format | None, typer.Option("--format", help="By default what the file's suffix says.")] = None,
+    body: Annotated[str | None, typer.Option(help="Send this one message, and read nothing.")] = None,
+    source: Annotated[str, typer.Option("--input", help="A file; - is stdin.")] = STDIN,
+    form: Annotated[
+        Form | None, typer.Option("--format", help="By default what the file's suffix says; of stdin, lines.")
+    ] = None,
     body_column: Annotated[str | None, typer.Option(help="The column that is the body, else the row.")] = None,
     session_column: Annotated[str | None, typer.Option(help="The column that is the session id.")] = None,
     key_column: Annotated[str | None, typer.Option(help="The column that is the partition key.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=COLUMN: the column that is another attribute, as subject or property.country."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="NAME=VALUE for every message, as time_to_live=5m, property.country=IE or property.price:=5."
+        ),
+    ] = None,
+    failed: Annotated[
+        Path | None,
+        typer.Option("--failed", help="A file for what is not accepted, to be sent again with --format messages."),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each message, a diversion included.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Send each line, JSON object or CSV row as a message; with a secondary namespace, through its outage too.
 
-    Messages with one session or key leave in the order of the file. Exit status 1: some were refused, and told.
+    Messages with one session or key leave in the order of the input. A message that is refused for what it is, as one
+    that is too large, is told and the rest goes on: exit status 1. Any other error ends it, with the status of the
+    error.
 
+    \b
     Example: sbclient send --queue orders --input orders.csv --session-column OrderNo
+    Example: sbclient send --queue orders --body hello --set subject=greeting
+    Example: sbclient receive --queue orders --dead-letter | sbclient send --queue orders --format messages
     """
-    columns = Columns(body_column, session_column, key_column)
-    report = run("send", _send(primary, secondary, queue, topic, input_file, form, columns, timeout, as_json))
-    if as_json:
-        print_json(report)
-    if report["refused"]:
+    is_typed = body is None and source == STDIN and sys.stdin.isatty()
+    progress = Progress("sending", is_wanted=not is_typed)
+    shipment = Shipment(progress, failed)
+
+    async def work() -> None:
+        if (queue is None) == (topic is None):
+            raise InvalidOperationError("give one of --queue and --topic")
+        columns = Columns(body_column, session_column, key_column, tuple(named("--column", column or [])))
+        given = Input(source, form, columns, named("--set", settings or []), body)
+        if is_typed:
+            typer.echo("reading lines from the terminal, each is a message; Ctrl-D ends", err=True)
+        await _send(primary, secondary, queue, topic, fed(given.messages()), shipment, timeout)
+
+    try:
+        run("send", work(), as_json=as_json, progress=progress)
+    except typer.Exit:
+        if shipment.tally.read:
+            _report(shipment.tally, as_json)
+        raise
+    _report(shipment.tally, as_json)
+    if shipment.tally.refused:
         raise typer.Exit(Exit.INCOMPLETE)
+
+
+def _report(tally: Tally, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(tally))
+        return
+    failed = f"   failed {tally.failed:,} ({tally.in_doubt:,} in doubt)" if tally.failed else ""
+    typer.echo(
+        f"accepted {tally.accepted:,}   diverted {tally.diverted:,}   refused {tally.refused:,}{failed}   "
+        f"in {tally.seconds} s",
+        err=True,
+    )
 
 
 async def _send(
@@ -54,69 +170,19 @@ async def _send(
     secondary: str | None,
     queue: str | None,
     topic: str | None,
-    source: str,
-    form: Format | None,
-    columns: Columns,
+    messages: AsyncIterator[ServiceBusMessage],
+    shipment: Shipment,
     timeout: float,
-    is_quiet: bool,
-) -> dict[str, Any]:
-    if (queue is None) == (topic is None):
-        raise InvalidOperationError("give one of --queue and --topic")
+) -> None:
     clock = Clock()
     began_at = clock.monotonic()
-    async with open_client(primary, secondary, timeout=timeout) as client:
+    # A line is read once: what the primary has refused after all retries goes to the backlog, and soon the rest does.
+    options = PairedNamespaceOptions(failover_interval=FAILOVER_INTERVAL, divert_while_suspect=True)
+    async with open_client(primary, secondary, options, timeout=timeout) as client:
         sender = client.get_queue_sender(queue) if queue is not None else client.get_topic_sender(topic or "")
-        async with sender:
-            with _progress(is_quiet) as progress:
-                accepted, refused = await _send_all(sender, _records(source, form, columns), progress)
-        diverted = client.pair.counts["diverted"] if secondary else 0
-    seconds = round(clock.monotonic() - began_at, 3)
-    if not is_quiet:
-        typer.echo(f"accepted {accepted:,}   diverted {diverted:,}   refused {refused:,}   in {seconds} s", err=True)
-    return {"accepted": accepted, "diverted": diverted, "refused": refused, "seconds": seconds}
-
-
-async def _send_all(sender: ServiceBusSender, records: Iterator[Record], progress: Progress) -> tuple[int, int]:
-    """Send with a bounded number on their way; a refusal is told with the line's number and the rest goes on."""
-    task = progress.add_task("sending", total=None)
-    room = asyncio.Semaphore(IN_FLIGHT)
-    accepted = refused = 0
-
-    async def send_one(number: int, message: ServiceBusMessage) -> None:
-        nonlocal accepted, refused
         try:
-            await sender.send_messages(message)
-            accepted += 1
-        except ServiceBusError as error:
-            refused += 1
-            progress.console.print(f"record {number}: {type(error).__name__}: {error}", markup=False, highlight=False)
+            async with sender:
+                await shipment.send(sender, messages)
         finally:
-            room.release()
-            progress.update(task, advance=1, description=f"accepted {accepted:,}")
-
-    async with asyncio.TaskGroup() as group:
-        for number, record in enumerate(records, start=1):
-            await room.acquire()
-            message = ServiceBusMessage(record.body, session_id=record.session_id, partition_key=record.partition_key)
-            group.create_task(send_one(number, message))
-    return accepted, refused
-
-
-def _records(source: str, form: Format | None, columns: Columns) -> Iterator[Record]:
-    if source == "-":
-        yield from records_of(iter(sys.stdin), "stdin", form or Format.LINES, columns)
-        return
-    path = Path(source)
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        yield from records_of(lines, path.name, form or format_of(path), columns)
-
-
-def _progress(is_quiet: bool) -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        disable=is_quiet or not console.is_terminal,
-    )
+            shipment.tally.diverted = client.pair.counts["diverted"] if secondary else 0
+            shipment.tally.seconds = round(clock.monotonic() - began_at, 3)

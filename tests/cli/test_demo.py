@@ -112,12 +112,16 @@ def test_bad_input_is_told_in_a_line_and_exit_status_2(tmp_path: Path, arguments
 
 
 def test_ctrl_c_ends_it_without_a_traceback() -> None:
-    run = subprocess.Popen(
-        [*COMMAND, "--json", "--messages", "200000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
-    )
-    time.sleep(3)
-    run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=30)
+    # A shell starts what it puts in the background with SIGINT ignored, and that passes on to every child.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [*COMMAND[:-2], listening + COMMAND[-2], *COMMAND[-1:], "--json", "--messages", "200000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as run:
+        try:
+            time.sleep(3)
+            run.send_signal(signal.SIGINT)
+            out, err = run.communicate(timeout=30)
+        finally:
+            run.kill()
     assert run.returncode == 130
     assert "Traceback" not in err
     assert "interrupted" in err

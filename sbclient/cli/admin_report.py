@@ -1,0 +1,79 @@
+"""What `sbclient admin` prints of entities, for people and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from sbclient.cli.common import print_line, stdout_console
+from sbclient.cli.json_values import plain
+
+SECRET: Final = "authorization_rules"
+"""They hold keys, and are never printed."""
+
+_COLUMNS: Final = {
+    "queue": ("status", "availability_status", "enable_partitioning", "requires_session", "max_delivery_count"),
+    "topic": ("status", "availability_status", "enable_partitioning", "requires_duplicate_detection"),
+    "subscription": ("status", "availability_status", "requires_session", "max_delivery_count", "forward_to"),
+    "rule": ("filter", "action"),
+}
+_COUNTS: Final = ("active_message_count", "dead_letter_message_count", "scheduled_message_count")
+
+
+def shown(value: Any) -> dict[str, Any]:
+    """A description or its counts, with every field; null where nothing is set, for no limit and for never."""
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.name != SECRET}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = type(value).__name__.removesuffix("RuleFilter").removesuffix("RuleAction").lower()
+        return {"type": kind} | {name: each for name, each in shown(value).items() if each is not None}
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value if value is None or isinstance(value, str | bool | int | float) else plain(value)
+
+
+def print_description(description: dict[str, Any]) -> None:
+    """A name and a value on each line; what is not set, or without limit, is left out."""
+    lines = _flat(description)
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        print_line(f"{name:{width}}  {value}")
+
+
+def _flat(description: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    for name, value in description.items():
+        if name == "runtime":
+            lines += [each for each in _flat(value) if each[0] != "name"]
+        elif value is not None:
+            lines.append((name, _words(value)))
+    return lines
+
+
+def print_list(kind: str, found: list[dict[str, Any]]) -> None:
+    """A table with what matters most of each."""
+    columns = _COLUMNS[kind]
+    counts = _COUNTS if found and "runtime" in found[0] else ()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("name", *columns):
+        table.add_column(name.removesuffix("_status").removeprefix("enable_").replace("_", " "))
+    for name in counts:
+        table.add_column(name.removesuffix("_message_count").replace("_", " "), justify="right")
+    for each in found:
+        cells = [each["name"], *(_words(each[name]) for name in columns)]
+        table.add_row(*map(Text, cells), *(f"{each['runtime'][name]:,}" for name in counts))
+    if found:
+        stdout_console().print(table)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " ".join(str(each) if name == "type" else f"{name}={each!r}" for name, each in value.items())
+    return "" if value is None else str(value)

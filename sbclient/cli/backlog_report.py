@@ -1,0 +1,134 @@
+"""What `sbclient backlog` says: the numbers of a look, what two looks tell of the time to drain, and tables of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sbclient.backlog import BacklogQueueView, DestinationView
+from sbclient.cli.common import print_json, stdout_console
+
+Report: TypeAlias = dict[str, Any]
+
+LOOKS_KEPT: Final = 10
+"""The rate is that from the first of them to the last."""
+
+
+class Looks:
+    """One look after another at a backlog."""
+
+    def __init__(self) -> None:
+        self._depths: deque[tuple[float, int]] = deque(maxlen=LOOKS_KEPT)
+
+    def __len__(self) -> int:
+        return len(self._depths)
+
+    def add(self, at: float, now: float, views: Sequence[BacklogQueueView]) -> Report:
+        """What a look has shown, and the rate since the earlier ones.
+
+        Args:
+            at: the moment on a clock that does not jump.
+            now: seconds since 1970.
+        """
+        total, destinations = DestinationView(), dict[str, DestinationView]()
+        for view in views:
+            total.add(view)
+            for path, held in view.by_destination.items():
+                destinations.setdefault(path, DestinationView()).add(held)
+        self._depths.append((at, total.depth))
+        (began_at, before), (_, after) = self._depths[0], self._depths[-1]
+        rate = (before - after) / (at - began_at) if at > began_at else None
+        return {
+            **_numbers(total, now),
+            "is_complete": all(view.is_complete for view in views),
+            "drained_per_second": None if rate is None else round(rate, 1),
+            "seconds_to_drain": 0 if not after else round(after / rate) if rate and rate > 0 else None,
+            "destinations": {path: _numbers(held, now) for path, held in sorted(destinations.items())},
+            "queues": [
+                {"queue": view.queue, "is_present": view.is_present, "is_complete": view.is_complete}
+                | _numbers(view, now)
+                for view in views
+            ],
+        }
+
+
+def _numbers(view: DestinationView, now: float) -> Report:
+    age = None if view.oldest_utc is None else (datetime.fromtimestamp(now, UTC) - view.oldest_utc).total_seconds()
+    return {
+        "depth": view.depth,
+        "waiting": view.waiting,
+        "parked": view.parked,
+        "oldest_utc": view.oldest_utc,
+        "oldest_age_seconds": None if age is None else max(0, round(age)),
+        "dead_letters": dict(view.dead_letters.most_common()),
+    }
+
+
+@contextmanager
+def show_report(*, as_json: bool, is_live: bool) -> Iterator[Callable[[Report], None]]:
+    """How a report is shown: as JSON, as tables, or as tables that stay where they are on a terminal.
+
+    Yields: what shows one.
+    """
+    console = stdout_console()
+    if as_json:
+        yield print_json
+    elif is_live and console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda report: live.update(Group(*_tables(report)), refresh=True)
+    else:
+        yield lambda report: console.print(*_tables(report), sep="\n")
+
+
+def _tables(report: Report) -> list[Table | Text]:
+    parts: list[Table | Text] = []
+    if report["destinations"]:
+        parts.append(_table("destination", report["destinations"].items()))
+    queues = [(queue["queue"], queue) for queue in report["queues"]]
+    parts.append(_table("backlog queue", [each for each in queues if _is_worth_a_line(each[1])]))
+    missing = sum(not queue["is_present"] for _, queue in queues)
+    parts.append(Text(_verdict(report, len(queues), missing)))
+    return [part for part in parts if isinstance(part, Text) or part.row_count]
+
+
+def _is_worth_a_line(queue: Report) -> bool:
+    return bool(queue["depth"] or queue["dead_letters"])
+
+
+def _table(title: str, rows: Any) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(title, overflow="fold")
+    for column in ("waiting", "parked", "oldest"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("dead letters")
+    for name, row in rows:
+        more = "" if row.get("is_complete", True) else "+"
+        age = row["oldest_age_seconds"]
+        table.add_row(
+            Text(name),
+            f"{row['waiting']:,}{more}",
+            f"{row['parked']:,}",
+            "" if age is None else str(timedelta(seconds=age)),
+            ", ".join(f"{number:,} {reason}" for reason, number in row["dead_letters"].items()),
+        )
+    return table
+
+
+def _verdict(report: Report, queues: int, missing: int) -> str:
+    absent = f", {missing} of them missing" if missing else ""
+    depth = f"{report['depth']:,}{'' if report['is_complete'] else ' or more'}"
+    text = f"{depth} to bring home, in {queues} backlog queues{absent}"
+    rate, left = report["drained_per_second"], report["seconds_to_drain"]
+    if not report["depth"] or rate is None:
+        return text
+    if left is None:
+        return f"{text}; it is not getting less: does a syphon run?"
+    return f"{text}; {rate:,.1f} less each second, drained in about {timedelta(seconds=left)}"

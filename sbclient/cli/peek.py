@@ -1,0 +1,53 @@
+"""`sbclient peek`: messages to stdout, without taking them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from sbclient.cli.common import AsJson, Primary, open_client, print_json, run
+from sbclient.cli.message_json import message_json
+from sbclient.cli.progress import Progress
+from sbclient.cli.source import DeadLetter, Queue, Source, Subscription, Topic, TransferDeadLetter
+
+PAGE = 100
+
+
+def peek(
+    primary: Primary,
+    queue: Queue = None,
+    topic: Topic = None,
+    subscription: Subscription = None,
+    session: Annotated[str | None, typer.Option(help="In this session only; * is the next available one.")] = None,
+    dead_letter: DeadLetter = False,
+    transfer_dead_letter: TransferDeadLetter = False,
+    count: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    first: Annotated[int, typer.Option("--from-sequence-number", min=0, help="The first number of interest.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages as lines of JSON, without taking them: also locked, deferred and scheduled ones.
+
+    \b
+    Example: sbclient peek --queue orders --count 10
+    Example: sbclient peek --queue orders --dead-letter
+    Example: sbclient peek --topic prices --subscription eu --from-sequence-number 100
+    """
+    source = Source(queue, topic, subscription, session, dead_letter, transfer_dead_letter)
+    progress = Progress("peeking", is_wanted=not sys.stdout.isatty())
+    run("peek", _peek(primary, source, count, first, progress), as_json=as_json, progress=progress)
+
+
+async def _peek(primary: str, source: Source, count: int, first: int, progress: Progress) -> None:
+    with source.advising():
+        async with open_client(primary) as client, source.receiver(client) as receiver:
+            seen, number = 0, first
+            while seen < count and (
+                page := await receiver.peek_messages(min(count - seen, PAGE), sequence_number=number)
+            ):
+                for message in page:
+                    print_json(message_json(message, is_dead_letter=source.is_sub_queue))
+                seen += len(page)
+                number = page[-1].sequence_number + 1
+                progress.tell(f"peeked {seen:,}")

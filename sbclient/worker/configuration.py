@@ -1,0 +1,162 @@
+"""Puts the worker's settings together: an option goes before the environment, that before the file, then the default.
+
+Every value is judged by the one table, and an error names where the value came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sbclient.errors import InvalidOperationError
+from sbclient.rules.connection_string import parse_connection_string
+from sbclient.worker.settings import SETTINGS, VARIABLE_PREFIX, Setting, WorkerSettings
+from sbclient.worker.settings_file import SettingsFile, read_secret
+
+CONFIG_VARIABLE: Final = f"{VARIABLE_PREFIX}CONFIG"
+"""Names the file."""
+
+NOT_SET: Final = "default"
+"""The origin of a value that nobody gave."""
+
+_SIDES: Final = ("primary", "secondary")
+_OF_KUBERNETES: Final = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_\d+_.*)?)")
+"""Kubernetes puts such variables beside a pod, named after each service: nobody wrote them."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings, and for each where it came from."""
+
+    settings: WorkerSettings
+    origins: Mapping[str, str]
+
+    def told(self) -> list[dict[str, Any]]:
+        """Name, value and origin of each setting, for people; secrets hidden."""
+        return [
+            {
+                "name": setting.name,
+                "value": setting.shown(getattr(self.settings, setting.name)),
+                "from": self.origins[setting.name],
+            }
+            for setting in SETTINGS.values()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    text: str = field(repr=False)  # of some a connection string
+    origin: str
+    rank: int
+    base: Path
+
+
+def configure(
+    options: Mapping[str, str | bool | None], environment: Mapping[str, str], file: SettingsFile | None
+) -> Configuration:
+    """The settings that hold.
+
+    Args:
+        options: by name; None = not given.
+        environment: all of it; only what begins with the prefix, and the two connection strings, is looked at.
+        file: what the file says, if there is one.
+
+    Raises:
+        InvalidOperationError: a value cannot be used, something is unknown, or a namespace is missing.
+    """
+    _check_variables(environment)
+    given = {name: one for name, setting in SETTINGS.items() if (one := _given(setting, options, environment, file))}
+    origins = dict.fromkeys(SETTINGS, NOT_SET) | {name: one.origin for name, one in given.items()}
+    values = {name: _parsed(SETTINGS[name], one) for name, one in given.items()}
+    for side in _SIDES:
+        values[side], origins[side] = _connection_string(side, given)
+    settings = WorkerSettings(**values)
+    _blaming(origins, settings.pairing)
+    _blaming(origins, settings.limits)
+    last = settings.backlog_queue_count - 1
+    if settings.queue is not None and settings.queue[-1] > last:
+        raise InvalidOperationError(
+            f"queue is {settings.queue[-1]} ({origins['queue']}): the backlog queues are 0 to {last}; "
+            "with more of them, raise backlog_queue_count"
+        )
+    return Configuration(settings, origins)
+
+
+def _given(
+    setting: Setting,
+    options: Mapping[str, str | bool | None],
+    environment: Mapping[str, str],
+    file: SettingsFile | None,
+) -> _Given | None:
+    here = Path()
+    option = options.get(setting.name)
+    if option is not None:
+        text = str(option).lower() if isinstance(option, bool) else option
+        return _Given(text, f"option {setting.option}", 0, here)
+    if environment.get(setting.variable):
+        return _Given(environment[setting.variable], f"environment variable {setting.variable}", 1, here)
+    if file is not None and setting.name in file.values:
+        return _Given(file.values[setting.name], file.origins[setting.name], 2, file.path.parent)
+    return None
+
+
+def _parsed(setting: Setting, given: _Given) -> Any:
+    try:
+        return setting.kind.parse(setting.name, given.text)
+    except InvalidOperationError as error:
+        raise InvalidOperationError(f"{error.message.removeprefix('option ')} ({given.origin})") from None
+
+
+def _connection_string(side: str, given: Mapping[str, _Given]) -> tuple[str, str]:
+    """The connection string of one namespace, and where it came from."""
+    setting, of_file = SETTINGS[side], SETTINGS[f"{side}_file"]
+    direct, named = given.get(side), given.get(of_file.name)
+    if direct is not None and named is not None and direct.rank == named.rank:
+        raise InvalidOperationError(
+            f"both {direct.origin} and {named.origin} name the {side} namespace: give one of them"
+        )
+    if direct is not None and (named is None or direct.rank < named.rank):
+        text, origin = direct.text, direct.origin
+    elif named is not None:
+        text, origin = read_secret(of_file.name, named.text, named.base), f"{of_file.name}, {named.origin}"
+    else:
+        what = "which messages are brought to" if side == "primary" else "where the backlog is"
+        raise InvalidOperationError(
+            f"the {side} namespace, {what}, is not set: set {setting.variable}, or {of_file.name} to the path of a "
+            "file that holds its connection string"
+        )
+    try:
+        parse_connection_string(text)
+    except InvalidOperationError as error:
+        raise InvalidOperationError(f"{error.message} ({side}, {origin})") from None
+    return text, origin
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    known = {setting.variable for setting in SETTINGS.values()} | {CONFIG_VARIABLE}
+    for variable in sorted(environment):
+        rest = variable.removeprefix(VARIABLE_PREFIX)
+        if rest == variable or variable in known or _OF_KUBERNETES.fullmatch(rest):
+            continue
+        near = get_close_matches(rest.lower(), SETTINGS, n=1, cutoff=0.5)
+        advice = (
+            f"did you mean {SETTINGS[near[0]].variable}?" if near else f"settings are named {VARIABLE_PREFIX}<NAME>"
+        )
+        raise InvalidOperationError(f"the environment variable {variable} is no setting: {advice}")
+
+
+def _blaming(origins: Mapping[str, str], made: Callable[[], T]) -> T:
+    """What is made of the settings; an error about one of them says where that came from."""
+    try:
+        return made()
+    except InvalidOperationError as error:
+        origin = origins.get(error.message.partition(" ")[0], NOT_SET)
+        if origin == NOT_SET:
+            raise
+        raise InvalidOperationError(f"{error.message} ({origin})") from None

@@ -1,0 +1,127 @@
+"""Reads the worker's settings from a TOML file, and connection strings from files of their own.
+
+The file is flat: one line for each setting. What is unknown or of the wrong type is refused, with its line. Connection
+strings do not stand in it, since such files are copied, committed and shown; a setting names the file that holds one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from sbclient.errors import InvalidOperationError
+from sbclient.worker.settings import SETTINGS, Setting
+
+MAX_SECRET_BYTES: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """What a file says.
+
+    Attributes:
+        values: each setting's value as text, by name.
+        origins: where it stands: `syphon.toml, line 3`.
+    """
+
+    path: Path
+    values: Mapping[str, str]
+    origins: Mapping[str, str]
+
+
+def read_settings_file(path: Path) -> SettingsFile:
+    """Read and check a file.
+
+    Raises:
+        InvalidOperationError: it cannot be read, or says something that is unknown or of the wrong type.
+    """
+    content = _content(path, "the configuration")
+    try:
+        found = tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOperationError(f"{path} is no TOML: {error}") from None
+    values: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    for key, value in found.items():
+        origin = origins[key] = _origin(path, content, key)
+        setting = SETTINGS.get(key)
+        if setting is None:
+            raise InvalidOperationError(_unknown(key, value, origin))
+        if setting.is_secret:
+            raise InvalidOperationError(
+                f"{key} in {origin}: a connection string does not belong there; write {key}_file, the path of a file "
+                f"that holds it, or set {setting.variable}"
+            )
+        values[key] = _as_text(setting, value, origin)
+    return SettingsFile(path, values, origins)
+
+
+def read_secret(name: str, where: str, base: Path) -> str:
+    """The one line of a file that holds a connection string.
+
+    Args:
+        name: of the setting that names the file, for errors.
+        where: the path, relative to `base`.
+
+    Raises:
+        InvalidOperationError: it cannot be read, or does not hold one line. Nothing of it is shown.
+    """
+    path = base / where
+    content = _content(path, name).strip()
+    if not content or "\n" in content or len(content) > MAX_SECRET_BYTES:
+        raise InvalidOperationError(f"{name} is {str(path)!r}: the file must hold one connection string, on one line")
+    return content
+
+
+def _content(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidOperationError(f"{what} is {str(path)!r}, which cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidOperationError(f"{what} is {str(path)!r}, which is not text in UTF-8") from None
+
+
+def _origin(path: Path, content: str, key: str) -> str:
+    """The line that a key stands on, as far as that can be told: the parser does not say."""
+    name = rf"(?:{re.escape(key)}|\"{re.escape(key)}\"|'{re.escape(key)}')"
+    found = re.search(rf"^[ \t]*(?:{name}[ \t]*[=.]|\[+[ \t]*{name}[ \t]*[\].])", content, re.MULTILINE)
+    return f"{path.name}, line {content.count(chr(10), 0, found.start()) + 1}" if found else path.name
+
+
+def _unknown(key: str, value: Any, origin: str) -> str:
+    if isinstance(value, dict):
+        inside = next((name for name in value if name in SETTINGS), None)
+        advice = f"write {inside} above every table" if inside else "write each setting on a line of its own"
+        return f"[{key}] in {origin} is a table, and this file has none: {advice}"
+    near = get_close_matches(key, SETTINGS, n=1, cutoff=0.5)
+    return f"{key} in {origin} is no setting: " + (
+        f"did you mean {near[0]}?" if near else f"there are {', '.join(SETTINGS)}"
+    )
+
+
+def _as_text(setting: Setting, value: Any, origin: str) -> str:
+    """A value as it would be written as an option."""
+    allowed = setting.kind.in_file
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        raise InvalidOperationError(
+            f"{setting.name} in {origin} is {_TYPES.get(type(value), 'something else')}: it must be "
+            f"{' or '.join(_TYPES[one] for one in allowed)}, {setting.kind.word}"
+        )
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_TYPES: Final[Mapping[type, str]] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+}

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbclient import ServiceBusClient
+from sbclient.transport.memory import drop_memory_host
+from tests.cli.calling import PRIMARY, SECONDARY, on
+
+
+@pytest.fixture(autouse=True)
+def _namespaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("SERVICEBUS_CONNECTION_STRING", "SERVICEBUS_SECONDARY_CONNECTION_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    drop_memory_host(PRIMARY)
+    drop_memory_host(SECONDARY)
+
+
+@pytest.fixture
+def _what_readers_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The namespaces, queues, topics and files that the help and the pages speak of."""
+    monkeypatch.setenv("SERVICEBUS_CONNECTION_STRING", PRIMARY)
+    monkeypatch.setenv("SERVICEBUS_SECONDARY_CONNECTION_STRING", SECONDARY)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orders.csv").write_text("OrderNo,text\n1,one\n2,two\n")
+
+    async def work(client: ServiceBusClient) -> None:
+        administration = client.administration
+        for name in ("orders", "visits"):
+            await administration.create_queue(name, requires_session=name == "visits")
+        await administration.create_topic("prices")
+        await administration.create_subscription("prices", "eu")
+
+    on(PRIMARY, work, secondary=SECONDARY)

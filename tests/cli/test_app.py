@@ -1,0 +1,177 @@
+"""The program as a whole: its help and its examples, its errors, its exit statuses, its completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.testing import CliRunner
+
+from sbclient import ServiceBusAuthenticationError, ServiceBusAuthorizationError
+from sbclient.cli.app import COMMANDS, make_app
+from sbclient.cli.common import Exit, status_of
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+)
+from tests.cli.calling import PRIMARY, SECONDARY, run_line
+
+ROOT: Final = Path(__file__).parents[2]
+PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
+SUBCOMMANDS: Final = {"backlog": ("show", "resubmit", "purge"), "admin": ("create", "update", "show", "list", "delete")}
+ALL: Final = [
+    tuple(command.split())
+    for name in COMMANDS
+    for command in [f"{name} {each}" for each in SUBCOMMANDS.get(name, [""])]
+]
+STAYS: Final = ("emulator", "syphon", "demo")
+"""Run for as long as they are let, or take their time: each has tests of its own."""
+
+
+def program(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+    )
+
+
+def help_of(*command: str) -> str:
+    result = CliRunner().invoke(make_app(), [*command, "--help"], terminal_width=100)
+    assert result.exit_code == 0
+    return result.output
+
+
+def examples(*command: str) -> list[str]:
+    return re.findall(r"^ *Example: (.+)$", help_of(*command), re.M)
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_each_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
+    found = examples(*command)
+    assert found
+    assert all(f"sbclient {' '.join(command)}" in example or command[-1] == "show" for example in found)
+
+
+def runnable() -> Iterator[Any]:
+    for command in ALL:
+        if command[0] not in STAYS:
+            for example in examples(*command):
+                yield pytest.param(example, id=example)
+
+
+@pytest.mark.parametrize("example", list(runnable()))
+@pytest.mark.usefixtures("_what_readers_have")
+def test_each_example_of_the_help_runs(example: str) -> None:
+    run_line(example)
+
+
+def test_the_program_with_one_command_says_the_same_of_it_as_with_all() -> None:
+    for name in COMMANDS:
+        every = CliRunner().invoke(make_app(), [name, "--help"]).output
+        one = CliRunner().invoke(make_app([name, "--help"]), [name, "--help"]).output
+        assert one == every
+    assert all(name in CliRunner().invoke(make_app(), ["--help"]).output for name in COMMANDS)
+
+
+def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
+    result = CliRunner().invoke(make_app(), ["--version"])
+    assert (result.exit_code, result.stdout) == (0, "sbclient 1.2.3\n")
+
+
+def test_a_secret_in_a_bad_connection_string_is_not_repeated() -> None:
+    result = CliRunner().invoke(
+        make_app(),
+        ["admin", "list", "queue"],
+        env={"SERVICEBUS_CONNECTION_STRING": "Endpoint=sb://h/;SharedAccessKey=SECRET"},
+    )
+    assert result.exit_code == 2
+    assert "SECRET" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ServiceBusAuthenticationError("x"), Exit.NOT_ALLOWED),
+        (ServiceBusAuthorizationError("x"), Exit.NOT_ALLOWED),
+        (MessagingEntityNotFoundError("x"), Exit.NOT_FOUND),
+        (InvalidOperationError("x"), Exit.BAD_INPUT),
+        (FileNotFoundError("x"), Exit.BAD_INPUT),
+        (IsADirectoryError("x"), Exit.BAD_INPUT),
+        (ServiceBusConnectionError("x"), Exit.UNREACHABLE),
+        (OperationTimeoutError("x"), Exit.UNREACHABLE),
+        (ConnectionRefusedError("x"), Exit.UNREACHABLE),
+        (RuntimeError("x"), None),
+    ],
+)
+def test_each_error_has_its_exit_status(error: Exception, status: Exit | None) -> None:
+    assert status_of(error) is status
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "status"),
+    [
+        (("send", "--colour"), "UsageError", 2),
+        (("send", "--queue", "q"), "UsageError", 2),  # no --primary
+        (("admin", "create", "planet", "x", "--primary", "memory://a"), "UsageError", 2),
+        (("nonsense",), "UsageError", 2),
+        (("peek", "--primary", "memory://a"), "InvalidOperationError", 2),
+        (("peek", "--primary", "memory://a", "--queue", "q"), "MessagingEntityNotFoundError", 5),
+    ],
+)
+def test_errors_are_json_where_json_is_asked_for(arguments: tuple[str, ...], kind: str, status: int) -> None:
+    run = program(*arguments, "--json")
+    assert (run.returncode, run.stdout) == (status, "")
+    (told,) = run.stderr.splitlines()
+    error = json.loads(told)["error"]
+    assert (error["type"], error["exit_status"]) == (kind, status)
+    assert arguments[0] in error["command"]
+    assert error["message"]
+
+
+@pytest.mark.parametrize("command", [("admin", "list", "queue"), ("backlog",)])
+def test_json_is_all_that_is_printed_where_json_is_asked_for(command: tuple[str, ...]) -> None:
+    run = program(
+        *command, "--json", SERVICEBUS_CONNECTION_STRING=PRIMARY, SERVICEBUS_SECONDARY_CONNECTION_STRING=SECONDARY
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert all(json.loads(line) for line in run.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("shell", "variables", "expected"),
+    [
+        ("bash", {"COMP_WORDS": "sbclient re", "COMP_CWORD": "1"}, "receive"),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "sbclient re"}, "receive"),
+        (
+            "fish",
+            {"_TYPER_COMPLETE_ARGS": "sbclient admin cr", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+            "create",
+        ),
+    ],
+)
+def test_shells_are_told_how_a_word_may_go_on(shell: str, variables: dict[str, str], expected: str) -> None:
+    run = program(_SBCLIENT_COMPLETE=f"complete_{shell}", **variables)
+    assert expected in run.stdout
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_can_be_shown_for_each_shell(shell: str) -> None:
+    run = program("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert run.returncode == 0
+    assert "_SBCLIENT_COMPLETE" in run.stdout

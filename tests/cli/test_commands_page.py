@@ -1,0 +1,177 @@
+"""docs/commands.md says of each command what is true of it: its options, what it prints as JSON, how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient.cli.app import COMMANDS, make_app
+from sbclient.cli.common import Exit
+from sbclient.cli.outage import Account
+from tests.cli.calling import PRIMARY, SECONDARY, call, lines, on, paired, sent
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "commands.md"
+TEXT: Final = PAGE.read_text(encoding="utf-8")
+SECTIONS: Final = {
+    title.removeprefix("sbclient "): body
+    for title, body in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)
+}
+NAMED_BY_DATA: Final = {
+    "dead_letters",
+    "dead_lettered",
+    "found",
+    "application_properties",
+    "connection_strings",
+    "ports",
+    "refused",
+}
+"""Objects whose members have the names of queues, reasons and the like."""
+
+
+def shapes_in(section: str) -> list[Any]:
+    return [json.loads(block) for block in re.findall(r"^```json\n(.*?)^```", SECTIONS[section], re.M | re.S)]
+
+
+def shape(value: Any) -> Any:
+    """The names in a JSON value, without what they stand for."""
+    if isinstance(value, dict):
+        return {
+            name: "by name"
+            if name in NAMED_BY_DATA
+            else [shape(next(iter(each.values())))]
+            if name == "destinations"
+            else shape(each)
+            for name, each in value.items()
+        }
+    return [shape(value[0])] if isinstance(value, list) else None
+
+
+def options_of(command: str) -> set[str]:
+    """Every option of a command and of the commands below it."""
+    found = get_command(make_app()).commands[command]  # type: ignore[attr-defined]
+    every = [found, *getattr(found, "commands", {}).values()]
+    names = {name for each in every for parameter in each.params for name in parameter.opts} | {"--help"}
+    return {name for name in names if name.startswith("-")}
+
+
+def test_the_table_of_exit_statuses_is_the_one_of_the_program() -> None:
+    table = re.findall(r"^\| (\d+) \| `(\w+)` \|", TEXT, re.M)
+    assert [(int(number), name) for number, name in table] == [(status.value, status.name) for status in Exit]
+
+
+def test_each_command_has_a_section() -> None:
+    assert set(SECTIONS) == {*COMMANDS, "How a command ends"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_section_names_options_that_there_are(command: str) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", SECTIONS[command]))
+    allowed = options_of(command) | (options_of("receive") if command == "send" else set())
+    allowed |= options_of("send") if command == "receive" else set()
+    assert named <= allowed
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("syphon", "demo")])
+def test_a_section_names_the_options_that_matter(command: str) -> None:
+    """All but those that every command has, or that need no more words than --help gives."""
+    common = {"--help", "--json", "--primary", "--secondary", "-y", "-f", "-w"}
+    plain = {
+        "send": {"--queue", "--topic", "--input", "--timeout"},
+        "receive": {"--queue", "--topic", "--subscription", "--format"},
+        "peek": {"--queue", "--topic", "--subscription", "--session", "--dead-letter", "--transfer-dead-letter"},
+        "backlog": {"--backlog-queue-count", "--primary-name"},
+        "emulator": {"--first-port", "--host", "--key", "--seed", "--tls-name"},
+    }.get(command, set())
+    assert {name for name in options_of(command) if name not in SECTIONS[command]} - common <= plain
+
+
+@pytest.fixture
+def _queues() -> None:
+    async def work(client: ServiceBusClient) -> None:
+        await client.administration.create_queue("orders")
+
+    on(PRIMARY, work)
+
+
+FULL: Final = ServiceBusMessage(
+    "text",
+    application_properties={"number": 1, "price": Decimal("1.50"), "at": datetime(2030, 1, 1, tzinfo=UTC)},
+    session_id="a",
+    message_id="7",
+    scheduled_enqueue_time_utc=datetime(2020, 1, 1, tzinfo=UTC),
+    time_to_live=timedelta(hours=1),
+    content_type="text/plain",
+    correlation_id="c",
+    subject="new",
+    partition_key="a",
+    to="t",
+    reply_to="r",
+    reply_to_session_id="rs",
+)
+
+
+def one_received() -> Any:
+    sent("orders", FULL)
+    return lines(call("receive", "--queue", "orders", "--count", "1"))[0]
+
+
+def backlog_shown() -> Any:
+    on(PRIMARY, _nothing, secondary=SECONDARY)
+    lost = [ServiceBusMessage("x", application_properties=each) for each in ({}, {"x-ms-path": "orders"})]
+    sent("cli-test/x-servicebus-transfer/0", *lost, namespace=SECONDARY)
+    report = lines(paired("backlog", "--sample", "0.1", "--json"))[0]
+    report["destinations"].pop("(unknown)")
+    return report
+
+
+async def _nothing(client: ServiceBusClient) -> None:
+    pass
+
+
+def syphoned() -> Any:
+    on(PRIMARY, _nothing, secondary=SECONDARY)
+    return lines(paired("syphon", "--until", "empty", "--json"))[0]
+
+
+def error_told() -> Any:
+    result = CliRunner().invoke(make_app(), ["peek", "--queue", "missing", "--primary", PRIMARY, "--json"])
+    return json.loads(result.stderr)
+
+
+JSON: Final[dict[tuple[str, int], Callable[[], Any]]] = {
+    ("How a command ends", 0): error_told,
+    ("send", 0): lambda: lines(call("send", "--queue", "orders", "--json", stdin="x\n"))[0],
+    ("receive", 0): one_received,
+    ("backlog", 0): backlog_shown,
+    ("backlog", 1): lambda: lines(paired("backlog", "purge", "--yes", "--json"))[0],
+    ("admin", 0): lambda: lines(call("admin", "show", "queue", "orders", "--json"))[0],
+    ("admin", 1): lambda: lines(call("admin", "delete", "queue", "orders", "--yes", "--json"))[0],
+    ("syphon", 0): syphoned,
+    ("demo", 0): lambda: {field.name: None for field in fields(Account)},
+}
+
+
+@pytest.mark.usefixtures("_queues")
+@pytest.mark.parametrize("place", JSON, ids=lambda place: f"{place[0]} {place[1]}")
+def test_json_has_the_shape_that_is_shown(place: tuple[str, int]) -> None:
+    section, number = place
+    printed, shown = shape(JSON[place]()), shape(shapes_in(section)[number])
+    assert set(printed) == set(shown) if section == "demo" else printed == shown
+    assert list(printed) == list(shown)
+
+
+def test_every_shape_that_is_shown_is_compared() -> None:
+    """That of the emulator is compared by its own tests, which start it."""
+    shown = {(section, number) for section in SECTIONS for number in range(len(shapes_in(section)))}
+    assert shown - {("emulator", 0)} == set(JSON)

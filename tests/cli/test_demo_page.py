@@ -1,0 +1,70 @@
+"""`sbclient demo --page` without a browser: what its page is told, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from tests.cli.watched_demo import COMMAND, END_S, Demo
+
+
+@pytest.fixture
+def demo() -> Iterator[Demo]:
+    started = Demo("--messages", "200", "--speed", "400")
+    yield started
+    started.kill()
+
+
+def overview(demo: Demo) -> Any:
+    with urlopen(f"{demo.url}$control/overview", timeout=END_S) as answer:
+        return json.load(answer)
+
+
+def test_the_page_is_told_what_the_client_knows_until_everything_is_home(demo: Demo) -> None:
+    with urlopen(demo.url, timeout=END_S) as answer:
+        assert b"sbclient emulator" in answer.read()
+    states = set[str]()
+    end_at = time.monotonic() + END_S
+    story: dict[str, Any] = {}
+    while not story.get("is_over") and time.monotonic() < end_at:
+        seen = overview(demo)
+        story = seen["story"] or {}
+        for pair in seen["pairs"]:
+            states |= {entity["state"] for entity in pair["client"]["entities"]}
+    numbers = {each["name"]: each["value"] for each in story["numbers"]}
+    assert numbers["lost"] == 0
+    assert numbers["delivered"] == numbers["sent"] == 200
+    assert numbers["brought home"] == numbers["diverted"] > 0
+    assert {"healthy", "failed_over"} <= states
+    names = {event["name"] for event in seen["pairs"][0]["client"]["events"]}
+    assert {"failover.suspected", "failover.engaged", "failover.recovered"} <= names
+    status, said = demo.interrupt()
+    assert status == 0
+    assert "lost 0" in said
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_before_the_end_is_an_interruption() -> None:
+    demo = Demo("--speed", "1")
+    try:
+        status, said = demo.interrupt()
+    finally:
+        demo.kill()
+    assert status == 130
+    assert "Traceback" not in said
+
+
+def test_a_port_in_use_is_told_in_a_line(demo: Demo) -> None:
+    port = demo.url.rpartition(":")[2].strip("/")
+    run = subprocess.run(
+        [*COMMAND, "--page-port", port], capture_output=True, encoding="utf-8", timeout=END_S, check=False
+    )
+    assert run.returncode == 2
+    assert port in run.stderr
+    assert "Traceback" not in run.stderr

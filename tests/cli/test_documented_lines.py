@@ -1,0 +1,88 @@
+"""The lines for the shell in the README and the pages run, as far as they end by themselves and need no network."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.main import get_command
+
+from sbclient.cli.app import COMMANDS, make_app
+from tests.cli.calling import run_line
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CHECKED_ELSEWHERE: Final = {
+    "python -m pip install . && sbclient demo": "tests/test_docs.py and tests/cli/test_demo.py",
+    "python -m pip install -e '.[dev]' && python -m pytest": "the checks of the whole",
+}
+STAYS: Final = ("demo", "emulator", "syphon")
+"""Run for as long as they are let, or are long: their options are looked at here, they have tests of their own."""
+
+
+def lines_in(page: Path) -> Iterator[str]:
+    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+        yield from filter(None, block.replace("\\\n", " ").splitlines())
+
+
+EVERY: Final = [(page, line) for page in PAGES for line in lines_in(page) if line.startswith("sbclient ")]
+
+
+def having(*, stays: bool) -> list[Any]:
+    return [
+        pytest.param(line, id=f"{page.name} {line}") for page, line in EVERY if (shlex.split(line)[1] in STAYS) is stays
+    ]
+
+
+@pytest.mark.parametrize("line", having(stays=False))
+@pytest.mark.usefixtures("_what_readers_have")
+def test_a_line_runs(line: str) -> None:
+    run_line(line)
+
+
+@pytest.mark.parametrize("line", having(stays=True))
+def test_a_line_of_what_stays_names_options_that_there_are(line: str) -> None:
+    name, *words = shlex.split(line)[1:]
+    command = get_command(make_app([name])).commands[name]  # type: ignore[attr-defined]
+    known = {each for parameter in command.params for each in [*parameter.opts, *parameter.secondary_opts]}
+    assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known | {"--help"}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "commands.md"], ids=lambda page: page.name)
+def test_nothing_else_is_shown_without_being_checked(page: Path) -> None:
+    others = [line for line in lines_in(page) if not line.startswith("sbclient ")]
+    assert set(others) <= set(CHECKED_ELSEWHERE)
+
+
+def test_the_emulator_of_the_readme_starts(tmp_path: Path) -> None:
+    """On ports that are free, since those that are shown may not be."""
+    (line,) = [line for line in lines_in(ROOT / "README.md") if line.startswith("sbclient emulator")]
+    words = re.sub(r":\d+", ":0", line).split()[1:]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from sbclient.cli import main; main()", *words, "--http-port", "0"],
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        seen = ""
+        while "ready" not in seen:
+            printed = process.stdout.readline()
+            assert printed, seen
+            seen += printed
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert "contoso-backup  Endpoint=sb://localhost:" in seen
+
+
+def test_each_command_is_shown_somewhere() -> None:
+    shown = " ".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert all(f"sbclient {name}" in shown for name in COMMANDS)

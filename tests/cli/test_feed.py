@@ -1,0 +1,73 @@
+"""What a pipe holds, handed to a loop that goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from sbclient.cli.feed import AHEAD, fed
+
+pytestmark = pytest.mark.real_time
+
+
+def lines_of(read: int) -> Iterator[str]:
+    with open(read, encoding="utf-8") as pipe:
+        yield from pipe
+
+
+async def test_a_line_is_handed_on_while_the_pipe_is_idle() -> None:
+    read, write = os.pipe()
+    feed = fed(lines_of(read))
+    waiting = asyncio.ensure_future(anext(feed))
+    await asyncio.sleep(0)
+    assert not waiting.done()  # and the loop goes on
+    os.write(write, b"one\n")
+    assert await waiting == "one\n"
+    os.close(write)
+    assert [line async for line in feed] == []
+
+
+async def test_it_reads_ahead_no_further_than_it_may() -> None:
+    numbers = count()
+    feed = fed(numbers)
+    assert [await anext(feed) for _ in range(3)] == [0, 1, 2]
+    await feed.aclose()
+    for thread in threading.enumerate():
+        if thread.name == "feed":
+            thread.join(5)
+            assert not thread.is_alive()
+    assert next(numbers) <= AHEAD + 4
+
+
+async def test_an_error_of_what_is_read_is_raised_after_what_came_before() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    feed = fed(broken())
+    assert await anext(feed) == 1
+    with pytest.raises(ValueError, match="broken"):
+        await anext(feed)
+
+
+def test_a_loop_that_has_ended_leaves_a_quiet_thread() -> None:
+    read, write = os.pipe()
+
+    async def main() -> None:
+        feed = fed(lines_of(read))
+        waiting = asyncio.ensure_future(anext(feed))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+
+    asyncio.run(main())
+    os.write(write, b"too late\n")
+    os.close(write)
+    for thread in threading.enumerate():
+        if thread.name == "feed":
+            thread.join(5)
+            assert not thread.is_alive()

@@ -1,0 +1,171 @@
+"""A message as a JSON object, and the same message again."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sbclient import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.cli.json_values import plain
+from sbclient.cli.message_json import ATTRIBUTES, message_json, message_of, named, set_by_name
+from sbclient.errors import InvalidOperationError
+from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, AmqpMessageBodyType
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def received(content: ServiceBusMessage) -> ServiceBusReceivedMessage:
+    return ServiceBusReceivedMessage.of(content, sequence_number=7, enqueued_time_utc=NOW, expires_at_utc=NOW)
+
+
+def again(message: ServiceBusMessage) -> ServiceBusMessage:
+    return message_of("file, line 1", json.loads(json.dumps(message_json(received(message)), default=plain)))
+
+
+FULL = ServiceBusMessage(
+    b"\xff\x00binary",
+    application_properties={
+        "text": "ü",
+        "whole": 2**40,
+        "float": 1.0,
+        "not a number": float("inf"),
+        "flag": True,
+        "nothing": None,
+        "moment": NOW,
+        "id": UUID(int=5),
+        "price": Decimal("1.50"),
+    },
+    session_id="s",
+    message_id="m",
+    scheduled_enqueue_time_utc=NOW,
+    time_to_live=timedelta(seconds=90),
+    content_type="text/plain",
+    correlation_id="c",
+    subject="greeting",
+    partition_key="s",
+    to="t",
+    reply_to="r",
+    reply_to_session_id="rs",
+)
+
+
+def test_every_attribute_is_the_same_again() -> None:
+    copy = again(FULL)
+    assert bytes(copy) == b"\xff\x00binary"
+    assert {name: getattr(copy, name) for name in ATTRIBUTES} == {name: getattr(FULL, name) for name in ATTRIBUTES}
+    assert all(getattr(FULL, name) is not None for name in ATTRIBUTES)
+    assert copy.application_properties == FULL.application_properties
+    assert [type(value) for value in copy.application_properties.values()] == [
+        type(value) for value in FULL.application_properties.values()
+    ]
+
+
+@pytest.mark.parametrize("body", ["", "text", '{"order": 1}', "line\nline"])
+def test_text_stays_readable(body: str) -> None:
+    shown = message_json(received(ServiceBusMessage(body)))
+    assert shown["body"] == body
+    assert bytes(message_of("x", shown)) == body.encode()
+
+
+def test_only_what_is_set_is_shown_with_what_the_broker_says() -> None:
+    assert message_json(received(ServiceBusMessage("x"))) == {
+        "sequence_number": 7,
+        "enqueued_time_utc": NOW,
+        "expires_at_utc": NOW,
+        "delivery_count": 0,
+        "state": "active",
+        "body": "x",
+    }
+
+
+def test_the_reason_of_a_dead_letter_is_no_property_of_the_message() -> None:
+    reasons = {DEAD_LETTER_REASON: "spoilt", DEAD_LETTER_DESCRIPTION: "it smells", "mine": 1}
+    message = received(ServiceBusMessage("x", application_properties=reasons))
+    shown = message_json(message, is_dead_letter=True)
+    assert (shown["dead_letter_reason"], shown["dead_letter_error_description"]) == ("spoilt", "it smells")
+    assert message_of("x", shown).application_properties == {"mine": 1}
+    assert message_of("x", message_json(message)).application_properties == reasons
+
+
+def test_a_body_that_another_client_sent_as_a_value_is_shown_and_not_sent_as_something_else() -> None:
+    message = received(ServiceBusMessage(None))
+    message._body_type = AmqpMessageBodyType.VALUE
+    message._body = {"when": NOW, "list": [1, (2.5, None)]}
+    shown = message_json(message)
+    assert (shown["body_type"], shown["body"]) == (
+        "value",
+        {"when": {"datetime": "2030-01-01T00:00:00Z"}, "list": [1, [2.5, None]]},
+    )
+    with pytest.raises(InvalidOperationError):
+        message_of("x", shown)
+
+
+def test_a_body_may_be_any_json() -> None:
+    assert bytes(message_of("x", {"body": {"order": [1, "ü"]}})) == '{"order": [1, "ü"]}'.encode()
+    assert bytes(message_of("x", {})) == b""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"boddy": "x"},
+        {"body": "x", "body_base64": "eA=="},
+        {"body_base64": "no base64!"},
+        {"body_base64": 5},
+        {"body": "\ud800"},
+        {"session_id": 5},
+        {"session_id": "s" * 129},
+        {"time_to_live": "soon"},
+        {"scheduled_enqueue_time_utc": "soon"},
+        {"application_properties": []},
+        {"application_properties": {"a": [1]}},
+    ],
+)
+def test_what_is_no_message_is_refused_with_its_place(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOperationError) as told:
+        message_of("orders.jsonl, line 3", fields)
+    assert "orders.jsonl, line 3: " in str(told.value)
+
+
+def test_attributes_and_properties_are_set_by_name() -> None:
+    message = ServiceBusMessage("x")
+    for name, text in named("--set", ["subject=a=b", "time_to_live=5m", "property.country=IE"]):
+        set_by_name(message, name, text)
+    assert (message.subject, message.time_to_live) == ("a=b", timedelta(minutes=5))
+    assert message.application_properties == {"country": "IE"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("property.a:=5", 5),
+        ("property.a:=1.5", 1.5),
+        ('property.a:="5"', "5"),
+        ("property.a:=true", True),
+        ("property.a:=null", None),
+        ('property.a:={"decimal": "1.50"}', Decimal("1.50")),
+        ("property.a=5", "5"),
+    ],
+)
+def test_a_property_may_be_given_with_its_type(setting: str, value: Any) -> None:
+    message = ServiceBusMessage("x")
+    ((name, text),) = named("--set", [setting])
+    set_by_name(message, name, text)
+    assert message.application_properties == {"a": value}
+    assert type(message.application_properties["a"]) is type(value)
+
+
+def test_what_is_no_json_is_no_typed_property() -> None:
+    with pytest.raises(InvalidOperationError):
+        set_by_name(ServiceBusMessage("x"), "property.a:", "five")
+
+
+@pytest.mark.parametrize("setting", ["subject", "colour=red", "body=x", "=x"])
+def test_what_a_message_does_not_have_cannot_be_set(setting: str) -> None:
+    with pytest.raises(InvalidOperationError):
+        named("--set", [setting])

@@ -1,0 +1,221 @@
+"""`sbclient receive` and `sbclient peek`: what is printed, what becomes of it, and that nothing is lost between."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient.cli import reception
+from sbclient.cli.common import OutputClosed
+from sbclient.cli.progress import Progress
+from sbclient.cli.reception import Form, Reception, Settle
+from sbclient.cli.source import Source
+from sbclient.errors import MessageLockLostError
+from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
+from sbclient.transport.memory import memory_host
+from tests.cli.calling import PRIMARY, call, lines, on, sent
+
+
+def make(queue: str, *messages: ServiceBusMessage, **settings: Any) -> None:
+    async def work(client: ServiceBusClient) -> None:
+        await client.administration.create_queue(queue, **settings)
+
+    on(PRIMARY, work)
+    sent(queue, *messages)
+
+
+def bodies(*arguments: str, status: int = 0) -> list[Any]:
+    return [message["body"] for message in lines(call(*arguments, status=status))]
+
+
+def received(*arguments: str, status: int = 0) -> list[Any]:
+    return bodies("receive", "--wait", "0.1", *arguments, status=status)
+
+
+def numbered(count: int, **kwargs: Any) -> list[ServiceBusMessage]:
+    return [ServiceBusMessage(str(number), **kwargs) for number in range(count)]
+
+
+def test_messages_are_completed_once_they_are_printed() -> None:
+    make("q", *numbered(250))
+    assert received("--queue", "q", "--count", "3") == ["0", "1", "2"]
+    assert received("--queue", "q") == [str(number) for number in range(3, 250)]
+    assert bodies("peek", "--queue", "q") == []
+
+
+def test_bodies_alone_are_lines_also_binary_ones() -> None:
+    make("q", ServiceBusMessage("text"), ServiceBusMessage(b"\xff"))
+    assert call("receive", "--queue", "q", "--wait", "0.1", "--format", "lines").stdout_bytes == b"text\n\xff\n"
+
+
+def test_what_is_abandoned_is_printed_once_and_still_there() -> None:
+    make("q", *numbered(250))
+    assert received("--queue", "q", "--settle", "abandon") == [str(number) for number in range(250)]
+    assert {message["delivery_count"] for message in lines(call("peek", "--queue", "q"))} == {1}
+
+
+def test_what_is_deferred_is_received_by_its_number() -> None:
+    make("q", *numbered(2))
+    received("--queue", "q", "--settle", "defer")
+    assert received("--queue", "q") == []
+    numbers = [message["sequence_number"] for message in lines(call("peek", "--queue", "q"))]
+    by_number = [word for number in numbers for word in ("--sequence-number", str(number))]
+    assert received("--queue", "q", *by_number) == ["0", "1"]
+    received("--queue", "q", *by_number, status=3)
+
+
+def test_what_is_dead_lettered_has_its_reason_and_can_be_sent_again_without_it() -> None:
+    make("q", ServiceBusMessage("x"))
+    received("--queue", "q", "--settle", "dead-letter", "--reason", "spoilt")
+    (peeked,) = lines(call("peek", "--queue", "q", "--dead-letter"))
+    assert (peeked["body"], peeked["dead_letter_reason"]) == ("x", "spoilt")
+    out = call("receive", "--queue", "q", "--dead-letter", "--wait", "0.1").stdout
+    call("send", "--queue", "q", "--format", "messages", stdin=out)
+    (again,) = lines(call("peek", "--queue", "q"))
+    assert "application_properties" not in again
+    assert again["message_id"] == peeked["message_id"]
+
+
+def test_one_session_is_received_by_name_and_each_by_a_star() -> None:
+    make("s", *(message for name in "abc" for message in numbered(2, session_id=name)), requires_session=True)
+    assert received("--queue", "s", "--session", "b") == ["0", "1"]
+    assert received("--queue", "s", "--session", "*") == ["0", "1"] * 2
+
+
+@pytest.mark.parametrize("settle", ["abandon", "defer"])
+def test_each_session_is_seen_once_also_when_its_messages_stay(settle: str) -> None:
+    make("s", *(ServiceBusMessage(name, session_id=name) for name in "abc"), requires_session=True)
+    assert sorted(received("--queue", "s", "--session", "*", "--settle", settle)) == ["a", "b", "c"]
+    assert len(bodies("peek", "--queue", "s", "--session", "a")) == 1
+
+
+def test_a_subscription_is_received_from() -> None:
+    async def work(client: ServiceBusClient) -> None:
+        await client.administration.create_topic("t")
+        await client.administration.create_subscription("t", "s")
+        async with client.get_topic_sender("t") as sender:
+            await sender.send_messages(ServiceBusMessage("x"))
+
+    on(PRIMARY, work)
+    assert received("--topic", "t", "--subscription", "s") == ["x"]
+
+
+def test_peek_shows_all_that_is_there_from_a_number_on() -> None:
+    later = ServiceBusMessage("later", scheduled_enqueue_time_utc=datetime.now(UTC) + timedelta(hours=1))
+    make("q", *numbered(150), later)
+    assert len(bodies("peek", "--queue", "q")) == 100
+    assert len(bodies("peek", "--queue", "q", "--count", "1000")) == 151
+    assert bodies("peek", "--queue", "q", "--from-sequence-number", "149") == ["148", "149", "later"]
+    assert lines(call("peek", "--queue", "q", "--from-sequence-number", "151"))[0]["state"] == "scheduled"
+    assert len(received("--queue", "q")) == 150
+
+
+def test_what_could_not_be_settled_is_told_and_comes_again() -> None:
+    make("q", ServiceBusMessage("x"))
+    host = memory_host(PRIMARY.removeprefix("memory://"))
+    host.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], error=MessageLockLostError))
+    result = call("receive", "--queue", "q", "--count", "1", "--wait", "0.1", status=1)
+    assert len(lines(result)) == 1
+    assert "message 1 was printed, but not settled" in result.stderr
+
+
+class _Script:
+    """What a run of the command is, without the process around it."""
+
+    def __init__(self, **settings: Any) -> None:
+        given = {"count": None, "wait_s": 1.0, "settle": Settle.COMPLETE, "reason": None, "form": Form.LINES} | settings
+        self.reception = Reception(source=Source("q", None, None), progress=Progress("receiving"), **given)
+
+    async def run(self, pair: MemoryPair) -> None:
+        async with pair.unpaired_client() as client:
+            await self.reception.run(client, [])
+
+
+async def filled(pair: MemoryPair, count: int) -> None:
+    async with pair.unpaired_client() as client:
+        await client.administration.create_queue("q")
+        async with client.get_queue_sender("q") as sender:
+            await sender.send_messages(numbered(count))
+
+
+async def waiting(pair: MemoryPair) -> int:
+    """Messages that can be received now."""
+    async with pair.unpaired_client() as client, client.get_queue_receiver("q", max_wait_time=1) as receiver:
+        return len(await receiver.receive_messages(1000))
+
+
+async def test_what_nobody_reads_any_more_is_given_back_at_once(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    await filled(pair, 10)
+    printed: list[Any] = []
+
+    def print_three(line: Any) -> None:
+        if len(printed) == 3:
+            raise OutputClosed
+        printed.append(line)
+
+    monkeypatch.setattr(reception, "print_line", print_three)
+    with pytest.raises(OutputClosed):
+        await _Script().run(pair)
+    assert printed == [b"0", b"1", b"2"]
+    assert await waiting(pair) == 10
+
+
+async def test_an_interruption_while_it_waits_leaves_nothing_locked(
+    clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reception, "print_line", lambda line: None)
+    pair = memory_pair(clock=clock, seed=1)
+    await filled(pair, 3)
+    script = _Script(wait_s=None, settle=Settle.ABANDON)
+    running = asyncio.create_task(script.run(pair))
+    await clock.sleep(30)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert script.reception.received == 3
+    assert await waiting(pair) == 3
+
+
+async def test_following_goes_on_for_as_long_as_nothing_comes(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[Any] = []
+    monkeypatch.setattr(reception, "print_line", printed.append)
+    pair = memory_pair(clock=clock, seed=1)
+    await filled(pair, 1)
+    running = asyncio.create_task(_Script(wait_s=None).run(pair))
+    await clock.sleep(3600)
+    async with pair.unpaired_client() as client, client.get_queue_sender("q") as sender:
+        await sender.send_messages(ServiceBusMessage("late"))
+    await clock.sleep(1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert printed == [b"0", b"late"]
+
+
+def test_an_entity_with_sessions_wants_one_and_the_option_is_told() -> None:
+    make("s", requires_session=True)
+    assert "--session" in call("receive", "--queue", "s", status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("receive",), 2),
+        (("receive", "--queue", "q", "--topic", "t"), 2),
+        (("receive", "--topic", "t"), 2),
+        (("receive", "--queue", "q", "--dead-letter", "--transfer-dead-letter"), 2),
+        (("receive", "--queue", "q", "--reason", "x"), 2),
+        (("receive", "--queue", "missing", "--wait", "0.1"), 5),
+        (("peek", "--topic", "t"), 2),
+        (("peek", "--queue", "missing"), 5),
+    ],
+)
+def test_wrong_input_is_one_line_and_an_exit_status(arguments: tuple[str, ...], status: int) -> None:
+    result = call(*arguments, status=status)
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1

@@ -1,0 +1,216 @@
+"""`sbclient send`: what is read, what is refused, what is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbclient import ServiceBusClient
+from sbclient.administration import ServiceBusAdministrationClient
+from sbclient.cli.progress import Progress
+from sbclient.cli.send import Form, Input
+from sbclient.cli.shipment import MAX_TOLD, Shipment
+from sbclient.testing import Fault, FaultKind
+from sbclient.transport.memory import MemoryTransport, memory_host
+from tests.cli.calling import PRIMARY, call, lines, on, paired
+
+
+def peeked(queue: str) -> list[dict[str, Any]]:
+    return lines(call("peek", "--queue", queue))
+
+
+def make(queue: str, **settings: Any) -> None:
+    async def work(client: ServiceBusClient) -> None:
+        await client.administration.create_queue(queue, **settings)
+
+    on(PRIMARY, work)
+
+
+def test_columns_become_what_they_are_named_for(tmp_path: Path) -> None:
+    make("q")
+    path = tmp_path / "orders.csv"
+    path.write_text("no,customer,text,kind\n1,ada,one,new\n2,ada,two,\n3,,three,old\n")
+    columns = ("--body-column", "text", "--key-column", "customer", "--column", "message_id=no")
+    more = ("--column", "subject=kind", "--column", "property.number=no", "--set", "time_to_live=1h")
+    (report,) = lines(call("send", "--queue", "q", "--input", str(path), *columns, *more, "--json"))
+    assert report | {"seconds": 0} == {
+        "read": 3,
+        "accepted": 3,
+        "diverted": 0,
+        "refused": 0,
+        "failed": 0,
+        "in_doubt": 0,
+        "seconds": 0,
+    }
+    first, second, third = sorted(peeked("q"), key=lambda message: str(message["message_id"]))
+    assert (first["body"], first["partition_key"], first["message_id"], first["subject"]) == ("one", "ada", "1", "new")
+    assert "subject" not in second
+    assert "partition_key" not in third
+    assert first["application_properties"] == {"number": "1"}
+    assert first["time_to_live"] == "PT1H"
+
+
+def test_one_message_is_sent_from_the_command_line() -> None:
+    make("q")
+    call("send", "--queue", "q", "--body", "hello", "--set", "subject=greeting", stdin="not read\n")
+    (message,) = peeked("q")
+    assert (message["body"], message["subject"]) == ("hello", "greeting")
+
+
+def test_a_topic_is_sent_to() -> None:
+    async def work(client: ServiceBusClient) -> None:
+        await client.administration.create_topic("t")
+        await client.administration.create_subscription("t", "s")
+
+    on(PRIMARY, work)
+    call("send", "--topic", "t", "--body", "hello")
+    assert [message["body"] for message in lines(call("peek", "--topic", "t", "--subscription", "s"))] == ["hello"]
+
+
+def test_stdin_is_utf_8_and_empty_lines_are_no_messages() -> None:
+    make("q")
+    call("send", "--queue", "q", stdin="ü\n\nzwei\n".encode())
+    assert [message["body"] for message in peeked("q")] == ["ü", "zwei"]
+
+
+def test_what_was_received_can_be_sent_and_is_the_same_again() -> None:
+    make("a")
+    make("b")
+    sent: list[dict[str, Any]] = [
+        {
+            "body_base64": "/wA=",
+            "message_id": "m",
+            "session_id": "s",
+            "subject": "x",
+            "application_properties": {"when": {"datetime": "2030-01-01T00:00:00Z"}, "n": 1, "f": 1.0, "none": None},
+        },
+        {
+            "body": "text",
+            "message_id": "n",
+            "time_to_live": "PT1H",
+            "scheduled_enqueue_time_utc": "2020-01-01T00:00:00Z",
+        },
+    ]
+    call("send", "--queue", "a", "--format", "messages", stdin="".join(json.dumps(each) + "\n" for each in sent))
+    first = call("receive", "--queue", "a", "--wait", "0.1").stdout
+    call("send", "--queue", "b", "--format", "messages", stdin=first)
+    second = call("receive", "--queue", "b", "--wait", "0.1").stdout
+    for printed in (first, second):
+        for given, message in zip(sent, map(json.loads, printed.splitlines()), strict=True):
+            assert {name: message[name] for name in given} == given
+
+
+def test_refusals_are_told_by_number_kept_in_a_file_and_the_rest_goes_on(tmp_path: Path) -> None:
+    make("q")
+    kept = tmp_path / "refused.jsonl"
+    stdin = "".join(json.dumps({"body": "x" * size, "message_id": f"m{size}"}) + "\n" for size in (1, 300_000, 2))
+    result = call("send", "--queue", "q", "--format", "messages", "--failed", str(kept), status=1, stdin=stdin)
+    assert "record 2: " in result.stderr
+    assert "accepted 2" in result.stderr
+    (refused,) = map(json.loads, kept.read_text().splitlines())
+    assert refused["message_id"] == "m300000"
+    call("send", "--queue", "q", "--format", "messages", "--input", str(kept), status=1)
+
+
+def test_no_file_is_made_where_nothing_failed(tmp_path: Path) -> None:
+    make("q")
+    call("send", "--queue", "q", "--body", "x", "--failed", str(tmp_path / "failed.jsonl"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_refusals_are_counted_and_not_all_told() -> None:
+    make("q", requires_session=True)
+    result = call("send", "--queue", "q", status=1, stdin="x\n" * 50)
+    assert sum(line.startswith("record ") for line in result.stderr.splitlines()) == MAX_TOLD
+    assert "refused 50" in result.stderr
+
+
+def test_a_missing_entity_ends_it_at_once_with_its_own_status() -> None:
+    result = call("send", "--queue", "missing", "--json", status=5, stdin="x\n" * 100_000)
+    (report,) = lines(result)
+    assert report["accepted"] == 0
+    assert report["failed"] == report["read"] < 100_000
+    assert json.loads(result.stderr)["error"]["exit_status"] == 5
+
+
+def test_a_line_that_cannot_be_read_ends_it_after_what_came_before() -> None:
+    make("q")
+    result = call(
+        "send", "--queue", "q", "--format", "jsonl", status=2, stdin='{"a": 1}\n{"a": 2}\nnonsense\n{"a": 3}\n'
+    )
+    assert "stdin, line 3" in result.stderr
+    assert "accepted 2" in result.stderr
+    assert len(peeked("q")) == 2
+
+
+def test_an_outage_of_the_primary_is_diverted_and_nothing_is_lost() -> None:
+    make("q")
+    memory_host(PRIMARY.removeprefix("memory://")).inject(Fault(FaultKind.DOWN))
+    (report,) = lines(paired("send", "--queue", "q", "--timeout", "1", "--json", stdin="one\ntwo\n"))
+    assert (report["accepted"], report["diverted"], report["failed"]) == (2, 2, 0)
+
+
+def test_an_outage_without_a_secondary_ends_it_and_says_what_is_in_doubt() -> None:
+    make("q")
+    memory_host(PRIMARY.removeprefix("memory://")).inject(Fault(FaultKind.HANG))
+    result = call("send", "--queue", "q", "--timeout", "0.2", "--json", status=3, stdin="one\n")
+    (report,) = lines(result)
+    assert (report["accepted"], report["failed"], report["in_doubt"]) == (0, 1, 1)
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.real_time
+async def test_what_is_interrupted_is_counted_and_kept_as_in_doubt(tmp_path: Path) -> None:
+    host = memory_host(PRIMARY.removeprefix("memory://"))
+    transport = MemoryTransport(host)
+    await ServiceBusAdministrationClient(transport).create_queue("q")
+    host.inject(Fault(FaultKind.HANG))
+    kept = tmp_path / "failed.jsonl"
+    shipment = Shipment(Progress("sending"), kept)
+    async with ServiceBusClient(transport=transport) as client, client.get_queue_sender("q") as sender:
+
+        async def messages() -> Any:
+            for message in Input(body="x").messages():
+                yield message
+
+        sending = asyncio.create_task(shipment.send(sender, messages()))
+        await asyncio.sleep(0.1)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+    assert (shipment.tally.failed, shipment.tally.in_doubt) == (1, 1)
+    assert json.loads(kept.read_text())["body"] == "x"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--queue", "q", "--topic", "t"),
+        (),
+        ("--queue", "q", "--input", "no such file"),
+        ("--queue", "q", "--set", "colour=red"),
+        ("--queue", "q", "--body", "x", "--set", "time_to_live=soon"),
+        ("--queue", "q", "--column", "subject"),
+        ("--queue", "q", "--format", "messages", "--body-column", "x"),
+        ("--queue", "q", "--format", "csv", "--column", "subject=nothing"),
+    ],
+)
+def test_wrong_input_sends_nothing(arguments: tuple[str, ...]) -> None:
+    make("q")
+    result = call("send", *arguments, status=2, stdin="a,b\n1,2\n")
+    assert len(result.stderr.splitlines()) == 1
+    assert peeked("q") == []
+
+
+def test_the_suffix_says_the_form_unless_it_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text("a\n1\n")
+    assert [bytes(message) for message in Input(str(path)).messages()] == [b'{"a": "1"}']
+    assert [bytes(message) for message in Input(str(path), Form.LINES).messages()] == [b"a", b"1"]
+    (message,) = Input(body="x", settings=[("time_to_live", "5m")]).messages()
+    assert message.time_to_live == timedelta(minutes=5)

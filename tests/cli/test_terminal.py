@@ -1,0 +1,231 @@
+"""The commands on a terminal, as a person meets them: questions, progress, Ctrl-C, a pipe that closes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
+from sbclient.emulator import Emulator
+from sbclient.testing import Fault, FaultKind, served
+from tests.cli.calling import on
+
+ROOT: Final = Path(__file__).parents[2]
+PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
+PATIENCE_S: Final = 30.0
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with served("contoso:0", "contoso-backup:0") as emulator:
+
+        async def work(client: ServiceBusClient) -> None:
+            for name in ("orders", "visits"):
+                await client.administration.create_queue(name, requires_session=name == "visits")
+
+        on(emulator.connection_string, work)
+        yield emulator
+
+
+def environment(emulator: Emulator) -> dict[str, str]:
+    primary, secondary = emulator.connection_strings.values()
+    return os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "SERVICEBUS_CONNECTION_STRING": primary,
+        "SERVICEBUS_SECONDARY_CONNECTION_STRING": secondary,
+        "TERM": "xterm",
+        "COLUMNS": "120",
+    }
+
+
+class Terminal:
+    """A command whose stdin, stdout and stderr are a terminal; stdout may be something else."""
+
+    def __init__(self, emulator: Emulator, *arguments: str, stdout: int | None = None) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [*PROGRAM, *arguments],
+            stdin=slave,
+            stdout=slave if stdout is None else stdout,
+            stderr=slave,
+            env=environment(emulator),
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def await_text(self, text: str) -> None:
+        """Read until it has been printed."""
+        end_at = time.monotonic() + PATIENCE_S
+        while text not in self.seen:
+            assert time.monotonic() < end_at, f"never printed {text!r}, but {self.seen!r}"
+            self._read()
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._master], [], [], 0.1)
+        if not ready:
+            return True
+        try:
+            self.seen += os.read(self._master, 65536).decode()
+        except OSError:  # the other side has ended
+            return False
+        return True
+
+    def ended(self) -> int:
+        """Wait for its end; returns the exit status."""
+        while self._read() and self.process.poll() is None:
+            pass
+        while self._read() and select.select([self._master], [], [], 0)[0]:
+            pass
+        os.close(self._master)
+        return self.process.wait(PATIENCE_S)
+
+
+def counts(emulator: Emulator, queue: str) -> int:
+    async def work(client: ServiceBusClient) -> int:
+        return (await client.administration.get_queue_runtime_properties(queue)).active_message_count
+
+    number = on(emulator.connection_string, work)
+    assert isinstance(number, int)
+    return number
+
+
+def put(emulator: Emulator, *bodies: str) -> None:
+    async def work(client: ServiceBusClient) -> None:
+        async with client.get_queue_sender("orders") as sender:
+            await sender.send_messages([ServiceBusMessage(body) for body in bodies])
+
+    on(emulator.connection_string, work)
+
+
+def test_what_is_typed_is_sent_line_by_line_until_ctrl_d(emulator: Emulator) -> None:
+    terminal = Terminal(emulator, "send", "--queue", "orders")
+    terminal.await_text("Ctrl-D ends")
+    terminal.type("one\ntwo\n")
+    terminal.type("\x04")
+    assert terminal.ended() == 0
+    assert "accepted 2" in terminal.seen
+    assert counts(emulator, "orders") == 2
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("y\n", 0, []), ("n\n", 1, ["orders"]), ("\n", 1, ["orders"])])
+def test_deleting_asks_and_takes_only_yes_for_yes(
+    emulator: Emulator, answer: str, status: int, left: list[str]
+) -> None:
+    terminal = Terminal(emulator, "admin", "delete", "queue", "orders")
+    terminal.await_text("Delete queue orders with everything in it? [y/N] ")
+    terminal.type(answer)
+    assert terminal.ended() == status
+
+    async def names(client: ServiceBusClient) -> list[str]:
+        return [queue.name async for queue in client.administration.list_queues()]
+
+    assert on(emulator.connection_string, names) == [*left, "visits"]
+
+
+def test_ctrl_c_at_a_question_does_nothing_and_ends_with_130(emulator: Emulator) -> None:
+    terminal = Terminal(emulator, "admin", "delete", "queue", "orders")
+    terminal.await_text("[y/N] ")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ended() == 130
+    assert "Traceback" not in terminal.seen
+
+
+def test_ctrl_c_ends_a_receiver_that_follows_and_nothing_stays_locked(emulator: Emulator) -> None:
+    put(emulator, "one", "two")
+    terminal = Terminal(emulator, "receive", "--queue", "orders", "--follow", "--format", "lines")
+    terminal.await_text("two")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ended() == 130, terminal.seen
+    assert "received 2" in terminal.seen
+    assert "Traceback" not in terminal.seen
+    assert counts(emulator, "orders") == 0
+
+
+def test_whoever_waits_for_more_than_a_second_sees_how_far_it_is(emulator: Emulator, tmp_path: Path) -> None:
+    put(emulator, "one")
+    with (tmp_path / "out").open("wb") as out:
+        terminal = Terminal(emulator, "receive", "--queue", "orders", "--wait", "3", stdout=out.fileno())
+        terminal.await_text("received 1  ")
+        assert terminal.ended() == 0
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 1  # and nothing of it goes where the messages go
+    assert "received 1\r\n" in terminal.seen.rpartition("\x1b[K")[2]
+
+
+@pytest.mark.parametrize("command", [("receive", "--wait", "2"), ("peek", "--count", "1000")])
+def test_a_pipe_that_closes_ends_it_quietly(emulator: Emulator, command: tuple[str, ...]) -> None:
+    put(emulator, *map(str, range(300)))
+    name, *options = command
+    process = subprocess.Popen(
+        [*PROGRAM, name, "--queue", "orders", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(emulator),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(PATIENCE_S) == 1
+    assert counts(emulator, "orders") > 0
+
+
+def test_a_syphon_s_work_can_be_watched(emulator: Emulator) -> None:
+    async def divert(client: ServiceBusClient) -> None:
+        client.pair.force_failover("orders")
+        async with client.get_queue_sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage("x"))
+
+    async def drain(client: ServiceBusClient) -> None:
+        await client.run_syphon(until="empty")
+
+    primary, secondary = emulator.connection_strings.values()
+    one = PairedNamespaceOptions(backlog_queue_count=1)
+    on(primary, divert, secondary=secondary, options=one)
+    terminal = Terminal(emulator, "backlog", "--watch", "--sample", "0.2", "--backlog-queue-count", "1")
+    terminal.await_text("1 to bring home")
+    on(primary, drain, secondary=secondary, options=one)
+    terminal.await_text("0 to bring home")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ended() == 130
+    assert "Traceback" not in terminal.seen
+
+
+def test_the_queues_for_sessions_are_counted_where_they_cannot_be_looked_into(emulator: Emulator) -> None:
+    """azure-servicebus peeks into a queue for sessions only by taking a session, which would hold up the syphon."""
+
+    async def divert(client: ServiceBusClient) -> None:
+        client.pair.force_failover("visits")
+        async with client.get_queue_sender("visits") as sender:
+            await sender.send_messages(ServiceBusMessage("x", session_id="a"))
+
+    primary, secondary = emulator.connection_strings.values()
+    on(primary, divert, secondary=secondary, options=PairedNamespaceOptions(ordering="session", backlog_queue_count=1))
+    terminal = Terminal(emulator, "backlog", "show", "--sessions", "--sample", "0", "--backlog-queue-count", "1")
+    assert terminal.ended() == 0
+    assert "1 to bring home, in 2 backlog queues" in terminal.seen
+
+
+def test_a_namespace_that_is_down_is_told_in_a_line_without_what_the_sdk_warns_of(emulator: Emulator) -> None:
+    emulator.inject(Fault(FaultKind.DOWN))
+    terminal = Terminal(emulator, "peek", "--queue", "orders")
+    assert terminal.ended() == 3
+    *drawn, told = terminal.seen.split("\x1b[K")
+    assert told.startswith("sbclient peek: ")
+    assert told.count("\n") == 1
+    assert not any("\n" in each for each in drawn)

@@ -1,0 +1,40 @@
+"""`sbclient demo --page` in a process of its own, for tests that look at its page."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from typing import Final
+
+COMMAND: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()", "demo", "--page"]
+END_S: Final = 60.0
+
+
+class Demo:
+    """The demo in a process of its own.
+
+    Attributes:
+        url: where its page is.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        found = re.search(r"http://localhost:\d+/", line)
+        assert found is not None, line + self._process.communicate(timeout=END_S)[1]
+        self.url = found[0]
+
+    def interrupt(self) -> tuple[int, str]:
+        """Ctrl-C; returns the exit status, and what was said after the address."""
+        self._process.send_signal(signal.SIGINT)
+        out, err = self._process.communicate(timeout=END_S)
+        return self._process.returncode, out + err
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()

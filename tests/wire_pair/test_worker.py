@@ -1,0 +1,232 @@
+"""`sbclient syphon` as a process between two served namespaces: signals, its HTTP port, its exit statuses."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
+from tests.wire_pair.conftest import NamespaceProcess
+from tests.wire_pair.working import NAME, PATIENCE_S, QUEUES, WorkerProcess, drained_of, errors_in
+from tests.worker.scene import Listener
+
+QUEUE = "orders"
+OPTIONS = PairedNamespaceOptions(backlog_queue_count=QUEUES, primary_name=NAME)
+
+
+@pytest.fixture
+def worker(tmp_path: Path, primary: NamespaceProcess, secondary: NamespaceProcess) -> Iterator[WorkerProcess]:
+    worker = WorkerProcess(tmp_path, primary, secondary)
+    yield worker
+    worker.close()
+
+
+def paired(primary: NamespaceProcess, secondary: NamespaceProcess) -> ServiceBusClient:
+    return ServiceBusClient.from_connection_string(
+        primary.connection_string,
+        secondary=secondary.connection_string,
+        options=OPTIONS,
+        connection_verify=primary.certificate,
+    )
+
+
+async def make_backlog(primary: NamespaceProcess, secondary: NamespaceProcess, count: int) -> list[str]:
+    """Messages in the backlog; returns their bodies."""
+    bodies = [f"order {number}" for number in range(count)]
+    async with paired(primary, secondary) as client:
+        await client.administration.create_queue(QUEUE)
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages([ServiceBusMessage(body) for body in bodies])
+    return bodies
+
+
+async def arrived(primary: NamespaceProcess) -> Counter[str]:
+    """What the destination holds, by body; it is empty then."""
+    seen: Counter[str] = Counter()
+    async with (
+        ServiceBusClient.from_connection_string(primary.connection_string) as client,
+        client.get_queue_receiver(QUEUE) as receiver,
+    ):
+        while messages := await receiver.receive_messages(100, max_wait_time=1.0):
+            for message in messages:
+                seen[str(message)] += 1
+                await receiver.complete_message(message)
+    return seen
+
+
+async def test_it_works_tells_how_it_stands_and_ends_in_order(
+    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess, tmp_path: Path
+) -> None:
+    bodies = await make_backlog(primary, secondary, 300)
+    listener = Listener(tmp_path)
+    worker.start("--http-port", "0", "--json", NOTIFY_SOCKET=listener.path, WATCHDOG_USEC="500000")
+    told = await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 300)
+    assert told["reasons"] == []
+    assert told["primary"]["is_reachable"]
+    assert (await worker.asked("/healthz"))[0] == 200
+    status, content_type, text = await worker.asked("/metrics")
+    assert (status, content_type.partition(";")[0]) == (200, "text/plain")
+    (line,) = [
+        line for line in text.decode().splitlines() if line.startswith("sbclient_syphon_drained_messages_total{")
+    ]
+    assert line.endswith(" 300.0")
+    heard = listener.heard()  # a socket holds a few messages only
+    assert heard[0]["READY"] == "1"
+    assert sum("WATCHDOG" in message for message in heard) >= 2
+    worker.program.signal(signal.SIGTERM)
+    assert await worker.program.ended(PATIENCE_S) == 0
+    assert drained_of(worker.program.file("out").read_text()) == 300
+    assert [event["event"] for event in worker.events][-1] == "worker.ended"
+    assert sum("STOPPING" in message for message in listener.heard()) == 1
+    listener.close()
+    assert await arrived(primary) == Counter(bodies)
+
+
+async def test_signals_pause_and_resume_it_and_ctrl_c_ends_it(
+    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+) -> None:
+    bodies = await make_backlog(primary, secondary, 300)
+    worker.start("--http-port", "0", "--json", "--max-messages-per-second", "100")
+    await worker.readiness_is(lambda _, said: said["drained"] > 0)
+    worker.program.signal(signal.SIGUSR1)
+    await worker.heard_of("worker.paused")
+    status, told = await worker.readiness()
+    assert (status, told["state"], told["reasons"]) == (503, "paused", ["the worker is paused"])
+    assert 0 < told["drained"] < 300
+    await asyncio.sleep(1.0)
+    assert (await worker.readiness())[1]["drained"] == told["drained"]
+    worker.program.signal(signal.SIGUSR2)
+    await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 300)
+    worker.program.signal(signal.SIGINT)
+    assert await worker.program.ended(PATIENCE_S) == 0
+    assert await arrived(primary) == Counter(bodies)
+
+
+async def test_told_to_end_in_the_middle_it_gives_everything_back(
+    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+) -> None:
+    bodies = await make_backlog(primary, secondary, 400)
+    worker.start("--http-port", "0", "--json", "--max-messages-per-second", "60")
+    await worker.readiness_is(lambda _, said: said["drained"] > 20)
+    worker.program.signal(signal.SIGTERM)
+    assert await worker.program.ended(PATIENCE_S) == 0
+    drained = drained_of(worker.program.file("out").read_text())
+    assert 0 < drained < 400
+    began = time.monotonic()
+    status, out, said = await worker.run("--until", "empty", "--json")
+    assert (status, said) == (0, [])
+    assert drained + drained_of(out) == 400
+    assert time.monotonic() - began < 30.0, "what was given back can be had at once: no lock had to end first"
+    assert await arrived(primary) == Counter(bodies)
+
+
+async def test_told_to_end_while_it_starts_it_ends_in_order(
+    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+) -> None:
+    bodies = await make_backlog(primary, secondary, 10)
+    secondary.hurt("frozen")
+    worker.start("--http-port", "0")
+    await worker.heard_of("worker.started")
+    status, told = await worker.readiness()
+    assert (status, told["state"]) == (503, "starting")
+    assert (await worker.asked("/healthz"))[0] == 200
+    worker.program.signal(signal.SIGTERM)
+    assert await worker.program.ended(10.0) == 0
+    secondary.heal("frozen")
+    assert (await worker.run("--until", "empty"))[0] == 0
+    assert await arrived(primary) == Counter(bodies)
+
+
+async def test_told_to_end_while_it_is_loaded_it_ends_too(
+    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+) -> None:
+    await make_backlog(primary, secondary, 1)
+    statuses = []
+    for tenths in range(6):
+        worker.start()
+        await asyncio.sleep(tenths / 10)
+        worker.program.signal(signal.SIGTERM)
+        statuses.append(await worker.program.ended(PATIENCE_S))
+    # Before the interpreter runs any of our code the system ends it.
+    assert set(statuses) <= {0, -signal.SIGTERM}
+    assert statuses[-1] == 0
+
+
+async def test_the_end_is_over_in_time_though_nothing_answers(
+    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+) -> None:
+    await make_backlog(primary, secondary, 300)
+    worker.start("--http-port", "0", "--max-messages-per-second", "30", "--shutdown-timeout", "2")
+    await worker.readiness_is(lambda _, said: said["drained"] > 0)
+    secondary.hurt("frozen")
+    began = time.monotonic()
+    worker.program.signal(signal.SIGTERM)
+    assert await worker.program.ended(PATIENCE_S) == 1
+    assert 1.5 < time.monotonic() - began < 6.0
+    assert worker.events[-1]["event"] == "worker.late"
+
+
+async def test_a_second_signal_ends_it_at_once(
+    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+) -> None:
+    await make_backlog(primary, secondary, 300)
+    worker.start("--http-port", "0", "--max-messages-per-second", "30", "--shutdown-timeout", "30")
+    await worker.readiness_is(lambda _, said: said["drained"] > 0)
+    secondary.hurt("frozen")
+    worker.program.signal(signal.SIGTERM)
+    await worker.heard_of("worker.stopping")
+    worker.program.signal(signal.SIGINT)
+    assert await worker.program.ended(3.0) == 130
+
+
+async def test_an_outage_of_either_namespace_is_told_and_survived(
+    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+) -> None:
+    bodies = await make_backlog(primary, secondary, 20)
+    primary.hurt("refuse")
+    primary.hurt("reset")
+    worker.start("--http-port", "0", "--probe-interval", "1", "--long-poll", "2")
+    told = await worker.readiness_is(lambda status, said: status == 503 and said["state"] == "running")
+    assert not told["primary"]["is_reachable"]
+    primary.heal("reset")
+    await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 20)
+    secondary.hurt("refuse")
+    secondary.hurt("reset")
+    told = await worker.readiness_is(lambda status, said: not said["secondary"]["is_reachable"])
+    assert "the secondary" in told["reasons"][0]
+    secondary.heal("reset")
+    await worker.readiness_is(lambda status, _: status == 200)
+    worker.program.signal(signal.SIGTERM)
+    assert await worker.program.ended(PATIENCE_S) == 0
+    assert await arrived(primary) == Counter(bodies)
+
+
+async def test_what_cannot_work_is_one_line_and_a_status(
+    primary: NamespaceProcess, secondary: NamespaceProcess, tmp_path: Path
+) -> None:
+    await make_backlog(primary, secondary, 1)
+    wrong = tmp_path / "wrong"
+    wrong.write_text(secondary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=WRONG"))
+    nobody = tmp_path / "nobody"
+    nobody.write_text("Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true")
+    cases = (
+        (["--secondary-file", str(wrong)], 4, "needs the Listen right"),
+        (["--primary-file", str(wrong)], 2, "the same namespace"),
+        (["--secondary-file", str(nobody), "--start-timeout", "0"], 3, "localhost:1"),
+        (["--primary-name", "fabrikam"], 5, "primary_name"),
+    )
+    workers = [WorkerProcess(tmp_path, primary, secondary, f"w{number}") for number in range(len(cases))]
+    runs = [one.run(*arguments) for one, (arguments, _, _) in zip(workers, cases, strict=True)]
+    for one, (_, expected, part), (status, out, said) in zip(workers, cases, await asyncio.gather(*runs), strict=True):
+        assert (status, out) == (expected, ""), said
+        (line,) = said
+        assert errors_in(said) == [line]
+        assert part in line
+        assert "WRONG" not in one.program.file("log").read_text()

@@ -1,0 +1,84 @@
+"""What the tests of the worker say again and again: a worker under way, and a backlog for it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any, Self
+
+from sbclient.message import ServiceBusMessage
+from sbclient.syphon import SyphonReport
+from sbclient.testing import MemoryPair
+from sbclient.worker.service import SyphonWorker
+from sbclient.worker.settings import WorkerSettings
+from sbclient.worker.systemd import ServiceManager
+from tests.client.scene import QUEUE, options
+
+
+async def make_backlog(pair: MemoryPair, *numbers: int, queue: str = QUEUE, **pairing: Any) -> None:
+    """Backlog queues, with a message in them for each number."""
+    async with pair.client(options(**pairing)) as client:
+        if numbers:
+            client.pair.force_failover(queue)
+            async with client.get_queue_sender(queue) as sender:
+                for number in numbers:
+                    await sender.send_messages(ServiceBusMessage(f"{queue} {number}", session_id=str(number % 3)))
+
+
+class Run:
+    """A worker under way on a pair.
+
+    Attributes:
+        worker: the worker.
+    """
+
+    def __init__(self, pair: MemoryPair, *, environment: dict[str, str] | None = None, **chosen: Any) -> None:
+        settings = WorkerSettings(**chosen)
+        self.worker = SyphonWorker(
+            settings,
+            pair.client(settings.pairing()),
+            clock=pair.clock,
+            manager=ServiceManager(environment or {}),
+        )
+        self._task = asyncio.ensure_future(self.worker.run())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.worker.stop("the test is over")
+        await asyncio.wait([self._task])
+
+    @property
+    def state(self) -> str:
+        return str(self.worker.state)
+
+    async def ended(self, reason: str | None = "the test says so") -> SyphonReport:
+        """Tell it to end, unless the reason is None, and wait for that."""
+        if reason is not None:
+            self.worker.stop(reason)
+        return await self._task
+
+
+class Listener:
+    """A service manager's end of the socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.path = str(folder / "notify")
+        self._socket.bind(self.path)
+        self._socket.setblocking(False)
+
+    def heard(self) -> list[dict[str, str]]:
+        """Each message since the last time, by its names."""
+        heard: list[dict[str, str]] = []
+        while True:
+            try:
+                lines = self._socket.recv(4096).decode().splitlines()
+            except BlockingIOError:
+                return heard
+            heard.append(dict(line.split("=", 1) for line in lines))
+
+    def close(self) -> None:
+        self._socket.close()

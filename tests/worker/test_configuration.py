@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbclient.errors import InvalidOperationError
+from sbclient.worker.configuration import Configuration, configure
+from sbclient.worker.settings_file import SettingsFile, read_settings_file
+
+PAIR = {
+    "SERVICEBUS_CONNECTION_STRING": "memory://contoso",
+    "SERVICEBUS_SECONDARY_CONNECTION_STRING": "memory://contoso-backup",
+}
+
+
+def given(
+    options: dict[str, Any] | None = None, environment: dict[str, str] | None = None, file: SettingsFile | None = None
+) -> Configuration:
+    return configure(options or {}, PAIR | (environment or {}), file)
+
+
+def refusal(
+    options: dict[str, Any] | None = None, environment: dict[str, str] | None = None, file: SettingsFile | None = None
+) -> str:
+    with pytest.raises(InvalidOperationError) as caught:
+        given(options, environment, file)
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def in_file(folder: Path, content: str) -> SettingsFile:
+    (folder / "syphon.toml").write_text(content)
+    return read_settings_file(folder / "syphon.toml")
+
+
+def test_an_option_goes_before_the_environment_before_the_file_before_the_default(tmp_path: Path) -> None:
+    file = in_file(tmp_path, "max_messages_in_flight = 3\nbacklog_queue_count = 3\nhttp_port = 3\n")
+    environment = {"SBCLIENT_SYPHON_MAX_MESSAGES_IN_FLIGHT": "2", "SBCLIENT_SYPHON_BACKLOG_QUEUE_COUNT": "2"}
+    found = given({"max_messages_in_flight": "1"}, environment, file)
+    settings = found.settings
+    assert (settings.max_messages_in_flight, settings.backlog_queue_count, settings.http_port) == (1, 2, 3)
+    assert settings.shutdown_timeout == 25.0
+    assert [
+        found.origins[name]
+        for name in ("max_messages_in_flight", "backlog_queue_count", "http_port", "shutdown_timeout")
+    ] == [
+        "option --max-messages-in-flight",
+        "environment variable SBCLIENT_SYPHON_BACKLOG_QUEUE_COUNT",
+        "syphon.toml, line 3",
+        "default",
+    ]
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert given(environment={"SBCLIENT_SYPHON_HTTP_PORT": ""}).settings.http_port is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("queue", "3, 0,3", (0, 3)),
+        ("sessions", "TRUE", True),
+        ("sessions", True, True),
+        ("sessions", False, False),
+        ("max_bytes_in_flight", "64 MiB", 64 * 2**20),
+        ("max_bytes_in_flight", "1000", 1000),
+        ("long_poll", "5 min", 300.0),
+        ("shutdown_timeout", "0.5", 0.5),
+        ("until", "Empty", "empty"),
+        ("max_messages_per_second", "0.5", 0.5),
+    ],
+)
+def test_values_are_read_as_people_write_them(name: str, text: Any, value: Any) -> None:
+    assert getattr(given({name: text}).settings, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("queue", "0,x"),
+        ("queue", ""),
+        ("queue", "-1"),
+        ("queue", "10"),
+        ("sessions", "perhaps"),
+        ("max_bytes_in_flight", "64 MB"),
+        ("max_bytes_in_flight", "0"),
+        ("max_bytes_in_flight", "much"),
+        ("long_poll", "0.5"),
+        ("long_poll", "2 d"),
+        ("shutdown_timeout", "0"),
+        ("http_port", "65536"),
+        ("http_port", "tcp://10.0.0.1:80"),
+        ("until", "full"),
+        ("max_messages_per_second", "0"),
+        ("max_messages_in_flight", "5001"),
+        ("log_level", "loud"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_with_its_name_and_where_it_came_from(name: str, text: str) -> None:
+    said = refusal({name: text})
+    assert said.startswith(name)
+    assert f"option --{name.replace('_', '-')}" in said
+
+
+@pytest.mark.parametrize("missing", PAIR)
+def test_a_missing_namespace_is_named_with_what_to_set(missing: str) -> None:
+    with pytest.raises(InvalidOperationError) as caught:
+        configure({}, {name: value for name, value in PAIR.items() if name != missing}, None)
+    assert missing in caught.value.message
+    assert "_file" in caught.value.message
+
+
+def test_a_connection_string_comes_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("memory://fabrikam\n")
+    file = in_file(tmp_path, 'primary_file = "secret"\n')
+    environment = {"SERVICEBUS_SECONDARY_CONNECTION_STRING": "memory://contoso-backup"}
+    found = configure({}, environment, file)
+    assert found.settings.primary == "memory://fabrikam"
+    assert found.origins["primary"] == "primary_file, syphon.toml, line 1"
+
+
+def test_what_goes_before_wins_between_a_connection_string_and_a_file_with_one(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("memory://fabrikam\n")
+    file = in_file(tmp_path, 'primary_file = "secret"\n')
+    assert given(file=file).settings.primary == "memory://contoso"
+    assert given({"primary_file": str(tmp_path / "secret")}, file=file).settings.primary == "memory://fabrikam"
+    assert given({"primary": "memory://option"}, file=file).settings.primary == "memory://option"
+
+
+def test_both_at_once_are_refused(tmp_path: Path) -> None:
+    said = refusal({"primary": "memory://a", "primary_file": "b"})
+    assert "--primary" in said
+    assert "--primary-file" in said
+
+
+def test_a_connection_string_that_cannot_be_read_is_told_with_its_origin_and_never_shown(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("Endpoint=sb://contoso/;SharedAccessKey=SECRET\n")
+    for said in (
+        refusal({"primary": "Endpoint=sb://contoso/;SharedAccessKey=SECRET"}),
+        refusal({"primary_file": str(tmp_path / "secret")}),
+        refusal({"secondary": "Endpoint=sb://contoso/;SharedAccessKeySECRET"}),
+    ):
+        assert "SECRET" not in said
+        assert "option --" in said
+
+
+def test_what_is_told_of_the_settings_holds_no_secret() -> None:
+    told = given({"primary": "Endpoint=sb://a.b/;SharedAccessKeyName=n;SharedAccessKey=SECRET"}).told()
+    assert "SECRET" not in str(told)
+    assert told[0] == {"name": "primary", "value": "(hidden)", "from": "option --primary"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "advice"),
+    [
+        ("SBCLIENT_SYPHON_MAX_MESAGES_IN_FLIGHT", "SBCLIENT_SYPHON_MAX_MESSAGES_IN_FLIGHT"),
+        ("SBCLIENT_SYPHON_PRIMARY", "SERVICEBUS_CONNECTION_STRING"),
+        ("SBCLIENT_SYPHON_XYZ", "SBCLIENT_SYPHON_<NAME>"),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_what_was_meant(variable: str, advice: str) -> None:
+    said = refusal(environment={variable: "SECRET"})
+    assert variable in said
+    assert advice in said
+    assert "SECRET" not in said
+
+
+def test_variables_that_kubernetes_makes_of_a_service_are_nobodys_mistake() -> None:
+    given(
+        environment={
+            "SBCLIENT_SYPHON_SERVICE_HOST": "10.0.0.1",
+            "SBCLIENT_SYPHON_SERVICE_PORT_METRICS": "80",
+            "SBCLIENT_SYPHON_PORT_80_TCP_ADDR": "10.0.0.1",
+            "SBCLIENT_SYPHON_PORT": "tcp://10.0.0.1:80",
+        }
+    )
+    assert given(environment={"SBCLIENT_SYPHON_HTTP_PORT": "80"}).settings.http_port == 80
+
+
+def test_an_error_about_the_pair_says_where_the_value_came_from(tmp_path: Path) -> None:
+    (tmp_path / "syphon.toml").write_text("max_messages_per_second = -1\n")
+    said = refusal(file=read_settings_file(tmp_path / "syphon.toml"))
+    assert "syphon.toml, line 1" in said

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.errors import (
+    MessagingEntityNotFoundError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.worker.dry_run import ACCEPTS, DryRun, dry_run
+from tests.client.scene import BACKLOG, QUEUE, diverted, make_queue, options
+from tests.worker.scene import make_backlog
+
+
+async def looked(pair: MemoryPair, *, queues: list[str] | None = None, are_chosen: bool = False) -> DryRun:
+    async with pair.client(options(provision="none")) as client:
+        return await dry_run(client, queues or BACKLOG, are_chosen=are_chosen, entity=None)
+
+
+async def test_what_would_be_moved_is_told_by_queue_and_destination_and_nothing_is(pair: MemoryPair) -> None:
+    await make_queue(pair, "visits")
+    await make_backlog(pair, *range(7))
+    await make_backlog(pair, *range(3), queue="visits")
+    pair.secondary.inject(Fault(FaultKind.DOWN, operations=[Operation.RECEIVE, Operation.SETTLE, Operation.SEND]))
+    pair.primary.inject(Fault(FaultKind.DOWN, operations=[Operation.SEND]))
+    found = await looked(pair)
+    assert (found.would_move, found.would_stay, found.is_all_well) == (10, 0, True)
+    assert found.answers == {QUEUE: ACCEPTS, "visits": ACCEPTS}
+    assert sum(view.waiting for view in found.queues) == 10
+    assert "would move 10, would leave 0; nothing was moved" in found.lines()
+    assert found.told()["destinations"] == {QUEUE: ACCEPTS, "visits": ACCEPTS}
+    pair.secondary.heal()
+    left = await diverted(pair)
+    assert len(left) == 10
+    assert {message.delivery_count for message in left} == {0}
+
+
+async def test_what_would_stay_is_told_with_the_reason(pair: MemoryPair) -> None:
+    await make_backlog(pair, 1)
+    async with pair.unpaired_client(secondary=True) as client, client.get_queue_sender(BACKLOG[0]) as sender:
+        await sender.send_messages(ServiceBusMessage("a", application_properties={"x-ms-path": "missing"}))
+        await sender.send_messages(ServiceBusMessage("b", application_properties={"x-ms-path": BACKLOG[1]}))
+        await sender.send_messages(ServiceBusMessage("c"))
+    found = await looked(pair)
+    assert (found.would_move, found.would_stay, found.is_all_well) == (1, 3, False)
+    assert found.answers["missing"].startswith("MessagingEntityNotFoundError: ")
+    assert "would be dead-lettered" in found.answers[BACKLOG[1]]
+    assert "would be dead-lettered" in found.answers["(unknown)"]
+
+
+async def test_a_missing_queue_is_told(pair: MemoryPair) -> None:
+    await make_backlog(pair, backlog_queue_count=3)
+    found = await looked(pair)
+    assert [view.queue for view in found.queues if not view.is_present] == BACKLOG[3:]
+    assert not found.is_all_well
+    assert f"{BACKLOG[3]}  does not exist" in found.lines()
+    assert (await looked(pair, queues=BACKLOG[:3], are_chosen=True)).is_all_well
+    with pytest.raises(MessagingEntityNotFoundError):
+        await looked(pair, queues=BACKLOG[2:4], are_chosen=True)
+
+
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+async def test_a_namespace_that_cannot_be_used_is_an_error(pair: MemoryPair, side: str) -> None:
+    await make_backlog(pair, 1)
+    namespace = getattr(pair, side)
+    for fault, error in (
+        (Fault(FaultKind.DOWN), ServiceBusConnectionError),
+        (Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError), ServiceBusAuthorizationError),
+    ):
+        namespace.inject(fault)
+        with pytest.raises(error) as caught:
+            await looked(pair)
+        assert f"the {side} memory://" in str(caught.value)
+        namespace.heal(fault)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    MessagingEntityNotFoundError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+from sbclient.worker.reachability import AGAIN_S, Reachability
+
+
+class Namespace:
+    """Answers as the test says, and counts the questions."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.error: ServiceBusError | None = None
+        self.heard_at: float | None = None
+        self.asked_at: list[float] = []
+        self._clock = clock
+
+    async def ask(self) -> None:
+        self.asked_at.append(self._clock.monotonic())
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def namespace(clock: VirtualClock) -> Namespace:
+    return Namespace(clock)
+
+
+@pytest.fixture
+async def reachability(clock: VirtualClock, namespace: Namespace) -> AsyncIterator[Reachability]:
+    made = Reachability(
+        "primary", "contoso", clock, ask=namespace.ask, heard_at=lambda: namespace.heard_at, interval_s=60.0
+    )
+    keeping = asyncio.ensure_future(made.keep())
+    yield made
+    keeping.cancel()
+
+
+async def test_a_namespace_is_asked_once_in_each_interval(
+    reachability: Reachability, namespace: Namespace, clock: VirtualClock
+) -> None:
+    await clock.sleep(200.0)
+    assert namespace.asked_at == [0.0, 60.0, 120.0, 180.0]
+    assert reachability.health().reached_at == 180.0
+
+
+async def test_it_is_not_asked_while_the_syphon_hears_from_it(
+    reachability: Reachability, namespace: Namespace, clock: VirtualClock
+) -> None:
+    for second in range(20):
+        await clock.sleep(10.0)
+        namespace.heard_at = clock.monotonic()
+        assert reachability.health().reached_at == 10.0 * (second + 1)
+    assert namespace.asked_at == [0.0]
+
+
+async def test_while_it_cannot_be_reached_it_is_asked_more_often(
+    reachability: Reachability, namespace: Namespace, clock: VirtualClock
+) -> None:
+    await clock.sleep(1.0)
+    namespace.error = ServiceBusConnectionError("it is down")
+    await clock.sleep(100.0)
+    trouble = reachability.health().trouble
+    assert trouble is not None
+    assert (trouble.since_at, trouble.text) == (60.0, "ServiceBusConnectionError: it is down")
+    assert namespace.asked_at[-4:] == [70.0, 80.0, 90.0, 100.0]
+    namespace.error = None
+    await clock.sleep(AGAIN_S)
+    assert reachability.health().trouble is None
+
+
+async def test_what_the_syphon_hears_ends_the_trouble(
+    reachability: Reachability, namespace: Namespace, clock: VirtualClock
+) -> None:
+    namespace.error = ServiceBusConnectionError("it is down")
+    await clock.sleep(75.0)
+    namespace.heard_at = 69.0
+    assert reachability.health().trouble is not None
+    namespace.heard_at = 72.0
+    assert reachability.health().trouble is None
+
+
+@pytest.mark.parametrize("error", [MessagingEntityNotFoundError, ServiceBusServerBusyError])
+async def test_an_answer_of_the_service_is_an_answer(
+    reachability: Reachability, namespace: Namespace, clock: VirtualClock, error: type[ServiceBusError]
+) -> None:
+    namespace.error = error("no")
+    await clock.sleep(61.0)
+    assert reachability.health().trouble is None
+    assert reachability.health().reached_at == 60.0
+
+
+async def test_a_refused_credential_counts_as_not_reachable(
+    reachability: Reachability, namespace: Namespace, clock: VirtualClock
+) -> None:
+    namespace.error = ServiceBusAuthorizationError("no")
+    await clock.sleep(61.0)
+    assert reachability.health().trouble is not None
+
+
+def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture, clock: VirtualClock) -> None:
+    times: Iterator[None] = iter(())
+
+    async def ask() -> None:
+        next(times, None)
+
+    async def talk() -> None:
+        made = Reachability("primary", "contoso", VirtualClock(), ask=ask, heard_at=lambda: None, interval_s=60.0)
+        for _ in range(3):
+            made.answered(ServiceBusConnectionError("it is down"))
+        for _ in range(3):
+            made.answered()
+
+    with caplog.at_level("INFO", logger="sbclient"):
+        asyncio.run(talk())
+    assert [record.message for record in caplog.records] == ["worker.unreachable", "worker.reachable"]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from sbclient.errors import ServiceBusConnectionError
+from sbclient.syphon_status import QueueStatus, SyphonStatus, Trouble
+from sbclient.worker.readiness import GRACE_S, NamespaceHealth, WorkerState, reasons_against
+
+PRIMARY = NamespaceHealth("contoso", 100.0, None)
+SECONDARY = NamespaceHealth("contoso-backup", 100.0, None)
+DOWN = Trouble.of(ServiceBusConnectionError("it is down"), 40.0)
+
+
+def queue(name: str = "q/0", *, answered_at: float | None = 100.0, trouble: Trouble | None = None) -> QueueStatus:
+    return QueueStatus(name, 0, answered_at, 100.0, trouble)
+
+
+def syphon(*queues: QueueStatus, refusing: dict[str, Trouble] | None = None, is_stalled: bool = False) -> SyphonStatus:
+    return SyphonStatus(queues or (queue(),), refusing or {}, is_stalled, None, longest_pause_s=900.0)
+
+
+def reasons(
+    state: WorkerState = WorkerState.RUNNING,
+    primary: NamespaceHealth = PRIMARY,
+    secondary: NamespaceHealth = SECONDARY,
+    status: SyphonStatus | None = None,
+    *,
+    now: float = 100.0,
+    since_at: float = 0.0,
+) -> list[str]:
+    return reasons_against(state, primary, secondary, status or syphon(), now=now, since_at=since_at)
+
+
+def test_nothing_speaks_against_a_worker_that_can_move_everything() -> None:
+    assert reasons() == []
+
+
+@pytest.mark.parametrize("state", [WorkerState.STARTING, WorkerState.PAUSED, WorkerState.STOPPING])
+def test_a_worker_that_does_not_run_is_not_ready(state: WorkerState) -> None:
+    assert reasons(state) == [f"the worker is {state}"]
+
+
+def test_a_namespace_that_cannot_be_reached_is_named_with_its_error_and_for_how_long() -> None:
+    expected = "cannot be reached for 60 s: ServiceBusConnectionError: it is down"
+    assert reasons(primary=NamespaceHealth("contoso", 30.0, DOWN)) == [f"the primary contoso {expected}"]
+    assert reasons(secondary=NamespaceHealth("b", None, DOWN)) == [f"the secondary b {expected}"]
+
+
+def test_a_namespace_that_was_never_heard_of_is_not_taken_for_reachable() -> None:
+    unknown = NamespaceHealth("contoso", None, None)
+    assert reasons(primary=unknown) == ["the primary contoso has not answered yet"]
+    assert reasons(WorkerState.STARTING, primary=unknown) == ["the worker is starting"]
+
+
+def test_while_it_stops_nothing_else_is_of_interest() -> None:
+    assert len(reasons(WorkerState.STOPPING, primary=NamespaceHealth("contoso", 30.0, DOWN))) == 1
+
+
+def test_one_entity_that_refuses_is_no_reason_but_all_of_them_are() -> None:
+    refusing = {"orders": DOWN}
+    assert reasons(status=syphon(refusing=refusing)) == []
+    (reason,) = reasons(status=syphon(refusing=refusing, is_stalled=True))
+    assert "orders (ServiceBusConnectionError: it is down)" in reason
+
+
+def test_a_queue_in_trouble_is_named_and_of_many_the_first_ones() -> None:
+    troubled = [queue(f"q/{number}", trouble=DOWN) for number in range(10)]
+    (reason,) = reasons(status=syphon(queue(), *troubled))
+    assert reason.startswith("backlog queues give no messages: q/0 (ServiceBusConnectionError: it is down), q/1")
+    assert reason.endswith(" and 7 more")
+
+
+def test_a_queue_is_silent_when_its_answer_is_late_by_more_than_the_grace() -> None:
+    status = syphon(queue(answered_at=100.0))
+    assert reasons(status=status, now=100.0 + 900.0 + GRACE_S) == []
+    (reason,) = reasons(status=status, now=100.0 + 900.0 + GRACE_S + 0.1)
+    assert reason == "backlog queues have not answered lately: q/0 (for 960 s)"
+
+
+def test_a_queue_that_never_answered_is_measured_from_the_start_of_the_syphon() -> None:
+    status = syphon(queue(answered_at=None))
+    assert reasons(status=status, now=1000.0, since_at=100.0) == []
+    assert len(reasons(status=status, now=1100.0, since_at=100.0)) == 1
+
+
+def test_while_every_entity_refuses_queues_may_be_silent() -> None:
+    status = syphon(queue(answered_at=100.0), refusing={"orders": DOWN}, is_stalled=True)
+    assert len(reasons(status=status, now=1e6)) == 1

@@ -1,0 +1,456 @@
+"""A worker from its start to its end, in virtual time, through outages of either namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbclient import backlog_source
+from sbclient.broker.faults import Operation
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.syphon import SyphonReport
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, diverted, make_queue, taken, texts
+from tests.worker.scene import Listener, Run, make_backlog
+
+
+def expected(*numbers: int) -> list[str]:
+    return sorted(f"{QUEUE} {number}" for number in numbers)
+
+
+# -- a quiet life ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_backlog_comes_home_until_it_is_told_to_end(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, *range(20))
+    async with Run(pair) as run:
+        await clock.sleep(5.0)
+        assert run.state == "running"
+        assert run.worker.reasons_against() == []
+        report = await run.ended()
+    assert (report.drained, report.parked, run.worker.is_late) == (20, 0, False)
+    assert run.state == "stopping"
+    assert sorted(texts(await taken(pair))) == expected(*range(20))
+
+
+async def test_until_empty_it_ends_by_itself(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, *range(20))
+    async with Run(pair, until="empty") as run:
+        report = await run.ended(None)
+    assert (report.drained, report.parked) == (20, 0)
+    assert clock.monotonic() < 5.0
+
+
+async def test_until_empty_it_says_what_it_left(pair: MemoryPair) -> None:
+    await make_backlog(pair, *range(20))
+    pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+    async with Run(pair, until="empty") as run:
+        report = await run.ended(None)
+    assert report.drained == 0
+    assert report.parked > 0
+
+
+async def test_only_the_chosen_queues_are_asked(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair)
+    async with pair.unpaired_client(secondary=True) as client:
+        for queue in BACKLOG[:4]:
+            async with client.get_queue_sender(queue) as sender:
+                await sender.send_messages(ServiceBusMessage(queue, application_properties={"x-ms-path": QUEUE}))
+    async with Run(pair, queue=(0, 3)) as run:
+        await clock.sleep(5.0)
+        status = run.worker.syphon_status()
+        assert status is not None
+        assert [queue.queue for queue in status.queues] == [BACKLOG[0], BACKLOG[3]]
+    assert sorted(texts(await taken(pair))) == [BACKLOG[0], BACKLOG[3]]
+
+
+async def test_queues_for_sessions_are_drained_where_asked_for(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, *range(9), ordering="session")
+    async with Run(pair, sessions=True, queue=tuple(range(10))) as run:
+        await clock.sleep(5.0)
+        assert run.worker.reasons_against() == []
+        status = run.worker.syphon_status()
+        assert status is not None
+        assert [queue.queue for queue in status.queues] == BACKLOG + SESSION_BACKLOG
+        assert (await run.ended()).drained == 9
+
+
+async def test_missing_queues_are_made_where_asked_for(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with Run(pair, provision=True) as run:
+        await clock.sleep(5.0)
+        assert run.worker.reasons_against() == []
+    assert await diverted(pair) == []
+
+
+# -- the start ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_secondary_that_is_down_at_the_start_is_waited_for(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, 1)
+    fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+    async with Run(pair) as run:
+        await clock.sleep(3600.0)
+        assert run.state == "starting"
+        first, second = run.worker.reasons_against()
+        assert first == "the worker is starting"
+        assert second.startswith("the secondary memory://contoso-backup cannot be reached for 3600 s: ")
+        pair.secondary.heal(fault)
+        await clock.sleep(31.0)
+        assert run.worker.reasons_against() == []
+        assert (await run.ended()).drained == 1
+
+
+async def test_a_primary_that_is_down_at_the_start_is_no_reason_to_wait(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, 1)
+    fault = pair.primary.inject(Fault(FaultKind.DOWN))
+    async with Run(pair, http_port=0) as run:
+        await clock.sleep(100.0)
+        assert run.state == "running"
+        reasons = run.worker.reasons_against()
+        assert reasons[0].startswith("the primary memory://contoso cannot be reached for 100 s")
+        assert reasons[1].startswith("every entity of the primary that was tried refuses: orders (")
+        pair.primary.heal(fault)
+        await clock.sleep(100.0)
+        assert run.worker.reasons_against() == []
+        assert (await run.ended()).drained == 1
+
+
+@pytest.mark.parametrize(("chosen", "waits_s"), [({"start_timeout": 0.0}, 0), ({"until": "empty"}, 60)])
+async def test_the_wait_at_the_start_can_be_bounded(
+    pair: MemoryPair, clock: VirtualClock, chosen: dict[str, Any], waits_s: float
+) -> None:
+    await make_backlog(pair)
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    run = Run(pair, **chosen)
+    with pytest.raises(ServiceBusConnectionError):
+        await run.ended(None)
+    assert waits_s <= clock.monotonic() <= waits_s + 1
+
+
+@pytest.mark.parametrize("is_secondary_down", [True, False])
+async def test_being_told_to_end_during_the_start_ends_it_at_once(
+    pair: MemoryPair, clock: VirtualClock, is_secondary_down: bool
+) -> None:
+    await make_backlog(pair, 1)
+    pair.secondary.inject(Fault(FaultKind.DOWN if is_secondary_down else FaultKind.HANG))
+    async with Run(pair) as run:
+        await clock.sleep(3.3)
+        assert await run.ended() == SyphonReport()
+        assert not run.worker.is_late
+    assert clock.monotonic() == pytest.approx(3.3, abs=0.1)
+    pair.secondary.heal()
+    assert len(await diverted(pair)) == 1
+
+
+@pytest.mark.parametrize(("side", "right"), [("primary", "Send"), ("secondary", "Listen")])
+async def test_a_credential_without_the_right_ends_the_start_and_says_which(
+    pair: MemoryPair, side: str, right: str
+) -> None:
+    await make_backlog(pair)
+    getattr(pair, side).inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError))
+    run = Run(pair)
+    with pytest.raises(ServiceBusAuthorizationError) as caught:
+        await run.ended(None)
+    assert f"needs the {right} right" in caught.value.message
+    assert side in caught.value.message
+
+
+@pytest.mark.parametrize("chosen", [{}, {"until": "empty"}, {"primary_name": "fabrikam"}, {"queue": (0, 5)}])
+async def test_queues_that_do_not_exist_end_the_start(pair: MemoryPair, chosen: dict[str, Any]) -> None:
+    if "queue" in chosen:
+        await make_backlog(pair, backlog_queue_count=3)
+    run = Run(pair, **chosen)
+    with pytest.raises(MessagingEntityNotFoundError) as caught:
+        await run.ended(None)
+    assert "primary_name" in caught.value.message
+
+
+async def test_some_queues_that_do_not_exist_are_told_of_and_hold_up_nobody(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_backlog(pair, *range(5), backlog_queue_count=3)
+    async with Run(pair, backlog_queue_count=5) as run:
+        await clock.sleep(5.0)
+        assert run.worker.missing_queues == BACKLOG[3:5]
+        assert run.worker.report().drained == 5
+
+
+async def test_a_queue_with_sessions_where_none_is_expected_ends_the_start(pair: MemoryPair) -> None:
+    await make_queue(pair, BACKLOG[0], secondary=True, requires_session=True)
+    await make_backlog(pair)
+    run = Run(pair)
+    with pytest.raises(InvalidOperationError):
+        await run.ended(None)
+
+
+async def test_one_queue_that_cannot_be_read_at_the_start_holds_up_nobody(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_backlog(pair, *range(5), backlog_queue_count=3)
+    pair.secondary.inject(Fault(FaultKind.DOWN, entity_path=BACKLOG[0]))
+    async with Run(pair, backlog_queue_count=3) as run:
+        await clock.sleep(100.0)
+        assert run.state == "running"
+        (reason,) = run.worker.reasons_against()
+        assert reason.startswith(f"backlog queues give no messages: {BACKLOG[0]} (")
+
+
+# -- outages -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_secondary_that_goes_away_is_told_of_and_come_back_to(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, 1)
+    async with Run(pair, http_port=0, long_poll=30.0) as run:
+        await clock.sleep(100.0)
+        assert run.worker.reasons_against() == []
+        fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+        await clock.sleep(200.0)
+        assert any("the secondary memory://contoso-backup" in reason for reason in run.worker.reasons_against())
+        pair.secondary.heal(fault)
+        await clock.sleep(70.0)
+        assert run.worker.reasons_against() == []
+
+
+async def test_an_idle_worker_notices_an_outage_of_either_namespace_by_asking(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_backlog(pair)
+    async with Run(pair, http_port=0, probe_interval=30.0) as run:
+        for side in ("primary", "secondary"):
+            await clock.sleep(100.0)
+            assert run.worker.reasons_against() == []
+            namespace = getattr(pair, side)
+            fault = namespace.inject(Fault(FaultKind.DOWN))
+            await clock.sleep(35.0)
+            assert any(f"the {side} memory://" in reason for reason in run.worker.reasons_against())
+            namespace.heal(fault)
+
+
+async def test_without_a_port_nobody_is_asked(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair)
+    async with Run(pair):
+        await clock.sleep(10.0)
+        primary, secondary = pair.primary.namespace.operation_count, pair.secondary.namespace.operation_count
+        await clock.sleep(24 * 3600.0)
+    assert pair.primary.namespace.operation_count == primary
+    assert pair.secondary.namespace.operation_count - secondary <= 3 * 10 * 24 * 4 + 30
+
+
+async def test_what_asking_costs_is_bounded(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair)
+    async with Run(pair, http_port=0):
+        await clock.sleep(10.0)
+        before = pair.primary.namespace.operation_count
+        await clock.sleep(3600.0)
+        assert pair.primary.namespace.operation_count - before <= 61
+
+
+async def test_until_empty_it_ends_with_an_error_when_the_secondary_goes_away(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_backlog(pair, *range(50))
+    run = Run(pair, until="empty", max_messages_per_second=5.0)
+    await clock.sleep(3.0)
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await run.ended(None)
+    assert "not known to be empty" in caught.value.message
+    assert 60.0 <= clock.monotonic() <= 200.0
+
+
+async def test_until_empty_a_short_outage_of_the_secondary_is_waited_out(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, *range(50))
+    async with Run(pair, until="empty", max_messages_per_second=5.0) as run:
+        await clock.sleep(3.0)
+        fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+        await clock.sleep(30.0)
+        pair.secondary.heal(fault)
+        await run.ended(None)
+    assert set(texts(await taken(pair))) == set(expected(*range(50)))
+    assert await diverted(pair) == []
+
+
+async def test_what_nobody_expected_is_logged_and_begun_anew(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_backlog(pair, 1)
+    keep_locks, failures = backlog_source.BacklogSource.keep_locks, iter([True])
+
+    async def broken(self: backlog_source.BacklogSource) -> None:
+        if next(failures, False):
+            raise ZeroDivisionError
+        await keep_locks(self)
+
+    monkeypatch.setattr(backlog_source.BacklogSource, "keep_locks", broken)
+    async with Run(pair) as run:
+        await clock.sleep(5.0)
+        assert run.worker.reasons_against()[0] == "the worker is starting"
+        await clock.sleep(20.0)
+        assert run.worker.reasons_against() == []
+        assert (await run.ended()).drained == 1
+
+
+# -- pause, resume and the end -----------------------------------------------------------------------------------------
+
+
+async def test_while_paused_nothing_is_moved_and_nothing_is_kept(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, *range(30))
+    pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=2.0))
+    async with Run(pair) as run:
+        await clock.sleep(1.0)
+        assert run.worker.pause()
+        assert run.worker.pause()
+        await clock.sleep(5.0)
+        assert run.state == "paused"
+        assert run.worker.reasons_against() == ["the worker is paused"]
+        drained = run.worker.report().drained
+        assert 0 < drained < 30
+        await clock.sleep(1000.0)
+        assert run.worker.report().drained == drained
+        pair.primary.heal()
+        assert run.worker.resume()
+        assert run.worker.resume()
+        await clock.sleep(5.0)
+        assert run.state == "running"
+        assert (await run.ended()).drained == 30
+    assert sorted(texts(await taken(pair))) == expected(*range(30))
+    assert set(Counter(texts(await diverted(pair))).values()) <= {1}
+
+
+async def test_f11_what_the_primary_has_is_remembered_over_a_pause(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, *range(5))
+    pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
+    async with Run(pair) as run:
+        await clock.sleep(1.0)
+        run.worker.pause()
+        await clock.sleep(1.0)
+        pair.secondary.heal()
+        run.worker.resume()
+        await clock.sleep(120.0)
+    assert sorted(texts(await taken(pair))) == expected(*range(5))
+    assert await diverted(pair) == []
+
+
+async def test_it_can_be_paused_before_it_has_started(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, 1)
+    async with Run(pair) as run:
+        assert run.worker.pause()
+        await clock.sleep(100.0)
+        assert run.worker.report().drained == 0
+        run.worker.resume()
+        await clock.sleep(1.0)
+        assert run.worker.report().drained == 1
+
+
+async def test_it_can_be_told_to_end_while_paused(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, 1)
+    async with Run(pair) as run:
+        run.worker.pause()
+        await clock.sleep(1.0)
+        assert (await run.ended()).drained in (0, 1)
+        assert run.state == "stopping"
+        assert not run.worker.resume()
+
+
+async def test_at_the_end_what_is_on_its_way_arrives_and_the_rest_is_given_back(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_backlog(pair, *range(300), backlog_queue_count=1)
+    pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=10.0))
+    async with Run(pair, backlog_queue_count=1) as run:
+        await clock.sleep(1.0)
+        report = await run.ended()
+        assert not run.worker.is_late
+    assert 0 < report.drained < 100
+    assert 10.0 <= clock.monotonic() <= 12.0
+    pair.primary.heal()
+    left = await diverted(pair)
+    assert len(left) == 300 - report.drained
+    assert {message.locked_until_utc for message in left} == {None}
+    assert len(await taken(pair)) == report.drained
+
+
+async def test_the_end_is_over_in_time_whatever_still_hangs(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, *range(100))
+    pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
+    async with Run(pair, shutdown_timeout=4.0) as run:
+        await clock.sleep(3.0)
+        pair.secondary.inject(Fault(FaultKind.HANG))
+        await run.ended()
+        assert run.worker.is_late
+        assert clock.monotonic() == pytest.approx(7.0, abs=0.1)
+        pair.primary.heal()
+        pair.secondary.heal()
+        await clock.sleep(120.0)
+    async with Run(pair) as run:
+        await clock.sleep(120.0)
+    assert set(texts(await taken(pair))) == set(expected(*range(100)))
+
+
+async def test_several_workers_side_by_side_move_everything_once(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair, *range(100))
+    async with Run(pair) as one, Run(pair) as two, Run(pair, max_queues_polled=2) as three:
+        await clock.sleep(60.0)
+        reports = await asyncio.gather(one.ended(), two.ended(), three.ended())
+    assert sum(report.drained for report in reports) == 100
+    assert sorted(texts(await taken(pair))) == expected(*range(100))
+
+
+async def test_dead_letters_are_counted_over_pauses(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_backlog(pair)
+    async with pair.unpaired_client(secondary=True) as other, Run(pair) as run:
+        for _ in range(2):
+            async with other.get_queue_sender(BACKLOG[0]) as sender:
+                await sender.send_messages(ServiceBusMessage("lost"))
+            await clock.sleep(1.0)
+            run.worker.pause()
+            await clock.sleep(1.0)
+            run.worker.resume()
+            await clock.sleep(1.0)
+        assert run.worker.report().dead_lettered == {"DestinationMissing": 2}
+
+
+# -- the service manager -----------------------------------------------------------------------------------------------
+
+
+async def test_the_service_manager_hears_of_start_life_and_end(
+    pair: MemoryPair, clock: VirtualClock, tmp_path: Path
+) -> None:
+    await make_backlog(pair, *range(5))
+    listener = Listener(tmp_path)
+    environment = {"NOTIFY_SOCKET": listener.path, "WATCHDOG_USEC": "20000000"}
+    async with Run(pair, environment=environment) as run:
+        await clock.sleep(25.0)
+        first, *beats = listener.heard()
+        assert first == {"READY": "1", "STATUS": "starting, drained 0, parked 0"}
+        assert [beat["WATCHDOG"] for beat in beats] == ["1", "1", "1"]
+        assert beats[-1]["STATUS"] == "running, drained 5, parked 0"
+        await run.ended()
+    assert listener.heard() == [{"STOPPING": "1", "STATUS": "stopping, drained 5, parked 0"}]
+    listener.close()
+
+
+async def test_the_service_manager_hears_of_readiness_though_the_secondary_is_down(
+    pair: MemoryPair, clock: VirtualClock, tmp_path: Path
+) -> None:
+    await make_backlog(pair)
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    listener = Listener(tmp_path)
+    environment = {"NOTIFY_SOCKET": listener.path, "WATCHDOG_USEC": "20000000"}
+    async with Run(pair, environment=environment):
+        await clock.sleep(25.0)
+        heard = listener.heard()
+    assert heard[0]["READY"] == "1"
+    assert heard[-1]["STATUS"] == "waits for the secondary: ServiceBusConnectionError"
+    listener.close()

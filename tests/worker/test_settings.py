@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sbclient.options import PairedNamespaceOptions, SyphonLimits
+from sbclient.worker.settings import SETTINGS, WorkerSettings, size_text, span_text
+
+
+def test_the_defaults_are_those_of_the_options_they_stand_for() -> None:
+    settings = WorkerSettings()
+    assert settings.pairing() == PairedNamespaceOptions(provision="none")
+    assert settings.limits() == SyphonLimits()
+
+
+def test_every_choice_about_limits_can_be_made() -> None:
+    assert {field.name for field in dataclasses.fields(SyphonLimits)} <= set(SETTINGS)
+
+
+def test_what_is_set_reaches_the_options() -> None:
+    settings = WorkerSettings(
+        sessions=True,
+        provision=True,
+        long_poll=60.0,
+        missing_entity_grace=3600.0,
+        primary_name="contoso",
+        max_messages_per_second=5.0,
+    )
+    pairing = settings.pairing()
+    assert (pairing.ordering, pairing.provision, pairing.primary_name) == ("session", "create", "contoso")
+    assert (pairing.syphon_long_poll.total_seconds(), pairing.missing_entity_grace.total_seconds()) == (60.0, 3600.0)
+    assert settings.limits().max_messages_per_second == 5.0
+
+
+@pytest.mark.parametrize(
+    ("until", "given", "expected"),
+    [(None, None, None), ("empty", None, 60.0), (None, 5.0, 5.0), ("empty", 0.0, 0.0)],
+)
+def test_a_service_waits_for_the_secondary_for_ever_and_a_cron_job_does_not(
+    until: str | None, given: float | None, expected: float | None
+) -> None:
+    assert WorkerSettings(until=until, start_timeout=given).start_timeout_s == expected  # type: ignore[arg-type]
+
+
+def test_secrets_are_never_shown() -> None:
+    settings = WorkerSettings(primary="Endpoint=sb://a;SharedAccessKey=SECRET", secondary="SECRET")
+    assert "SECRET" not in repr(settings)
+    assert SETTINGS["primary"].shown(settings.primary) == "(hidden)"
+    assert SETTINGS["primary"].shown("") == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(90.0, "90 s"), (900.0, "15 min"), (86400.0, "24 h"), (172800.0, "2 d"), (0.1, "0.1 s")]
+)
+def test_spans_are_shown_as_people_write_them(seconds: float, text: str) -> None:
+    assert span_text(seconds) == text
+
+
+@pytest.mark.parametrize(("size", "text"), [(64 * 2**20, "64 MiB"), (1000, "1000"), (2**30, "1 GiB"), (1536, "1536")])
+def test_sizes_are_shown_as_people_write_them(size: int, text: str) -> None:
+    assert size_text(size) == text
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_is_shown_can_be_read_again(name: str) -> None:
+    setting = SETTINGS[name]
+    if setting.default is not None:
+        assert setting.kind.parse(name, setting.shown(setting.default)) == setting.default
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_row_is_complete(name: str) -> None:
+    setting = SETTINGS[name]
+    assert setting.about.endswith(".")
+    assert setting.source in ("documented", "ours")
+    assert setting.variable.isupper()
+    assert setting.option == "--" + name.replace("_", "-")

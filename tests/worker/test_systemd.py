@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbclient.worker.systemd import ServiceManager
+from tests.worker.scene import Listener
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[Listener]:
+    listener = Listener(tmp_path)
+    yield listener
+    listener.close()
+
+
+def test_each_message_is_a_datagram_with_the_words_of_the_protocol(listener: Listener) -> None:
+    manager = ServiceManager({"NOTIFY_SOCKET": listener.path})
+    manager.is_ready("running")
+    manager.is_alive("drained 5")
+    manager.is_stopping("stopping")
+    assert listener.heard() == [
+        {"READY": "1", "STATUS": "running"},
+        {"WATCHDOG": "1", "STATUS": "drained 5"},
+        {"STOPPING": "1", "STATUS": "stopping"},
+    ]
+
+
+def test_an_abstract_address_is_understood() -> None:
+    name = f"sbclient-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(f"\0{name}")
+        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).is_ready("running")
+        assert heard.recv(100) == b"READY=1\nSTATUS=running"
+
+
+@pytest.mark.parametrize("address", ["", "/nowhere/notify", "@nobody-listens-here"])
+def test_where_nobody_listens_nothing_fails(address: str) -> None:
+    ServiceManager({"NOTIFY_SOCKET": address} if address else {}).is_ready("running")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_the_watchdog_is_told_twice_as_often_as_it_wants(environment: dict[str, str], expected: float | None) -> None:
+    assert ServiceManager({"NOTIFY_SOCKET": "/nowhere", **environment}).watchdog_s == expected
