@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import combinations
+from pathlib import Path
 
+from tests.simulation.ledger import Ledger
 from tests.simulation.plan import Plan, draw_plan
 from tests.simulation.run import Result, run_plan, run_seed, shrink
-from tests.simulation.tally import Tally
+from tests.simulation.tally import never_met
 from tests.simulation.weather import KINDS
 
 CHUNK = 25
@@ -28,18 +31,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _replay(options.replay, only)
     first, _, last = options.seeds.partition(":")
     seeds = range(int(first), int(last)) if last else range(int(first), int(first) + 1)
+    if options.pairs:
+        return _list_pairs(seeds)
     began = time.perf_counter()
-    tally = Tally()
-    for result in _results(seeds, only, options.jobs):
-        tally.add(result)
-        if options.stop and result.violations:
+    ledger = Ledger(options.state, seeds.start, only)
+    tally = ledger.tally
+    seeds = range(min(ledger.next_seed, seeds.stop), seeds.stop)
+    before, processor_s = tally.runs, 0.0
+    size = 1 if options.stop and options.jobs == 1 else CHUNK
+    for results, chunk_s in _chunks(seeds, only, options.jobs, size):
+        processor_s += chunk_s
+        for result in results:
+            ledger.add(result)
+        ledger.save()
+        if options.stop and tally.violations:
             break
     if options.json:
         print(json.dumps(tally.as_json(), indent=1))
     else:
         seconds = time.perf_counter() - began
         print(tally.as_text())
-        print(f"{tally.runs / seconds:.1f} seeds a second with {options.jobs} jobs")
+        print("\n".join(ledger.told()))
+        runs = tally.runs - before
+        if runs:
+            print(
+                f"{runs / seconds:.1f} seeds a second with {options.jobs} jobs, "
+                f"{runs / processor_s:.1f} for each second of processor time"
+            )
         if tally.first_seed is not None and not options.no_shrink:
             _tell(tally.first_seed, only)
     return 1 if tally.violations else 0
@@ -51,28 +69,38 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", help=f"draw the weather only from these kinds, by comma: {', '.join(KINDS)}")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--state", type=Path, help="a file that keeps what was found, so that a range can go on later")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken invariant")
     parser.add_argument("--no-shrink", action="store_true", help="do not make the first failing schedule smaller")
+    parser.add_argument("--pairs", action="store_true", help="run nothing: how often every two kinds of weather meet")
     parser.add_argument("--replay", type=int, help="repeat one seed and print everything that happens")
     return parser
 
 
-def _results(seeds: range, only: Sequence[str], jobs: int) -> Iterator[Result]:
-    """The results by rising seed, whatever the number of jobs."""
-    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+def _chunks(seeds: range, only: Sequence[str], jobs: int, size: int) -> Iterator[tuple[list[Result], float]]:
+    """The results by rising seed, whatever the number of jobs, and the processor time of each chunk."""
+    chunks = [seeds[at : at + size] for at in range(0, len(seeds), size)]
+    run = partial(_run_chunk, only=only)
     if jobs == 1:
-        for chunk in chunks:
-            for seed in chunk:
-                yield run_seed(seed, only=only)
-            gc.collect()
+        yield from map(run, chunks)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        for results in pool.map(partial(_run_chunk, only=only), chunks):
-            yield from results
+        yield from pool.map(run, chunks)
 
 
-def _run_chunk(chunk: range, only: Sequence[str]) -> list[Result]:
-    return [run_seed(seed, only=only) for seed in chunk]
+def _run_chunk(chunk: range, only: Sequence[str]) -> tuple[list[Result], float]:
+    began = time.process_time()
+    return [run_seed(seed, only=only) for seed in chunk], time.process_time() - began
+
+
+def _list_pairs(seeds: range) -> int:
+    """How often every two kinds meet in the plans of a range; 1 if some never do."""
+    met = Counter(pair for seed in seeds for pair in combinations(sorted(set(draw_plan(seed).kinds)), 2))
+    missing = never_met(met)
+    rarest = min(met.values(), default=0) if not missing else 0
+    print(f"{len(met)} pairs of {len(KINDS)} kinds meet, each {rarest} times at least; {len(missing)} never meet")
+    print("\n".join(f"never: {one} and {other}" for one, other in missing))
+    return 1 if missing else 0
 
 
 def _replay(seed: int, only: Sequence[str]) -> int:

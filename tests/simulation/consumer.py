@@ -14,11 +14,12 @@ from sbclient.receiver import ServiceBusReceiver
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from tests.simulation.history import Delivery, History, Outcome, StateNote, outcome_of, uid_of
 from tests.simulation.plan import Lane
+from tests.simulation.producer import patience_s
 from tests.simulation.program import Program
 
 SUBSCRIPTION: Final = "all"
 REASON: Final = "unwanted"
-WAIT_S: Final = 45.0
+WAIT_S: Final = 60.0
 
 _ACTIONS: Final = ("abandon", "defer", "dead_letter", "late", "renew", "transact", "roll_back", "forget")
 _WEIGHTS: Final = (5, 3, 3, 2, 3, 4, 2, 2)
@@ -32,11 +33,15 @@ def delivery_path(lane: Lane) -> str:
 class Consumer:
     """One program that receives from every lane.
 
+    Args:
+        gives_up: whether it waits for some settlements only for a while.
+
     Attributes:
         is_calm: from now on everything is completed at once.
     """
 
-    def __init__(self, lanes: Sequence[Lane], history: History) -> None:
+    def __init__(self, lanes: Sequence[Lane], history: History, *, gives_up: bool = False) -> None:
+        self._gives_up = gives_up
         self._lanes = lanes
         self._history = history
         self.is_calm = False
@@ -94,8 +99,13 @@ class Consumer:
     ) -> None:
         is_easy = self.is_calm or random.randrange(100) < lane.care
         action = "complete" if is_easy else random.choices(_ACTIONS, _WEIGHTS)[0]
+        waits_s = patience_s(random) if self._gives_up and not self.is_calm else None
         try:
-            await self._do(action, client, receiver, lane, message)
+            async with self._history.clock.timeout(waits_s):
+                await self._do(action, client, receiver, lane, message)
+        except TimeoutError:
+            if lane.requires_session:
+                raise OperationTimeoutError("the application gave up, and its session with it") from None
         except ServiceBusError as error:
             self._history.refused(error)
             if lane.requires_session:

@@ -68,7 +68,7 @@ class Letter:
         position: rises within its lane and key.
         unit: of letters that are sent together; those of one transaction live and die together.
         cancelled: what became of taking back its schedule; None = nobody tried to.
-        edge: of a message at the edge of the size limits: `fits`, `over_reserve` or `over_limit`.
+        edge: of a message at the edge of the size limits: `below`, `fits`, `over_reserve` or `over_limit`.
     """
 
     uid: str
@@ -250,6 +250,7 @@ class History:
     Attributes:
         epoch: what the clock says when the run begins, so that moments can be printed from 0.
         deleted: how many copies of each uid were deleted together with their entity.
+        cuts: how often each side's connections break within a call, from 0 to 1.
         violations: what was seen to be broken while it happened; the checkers find the rest.
         trace: whether lines are kept for somebody to read.
     """
@@ -274,6 +275,7 @@ class History:
         self.deaths: list[tuple[float, str]] = []
         self.violations: list[Violation] = []
         self.errors_seen: list[BaseException] = []
+        self.cuts: dict[str, float] = {}
         self.wire_calls = 0
         self.numbers = count(1)
         self._holds: dict[tuple[str, Any], Handed] = {}

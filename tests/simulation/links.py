@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from sbclient.errors import ServiceBusError
+from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.ping import is_ping
 from sbclient.transport.base import ReceiverLink, SenderLimits, SenderLink, Settlement, SettleMode, TransactionLink
@@ -77,10 +77,11 @@ class WiredSender:
         self._wire = wire
         self._inner = inner
         self._path = path
+        self._is_cut = False
 
     @property
     def is_open(self) -> bool:
-        return self._inner.is_open
+        return self._inner.is_open and not self._is_cut
 
     async def open(self, *, timeout_s: float) -> None:
         async with self._watched("open", (), None):
@@ -96,7 +97,8 @@ class WiredSender:
         what = "ping" if any(map(is_ping, messages)) else "send"
         async with self._watched(what, messages, transaction):
             await self._wire.call(
-                lambda: self._inner.send(messages, timeout_s=timeout_s, transaction=_bare(transaction))
+                lambda: self._inner.send(messages, timeout_s=timeout_s, transaction=_bare(transaction)),
+                is_send=what == "send",
             )
 
     async def schedule(
@@ -134,8 +136,10 @@ class WiredSender:
         try:
             yield
             attempt.outcome = Outcome.OK
+            self._is_cut = False
         except ServiceBusError as error:
             attempt.outcome, attempt.error = outcome_of(error), type(error)
+            self._is_cut = isinstance(error, ServiceBusConnectionError)
             raise
         finally:
             attempt.end = history.now()

@@ -30,6 +30,7 @@ from tests.simulation.census import count_of, uids_in
 from tests.simulation.consumer import SUBSCRIPTION
 from tests.simulation.history import CANARY, FORGED, History
 from tests.simulation.plan import Lane, Plan
+from tests.simulation.strangers import VANDALIZED, own_rule
 from tests.simulation.weather import Strike
 
 FORGERIES: Final[Sequence[dict[str, Any]]] = (
@@ -75,6 +76,9 @@ class Operator:
         for lane in self._plan.lanes:
             for address, properties in descriptions(lane):
                 self._manage(self._pair.primary, "create", address, properties)
+        if "malformed_frames" in self._plan.kinds:
+            for name in VANDALIZED:
+                self._manage(self._pair.primary, "create", _queue(name), QueueProperties(name))
         for strike in self._plan.strikes:
             if strike.what == "odd":
                 self._strike_odd(strike)
@@ -110,6 +114,9 @@ class Operator:
             self._host(strike).namespace.lose_front_end(self._random.randrange(self._plan.front_ends))
         elif strike.what == "forge":
             self._forge(strike)
+        elif strike.what == "cut":
+            self._history.cuts[strike.side] = strike.probability
+            self._undo[strike] = self._mended(strike.side)
         elif strike.what == "miss":
             for name in self._names(strike)[:1]:
                 self._lose(self._host(strike), name)
@@ -128,6 +135,12 @@ class Operator:
         for strike in [*self._active, *self._undo]:
             self.end(strike)
         self._history.note("weather ends")
+
+    def clear_up(self) -> None:
+        """Remove what was there for vandals."""
+        if "malformed_frames" in self._plan.kinds:
+            for name in VANDALIZED:
+                self._manage(self._pair.primary, "delete", _queue(name))
 
     def _host(self, strike: Strike) -> BrokerHost:
         return self._pair.primary if strike.side == "primary" else self._pair.secondary
@@ -167,6 +180,13 @@ class Operator:
 
         def undo() -> bool:
             return None not in [self._manage(host, "update", address, properties) for address, properties in changed]
+
+        return undo
+
+    def _mended(self, side: str) -> Undo:
+        def undo() -> bool:
+            self._history.cuts.pop(side, None)
+            return True
 
         return undo
 
@@ -270,7 +290,9 @@ def descriptions(lane: Lane) -> list[tuple[EntityAddress, QueueProperties | Topi
         return [
             (
                 EntityAddress(EntityKind.TOPIC, (lane.name,)),
-                TopicProperties(lane.name, enable_partitioning=lane.is_partitioned),
+                TopicProperties(
+                    lane.name, authorization_rules=[own_rule(lane.name)], enable_partitioning=lane.is_partitioned
+                ),
             ),
             (
                 EntityAddress(EntityKind.SUBSCRIPTION, (lane.name, SUBSCRIPTION)),
@@ -287,6 +309,7 @@ def descriptions(lane: Lane) -> list[tuple[EntityAddress, QueueProperties | Topi
             _queue(lane.name),
             QueueProperties(
                 lane.name,
+                authorization_rules=[own_rule(lane.name)],
                 enable_partitioning=lane.is_partitioned,
                 requires_session=lane.requires_session,
                 requires_duplicate_detection=lane.detects_duplicates,

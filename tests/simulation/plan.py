@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.options import PairedNamespaceOptions
-from tests.simulation.weather import Strike, draw_weather
+from tests.simulation.weather import KILLED, OF_TRANSACTIONS, Sky, Strike, draw_killed, draw_kinds, draw_strikes
 
 SMALL_FRAGMENTS: Final = 4
 """Fragments of a partitioned entity here: fewer than in the service, so that a few messages meet in each."""
@@ -69,11 +69,20 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """A program is killed at its so-many-th call on the wire, and starts again after a pause."""
+    """A program is killed, and starts again after a pause.
+
+    Attributes:
+        at_call: at which of its calls on the wire it is killed; None = at some moment, whatever it waits for then.
+        only_sends: whether only the calls count that send something.
+        after_work: whether that call is still carried out, and only its answer never seen.
+        at_s: how long after its life began, if not at a call.
+    """
 
     program: str
-    at_call: int
+    at_call: int | None
+    only_sends: bool
     after_work: bool
+    at_s: float
     pause_s: float
 
 
@@ -123,6 +132,11 @@ class Plan:
         )
 
     @property
+    def has_edge(self) -> bool:
+        """Whether this run looks at the edge of sizes, and of other limits."""
+        return self.profile.max_message_size_bytes == SIZE_LIMIT
+
+    @property
     def part_count(self) -> int:
         return len(self.lanes) + len(self.strikes) + len(self.deaths)
 
@@ -135,22 +149,25 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     """
     random = Random(f"plan {seed}")
     traffic_s = random.choice((60.0, 120.0, 240.0))
-    lanes = _lanes(random)
+    kinds = draw_kinds(random, seed, only)
+    lanes = _lanes(random, with_transactions=bool(set(kinds) & set(OF_TRANSACTIONS)))
     options = _options(random)
-    has_edge = random.random() < 0.2
-    kinds, strikes, deaths = draw_weather(
+    sky = Sky(
         random,
         traffic_s,
         [lane.name for lane in lanes],
         fragment_count=SMALL_FRAGMENTS,
         queue_count=options.backlog_queue_count,
         interval_s=options.failover_interval.total_seconds(),
-        only=only,
     )
+    strikes = draw_strikes(kinds, sky)
+    has_edge = "size_edge" in kinds or random.random() < 0.04
     if any(strike.harms_receiving for strike in strikes):
         lanes = tuple(replace(lane, deletes=False) for lane in lanes)
     if "backlog_queue_missing" in kinds and options.provision == "verify":
         options = replace(options, provision="create")  # otherwise no program could ever begin again
+    if "size_edge" in kinds and random.random() < 0.5:
+        options = replace(options, reserve_backlog_headroom=False)
     skew_s = random.choice((-20.0, -3.0, 3.0, 20.0)) if "clock_skew" in kinds else 0.0
     return Plan(
         seed=seed,
@@ -160,6 +177,7 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
             STD_2021,
             fragment_count=SMALL_FRAGMENTS,
             max_message_size_bytes=SIZE_LIMIT if has_edge else STD_2021.max_message_size_bytes,
+            max_batch_size_bytes=4 * SIZE_LIMIT if has_edge else STD_2021.max_batch_size_bytes,
         ),
         front_ends=2 if "front_end_lost" in kinds or random.random() < 0.15 else 1,
         traffic_s=traffic_s,
@@ -172,21 +190,28 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         skew_s=skew_s,
         kinds=kinds,
         strikes=strikes,
-        deaths=tuple(
-            Death(
-                program=program,
-                at_call=random.randint(2, 120),
-                after_work=random.random() < 0.5,
-                pause_s=random.choice((0.5, 5.0, 40.0)),
-            )
-            for program in deaths
-        ),
+        deaths=tuple(_death(random, kind, traffic_s) for kind in draw_killed(kinds, random)),
     )
 
 
-def _lanes(random: Random) -> tuple[Lane, ...]:
+def _death(random: Random, kind: str, traffic_s: float) -> Death:
+    is_after_send = kind == "syphon_killed_after_send"
+    is_at_call = is_after_send or random.random() < 0.6
+    return Death(
+        program=KILLED[kind],
+        at_call=random.randint(1, 6) if is_after_send else random.randint(2, 120) if is_at_call else None,
+        only_sends=is_after_send,
+        after_work=is_after_send or random.random() < 0.5,
+        at_s=random.choice((0.0, 0.3, 2.0, 0.3 * traffic_s)) * random.uniform(0.5, 1.5),
+        pause_s=random.choice((0.5, 5.0, 40.0)),
+    )
+
+
+def _lanes(random: Random, *, with_transactions: bool) -> tuple[Lane, ...]:
     kinds: list[LaneKind] = ["plain", "keyed", "session", "dedup", "topic", "transactional"]
     chosen = random.sample(kinds, random.randint(2, 3))
+    if with_transactions and "transactional" not in chosen:
+        chosen[0] = "transactional"
     return tuple(_lane(random, kind) for kind in chosen)
 
 
@@ -199,7 +224,7 @@ def _lane(random: Random, kind: LaneKind) -> Lane:
         is_partitioned=kind == "keyed" or random.random() < 0.5,
         senders=random.randint(1, 3),
         receivers=1 if kind == "session" and random.random() < 0.5 else random.randint(1, 2),
-        messages=random.randint(16, 28),
+        messages=random.randint(14, 24),
         keys=random.randint(1, 4),
         lock_s=random.choice((5.0, 15.0, 60.0)),
         max_deliveries=random.choice((3, 10, 10)),
@@ -224,7 +249,7 @@ def _options(random: Random) -> PairedNamespaceOptions:
         ordering="session" if random.random() < 0.3 else "none",
         provision=random.choice(("create", "create", "verify", "none")),
         reserve_backlog_headroom=random.random() < 0.8,
-        syphon_long_poll=timedelta(seconds=random.choice((10, 60, 900))),
+        syphon_long_poll=timedelta(seconds=random.choice((30, 120, 900))),
         primary_name="pair-7" if random.random() < 0.2 else None,
     )
 

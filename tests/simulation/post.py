@@ -12,7 +12,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.options import BACKLOG_HEADROOM_BYTES
 from sbclient.rules.size import encoded_size
 from tests.simulation.history import CANARY, Letter
-from tests.simulation.plan import SIZE_LIMIT, Lane, Plan, UnitKind
+from tests.simulation.plan import Lane, Plan, UnitKind
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +85,7 @@ def _kind(random: Random, plan: Plan, lane: Lane) -> UnitKind:
         return "transaction" if random.random() < 0.8 else "single"
     if lane.kind == "dedup":
         return "single"
-    if plan.profile.max_message_size_bytes == SIZE_LIMIT and random.random() < 0.15:
+    if plan.has_edge and random.random() < 0.35:
         return "edge"
     return random.choices(("single", "list", "batch", "schedule"), (76, 10, 8, 6))[0]
 
@@ -136,8 +136,9 @@ def _to_the_edge(random: Random, plan: Plan, letter: Letter) -> None:
     """Make a message as large as it may be, or one byte larger: than what is kept free allows, or than any entity."""
     limit = plan.profile.max_message_size_bytes
     allowed = limit - BACKLOG_HEADROOM_BYTES if plan.options.reserve_backlog_headroom else limit
-    letter.edge = random.choice(("fits", "fits", "over_reserve", "over_limit"))
-    _stretch(letter, {"fits": allowed, "over_reserve": allowed + 1, "over_limit": limit + 1}[letter.edge])
+    sizes = {"below": allowed - 1, "fits": allowed, "over_reserve": allowed + 1, "over_limit": limit + 1}
+    letter.edge = random.choice(list(sizes))
+    _stretch(letter, sizes[letter.edge])
 
 
 def _stretch(letter: Letter, size_bytes: int) -> None:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from sbclient.client import ServiceBusClient
-from sbclient.errors import MessageSizeExceededError, ServiceBusError
+from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError, ServiceBusError
 from sbclient.sender import ServiceBusSender
 from tests.simulation.history import History, Letter, Outcome, TransactionStory, Try, outcome_of
 from tests.simulation.post import Unit
@@ -25,9 +25,19 @@ class Producer:
         units: all that it sends.
         epoch: when the run begins.
         is_stored: whether a message with some uid is, or was, stored in either namespace.
+        gives_up: whether it waits for some of its sends only for a while.
     """
 
-    def __init__(self, units: Sequence[Unit], history: History, epoch: float, is_stored: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        history: History,
+        epoch: float,
+        is_stored: Callable[[str], bool],
+        *,
+        gives_up: bool = False,
+    ) -> None:
+        self._gives_up = gives_up
         self._history = history
         self._is_stored = is_stored
         self._epoch = epoch
@@ -72,7 +82,7 @@ class Producer:
             await clock.sleep(max(0.0, self._epoch + unit.due_s - clock.now()))
             while unit.tries_left >= 0:
                 unit.tries_left -= 1
-                if await self._try(name, client, sender, unit):
+                if await self._try(name, client, sender, unit, self._patience_s(random)):
                     if unit.numbers and unit.cancels:
                         await self._take_back(sender, unit, random)
                     if not unit.repeats:
@@ -84,22 +94,38 @@ class Producer:
                     await clock.sleep(random.uniform(0.2, 8.0))
             line.popleft()
 
-    async def _try(self, name: str, client: ServiceBusClient, sender: ServiceBusSender, unit: Unit) -> bool:
+    def _patience_s(self, random: Random) -> float | None:
+        """How long a send is waited for; None = until it ends by itself."""
+        return patience_s(random) if self._gives_up else None
+
+    async def _try(
+        self,
+        name: str,
+        client: ServiceBusClient,
+        sender: ServiceBusSender,
+        unit: Unit,
+        waits_s: float | None,
+    ) -> bool:
         """Send a unit once; whether it was accepted, or will never be."""
         tries = [Try(self._history.now(), name) for _ in unit.letters]
         for letter, one in zip(unit.letters, tries, strict=True):
             letter.tries.append(one)
         outcome, error = Outcome.DOUBT, ""
         try:
-            if unit.kind == "transaction":
-                outcome = await self._transact(client, sender, unit.letters, rolls_back=unit.rolls_back)
-            else:
-                await self._hand_over(sender, unit)
-                outcome = Outcome.OK
+            async with self._history.clock.timeout(waits_s):
+                if unit.kind == "transaction":
+                    outcome = await self._transact(client, sender, unit.letters, rolls_back=unit.rolls_back)
+                else:
+                    await self._hand_over(sender, unit)
+                    outcome = Outcome.OK
+        except TimeoutError:
+            error = "gave up"
         except ServiceBusError as failure:
             outcome, error = _told(failure), type(failure).__name__
             self._history.refused(failure)
             self._judge_size(unit, failure)
+            if isinstance(failure, BacklogUnavailableError) and not failure.causes:
+                self._history.violated("I16", f"{unit.letters[0].uid} was refused for the backlog, which was not asked")
         finally:
             for one in tries:
                 one.end, one.outcome, one.error = self._history.now(), outcome, error
@@ -165,7 +191,7 @@ class Producer:
         """What fits is never refused for its size; only one that grows too large for the backlog may be."""
         reserves = self.client is not None and self.client.pair.options.reserve_backlog_headroom
         edge = unit.letters[0].edge
-        fits = not edge or (edge == "fits" and reserves)
+        fits = not edge or (edge in ("below", "fits") and reserves)
         if isinstance(failure, MessageSizeExceededError) and fits:
             self._history.violated("I18", f"{unit.letters[0].uid} fits and was refused: {failure}")
 
@@ -179,3 +205,10 @@ class Producer:
 def _told(error: ServiceBusError) -> Outcome:
     """What the client says of a send that failed."""
     return Outcome.DOUBT if error.is_in_doubt else Outcome.REFUSED
+
+
+def patience_s(random: Random) -> float | None:
+    """How long an application waits for a call that it may give up, in the middle of whatever is awaited then."""
+    if random.random() < 0.7:
+        return None
+    return random.choice((0.0, 0.01, 0.1, 1.0, 6.0)) * random.random()

@@ -92,10 +92,15 @@ class Program:
             self._begin_life(death)
             life = asyncio.ensure_future(self._work(self))
             self._life.on_death = life.cancel
+            end = None
+            if death is not None and death.at_call is None:
+                end = self.history.clock.call_later(death.at_s, self._life.end)
             try:
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([life])
             finally:
+                if end is not None:
+                    end.cancel()
                 if not life.done():
                     life.cancel()
                     await asyncio.wait([life])
@@ -123,7 +128,8 @@ class Program:
         self._life = Lifeline(
             self.client_name,
             dies_at_call=death.at_call if death is not None else None,
-            dies_after_work=death.after_work if death is not None else False,
+            counts_sends_only=death is not None and death.only_sends,
+            dies_after_work=death is not None and death.after_work,
         )
 
     def rename(self, suffix: str) -> None:

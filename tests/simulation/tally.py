@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from itertools import combinations
-from typing import Any
+from typing import Any, Final
 
 from tests.simulation.checkers import INVARIANTS
 from tests.simulation.run import Result
+from tests.simulation.weather import KINDS
 
 SUMMED = (
     "tries",
@@ -27,6 +29,8 @@ SUMMED = (
     "wire_calls",
 )
 
+BROKEN_KEPT: Final = 200
+
 
 @dataclass(slots=True)
 class Tally:
@@ -34,6 +38,7 @@ class Tally:
 
     Attributes:
         first: for each broken invariant the first seed, and what was found there.
+        broken_seeds: the first seeds at which anything was broken.
         pairs: which kinds of weather met in one run.
     """
 
@@ -43,6 +48,7 @@ class Tally:
     violations: Counter[str] = field(default_factory=Counter)
     broken_runs: Counter[str] = field(default_factory=Counter)
     first: dict[str, tuple[int, str]] = field(default_factory=dict)
+    broken_seeds: list[int] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
     pairs: set[tuple[str, str]] = field(default_factory=set)
     digest: str = ""
@@ -56,6 +62,8 @@ class Tally:
         for invariant, count in result.invariants.items():
             self.violations[invariant] += count
             self.broken_runs[invariant] += 1
+        if result.violations and len(self.broken_seeds) < BROKEN_KEPT:
+            self.broken_seeds.append(result.seed)
         for violation in result.violations:
             self.first.setdefault(violation.invariant, (result.seed, violation.text))
         self.kinds.update(result.kinds)
@@ -70,6 +78,23 @@ class Tally:
     def share(self, part: str, whole: str) -> float:
         return self.sums[part] / max(self.sums[whole], 1)
 
+    def kept(self) -> dict[str, Any]:
+        """All of it as plain values, for `restored`."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def restored(cls, kept: Mapping[str, Any]) -> Tally:
+        """The tally that was kept."""
+        tally = cls(runs=kept["runs"], calm_runs=kept["calm_runs"], digest=kept["digest"])
+        tally.sums.update(kept["sums"])
+        tally.violations.update(kept["violations"])
+        tally.broken_runs.update(kept["broken_runs"])
+        tally.kinds.update(kept["kinds"])
+        tally.first = {name: (seed, found) for name, (seed, found) in kept["first"].items()}
+        tally.broken_seeds = list(kept["broken_seeds"])
+        tally.pairs = {(one, other) for one, other in kept["pairs"]}
+        return tally
+
     def as_json(self) -> dict[str, Any]:
         return {
             "runs": self.runs,
@@ -79,8 +104,10 @@ class Tally:
             "excused_share": round(self.share("excused", "accepted"), 4),
             "runs_without_failover_share": round(self.calm_runs / max(self.runs, 1), 4),
             "first": {name: {"seed": seed, "found": text} for name, (seed, text) in sorted(self.first.items())},
+            "broken_seeds": self.broken_seeds,
             "kinds": dict(sorted(self.kinds.items())),
             "pairs_of_kinds": len(self.pairs),
+            "pairs_never_met": [f"{one}+{other}" for one, other in never_met(self.pairs)],
             "digest": self.digest,
         }
 
@@ -100,8 +127,17 @@ class Tally:
             f"tries in doubt         {self.share('in_doubt', 'tries'):9.2%}",
             f"excused                {self.share('excused', 'accepted'):9.2%} of the accepted",
             f"runs without failover  {self.calm_runs / max(self.runs, 1):9.2%}",
-            f"pairs of kinds         {len(self.pairs):9}",
+            f"pairs of kinds         {len(self.pairs):9} met, {len(never_met(self.pairs))} never",
             f"digest                 {self.digest}",
         ]
         lines += [f"first {name}: seed {seed}: {text}" for name, (seed, text) in sorted(self.first.items())]
         return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set) else dict(value) if isinstance(value, Counter) else value
+
+
+def never_met(pairs: Collection[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The pairs of kinds of weather that are not among those that met."""
+    return [pair for pair in combinations(sorted(KINDS), 2) if pair not in pairs]

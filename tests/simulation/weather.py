@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from random import Random
 from typing import Final
 
@@ -23,7 +24,7 @@ from sbclient.testing import Fault, FaultKind, Operation
 
 SENDING: Final = (Operation.OPEN, Operation.SEND, Operation.SCHEDULE)
 SETTLING: Final = (Operation.SETTLE,)
-HARMS_RECEIVING: Final = (FaultKind.LOSE_ACKNOWLEDGEMENT, FaultKind.SLOW)
+HARMS_RECEIVING: Final = (FaultKind.LOSE_ACKNOWLEDGEMENT, FaultKind.SLOW, "cut")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class Strike:
         side: whose.
         path: of the entity; None = the whole namespace. `#2` stands for the backlog queue with index 2.
         what: the switch, or what is done to the entity: `disable`, `delete`, `update`, `lose_front_end`, `forge`,
-            `miss`, `odd`.
+            `miss`, `odd`, `cut`.
     """
 
     kind: str
@@ -211,6 +212,7 @@ KINDS: Final[dict[str, Draw]] = {
     ),
     "settle_refused": _lossy("settle_refused", FaultKind.ERROR, operations=SETTLING),
     "commit_lost": _lossy("commit_lost", FaultKind.LOSE_ACKNOWLEDGEMENT, operations=(Operation.TRANSACTION,)),
+    "commit_refused": _lossy("commit_refused", FaultKind.ERROR, operations=(Operation.TRANSACTION,)),
     "reset": _lossy("reset", FaultKind.ERROR, **_CONNECTION),
     "detach": _lossy("detach", FaultKind.ERROR, error=ServiceBusCommunicationError),
     "internal_error": _lossy("internal_error", FaultKind.ERROR),
@@ -243,15 +245,26 @@ KINDS: Final[dict[str, Draw]] = {
     "backlog_queue_odd": _backlog("backlog_queue_odd", "odd", at_s=-1.0, span_s=0.0),
     "both_down": _both_down,
     "back_during_switch": _back_during_switch,
+    "wire_cut": lambda sky: [sky.strike("wire_cut", "cut", probability=_share(sky) / 4)],
+    "secondary_wire_cut": lambda sky: [
+        sky.strike("secondary_wire_cut", "cut", side="secondary", probability=_share(sky) / 4)
+    ],
+    "size_edge": lambda sky: [],
+    "caller_gives_up": lambda sky: [],
     "syphon_killed": lambda sky: [],
+    "syphon_killed_after_send": lambda sky: [],
     "two_syphons": lambda sky: [],
     "producer_killed": lambda sky: [],
     "receiver_killed": lambda sky: [],
     "forged_backlog": lambda sky: [
         sky.strike("forged_backlog", "forge", side="secondary", path=sky.queue(), span_s=0.0) for _ in range(4)
     ],
+    "forged_tokens": lambda sky: [],
+    "malformed_frames": lambda sky: [],
 }
-"""Every kind of weather, and how it draws its strikes. The kills and the skew are drawn with the programs."""
+"""Every kind of weather, and how it draws its strikes. Those without any are drawn with the programs."""
+
+PAIRS: Final = tuple(combinations(KINDS, 2))
 
 OUTAGES: Final = (
     "primary_down",
@@ -263,25 +276,42 @@ OUTAGES: Final = (
 )
 """Kinds that mostly last long enough to fail something over; most runs have one."""
 
-_KILLED: Final = {"syphon_killed": "syphon-0", "producer_killed": "producer-0", "receiver_killed": "receivers"}
+KILLED: Final = {
+    "syphon_killed": "syphon-0",
+    "syphon_killed_after_send": "syphon-0",
+    "producer_killed": "producer-0",
+    "receiver_killed": "receivers",
+}
+"""The programs that are killed."""
 
 
-def draw_weather(
-    random: Random,
-    traffic_s: float,
-    paths: Sequence[str],
-    *,
-    fragment_count: int,
-    queue_count: int,
-    interval_s: float,
-    only: Sequence[str] = (),
-) -> tuple[tuple[str, ...], tuple[Strike, ...], tuple[str, ...]]:
-    """One to four kinds, their strikes in order of time, and the programs that are killed."""
-    sky = Sky(random, traffic_s, paths, fragment_count=fragment_count, queue_count=queue_count, interval_s=interval_s)
-    pool = list(only or KINDS)
-    kinds = random.sample(pool, min(random.randint(1, 4), len(pool)))
-    if not only and not set(kinds) & set(OUTAGES) and random.random() < 0.99:
-        kinds[random.randrange(len(kinds))] = random.choice(OUTAGES)
-    strikes = sorted((strike for kind in kinds for strike in KINDS[kind](sky)), key=lambda strike: strike.at_s)
-    deaths = tuple(_KILLED[kind] for kind in kinds if kind in _KILLED for _ in range(random.randint(1, 3)))
-    return tuple(kinds), tuple(strikes), deaths
+OF_TRANSACTIONS: Final = ("commit_lost", "commit_refused")
+"""Kinds that mean nothing without transactions."""
+
+
+def draw_kinds(random: Random, number: int, only: Sequence[str] = ()) -> tuple[str, ...]:
+    """One to four kinds for a run.
+
+    Args:
+        number: of the run. Each second run has three or four kinds, and two of them are the next of all the pairs, so
+            that every two kinds meet again and again.
+        only: kinds to draw from; empty = all.
+    """
+    if only:
+        return tuple(random.sample(list(only), min(random.randint(1, 4), len(only))))
+    met = list(PAIRS[number // 2 % len(PAIRS)]) if number % 2 else []
+    others = [kind for kind in KINDS if kind not in met]
+    kinds = met + random.sample(others, random.randint(1, 2))
+    if not set(kinds) & set(OUTAGES) and random.random() < 0.99:
+        kinds[random.randrange(len(met), len(kinds))] = random.choice(OUTAGES)
+    return tuple(kinds)
+
+
+def draw_strikes(kinds: Sequence[str], sky: Sky) -> tuple[Strike, ...]:
+    """What the kinds bring, in order of time."""
+    return tuple(sorted((strike for kind in kinds for strike in KINDS[kind](sky)), key=lambda strike: strike.at_s))
+
+
+def draw_killed(kinds: Sequence[str], random: Random) -> tuple[str, ...]:
+    """For each death the kind that brings it."""
+    return tuple(kind for kind in kinds if kind in KILLED for _ in range(random.randint(1, 3)))

@@ -61,7 +61,7 @@ class Wire:
     def administration(self) -> Administration:
         return self.inner.administration
 
-    async def call(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def call(self, work: Callable[[], Awaitable[T]], *, is_send: bool = False) -> T:
         """One request and its answer."""
         life, history = self.life, self.history
         if life.is_dead:
@@ -69,19 +69,31 @@ class Wire:
         history.wire_calls += 1
         if history.wire_calls > MOST_CALLS:
             raise RunawayError(f"more than {MOST_CALLS} calls on the wire")
-        is_last = life.is_last_call()
+        is_last = life.is_last_call(is_send=is_send)
         if is_last and not life.dies_after_work:
             await life.die()
         if self._latency_s:
             await history.clock.sleep(self.random.random() * self._latency_s)
         if life.is_dead:
             await asyncio.Event().wait()
+        cut = self._cut()
+        if cut == "before":
+            raise ServiceBusConnectionError(f"the connection to {self.namespace} broke within a frame")
         answer = await work()
         if is_last or life.is_dead:
             await life.die()
+        if cut == "after":
+            raise ServiceBusConnectionError(f"the connection to {self.namespace} broke before the answer had come")
         if self._latency_s:
             await history.clock.sleep(self.random.random() * self._latency_s)
         return answer
+
+    def _cut(self) -> str:
+        """Whether the connection breaks at this call, before the namespace has all of it or after."""
+        probability = self.history.cuts.get(self.side, 0.0)
+        if not probability or self.random.random() >= probability:
+            return ""
+        return self.random.choice(("before", "after"))
 
     def open_sender(self, entity_path: str) -> SenderLink:
         return WiredSender(self, self.inner.open_sender(entity_path), entity_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -21,12 +21,14 @@ from sbclient.testing import MemoryPair
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from tests.simulation.census import stored
 from tests.simulation.consumer import SUBSCRIPTION, Consumer, delivery_path
+from tests.simulation.edges import Edges
 from tests.simulation.history import Delivery, History, uid_of
 from tests.simulation.operator import Operator
 from tests.simulation.plan import Lane, Plan
 from tests.simulation.post import Unit, write_post
 from tests.simulation.producer import Producer
 from tests.simulation.program import Program
+from tests.simulation.strangers import Forger, Vandal
 
 SURVEYS: Final = 5
 SENT_WITHIN_S: Final = 3600.0
@@ -80,16 +82,20 @@ class World:
             units += write_post(plan, lane, epoch, len(units))
         history.letters = {letter.uid: letter for unit in units for letter in unit.letters}
         shares = [[unit for unit in units if unit.key % plan.producers == n] for n in range(plan.producers)]
-        producers = [Producer(share, history, epoch, self._is_stored) for share in shares]
-        consumer = Consumer(plan.lanes, history)
+        gives_up = "caller_gives_up" in plan.kinds
+        producers = [Producer(share, history, epoch, self._is_stored, gives_up=gives_up) for share in shares]
+        consumer = Consumer(plan.lanes, history, gives_up=gives_up)
 
         senders = [self._start(f"producer-{n}", one.live) for n, one in enumerate(producers)]
         receivers = [self._start("receivers", consumer.live)]
         syphons = [self._start(f"syphon-{n}", self._syphon(how)) for n, how in enumerate(plan.syphons)]
-        tasks = [*senders, *receivers, *syphons]
+        strangers = [asyncio.get_running_loop().create_task(one) for one in self._strangers()]
+        tasks = [*senders, *receivers, *syphons, *strangers]
         try:
             await self._weather(tasks)
             consumer.is_calm = True
+            await self._until(lambda: all(task.done() for task in strangers), SENT_WITHIN_S, tasks, "tire strangers")
+            self.operator.clear_up()
             await self._until(lambda: all(one.is_done for one in producers), SENT_WITHIN_S, tasks, "send everything")
             await self._until(lambda: _all_healthy(producers), RECOVERED_WITHIN_S, tasks, "recover every entity")
             await self._end(senders)
@@ -104,6 +110,8 @@ class World:
             await self._until(lambda: not self._is_anything_active(), DRAINED_WITHIN_S, tasks, "receive everything")
         finally:
             await self._end(tasks)
+        if plan.has_edge:
+            await Edges(self.pair, plan.profile, history, Random(f"edges {plan.seed}")).look()
         await self.clock.sleep(LONGEST_LOCK_S)
         await self._drain(consumer)
         self._count_what_is_left()
@@ -114,6 +122,18 @@ class World:
         if may_expire or uid in history.handed_uids or uid in history.deleted:
             return True
         return any(uid_of(one.entry.content) == uid for host in self._hosts for one in stored(host))
+
+    def _strangers(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Those who mean no good, in runs that have some."""
+        plan, pair, history = self.plan, self.pair, self.history
+        random = Random(f"strangers {plan.seed}")
+        if "forged_tokens" in plan.kinds:
+            host, paths = pair.primary, [(lane.name, delivery_path(lane)) for lane in plan.lanes]
+            if random.random() < 0.3:
+                host, paths = pair.secondary, [(queue, queue) for queue in self.operator.backlog_queues]
+            yield Forger(host, history, random, paths).live(plan.traffic_s)
+        if "malformed_frames" in plan.kinds:
+            yield Vandal(pair.primary, history, random).live(plan.traffic_s)
 
     def _start(self, name: str, work: Callable[[Program], Awaitable[None]]) -> asyncio.Task[None]:
         program = Program(name, self.plan, self.pair, self.history, work)
@@ -172,8 +192,9 @@ class World:
                 while True:
                     turn += 1
                     program.rename(str(turn))
-                    await client.run_syphon(until="empty")
-                    await self.clock.sleep(program.random.choice((0.5, 10.0, 40.0)))
+                    report = await client.run_syphon(until="empty")
+                    pauses_s = (0.5, 10.0, 40.0) if report.drained else (10.0, 40.0)
+                    await self.clock.sleep(program.random.choice(pauses_s))
 
         return live
 

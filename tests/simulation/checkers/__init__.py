@@ -12,6 +12,7 @@ from tests.simulation.checkers.duplicates import check_duplicates
 from tests.simulation.checkers.failover import check_failovers
 from tests.simulation.checkers.locks import check_locks
 from tests.simulation.checkers.order import check_order
+from tests.simulation.checkers.quarantine import check_quarantine
 from tests.simulation.checkers.secrets import check_secrets
 from tests.simulation.checkers.transactions import check_transactions
 from tests.simulation.history import Violation
@@ -25,6 +26,7 @@ CHECKERS: Final[tuple[Callable[[World], Iterator[Violation]], ...]] = (
     check_failovers,
     check_locks,
     check_order,
+    check_quarantine,
     check_secrets,
     check_transactions,
 )
@@ -47,6 +49,8 @@ INVARIANTS: Final[dict[str, str]] = {
     "I15": "everything ends within a bound of virtual time; no crash, no hang, no busy loop",
     "I16": "failover only for outage errors, after the interval without success, and until the ping",
     "I17": "counts and status tell the truth",
-    "I18": "sizes at n, n+1",
+    "I18": "limits at n-1, n, n+1",
+    "I19": "a token that proves nothing, or not enough, stores and reads nothing",
     "I20": "no body in a log, error, repr or event",
+    "I21": "bytes of no meaning end their own connection and nothing else",
 }

@@ -75,7 +75,7 @@ def _check_engaged(
     path: str, at: float, interval_s: float, recovered_at: float, attempts: Sequence[Attempt]
 ) -> Iterator[Violation]:
     sends = [one for one in attempts if one.what in ("send", "schedule", "limits")]
-    outages = [one for one in sends if one.error is not None and _is_outage(one.error)]
+    outages = [one for one in sends if one.error is not None and is_outage(one.error)]
     armed = [one for one in outages if recovered_at - GRAIN_S <= one.end <= at - interval_s + GRAIN_S]
     if not armed:
         yield Violation("I16", f"{path} failed over without an outage {interval_s:g} s before")
@@ -92,7 +92,7 @@ def _check_engaged(
         yield Violation("I16", f"{path} failed over {at - cleared[-1].end:.3f} s after it had accepted a send")
 
 
-def _is_outage(error: type[BaseException]) -> bool:
+def is_outage(error: type[BaseException]) -> bool:
     return issubclass(error, OUTAGES)
 
 

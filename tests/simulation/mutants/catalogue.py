@@ -41,6 +41,8 @@ _COUNT: Final = "count"
 _SECRET: Final = "secret"
 _PROGRESS: Final = "progress"
 _LIMIT: Final = "limit"
+_RIGHTS: Final = "rights"
+_HOSTILE: Final = "hostile"
 
 CERTAIN_GROUPS: Final = (_LOSS, _STORAGE, _TRANSACTION)
 """Of these every mutant is caught; of the others 95 % are."""
@@ -52,13 +54,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the sender takes a timeout for an acknowledgement",
         (
             "outbox.py",
-            "        except Exception as error:  # whatever it is, it belongs to these callers, and others still wait in the lane\n"
-            "            _tell(group, error)\n",
-            "        except Exception as error:\n"
+            "            if isinstance(error, ServiceBusError):\n                error.is_in_doubt = error.is_in_doubt or is_in_doubt\n",
             '            if type(error).__name__ == "OperationTimeoutError":\n'
             "                for item in group:\n"
-            "                    item.verdict.done() or item.verdict.set_result(None)\n"
-            "            _tell(group, error)\n",
+            "                    item.verdict.done() or item.verdict.set_result(None)\n",
         ),
     ),
     _mutant(
@@ -98,9 +97,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the syphon completes before the primary has accepted",
         (
             "destination.py",
-            "        try:\n            await self._link.send(messages, timeout_s=TRY_S)\n",
+            "        try:\n            sending = self._link.send(messages, timeout_s=TRY_S)\n",
             "        try:\n            await asyncio.gather(*(held.source.complete(held) for held in group))\n"
-            "            await self._link.send(messages, timeout_s=TRY_S)\n",
+            "            sending = self._link.send(messages, timeout_s=TRY_S)\n",
         ),
     ),
     _mutant(
@@ -108,10 +107,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the syphon completes what the primary has not answered",
         (
             "destination.py",
-            "            await self._failed(group, error)\n        else:",
-            "            if not error.is_in_doubt:\n                await self._failed(group, error)\n"
-            "            else:\n                await asyncio.gather(*(held.source.complete(held) for held in group))\n"
-            "        else:",
+            "            return error\n        self.accepted_at",
+            "            if not error.is_in_doubt:\n                return error\n        self.accepted_at",
         ),
     ),
     _mutant(
@@ -137,9 +134,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the syphon dead-letters what its destination cannot take now",
         (
             "destination.py",
-            "        except (InvalidOperationError, MessageSizeExceededError) as error:\n            self._answered()\n",
-            "        except (ServiceBusInternalError, InvalidOperationError, MessageSizeExceededError) as error:\n"
-            "            self._answered()\n",
+            "            if isinstance(error, InvalidOperationError | MessageSizeExceededError):\n",
+            "            if isinstance(error, ServiceBusInternalError | InvalidOperationError | MessageSizeExceededError):\n",
+        ),
+        (
+            "destination.py",
+            "    return not isinstance(error, InvalidOperationError | MessageSizeExceededError |",
+            "    return not isinstance(error, ServiceBusInternalError | InvalidOperationError | MessageSizeExceededError |",
         ),
         ("destination.py", "    ServiceBusError,\n", "    ServiceBusError,\n    ServiceBusInternalError,\n"),
     ),
@@ -148,8 +149,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the memory of accepted copies drops everything that comes again",
         (
             "backlog_source.py",
-            "return message.sequence_number in self._accepted",
-            "return message.sequence_number in self._accepted or message.delivery_count > 0",
+            "return self._accepted.has(self.queue, message)",
+            "return self._accepted.has(self.queue, message) or message.delivery_count > 0",
         ),
     ),
     # -- the store ------------------------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a transaction goes to the backlog",
         (
             "sender.py",
-            "            await self._send_in(transaction, messages, timeout)\n            return\n",
+            '            await self._telemetry.sending("send", messages, self._send_in(transaction, messages, timeout))\n            return\n',
             "            if self._entity is None or not self._entity.is_failed_over:\n"
             "                await self._send_in(transaction, messages, timeout)\n                return\n",
         ),
@@ -349,10 +350,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "messages of different sessions go home in one transfer",
         (
             "destination.py",
-            "if group and (size > GROUP_BYTES or _key(held) != _key(group[0])):",
-            "if group and size > GROUP_BYTES:",
+            "            key = _key(held)\n",
+            "            key = None\n",
         ),
-        ("destination.py", "            if len(group) > 1:\n", "            if False:\n"),
+        ("destination.py", "        if len(group) > 1:\n", "        if False:\n"),
     ),
     _mutant(
         _BACKLOG,
@@ -380,7 +381,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _BACKLOG,
         "the syphon sends again what the primary has accepted",
-        ("backlog_source.py", "return message.sequence_number in self._accepted", "return False"),
+        ("backlog_source.py", "return self._accepted.has(self.queue, message)", "return False"),
     ),
     # -- failing over ---------------------------------------------------------------------------------------------
     _mutant(
@@ -431,8 +432,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a refused ping brings the entity back",
         (
             "pinger.py",
-            '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return False\n',
-            '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return True\n',
+            '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return error\n',
+            '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return None\n',
         ),
     ),
     _mutant(
@@ -584,10 +585,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a send that succeeded is repeated",
         (
             "sender.py",
-            "        async def attempt(timeout_s: float) -> None:\n            await self._check_sizes(messages, timeout_s)\n"
-            "            await self._link.send(messages, timeout_s=timeout_s)\n",
-            "        async def attempt(timeout_s: float) -> None:\n            await self._check_sizes(messages, timeout_s)\n"
-            "            await self._link.send(messages, timeout_s=timeout_s)\n"
+            "            await self._send_fitting(messages, timeout_s)\n",
+            "            await self._send_fitting(messages, timeout_s)\n"
             "            if len(messages) > 2:\n                await self._link.send(messages, timeout_s=timeout_s)\n",
         ),
     ),
@@ -628,8 +627,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the ordered syphon brings a session home backwards",
         (
             "session_source.py",
-            "            for message in messages:\n                await self._keep(link)\n",
-            "            for message in reversed(messages):\n                await self._keep(link)\n",
+            "                for message in messages:\n                    await self._wait_for_turn(link, message)\n",
+            "                for message in reversed(messages):\n                    await self._wait_for_turn(link, message)\n",
         ),
     ),
     _mutant(
@@ -822,5 +821,92 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a secondary that is silent takes all the time there is, and the primary is blamed",
         ("session_order.py", "max((deadline - now) / 4, 0.001)", "max(deadline - now, 0.001)"),
+    ),
+    _mutant(
+        _FAILOVER,
+        "a refusal of one message settles what the shared transfer before it left in doubt",
+        (
+            "outbox.py",
+            "await self._send_group([item], is_in_doubt=error.is_in_doubt)",
+            "await self._send_group([item])",
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "a backlog queue that failed once is forgotten",
+        (
+            "rules/backlog.py",
+            "        usable = [queue for queue in self._queues if queue not in tried and not self._quarantine.is_in(queue, now)]\n",
+            "        self._queues = [queue for queue in self._queues if not self._quarantine.is_in(queue, now)]\n        usable = [queue for queue in self._queues if queue not in tried]\n        if not usable:\n            return None\n",
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "a backlog queue that failed is not left out",
+        (
+            "rules/backlog.py",
+            "        return term is not None and now < term.until_at\n",
+            "        return False\n",
+        ),
+    ),
+    # -- rights and strangers ---------------------------------------------------------------------------------------
+    _mutant(
+        _RIGHTS,
+        "a token for q1 grants q10",
+        ("server/sas.py", 'inner.startswith(outer + "/")', "inner.startswith(outer)"),
+    ),
+    _mutant(
+        _RIGHTS,
+        "a token counts beyond its time",
+        (
+            "server/sas.py",
+            "                    if expires_at <= now:\n",
+            "                    if expires_at <= now - 3600:\n",
+        ),
+    ),
+    _mutant(
+        _RIGHTS,
+        "any signature proves a token",
+        (
+            "server/sas.py",
+            "                if hmac.compare_digest(proof, signature):\n",
+            "                if signature:\n",
+        ),
+    ),
+    _mutant(
+        _RIGHTS,
+        "a key of a name counts for every key of that name",
+        (
+            "server/sas.py",
+            "        for rule in (rule for rule in (*(entity_rules or ()), *self._rules) if rule.key_name == key_name):\n",
+            "        for rule in (*(entity_rules or ()), *self._rules) if scope else ():\n            if rule.key_name == key_name and entity_rules and rule in entity_rules:\n                return Grant(scope, _rights(rule), expires_at)\n",
+        ),
+    ),
+    _mutant(
+        _RIGHTS,
+        "every right includes every other",
+        (
+            "server/sas.py",
+            "    return ALL_RIGHTS if AccessRights.MANAGE in rule.rights else frozenset(rule.rights)\n",
+            "    return ALL_RIGHTS\n",
+        ),
+    ),
+    _mutant(
+        _RIGHTS,
+        "who has any token may attach",
+        (
+            "server/amqp/peer.py",
+            "        if right not in self.rights(path):\n",
+            "        if not self.grants.has_begun:\n",
+        ),
+    ),
+    _mutant(
+        _SECRET,
+        "a refused token is told by its error",
+        (
+            "server/sas.py",
+            '            f"is not signed with a key named',
+            '            f"{text} is not signed with a key named',
+        ),
     ),
 )

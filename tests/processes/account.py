@@ -1,0 +1,367 @@
+"""The account of a run: what was accepted, what arrived, and what must hold between the two.
+
+Everything is judged from the outside: from what the programs wrote before and behind each step, from what passed the
+roads, and from what struck. `../../docs` promises nothing here that this page does not check:
+
+1. An accepted message arrives at every destination of its own, or lies among the dead letters with a true reason.
+2. What was refused for certain is nowhere, and nothing arrives that was never sent.
+3. For each copy beyond the first there is an event that explains it: see `explanations`.
+4. With `ordering="session"` what was accepted before the next was sent arrives before it.
+5. With duplicate detection there is one copy.
+6. What arrives is what was sent: body, id, keys, properties; on a partitioned entity one key has one fragment.
+7. At the end nothing is left anywhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from tests.processes.explanations import Explanations
+from tests.processes.receiving import UNWANTED
+from tests.processes.record import Line
+from tests.simulation.history import Violation, listed
+
+EXPIRED: Final = "TTLExpiredException"
+DEAD_LETTERS: Final = "dead letters"
+BACKLOG_DEAD_LETTERS: Final = "backlog dead letters"
+EARLY_S: Final = 0.001
+"""Moments in messages are whole milliseconds."""
+
+
+Histories = Mapping[tuple[str, int], Sequence[Line]]
+"""The lines of each life of each program."""
+
+
+@dataclass(slots=True)
+class Try:
+    """One call of an application; without an answer it is in doubt."""
+
+    begin: float
+    program: str
+    end: float = float("inf")
+    outcome: str = "in doubt"
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message, with all that its application was told of it."""
+
+    uid: str
+    facts: dict[str, Any]
+    group: str
+    tries: list[Try] = field(default_factory=list)
+
+    @property
+    def accepted_at(self) -> float:
+        """When it was first known to be accepted; infinity = never."""
+        return min((one.end for one in self.tries if one.outcome == "ok"), default=float("inf"))
+
+    @property
+    def is_accepted(self) -> bool:
+        return any(one.outcome == "ok" for one in self.tries)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether every answer was a refusal for certain."""
+        return all(one.outcome == "refused" for one in self.tries)
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A message that somebody received: `copy` names the stored copy."""
+
+    at: float
+    program: str
+    path: str
+    origin: str
+    facts: Line
+    settlings: list[Line] = field(default_factory=list)
+
+    @property
+    def copy(self) -> tuple[str, float, int]:
+        return self.path, self.facts["stored_at"], self.facts["number"]
+
+
+@dataclass(slots=True)
+class Account:
+    """The numbers of a run, and what was broken.
+
+    Attributes:
+        in_doubt: messages of which at least one try was in doubt.
+        refused: messages that were refused for certain, and given up.
+        open: messages that were never known to be accepted, and may have been.
+        duplicates: how many copies there were beyond the first, by whether they are explained.
+        redelivered: deliveries of a copy beyond its first one.
+    """
+
+    accepted: int = 0
+    in_doubt: int = 0
+    refused: int = 0
+    open: int = 0
+    delivered: int = 0
+    dead_lettered: int = 0
+    lost: int = 0
+    unexpected: int = 0
+    explained_duplicates: int = 0
+    unexplained_duplicates: int = 0
+    redelivered: int = 0
+    diverted: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that is known of a run.
+
+    Attributes:
+        sending, receiving: the lines of each life, by `(program, life)`.
+        expected_paths: for the facts of a message, where it must arrive.
+        has_sessions, keeps_order, is_partitioned, detects_duplicates: what the entities are, and promise.
+        left: what lay in each queue at the end, and should not.
+    """
+
+    sending: Histories
+    receiving: Histories
+    explanations: Explanations
+    expected_paths: Any
+    has_sessions: bool = False
+    keeps_order: bool = False
+    is_partitioned: bool = False
+    detects_duplicates: bool = False
+    left: dict[str, int] = field(default_factory=dict)
+
+
+def account_of(evidence: Evidence) -> Account:
+    """Judge a run."""
+    return _Judge(evidence).account()
+
+
+def sent_messages(sending: Histories) -> dict[str, Sent]:
+    """Every message that an application began to send, by its uid."""
+    messages: dict[str, Sent] = {}
+    for (program, _), lines in sending.items():
+        groups: dict[str, list[str]] = {}
+        for line in lines:
+            if line["event"] == "sending":
+                groups[line["group"]] = [letter["uid"] for letter in line["letters"]]
+                for letter in line["letters"]:
+                    message = messages.setdefault(letter["uid"], Sent(letter["uid"], letter, line["group"]))
+                    message.tries.append(Try(line["at"], program))
+            elif line["event"] == "sent":
+                for uid in groups[line["group"]]:
+                    last = messages[uid].tries[-1]
+                    last.end, last.outcome = line["at"], line["outcome"]
+    return messages
+
+
+def arrivals_of(receiving: Histories) -> list[Arrival]:
+    """Every delivery, by moment, with how it was settled."""
+    arrivals: list[Arrival] = []
+    for (program, _), lines in receiving.items():
+        held: dict[tuple[str, float, int], Arrival] = {}
+        for line in lines:
+            if line["event"] == "received":
+                arrival = Arrival(line["at"], program, line["path"], line["origin"], line)
+                held[arrival.copy] = arrival
+                arrivals.append(arrival)
+            elif line["event"] in ("settling", "settled"):
+                held[line["path"], line["stored_at"], line["number"]].settlings.append(line)
+    return sorted(arrivals, key=lambda arrival: arrival.at)
+
+
+class _Judge:
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._explanations = evidence.explanations
+        self._sent = sent_messages(evidence.sending)
+        self._arrivals: dict[str, list[Arrival]] = defaultdict(list)
+        for arrival in arrivals_of(evidence.receiving):
+            self._arrivals[arrival.facts["uid"]].append(arrival)
+        self._account = Account()
+
+    def account(self) -> Account:
+        account, sent = self._account, self._sent.values()
+        account.accepted = sum(one.is_accepted for one in sent)
+        account.in_doubt = sum(any(each.outcome == "in doubt" for each in one.tries) for one in sent)
+        account.refused = sum(one.is_refused for one in sent)
+        account.open = len(self._sent) - account.accepted - account.refused
+        account.delivered = sum(
+            any(one.origin not in (DEAD_LETTERS, BACKLOG_DEAD_LETTERS) for one in mine)
+            for mine in self._arrivals.values()
+        )
+        account.diverted = self._explanations.diverted_count()
+        for check in (
+            self._lost,
+            self._unexpected,
+            self._changed,
+            self._dead_letters,
+            self._copies,
+            self._deliveries,
+            self._order,
+            self._fragments,
+            self._left,
+        ):
+            account.violations += check()
+        return account
+
+    def _lost(self) -> Iterator[Violation]:
+        for message in self._sent.values():
+            if not message.is_accepted:
+                continue
+            arrivals = self._arrivals.get(message.uid, [])
+            is_dead_in_backlog = any(one.origin == BACKLOG_DEAD_LETTERS for one in arrivals)
+            found = {one.path for one in arrivals}
+            missing = [path for path in self._evidence.expected_paths(message.facts) if path not in found]
+            if missing and not is_dead_in_backlog:
+                self._account.lost += 1
+                yield Violation("I1", f"{message.uid} was accepted and is lost: it never came to {listed(missing)}")
+
+    def _unexpected(self) -> Iterator[Violation]:
+        for uid, arrivals in self._arrivals.items():
+            message = self._sent.get(uid)
+            wrong: list[str] = []
+            if message is None:
+                wrong.append("was never sent")
+            else:
+                if message.is_refused:
+                    wrong.append("was refused for certain")
+                paths = set(self._evidence.expected_paths(message.facts))
+                strange = {one.path for one in arrivals if one.origin != BACKLOG_DEAD_LETTERS} - paths
+                wrong += [f"is not for {path}" for path in strange]
+            for what in wrong:
+                self._account.unexpected += 1
+                yield Violation("I3", f"{uid!r} arrived in {arrivals[0].path} and {what}")
+
+    def _changed(self) -> Iterator[Violation]:
+        """What arrives equals what was sent, whichever way it came."""
+        for uid, arrivals in self._arrivals.items():
+            message = self._sent.get(uid)
+            for arrival in arrivals if message is not None else ():
+                assert message is not None
+                facts, sent = arrival.facts, message.facts
+                changed = [] if facts["is_whole"] else ["its body is not whole"]
+                if facts["message_id"] != uid:
+                    changed.append(f"its message id is {facts['message_id']!r}")
+                if facts["properties"].get("color") != sent["color"]:
+                    changed.append(f"its color is {facts['properties'].get('color')!r}")
+                if arrival.origin != BACKLOG_DEAD_LETTERS:
+                    keys = (facts["session_id"], facts["partition_key"])
+                    if sent.get("key") not in keys and sent.get("key") is not None:
+                        changed.append(f"its keys are {keys} and not {sent['key']!r}")
+                    changed += [f"{name} is to be seen" for name in facts["properties"] if name.startswith("x-ms-")]
+                    if "appears_at" in sent and facts["stored_at"] < sent["appears_at"] - EARLY_S:
+                        changed.append(f"it came {sent['appears_at'] - facts['stored_at']:.3f} s early")
+                yield from (Violation("I4", f"{uid} arrived in {arrival.path}, and {what}") for what in changed)
+
+    def _dead_letters(self) -> Iterator[Violation]:
+        """A dead letter has a reason, and it is true."""
+        unwanted = {
+            (uid, line["path"])
+            for uid, arrivals in self._arrivals.items()
+            for arrival in arrivals
+            for line in arrival.settlings
+            if line["mode"] == "dead_letter"
+        }
+        for uid, arrivals in self._arrivals.items():
+            for arrival in arrivals:
+                if arrival.origin not in (DEAD_LETTERS, BACKLOG_DEAD_LETTERS):
+                    continue
+                self._account.dead_lettered += 1
+                reason = arrival.facts["reason"]
+                is_mortal = uid in self._sent and "life_s" in self._sent[uid].facts
+                is_unwanted = arrival.origin == DEAD_LETTERS and (uid, arrival.path) in unwanted
+                if not ((reason == EXPIRED and is_mortal) or (reason == UNWANTED and is_unwanted)):
+                    yield Violation("I1", f"{uid} lies among the {arrival.origin} of {arrival.path} for {reason!r}")
+
+    # -- more than once ------------------------------------------------------------------------------------------
+
+    def _copies(self) -> Iterator[Violation]:
+        """Each message is stored once at each of its destinations; every copy beyond that is explained."""
+        for uid, arrivals in self._arrivals.items():
+            message = self._sent.get(uid)
+            if message is None:
+                continue
+            stored: dict[str, set[Any]] = defaultdict(set)
+            for arrival in arrivals:
+                # Among the dead letters a copy has another number; it is still known by the moment of its storing.
+                stored[arrival.path].add(arrival.facts["stored_at"])
+            for path, copies in stored.items():
+                extra = len(copies) - 1
+                if not extra:
+                    continue
+                if self._evidence.detects_duplicates:
+                    yield Violation("I7", f"{uid} is in {path} {len(copies)} times, and duplicates are detected there")
+                why_not = self._explanations.why_not(uid, message.tries, len(copies))
+                if why_not:
+                    self._account.unexplained_duplicates += extra
+                    yield Violation("I6", f"{uid} is in {path} {len(copies)} times: {why_not}")
+                else:
+                    self._account.explained_duplicates += extra
+
+    def _deliveries(self) -> Iterator[Violation]:
+        """A copy comes again only if it was given back, or nobody knows that it was settled."""
+        by_copy: dict[Any, list[Arrival]] = defaultdict(list)
+        for arrivals in self._arrivals.values():
+            for arrival in arrivals:
+                if arrival.origin == "queue":
+                    by_copy[arrival.copy].append(arrival)
+        for deliveries in by_copy.values():
+            for first, second in pairwise(deliveries):
+                self._account.redelivered += 1
+                if not self._may_come_again(first, second):
+                    yield Violation(
+                        "I6",
+                        f"{first.facts['uid']} came again from {first.path} to {second.program} "
+                        f"{second.at - first.at:.2f} s after {first.program} had settled it",
+                    )
+
+    def _may_come_again(self, first: Arrival, second: Arrival) -> bool:
+        last = first.settlings[-1] if first.settlings else None
+        if last is None or last["mode"] == "abandon" or last["event"] == "settling" or last["outcome"] != "ok":
+            # A session is let go at once with its connection; without one a message is locked until its lock ends.
+            until = None if self._evidence.has_sessions else first.facts["locked_until"]
+            return last is not None or until is None or second.at >= until - EARLY_S
+        return False
+
+    # -- order and place -----------------------------------------------------------------------------------------
+
+    def _order(self) -> Iterator[Violation]:
+        if not self._evidence.keeps_order:
+            return
+        first = {uid: arrivals[0].at for uid, arrivals in self._arrivals.items() if arrivals[0].origin == "queue"}
+        sessions: dict[tuple[str, str], list[Sent]] = defaultdict(list)
+        for message in self._sent.values():
+            if message.uid in first and "appears_at" not in message.facts:
+                sessions[message.facts["entity"], message.facts["key"]].append(message)
+        for (_, key), messages in sessions.items():
+            messages.sort(key=lambda one: one.tries[0].begin)
+            for before, after in pairwise(messages):
+                is_ordered = before.accepted_at < after.tries[0].begin and before.group != after.group
+                if is_ordered and first[after.uid] < first[before.uid]:
+                    yield Violation("I8", f"{after.uid} overtook {before.uid} in session {key!r}")
+
+    def _fragments(self) -> Iterator[Violation]:
+        if not self._evidence.is_partitioned:
+            return
+        places: dict[str, Counter[int]] = defaultdict(Counter)
+        for uid, arrivals in self._arrivals.items():
+            key = self._sent[uid].facts.get("key") if uid in self._sent else None
+            for arrival in arrivals:
+                if key is not None and arrival.origin == "queue":
+                    places[key][arrival.facts["number"] >> 48] += 1
+        for key, fragments in places.items():
+            if len(fragments) > 1:
+                yield Violation("I5", f"key {key!r} was in fragments {listed(sorted(fragments))}")
+
+    def _left(self) -> Iterator[Violation]:
+        for path, number in self._evidence.left.items():
+            yield Violation("I14", f"{number} messages are left in {path}")
+
+
+def kinds_of(violations: Iterable[Violation]) -> Counter[str]:
+    """How often each invariant was broken."""
+    return Counter(violation.invariant for violation in violations)

@@ -1,0 +1,66 @@
+"""A namespace as a process of its own: `sbclient emulator`, and its control API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from sbclient import ServiceBusClient
+from sbclient.server.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+from tests.processes.programs import SBCLIENT, Program, until
+
+READY_S: Final = 60.0
+"""How long a program may take to be ready: on a loaded machine, many times what it needs."""
+
+ANSWER_S: Final = 30.0
+FOREVER: Final = 4_000_000_000.0
+
+
+def connection_string(port: int) -> str:
+    """How to reach a namespace, or a road to one, at a port of this machine."""
+    return (
+        f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName={ROOT_KEY_NAME};SharedAccessKey={ROOT_KEY};"
+        "UseDevelopmentEmulator=true;"
+    )
+
+
+class Namespace(Program):
+    """One emulated namespace.
+
+    Attributes:
+        port: where it listens, once it is ready.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        super().__init__(name, folder)
+        self._http_port = 0
+        self.port = 0
+
+    async def begin(self) -> None:
+        """Start and wait until it is ready."""
+        self.start([*SBCLIENT, "emulator", "--namespace", f"{self.name}:0", "--http-port", "0", "--json"])
+        out = self.file("out")
+        await until(lambda: not self.is_running or out.read_text().endswith("\n"), READY_S)
+        said = out.read_text()
+        assert said.endswith("\n"), f"the namespace {self.name} is not ready, its status {self.status}: {self.told()}"
+        ready = json.loads(said)
+        self.port, self._http_port = ready["ports"][self.name], ready["http_port"]
+
+    def client(self) -> ServiceBusClient:
+        """A client that takes none of the roads."""
+        return ServiceBusClient.from_connection_string(connection_string(self.port))
+
+    async def control(self, method: str, what: str, said: Any = None) -> Any:
+        """Ask the control API, at the port that no fault of the wire strikes."""
+        return await asyncio.to_thread(self._control, method, what, said)
+
+    def _control(self, method: str, what: str, said: Any) -> Any:
+        address = f"http://127.0.0.1:{self._http_port}/$control/{what}"
+        body = None if said is None else json.dumps(said).encode()
+        token = sign(f"http://127.0.0.1:{self._http_port}", ROOT_KEY_NAME, ROOT_KEY, FOREVER)
+        request = urllib.request.Request(address, body, {"Authorization": token}, method=method)
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            return json.load(answer)

@@ -1,0 +1,182 @@
+"""A program that receives: `python -m tests.processes.receiving plan.json`. SIGTERM lets it finish what it holds.
+
+Most messages are completed; a few are abandoned, dead-lettered, or kept until their lock has ended, as applications do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Self
+
+from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusReceivedMessage
+from sbclient.clock import Clock
+from sbclient.errors import OperationTimeoutError, ServiceBusError
+from sbclient.receiver import ServiceBusReceiver
+from tests.processes.letters import is_whole, uid_of
+from tests.processes.record import Record
+
+UNWANTED: Final = "unwanted"
+"""The reason for which these programs dead-letter a message."""
+
+SUBSCRIPTIONS: Final = "/Subscriptions/"
+AT_ONCE: Final = 10
+WAIT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivingPlan:
+    """What one life of a receiver does.
+
+    Attributes:
+        paths: of queues, or of subscriptions.
+        workers: receivers for each path.
+        abandoned, dead_lettered, kept: shares of what is received.
+        pause_s: about how long a message takes to be worked on.
+    """
+
+    primary: str
+    record: str
+    paths: list[str]
+    has_sessions: bool = False
+    workers: int = 2
+    seed: int = 0
+    timeout_s: float = 6.0
+    abandoned: float = 0.03
+    dead_lettered: float = 0.02
+    kept: float = 0.01
+    pause_s: float = 0.0
+
+    @classmethod
+    def read(cls, path: str) -> Self:
+        return cls(**json.loads(Path(path).read_text()))
+
+    def write(self, path: Path) -> Path:
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+
+class Receiving:
+    """One life of a receiver."""
+
+    def __init__(self, plan: ReceivingPlan) -> None:
+        self._plan = plan
+        self._clock = Clock()
+        self._record = Record(plan.record)
+        self._record.take_log()
+        self._told_to_end = asyncio.Event()
+
+    async def run(self) -> None:
+        plan = self._plan
+        for told in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(told, self._told_to_end.set)
+        client = ServiceBusClient.from_connection_string(
+            plan.primary, timeout=plan.timeout_s, retry_total=1, retry_backoff_factor=0.3
+        )
+        async with client:
+            self._record.write("ready")
+            async with asyncio.TaskGroup() as workers:
+                for path in plan.paths:
+                    for number in range(plan.workers):
+                        workers.create_task(self._work(client, path, Random(f"{plan.seed} {path} {number}")))
+        self._record.write("ended")
+
+    async def _work(self, client: ServiceBusClient, path: str, chance: Random) -> None:
+        """Open receivers, one after the other, and receive until each ends or fails."""
+        while not self._told_to_end.is_set():
+            receiver = open_receiver(client, path, has_sessions=self._plan.has_sessions)
+            try:
+                async with receiver:
+                    await self._receive(receiver, path, chance)
+            except OperationTimeoutError:
+                pass  # no session is free
+            except ServiceBusError as error:
+                self._record.write("not received", path=path, error=type(error).__name__)
+                await self._clock.sleep(0.3)
+
+    async def _receive(self, receiver: ServiceBusReceiver, path: str, chance: Random) -> None:
+        while not self._told_to_end.is_set():
+            messages = await receiver.receive_messages(AT_ONCE, max_wait_time=WAIT_S)
+            for message in messages:
+                note_delivery(self._record, path, message, "queue")
+            for message in messages:
+                await self._deal_with(receiver, path, message, chance)
+            if receiver.session is not None:
+                if not messages:
+                    return  # another session's turn
+                await receiver.session.renew_lock()
+
+    async def _deal_with(
+        self, receiver: ServiceBusReceiver, path: str, message: ServiceBusReceivedMessage, chance: Random
+    ) -> None:
+        plan, lot = self._plan, chance.random()
+        if plan.pause_s:
+            await self._clock.sleep(chance.uniform(0, 2 * plan.pause_s))
+        if lot < plan.kept and not plan.has_sessions:
+            return  # its lock ends by itself
+        if lot < plan.kept + plan.abandoned:
+            mode, settle = "abandon", receiver.abandon_message(message)
+        elif lot < plan.kept + plan.abandoned + plan.dead_lettered:
+            mode, settle = "dead_letter", receiver.dead_letter_message(message, reason=UNWANTED)
+        else:
+            mode, settle = "complete", receiver.complete_message(message)
+        copy = {"path": path, "number": message.sequence_number, "stored_at": message.enqueued_time_utc.timestamp()}
+        self._record.write("settling", mode=mode, **copy)
+        try:
+            await settle
+        except ServiceBusError as error:
+            outcome = "in doubt" if error.is_in_doubt else "refused"
+            self._record.write("settled", mode=mode, outcome=outcome, error=type(error).__name__, **copy)
+            if self._plan.has_sessions:
+                raise  # what comes behind it must not overtake it
+        else:
+            self._record.write("settled", mode=mode, outcome="ok", **copy)
+            if mode == "abandon" and self._plan.has_sessions:
+                raise _GivenBackError("given back: what was received behind it comes again, behind it")
+
+
+class _GivenBackError(ServiceBusError):
+    """The session is let go, so that nothing overtakes what was given back."""
+
+
+def open_receiver(client: ServiceBusClient, path: str, *, has_sessions: bool, **more: Any) -> ServiceBusReceiver:
+    """A receiver for the path of a queue or of a subscription."""
+    session = NEXT_AVAILABLE_SESSION if has_sessions else None
+    waits: dict[str, Any] = {"max_wait_time": WAIT_S} if has_sessions else {}
+    if SUBSCRIPTIONS in path:
+        topic, _, subscription = path.partition(SUBSCRIPTIONS)
+        return client.get_subscription_receiver(topic, subscription, session_id=session, **waits, **more)
+    return client.get_queue_receiver(path, session_id=session, **waits, **more)
+
+
+def note_delivery(record: Record, path: str, message: ServiceBusReceivedMessage, origin: str) -> None:
+    """Write down a message that was received, before anything is done with it.
+
+    Args:
+        origin: where it was found: `queue`, `dead letters`, or `backlog dead letters`.
+    """
+    body = bytes(message)
+    record.write(
+        "received",
+        origin=origin,
+        path=path,
+        uid=uid_of(body),
+        is_whole=is_whole(body),
+        number=message.sequence_number,
+        stored_at=message.enqueued_time_utc.timestamp(),
+        locked_until=message.locked_until_utc.timestamp() if message.locked_until_utc is not None else None,
+        message_id=message.message_id,
+        session_id=message.session_id,
+        partition_key=message.partition_key,
+        properties=dict(message.application_properties),
+        reason=message.dead_letter_reason,
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(Receiving(ReceivingPlan.read(sys.argv[1])).run())

@@ -1,0 +1,240 @@
+"""A program that sends: `python -m tests.processes.sending plan.json`. SIGTERM lets it finish what it has begun.
+
+It is an application as it should be written: what is in doubt is sent again, the same message with the same id, until
+the answer is sure. What was refused is sent again, too, or given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Self
+
+from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
+from sbclient.clock import Clock
+from sbclient.errors import ServiceBusError
+from sbclient.sender import ServiceBusSender
+from tests.processes.letters import body_of
+from tests.processes.record import Line, Record, lines_of
+
+COLORS: Final = ("red", "green", "blue")
+FINISH_S: Final = 60.0
+"""How long a lane goes on trying after it was told to end."""
+
+GIVEN_UP: Final = 0.3
+"""The share of refused messages that nobody tries again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendingPlan:
+    """What one life of a sender does.
+
+    Attributes:
+        uid_prefix: of all its messages; another one in each life.
+        entities: where to; lane by lane in turn.
+        keys: what places a message: "none", "partition" or "session"; a lane has one key for ever.
+        count: how many messages in all; 0 = until it is told to end.
+        pause_s: about how long a lane rests between two sends.
+        least_bytes, most_bytes: how much filler a body has.
+        list_share, mortal_share, scheduled_share: how many sends are of three messages at once; how many messages have
+            a time to live, or a later time to appear.
+        pairing: options for `PairedNamespaceOptions`, spans in seconds.
+        unfinished: the history of the life before, whose open messages are to be sent again; "" = none.
+    """
+
+    uid_prefix: str
+    primary: str
+    secondary: str
+    record: str
+    entities: list[str]
+    is_topic: bool = False
+    keys: str = "none"
+    lanes: int = 6
+    count: int = 0
+    pause_s: float = 0.2
+    seed: int = 0
+    timeout_s: float = 6.0
+    least_bytes: int = 20
+    most_bytes: int = 400
+    list_share: float = 0.1
+    mortal_share: float = 0.0
+    scheduled_share: float = 0.0
+    pairing: dict[str, Any]
+    unfinished: str = ""
+
+    @classmethod
+    def read(cls, path: str) -> Self:
+        return cls(**json.loads(Path(path).read_text()))
+
+    def write(self, path: Path) -> Path:
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A message, as it is announced in the history."""
+
+    uid: str
+    entity: str
+    size: int
+    color: str
+    key: str | None = None
+    life_s: float | None = None
+    appears_at: float | None = None
+
+    def message(self, keys: str) -> ServiceBusMessage:
+        return ServiceBusMessage(
+            body_of(self.uid, self.size),
+            message_id=self.uid,
+            session_id=self.key if keys == "session" else None,
+            partition_key=self.key if keys == "partition" else None,
+            application_properties={"color": self.color},
+            time_to_live=None if self.life_s is None else timedelta(seconds=self.life_s),
+            scheduled_enqueue_time_utc=None
+            if self.appears_at is None
+            else datetime.fromtimestamp(self.appears_at, UTC),
+        )
+
+
+class Sending:
+    """One life of a sender."""
+
+    def __init__(self, plan: SendingPlan) -> None:
+        self._plan = plan
+        self._clock = Clock()
+        self._record = Record(plan.record)
+        self._record.take_log()
+        self._told_to_end = asyncio.Event()
+        self._end_at = float("inf")
+        self._numbers = iter(range(plan.count)) if plan.count else count()
+        self._groups = count(1)
+
+    async def run(self) -> None:
+        plan = self._plan
+        for told in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(told, self._end)
+        client = ServiceBusClient.from_connection_string(
+            plan.primary,
+            secondary=plan.secondary,
+            options=_options(plan.pairing),
+            timeout=plan.timeout_s,
+            retry_total=2,
+            retry_backoff_factor=0.3,
+        )
+        async with client:
+            sender_of = client.get_topic_sender if plan.is_topic else client.get_queue_sender
+            senders = {entity: sender_of(entity) for entity in plan.entities}
+            self._record.write("ready")
+            await self._finish_what_was_open(senders)
+            async with asyncio.TaskGroup() as lanes:
+                for number in range(plan.lanes):
+                    lanes.create_task(self._lane(senders, number))
+            self._record.write("ended", diverted=client.pair.counts["diverted"])
+
+    def _end(self) -> None:
+        self._told_to_end.set()
+        self._end_at = min(self._end_at, self._clock.monotonic() + FINISH_S)
+
+    async def _finish_what_was_open(self, senders: dict[str, ServiceBusSender]) -> None:
+        """Send again what the life before left in doubt, as a program with an outbox does."""
+        for letters in _open_letters(lines_of(Path(self._plan.unfinished))) if self._plan.unfinished else ():
+            await self._see_through(senders[letters[0].entity], letters, Random(letters[0].uid))
+
+    async def _lane(self, senders: dict[str, ServiceBusSender], number: int) -> None:
+        plan = self._plan
+        chance = Random(f"{plan.seed} {plan.uid_prefix} {number}")
+        entity = plan.entities[number % len(plan.entities)]
+        key = None if plan.keys == "none" else f"{plan.uid_prefix.split('.')[0]}-{number}"
+        while not self._told_to_end.is_set():
+            letters = self._draw(chance, entity, key)
+            if not letters:
+                return
+            await self._see_through(senders[entity], letters, chance)
+            if plan.pause_s:
+                await self._rest(chance.uniform(0, 2 * plan.pause_s))
+
+    def _draw(self, chance: Random, entity: str, key: str | None) -> list[Letter]:
+        plan = self._plan
+        wanted = 3 if chance.random() < plan.list_share else 1
+        letters: list[Letter] = []
+        for _ in range(wanted):
+            number = next(self._numbers, None)
+            if number is None:
+                break
+            kind = chance.random()
+            is_mortal = kind < plan.mortal_share
+            is_scheduled = not is_mortal and kind < plan.mortal_share + plan.scheduled_share
+            letters.append(
+                Letter(
+                    uid=f"{plan.uid_prefix}-{number}",
+                    entity=entity,
+                    size=chance.randint(plan.least_bytes, plan.most_bytes),
+                    color=chance.choice(COLORS),
+                    key=key,
+                    life_s=chance.choice([4.0, 15.0]) if is_mortal else None,
+                    appears_at=self._clock.now() + chance.uniform(0.5, 3) if is_scheduled else None,
+                )
+            )
+        return letters
+
+    async def _see_through(self, sender: ServiceBusSender, letters: Sequence[Letter], chance: Random) -> None:
+        """Send until it is accepted, or given up after a refusal."""
+        messages = [letter.message(self._plan.keys) for letter in letters]
+        group = f"{self._plan.uid_prefix}/{next(self._groups)}"
+        for number in count(1):
+            told = [{name: value for name, value in asdict(each).items() if value is not None} for each in letters]
+            self._record.write("sending", group=group, number=number, letters=told)
+            try:
+                await sender.send_messages(messages if len(messages) > 1 else messages[0])
+            except ServiceBusError as error:
+                outcome = "in doubt" if error.is_in_doubt else "refused"
+                self._record.write("sent", group=group, outcome=outcome, error=type(error).__name__)
+            else:
+                self._record.write("sent", group=group, outcome="ok")
+                return
+            if (outcome == "refused" and chance.random() < GIVEN_UP) or self._clock.monotonic() >= self._end_at:
+                return
+            await self._clock.sleep(chance.uniform(0.1, 0.5))
+
+    async def _rest(self, span_s: float) -> None:
+        try:
+            async with self._clock.timeout(span_s):
+                await self._told_to_end.wait()
+        except TimeoutError:
+            pass
+
+
+def _open_letters(lines: Any) -> list[list[Letter]]:
+    """The messages of which nobody knows what became of them, in the order in which they were last sent."""
+    unfinished: dict[str, list[Letter]] = {}
+    for line in lines:
+        _follow(unfinished, line)
+    return list(unfinished.values())
+
+
+def _follow(unfinished: dict[str, list[Letter]], line: Line) -> None:
+    if line["event"] == "sending":
+        unfinished.pop(line["group"], None)
+        unfinished[line["group"]] = [Letter(**each) for each in line["letters"]]
+    elif line["event"] == "sent" and line["outcome"] != "in doubt":
+        unfinished.pop(line["group"], None)
+
+
+def _options(said: dict[str, Any]) -> PairedNamespaceOptions:
+    options: dict[str, Any] = {}
+    for name, value in said.items():
+        options[name.removesuffix("_s")] = timedelta(seconds=value) if name.endswith("_s") else value
+    return PairedNamespaceOptions(**options)
+
+
+if __name__ == "__main__":
+    asyncio.run(Sending(SendingPlan.read(sys.argv[1])).run())

@@ -1,0 +1,70 @@
+"""The schedules of the runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.processes.configurations import CONFIGURATIONS, Configuration, named
+from tests.processes.strikes import PRIMARY, QUIET_FROM, SECONDARY, Gust, Kind, draw_strikes
+
+PROGRAMS = ["sender-1", "sender-2", "receiver-1", "receiver-2", "syphon-1", "syphon-2", "syphon-3"]
+
+each_configuration = pytest.mark.parametrize(
+    "configuration", [pytest.param(one, id=one.name) for one in CONFIGURATIONS]
+)
+
+
+@each_configuration
+def test_a_seed_fixes_the_schedule(configuration: Configuration) -> None:
+    def drawn(seed: int) -> list[str]:
+        return [str(one) for one in draw_strikes(seed, 60.0, configuration.outages, configuration.gusts, PROGRAMS)]
+
+    assert drawn(7) == drawn(7)
+    assert drawn(7) != drawn(8)
+
+
+@each_configuration
+@pytest.mark.parametrize("seconds", [15.0, 60.0])
+def test_it_has_an_outage_long_enough_for_a_failover_and_a_quiet_end(
+    configuration: Configuration, seconds: float
+) -> None:
+    strikes = draw_strikes(3, seconds, configuration.outages, configuration.gusts, PROGRAMS)
+    for outage in configuration.outages:
+        first = [one for one in strikes if one.kind is outage.kind and one.whom == outage.whom and one.span_s >= 5.0]
+        assert first
+        assert first[0].at_s < 0.2 * seconds
+    assert all(one.at_s < QUIET_FROM * seconds for one in strikes)
+    assert strikes == sorted(strikes, key=lambda one: one.at_s)
+    assert len(strikes) >= seconds / 4
+
+
+@each_configuration
+def test_it_strikes_programs_that_there_are(configuration: Configuration) -> None:
+    for seed in range(20):
+        for strike in draw_strikes(seed, 60.0, configuration.outages, configuration.gusts, PROGRAMS):
+            program, _, end = strike.whom.partition(">")
+            assert program in (*PROGRAMS, PRIMARY, SECONDARY)
+            assert end in ("", PRIMARY, SECONDARY)
+
+
+def test_ten_distinct_configurations_at_least() -> None:
+    assert len({one.name for one in CONFIGURATIONS}) == len(CONFIGURATIONS) >= 10
+    assert len({one.purpose for one in CONFIGURATIONS}) == len(CONFIGURATIONS)
+
+
+def test_together_they_strike_with_everything_there_is() -> None:
+    struck = {gust.kind for one in CONFIGURATIONS for gust in (*one.outages, *one.gusts)}
+    assert struck == set(Kind)
+
+
+def test_a_configuration_is_found_by_its_name() -> None:
+    assert named("sessions").ordering == "session"
+    with pytest.raises(LookupError, match="plain, partitioned"):
+        named("session")
+
+
+def test_facts_of_a_fault_are_its_own() -> None:
+    fault = {"kind": "down", "entity": "orders"}
+    (strike,) = draw_strikes(1, 15.0, [Gust(Kind.FAULT, PRIMARY, faults=(fault,))], [], PROGRAMS)
+    assert strike.facts == fault
+    assert strike.facts is not fault

@@ -1,0 +1,30 @@
+"""A small backlog is brought home by syphons that are ended, started again and killed; the large one is run by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.processes.syphons import TERMINATIONS, Syphoning, as_text
+
+pytestmark = pytest.mark.real_time
+
+MESSAGES: Final = 2_000
+RATE: Final = 40.0
+"""Of each syphon: moving everything takes about as long as starting a syphon five times."""
+
+WITHIN_S: Final = 300.0
+LONGEST_S: Final = 900.0
+
+
+async def test_a_backlog_comes_home_though_syphons_are_ended_and_killed(tmp_path: Path) -> None:
+    async with asyncio.timeout(LONGEST_S):
+        show = await Syphoning(tmp_path, messages=MESSAGES, within_s=WITHIN_S, rate=RATE).run()
+    assert not show.violations, as_text(show)
+    assert show.statuses == [0] * len(TERMINATIONS)
+    assert show.killed == 1
+    assert show.backlog == show.account.accepted == MESSAGES
+    assert (show.account.lost, show.account.unexplained_duplicates) == (0, 0)

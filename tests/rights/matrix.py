@@ -1,0 +1,116 @@
+"""Which cells there are, and how one is judged.
+
+All rights x all operations, all scopes x all operations and all flaws x all operations, with everything else right; and
+of the rest some thousand, drawn by a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Generic, Protocol, TypeVar
+
+from sbclient.clock import Clock
+from sbclient.entities import AccessRights
+from tests.rights.credentials import EVERY_RIGHT, FLAWLESS, FLAWS, RIGHTS, Flaw, Scope, own_scope, scopes_of
+from tests.rights.world import World
+
+
+class Operation(Protocol):
+    """One thing to do, on either front."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> str:
+        """Of the entity that scopes are told from."""
+
+
+O = TypeVar("O", bound=Operation)  # noqa: E741
+
+
+@dataclass(frozen=True)
+class Cell(Generic[O]):
+    """One question: may this be done with that?"""
+
+    operation: O
+    rights: frozenset[AccessRights]
+    scope: Scope
+    flaw: Flaw
+
+    def __str__(self) -> str:
+        rights = "+".join(sorted(self.rights)) or "no right"
+        return f"{self.operation.name} | {rights} | {self.scope.name} | flaw: {self.flaw.name}"
+
+
+def by_rights(operations: Sequence[O]) -> Iterator[Cell[O]]:
+    for operation in operations:
+        for rights in RIGHTS:
+            for scope in scopes_of(operation.path):
+                if scope.name in ("the namespace", "the path by the entity's key"):
+                    yield Cell(operation, rights, scope, FLAWLESS)
+
+
+def by_scope(operations: Sequence[O]) -> Iterator[Cell[O]]:
+    for operation in operations:
+        for scope in scopes_of(operation.path):
+            yield Cell(operation, EVERY_RIGHT, scope, FLAWLESS)
+
+
+def by_flaw(operations: Sequence[O]) -> Iterator[Cell[O]]:
+    for operation in operations:
+        for flaw in FLAWS:
+            yield Cell(operation, EVERY_RIGHT, own_scope(operation.path), flaw)
+
+
+def drawn(operations: Sequence[O], count: int) -> Iterator[Cell[O]]:
+    random = Random(19)
+    for _ in range(count):
+        operation = random.choice(operations)
+        scope = random.choice(list(scopes_of(operation.path)))
+        yield Cell(operation, random.choice(RIGHTS), scope, random.choice(FLAWS))
+
+
+SETS: Final = ("rights", "scopes", "flaws", "drawn")
+
+
+def cells(which: str, operations: Sequence[O]) -> list[Cell[O]]:
+    """The cells of one of the sets."""
+    if which == "drawn":
+        return list(drawn(operations, 600))
+    if which == "rights":
+        return list(by_rights(operations))
+    return list(by_scope(operations) if which == "scopes" else by_flaw(operations))
+
+
+def distinct(operations: Sequence[O]) -> set[str]:
+    """All cells of all sets, by name."""
+    return {str(cell) for which in SETS for cell in cells(which, operations)}
+
+
+class Worlds:
+    """Namespaces to ask in: one is used again as long as nothing in it has changed.
+
+    Args:
+        clock: of the broker.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._worlds: dict[object, World] = {}
+
+    def world(self, cell: Cell[O]) -> World:
+        key = cell.rights, cell.flaw.mode
+        if key not in self._worlds:
+            self._worlds[key] = World(self._clock, cell.rights, cell.flaw.mode)
+        return self._worlds[key]
+
+    def has_changed(self, cell: Cell[O]) -> bool:
+        """Whether anything is now in the cell's namespace that was not there at first; then it is not used again."""
+        key = cell.rights, cell.flaw.mode
+        if self._worlds[key].print() == self._worlds[key].at_first:
+            return False
+        del self._worlds[key]
+        return True

@@ -1,0 +1,117 @@
+"""What must happen, by the service's documents; nothing here knows how the broker does it.
+
+Sources, if nothing else is said: "Service Bus access control with shared access signatures", its table of the rights
+required, and "AMQP request-response operations".
+
+1. Manage includes Send and Listen.
+2. A token counts for its resource and what is below that. Below an entity there are its parts: sub-queues, nodes,
+   subscriptions and their rules; a queue whose path goes on where another's ends is another entity (our choice, for the
+   documents know of no entity inside another).
+3. A rule of an entity signs for that entity alone, one of the namespace for everything in it.
+4. A token that proves nothing is refused when it is put (401), whatever it is for. One that proves something and lacks
+   the right is good, and what needs the right is refused.
+5. Rules of subscriptions are changed over AMQP with Listen, over HTTP with Manage. Source: the SDKs' `RuleManager`.
+6. Scheduling stores a message and needs Send. The table says Listen; with that alone nobody may store anything here.
+7. Refused means `amqp:unauthorized-access` on a link and in a reply, and 401 over HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+from sbclient.entities import AccessRights
+from tests.rights.credentials import EVERY_RIGHT, Flaw, Scope
+from tests.rights.world import SUBSCRIPTIONS, TOP_ENTITIES, TOPIC
+
+UNAUTHORIZED: Final = "amqp:unauthorized-access"
+
+
+class Claim(StrEnum):
+    """What an operation asks for."""
+
+    MANAGE = "Manage"
+    SEND = "Send"
+    LISTEN = "Listen"
+    ANY = "any right"
+    TOKEN = "any token"
+    NOTHING = "nothing"
+
+
+def granted(rights: frozenset[AccessRights]) -> frozenset[AccessRights]:
+    """What the rights of a rule amount to."""
+    return EVERY_RIGHT if AccessRights.MANAGE in rights else rights
+
+
+def _segments(path: str) -> list[str]:
+    return [part.lower() for part in path.split("/") if part]
+
+
+def _entity_of(path: str) -> list[str]:
+    """The queue or topic that a path is a part of, whether it is there or not."""
+    segments = _segments(path)
+    for at, segment in enumerate(segments):
+        if segment.startswith("$") or (segment == "subscriptions" and 0 < at < len(segments) - 1):
+            return segments[:at]
+    return segments
+
+
+def _canonical(path: str) -> str:
+    return "/".join(_segments(path))
+
+
+_ENTITIES: Final = [_segments(path) for path in TOP_ENTITIES]
+_PATHS: Final = {
+    "",
+    *map(_canonical, TOP_ENTITIES),
+    *(_canonical(f"{TOPIC}/subscriptions/{name}") for name in SUBSCRIPTIONS),
+}
+
+
+def proves(scope: Scope) -> bool:
+    """Whether the one who signed may sign for that resource."""
+    return not scope.home or _entity_of(scope.path) == _segments(scope.home)
+
+
+def covers(scope: Scope, path: str) -> bool:
+    """Whether a token for a resource, which its signer may sign for, counts for a path."""
+    resource, wanted = _segments(scope.path), _segments(path)
+    if wanted[: len(resource)] != resource:
+        return False
+    of_entity = _entity_of(scope.path)
+    return of_entity not in _ENTITIES or _entity_of(path) == of_entity
+
+
+def is_accepted(scope: Scope, flaw: Flaw, path: str) -> bool:
+    """Whether a token is accepted for a path, by whoever asks for one."""
+    return flaw.is_open or (flaw.is_good and proves(scope) and covers(scope, path))
+
+
+def exists(path: str) -> bool:
+    """Whether a token may be put for a path: the namespace's, or one that names an entity, a part or a node of it."""
+    base = _canonical(path).removesuffix("/$management")
+    above = base.removesuffix("/$deadletterqueue")
+    return base in _PATHS or (above in _PATHS and above not in ("", TOPIC))
+
+
+def status_of_put(scope: Scope, flaw: Flaw, path: str) -> int:
+    """What whoever puts a token for a path is told."""
+    if not is_accepted(scope, flaw, path):
+        return 401
+    return 202 if exists(path) else 404
+
+
+def allows(rights: frozenset[AccessRights], scope: Scope, flaw: Flaw, paths: Sequence[str], claim: Claim) -> bool:
+    """Whether something may be done that needs a claim on each of some paths.
+
+    The client has shown the token for each of them, and for what the token itself is for.
+    """
+    if claim is Claim.NOTHING or flaw.is_open:
+        return True
+    if claim is Claim.TOKEN:
+        return any(status_of_put(scope, flaw, path) == 202 for path in (scope.path, *paths))
+    if not all(is_accepted(scope, flaw, path) for path in paths):
+        return False
+    held = granted(rights)
+    return bool(held) if claim is Claim.ANY else AccessRights(claim.value) in held

@@ -1,0 +1,104 @@
+"""Rights x scope x validity x operation over AMQP: allowed exactly where the documents allow it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbclient.amqp import PlainCredentials
+from sbclient.clock import VirtualClock
+from sbclient.entities import AccessRights
+from sbclient.server.sas import AuthorizationMode
+from tests.rights import matrix, oracle
+from tests.rights.credentials import EVERY_RIGHT, FLAWLESS, RIGHTS, scopes_of
+from tests.rights.matrix import Cell, Worlds
+from tests.rights.messaging import MANAGEMENT, OK, OPERATIONS, AmqpOperation
+from tests.rights.oracle import UNAUTHORIZED
+from tests.rights.world import KEY_NAME, QUEUE, World, key_of
+from tests.server.amqp.client import Client, connected
+
+CHUNKS = 8
+"""Tests that each set of cells is cut into."""
+
+
+def expected(cell: Cell[AmqpOperation]) -> tuple[list[int], str]:
+    """What each token that is put is answered with, and the operation."""
+    operation = cell.operation
+    is_allowed = oracle.allows(cell.rights, cell.scope, cell.flaw, operation.needed_on, operation.claim)
+    puts = [oracle.status_of_put(cell.scope, cell.flaw, path) for path in audiences(cell)]
+    return puts, OK if is_allowed else UNAUTHORIZED
+
+
+def audiences(cell: Cell[AmqpOperation]) -> list[str]:
+    """What the token is shown for: what it is for itself, and, whether or not it is, what the operation needs."""
+    return [cell.scope.path, *(path.removesuffix(MANAGEMENT) for path in cell.operation.needed_on)]
+
+
+async def seen(cell: Cell[AmqpOperation], world: World) -> tuple[list[int], str]:
+    token = cell.flaw.write(cell.scope, world.host.clock.now())
+    async with connected(world.context) as client:
+        if token is None:
+            puts = [status for status, _ in zip(expected(cell)[0], audiences(cell), strict=True)]  # none is put
+        else:
+            puts = [await client.put_token(path, token) for path in audiences(cell)]
+        outcome = await cell.operation.outcome(client, world)
+        check_nothing_was_read(client, outcome)
+    return puts, outcome
+
+
+def check_nothing_was_read(client: Client, outcome: str) -> None:
+    assert outcome == OK or b"secret" not in client.pipe.heard, "a refused operation has shown a message"
+
+
+async def judged(cells: list[Cell[AmqpOperation]], clock: VirtualClock) -> list[str]:
+    """What is wrong, a line for each cell."""
+    worlds, wrong = Worlds(clock), []
+    for cell in cells:
+        found, wanted = await seen(cell, worlds.world(cell)), expected(cell)
+        has_changed = worlds.has_changed(cell)
+        if found != wanted:
+            wrong.append(f"{cell}: {wanted} is right, {found} came")
+        elif wanted[1] != OK and has_changed:
+            wrong.append(f"{cell}: it was refused and yet something has changed")
+    return wrong
+
+
+@pytest.mark.parametrize("part", range(CHUNKS))
+@pytest.mark.parametrize("which", matrix.SETS)
+async def test_is_allowed_exactly_where_the_documents_allow_it(which: str, part: int, clock: VirtualClock) -> None:
+    cells = matrix.cells(which, OPERATIONS)[part::CHUNKS]
+    wrong = await judged(cells, clock)
+    assert not wrong, f"{len(wrong)} of {len(cells)} cells:\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("rights", RIGHTS, ids=lambda rights: "+".join(sorted(rights)) or "none")
+async def test_a_key_that_is_shown_itself_grants_the_rights_of_its_rule(
+    rights: frozenset[AccessRights], clock: VirtualClock
+) -> None:
+    """SASL PLAIN: no token is put, the key of the namespace is named and known."""
+    whole = next(scope for scope in scopes_of(QUEUE) if scope.name == "the namespace")
+    wrong = []
+    for operation in OPERATIONS:
+        world = World(clock, rights, AuthorizationMode.SAS)
+        async with connected(world.context, credentials=PlainCredentials(KEY_NAME, key_of(""))) as client:
+            outcome = await operation.outcome(client, world)
+        is_allowed = oracle.allows(rights, whole, FLAWLESS, operation.needed_on, operation.claim)
+        if outcome != (OK if is_allowed else UNAUTHORIZED) or not (is_allowed or world.print() == world.at_first):
+            wrong.append(f"{operation.name}: {outcome} came")
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [(KEY_NAME, "guess"), (KEY_NAME, ""), ("nobody", key_of("")), (KEY_NAME, key_of(QUEUE)), ("", "")],
+)
+async def test_a_key_that_is_none_of_the_namespace_opens_no_connection(
+    name: str, key: str, clock: VirtualClock
+) -> None:
+    world = World(clock, EVERY_RIGHT, AuthorizationMode.SAS)
+    async with connected(world.context, credentials=PlainCredentials(name, key)) as client:
+        assert (await client.closed).error is not None
+    assert world.print() == world.at_first
+
+
+def test_there_are_enough_cells() -> None:
+    assert len(matrix.distinct(OPERATIONS)) >= 1_400

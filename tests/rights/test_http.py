@@ -1,0 +1,93 @@
+"""Rights x scope x validity x operation over HTTP: allowed exactly where the documents allow it."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from sbclient.broker.host import BrokerHost
+from sbclient.clock import VirtualClock
+from sbclient.server.context import NamespaceContext
+from sbclient.server.front import Front
+from sbclient.server.neighbours import Neighbours
+from sbclient.server.sas import ROOT_KEY_NAME, Authorizer, root_rule, sign
+from sbclient.server.wire_faults import WireFaults
+from tests.rights import matrix, oracle
+from tests.rights.managing import OPERATIONS, HttpOperation
+from tests.rights.matrix import Cell, Worlds
+from tests.rights.oracle import Claim
+from tests.server.requests import request
+
+CHUNKS = 4
+REFUSED = 401
+
+
+def expected(cell: Cell[HttpOperation]) -> int:
+    operation = cell.operation
+
+    def is_allowed(*paths: str) -> bool:
+        return oracle.allows(cell.rights, cell.scope, cell.flaw, paths, operation.claim)
+
+    paths = [operation.path] if operation.also is None else [operation.path, operation.also]
+    allowed = any(is_allowed(path, *operation.needed_on) for path in paths)
+    return operation.answers if allowed else REFUSED
+
+
+async def judged(cells: list[Cell[HttpOperation]], clock: VirtualClock) -> list[str]:
+    """What is wrong, a line for each cell."""
+    worlds, wrong = Worlds(clock), []
+    for cell in cells:
+        found = await cell.operation.status(worlds.world(cell), cell.flaw.write(cell.scope, clock.now()))
+        wanted, has_changed = expected(cell), worlds.has_changed(cell)
+        if found != wanted:
+            wrong.append(f"{cell}: {wanted} is right, {found} came")
+        elif wanted == REFUSED and has_changed:
+            wrong.append(f"{cell}: it was refused and yet something has changed")
+    return wrong
+
+
+@pytest.mark.parametrize("part", range(CHUNKS))
+@pytest.mark.parametrize("which", matrix.SETS)
+async def test_is_allowed_exactly_where_the_documents_allow_it(which: str, part: int, clock: VirtualClock) -> None:
+    cells = matrix.cells(which, OPERATIONS)[part::CHUNKS]
+    wrong = await judged(cells, clock)
+    assert not wrong, f"{len(wrong)} of {len(cells)} cells:\n" + "\n".join(wrong[:20])
+
+
+def test_there_are_enough_cells() -> None:
+    assert len(matrix.distinct(OPERATIONS)) >= 1_400
+
+
+def test_something_is_allowed_and_something_refused_to_everybody_but_the_health() -> None:
+    """The oracle itself: one that always says the same would prove nothing."""
+    for operation in OPERATIONS:
+        statuses = {expected(cell) for which in matrix.SETS for cell in matrix.cells(which, [operation])}
+        assert statuses == ({operation.answers} if operation.claim is Claim.NOTHING else {operation.answers, REFUSED})
+
+
+async def test_the_key_of_one_namespace_opens_no_other_on_the_same_port(clock: VirtualClock) -> None:
+    """The namespaces of an emulator are told of together; who may see one sees that one."""
+    neighbours, keys = Neighbours(), {"contoso": "first", "contoso-backup": "second"}
+    contexts = []
+    for name, key in keys.items():
+        host = BrokerHost(name, clock=clock, random=Random(1))
+        context = NamespaceContext(
+            host=host, authorizer=Authorizer(rules=[root_rule(key)]), wire_faults=WireFaults(Random(1))
+        )
+        neighbours.add(context, lambda: None)
+        contexts.append(context)
+    front = Front(contexts[0], neighbours)
+
+    async def status(target: str, key: str) -> int:
+        authorization = sign("https://localhost/", ROOT_KEY_NAME, key, clock.now() + 60)
+        return (await front.answer(request("GET", target, authorization=authorization))).status
+
+    assert [await status("/$control/state", key) for key in keys.values()] == [200, 401]
+    assert [await status("/$control/state?namespace=contoso-backup", key) for key in keys.values()] == [401, 200]
+    assert [await status("/$namespaceinfo", key) for key in keys.values()] == [200, 401]
+    for name, key in keys.items():
+        authorization = sign("https://localhost/", ROOT_KEY_NAME, key, clock.now() + 60)
+        answer = await front.answer(request("GET", "/$control/overview", authorization=authorization))
+        assert [each["name"] for each in json.loads(answer.body)["namespaces"]] == [name]

@@ -1,0 +1,259 @@
+"""A served namespace with a key of its own, and clients that hand it canaries: in what it logs, answers and shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Final
+
+import pytest
+from azure.servicebus import ServiceBusMessage as SdkMessage
+from azure.servicebus.aio import ServiceBusClient as SdkClient
+
+import sbclient
+from sbclient.broker.faults import Fault, FaultKind
+from sbclient.emulator import Emulator
+from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
+from sbclient.message import ServiceBusMessage
+from sbclient.server.sas import ROOT_KEY_NAME, sign
+from sbclient.server.wire_faults import WireFault, WireFaultKind
+from tests.rights.credentials import web_token
+from tests.secrets.alive import told_by
+from tests.secrets.canaries import (
+    BODY,
+    GUESS,
+    KEY,
+    PROPERTY,
+    SECOND_KEY,
+    SIGNATURE,
+    STATE,
+    WEB_TOKEN,
+    found_in,
+)
+from tests.secrets.ear import Ear, debug, listening
+from tests.server.amqp.client import create
+from tests.server.requests import described
+
+pytestmark = pytest.mark.real_time
+
+FOREVER: Final = 4_000_000_000
+
+
+@pytest.fixture
+def ear() -> Iterator[Ear]:
+    with listening() as ear:
+        yield ear
+        ear.check(at_least=5)
+
+
+@pytest.fixture
+async def emulator(tmp_path_factory: pytest.TempPathFactory, ear: Ear) -> AsyncIterator[Emulator]:
+    certificates = tmp_path_factory.getbasetemp() / "certificates-of-secrets"
+    async with Emulator("contoso", "contoso-backup", key=KEY, seed=1, certificate_directory=certificates) as served:
+        rule = AuthorizationRule(
+            key_name="app", rights=[AccessRights.SEND], primary_key=SECOND_KEY, secondary_key=SECOND_KEY + "2"
+        )
+        create(served.context().host, EntityKind.QUEUE, "orders", authorization_rules=[rule])
+        create(served.context().host, EntityKind.QUEUE, "jobs", requires_session=True)
+        yield served
+        for context in (served.context(), served.context("contoso-backup")):
+            for where, told in told_by([context]):
+                ear.hear(where, told)
+        ear.hear("the emulator", repr(served))
+
+
+def header() -> str:
+    return f"Authorization: {sign('sb://localhost/', ROOT_KEY_NAME, KEY, FOREVER)}"
+
+
+async def asked(port: int, method: str, target: str, authorization: str = "A: b", body: str = "") -> tuple[int, str]:
+    """The status of an answer, and all of it."""
+    head = f"{method} {target} HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n{authorization}\r\n"
+    raw = f"{head}Content-Length: {len(body.encode())}\r\n\r\n{body}".encode()
+    told = await said(port, raw)
+    return int(told.split(" ", 2)[1]), told
+
+
+async def said(port: int, raw: bytes) -> str:
+    """What the server says to some bytes until it ends the connection."""
+    reader, writer = await asyncio.open_connection("localhost", port)
+    writer.write(raw)
+    try:
+        async with asyncio.timeout(5):
+            return (await reader.read()).decode()
+    finally:
+        writer.close()
+
+
+async def test_messages_by_every_client(emulator: Emulator, ear: Ear) -> None:
+    debug(asyncio.get_running_loop())
+    port = emulator.ports["contoso"]
+    watching = asyncio.ensure_future(watched(port))
+    for string in (emulator.connection_string, emulator.connection_strings["contoso-backup"]):
+        assert KEY in string
+    own = sbclient.ServiceBusClient.from_connection_string(
+        emulator.connection_string,
+        secondary=emulator.connection_strings["contoso-backup"],
+        options=sbclient.PairedNamespaceOptions(primary_name="contoso"),
+        connection_verify=str(emulator.certificate_path),
+    )
+    async with own as client:
+        sender = client.get_queue_sender("orders")
+        await sender.send_messages(ServiceBusMessage(BODY, application_properties={"note": PROPERTY}))
+        await client.get_queue_sender("jobs").send_messages(ServiceBusMessage(BODY, session_id="a"))
+        async with client.get_queue_receiver("jobs", session_id="a") as sessions:
+            assert sessions.session is not None
+            await sessions.session.set_state(STATE)
+            (message,) = await sessions.receive_messages(max_wait_time=5)
+            await sessions.dead_letter_message(message, reason="broken")
+        client.pair.force_failover("orders")
+        await sender.send_messages(ServiceBusMessage(BODY, application_properties={"note": PROPERTY}))
+        for where, told in told_by([client, sender, sessions, message]):
+            ear.hear(where, told)
+        ear.hear("status", repr(client.pair.status()))
+        ear.hear("events", repr(client.pair.events()))
+    sdk = SdkClient.from_connection_string(emulator.connection_string, retry_total=0)
+    async with sdk, sdk.get_queue_sender("orders") as sdk_sender, sdk.get_queue_receiver("orders") as sdk_receiver:
+        await sdk_sender.send_messages([SdkMessage(BODY, application_properties={"note": PROPERTY})])
+        for received in await sdk_receiver.receive_messages(max_message_count=5, max_wait_time=5):
+            await sdk_receiver.dead_letter_message(received, reason="broken")
+    for target in ("state", "state?entity=orders", "faults", "overview", "sessions?entity=jobs"):
+        status, told = await asked(port, "GET", f"/$control/{target}", header())
+        assert status == 200
+        ear.hear(f"GET /$control/{target}", told)
+    status, told = await asked(port, "GET", "/health")
+    ear.hear("GET /health", told)
+    events = await watching
+    assert "connection.opened" in events
+    ear.hear("GET /$control/events and watch", events)
+
+
+async def watched(port: int) -> str:
+    """What two who watch are told within two seconds."""
+    told = b""
+    for target in ("events", "watch?namespace=contoso&entity=orders"):
+        reader, writer = await asyncio.open_connection("localhost", port)
+        writer.write(f"GET /$control/{target} HTTP/1.1\r\nHost: localhost:{port}\r\n{header()}\r\n\r\n".encode())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                while piece := await reader.read(65_536):
+                    told += piece
+        writer.close()
+    return told.decode()
+
+
+WRONG_TOKENS: Final = {
+    "signed with a mistyped key": sign("sb://localhost/", ROOT_KEY_NAME, GUESS, FOREVER),
+    "a forged signature": f"SharedAccessSignature sr=sb%3A%2F%2Fh%2F&sig={SIGNATURE}&se={FOREVER}&skn={ROOT_KEY_NAME}",
+    "a resource that is none": f"SharedAccessSignature sr=x&sig={SIGNATURE}&se={FOREVER}&skn={ROOT_KEY_NAME}",
+    "no end": f"SharedAccessSignature sr=sb%3A%2F%2Fh%2F&sig={SIGNATURE}&se=never&skn={ROOT_KEY_NAME}",
+    "one field twice": f"SharedAccessSignature sig={SIGNATURE}&sig={SIGNATURE}",
+    "the key itself": KEY,
+    "a web token": f"{WEB_TOKEN}.{WEB_TOKEN}.{WEB_TOKEN}",
+    "a bearer's web token": f"Bearer {WEB_TOKEN}",
+    "a password": f"Basic {KEY}",
+}
+
+
+@pytest.mark.parametrize("token", WRONG_TOKENS.values(), ids=WRONG_TOKENS.keys())
+async def test_tokens_that_prove_nothing(emulator: Emulator, ear: Ear, token: str) -> None:
+    port = emulator.ports["contoso"]
+    for method, target in (("GET", "/orders"), ("GET", "/$namespaceinfo"), ("GET", "/$control/state"), ("PUT", "/new")):
+        status, told = await asked(port, method, target, f"Authorization: {token}")
+        assert status in (400, 401)
+        ear.hear(f"{method} {target}", told)
+
+
+async def test_web_tokens_that_are_accepted(ear: Ear, tmp_path_factory: pytest.TempPathFactory) -> None:
+    certificates = tmp_path_factory.getbasetemp() / "certificates-of-secrets"
+    token = web_token(3600, FOREVER, header=f'{{"alg": "none", "kid": "{WEB_TOKEN}"}}') + WEB_TOKEN
+    async with Emulator("contoso", auth="jwt-any", certificate_directory=certificates) as emulator:
+        port = emulator.ports["contoso"]
+        for target in ("/$namespaceinfo", "/$control/state", "/$control/overview"):
+            status, told = await asked(port, "GET", target, f"Authorization: Bearer {token}")
+            assert status == 200
+            ear.hear(target, told)
+
+
+async def test_requests_that_go_wrong(emulator: Emulator, ear: Ear) -> None:
+    port = emulator.ports["contoso"]
+    wrong = [
+        ("PUT", "/new", f"<a>{KEY}"),
+        ("PUT", "/new", described("Queue", AuthorizationRules=f"<AuthorizationRule>{KEY}")),
+        ("POST", "/$control/faults", f"{{{BODY}"),
+        ("POST", "/$control/purge", f'"{BODY}"'),
+        ("POST", "/$control/messages?entity=orders", f'{{"body": "{BODY}"'),
+        ("POST", "/$control/messages?entity=orders", f'{{"body": "{BODY}", "session_id": 5}}'),
+        ("POST", "/$control/messages?entity=orders", f'{{"body": "{BODY}", "application_properties": "{PROPERTY}"}}'),
+        ("POST", "/$control/messages?entity=orders", f'[{{"body_base64": "{BODY}"}}]'),
+    ]
+    for method, target, body in wrong:
+        status, told = await asked(port, method, target, header(), body=body)
+        assert status >= 400, (target, told)
+        ear.hear(f"{method} {target}", told)
+    for raw in (
+        f"GET / HTTP/1.1\r\n{header()}\r\nBad Header: {SIGNATURE}\r\n\r\n",
+        f"GET /{KEY.replace('/', '%2F')}%ff HTTP/1.1\r\nHost: a\r\n\r\n",
+        f"{KEY} {KEY} HTTP/9.9\r\n\r\n",
+    ):
+        ear.hear("a broken request", await said(port, raw.encode()))
+
+
+async def test_clients_that_are_refused(emulator: Emulator, ear: Ear) -> None:
+    wrong = emulator.connection_string.replace(KEY, GUESS)
+    certificate = str(emulator.certificate_path)
+    async with sbclient.ServiceBusClient.from_connection_string(wrong, connection_verify=certificate) as client:
+        with ear.expecting(sbclient.ServiceBusError, where="our client"):
+            await client.get_queue_sender("orders").send_messages(ServiceBusMessage(BODY))
+        with ear.expecting(sbclient.ServiceBusError, where="our client"):
+            await client.administration.get_queue("orders")
+        for where, told in told_by([client]):
+            ear.hear(where, told)
+    token = sign("sb://localhost/orders", ROOT_KEY_NAME, GUESS, FOREVER)
+    endpoint = emulator.connection_string.partition(";")[0]
+    with_token = f"{endpoint};SharedAccessSignature={token};UseDevelopmentEmulator=true"
+    signature = token.partition("sig=")[2].partition("&")[0]
+    async with sbclient.ServiceBusClient.from_connection_string(with_token) as client:
+        with ear.expecting(sbclient.ServiceBusError, where="our client with a token"):
+            await client.get_queue_receiver("orders").receive_messages(max_wait_time=1)
+    assert not [text for _, text in ear.heard if signature in text]
+
+
+FAULTS: Final = [
+    WireFault(WireFaultKind.RESET),
+    WireFault(WireFaultKind.SERVER_BUSY),
+    WireFault(WireFaultKind.DETACH, condition="amqp:internal-error", description="asked for"),
+    WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT),
+    Fault(FaultKind.DOWN),
+    Fault(FaultKind.ERROR, "orders"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: str(fault.kind))
+async def test_failures_between_our_client_and_the_broker(
+    emulator: Emulator, ear: Ear, fault: Fault | WireFault
+) -> None:
+    async with sbclient.ServiceBusClient.from_connection_string(emulator.connection_string, retry_total=1) as client:
+        sender = client.get_queue_sender("orders")
+        await sender.send_messages(ServiceBusMessage(BODY))
+        emulator.inject(fault)
+        with ear.expecting(sbclient.ServiceBusError, where=str(fault.kind)):
+            await sender.send_messages(ServiceBusMessage(BODY, application_properties={"note": PROPERTY}), timeout=4)
+        for where, told in told_by([client, sender]):
+            ear.hear(where, told)
+        emulator.heal()
+
+
+async def test_places_that_may_show_one_do(emulator: Emulator) -> None:
+    """What is excepted from the search is found there: the canaries are real, and the list in `canaries` is true."""
+    port = emulator.ports["contoso"]
+    async with sbclient.ServiceBusClient.from_connection_string(emulator.connection_string) as client:
+        await client.get_queue_sender("orders").send_messages(ServiceBusMessage(BODY))
+        (message,) = await client.get_queue_receiver("orders").receive_messages(max_wait_time=5)
+    assert list(found_in(str(message))) == ["the body"]
+    _, told = await asked(port, "GET", "/$control/messages/1?entity=orders", header())
+    assert "the body" in found_in(told)
+    _, told = await asked(port, "GET", "/orders", header())
+    assert "the second key" in found_in(told)
+    assert "the key" in found_in(emulator.connection_string)

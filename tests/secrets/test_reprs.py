@@ -1,0 +1,162 @@
+"""The repr of every class that generates one: no field is shown that may hold a secret.
+
+A field may hold one if its name says so, or if its type lets it hold anything. A new class, or a new field, is
+looked at as soon as it is there: it hides what may be a secret, or is named here as harmless.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, Final
+
+import pytest
+
+PACKAGES: Final = ("sbclient", "sbclient_spark") if find_spec("pyspark") else ("sbclient",)
+
+_WORDS: Final = """
+    body connection content credential credentials data given headers key keys others password payload primary response
+    sas secondary secret secrets settings signature string text token tokens value values
+"""
+SECRETIVE: Final = frozenset(_WORDS.split())
+"""Words in the name of a field that may hold a secret."""
+
+OPEN: Final = re.compile(r"\b(bytes|Any|object|PropertyValue|Facts)\b")
+"""In the type of a field that may hold anything."""
+
+TEXT: Final = re.compile(r"\b(str|bytes|Any|object|PropertyValue|Facts)\b")
+"""In the type of a field that may hold text; what other classes hold is looked at there."""
+
+_NAMES: Final = "content_encoding content_type delivery_tag key_name partition_key primary_name txn_id"
+HARMLESS: Final = frozenset(_NAMES.split())
+"""Names of fields that sound like it, or are open, and are not."""
+
+HARMLESS_IN: Final = {
+    "amqp.errors.AmqpError": {"info"},  # of a dead letter: its reason
+    "amqp.fields.Field": {"default"},  # of the protocol
+    "amqp.fields.Layout": {"defaults"},
+    "amqp.frames.Frame": {"performative"},
+    "amqp.options.ConnectionOptions": {"properties"},  # of a connection
+    "amqp.performatives.Attach": {"properties", "unsettled"},  # of a link
+    "amqp.performatives.Begin": {"properties"},
+    "amqp.performatives.Flow": {"properties"},
+    "amqp.performatives.Open": {"properties"},
+    "amqp.performatives.SaslChallenge": {"challenge"},  # the server's words
+    "amqp.performatives.SaslOutcome": {"additional_data"},
+    "amqp.performatives.Source": {"address", "dynamic_node_properties", "filter"},  # a path, a session id
+    "amqp.performatives.Target": {"address", "dynamic_node_properties"},
+    "amqp.sections.Properties": {"reply_to", "to", "user_id"},
+    "amqp.standing.Standing": {"added_properties"},  # the reason of a dead letter
+    "amqp.standing._Kept": {"annotations", "header"},
+    "amqp.states.Declare": {"global_id"},
+    "amqp.states.Modified": {"message_annotations"},
+    "broker.admission.Transfer": {"key"},  # that places messages
+    "broker.sql.properties.SystemProperties": {"via_partition_key"},
+    "broker.sql.syntax.Constant": {"value"},  # in the text of a rule
+    "cli.records.Columns": {"body", "key", "others"},  # names of columns
+    "entities.CorrelationRuleFilter": {"properties"},  # a rule
+    "entities.SqlRuleAction": {"parameters"},
+    "entities.SqlRuleFilter": {"parameters"},
+    "worker.dry_run.DryRun": {"primary", "secondary"},  # names of namespaces
+    "worker.settings.WorkerSettings": {"primary_file", "secondary_file"},  # paths
+    "pair.PairStatus": {"primary", "secondary"},  # names of namespaces
+    "pair.PairEvent": {"facts"},  # those of a log event
+    "sbclient_spark.connection_options.ConnectionOptions": {"pairing"},
+    "sbclient_spark.write_task.TaskResult": {"sessions"},  # digests
+    "server.lookout.NamespaceSight": {"facts", "rows"},  # what the page shows of an entity
+    "server.lookout.Sight": {"pairs", "story"},
+    "server.lookout.Told": {"pairs", "story"},
+    "syphon_status.Trouble": {"text"},  # of an error, which tells nothing by itself
+    "transport.azure_sender._Lane": {"link"},
+    "worker.settings.Setting": {"default"},
+    "worker.settings_file.SettingsFile": {"values"},  # secrets are refused there
+}
+"""The same for one class alone."""
+
+IS_CONTENT: Final = {
+    "amqp.types.Described": "a value of the wire, as str and bytes are",
+    "amqp.types.Array": "a value of the wire",
+}
+"""Classes that are the content itself, as `str` is: whoever has one has the content."""
+
+
+def classes() -> Iterator[type]:
+    for package in PACKAGES:
+        root = importlib.import_module(package)
+        for found in pkgutil.walk_packages(root.__path__, f"{package}."):
+            module = importlib.import_module(found.name)
+            for kind in vars(module).values():
+                if inspect.isclass(kind) and kind.__module__ == found.name:
+                    yield kind
+
+
+def suspicious_fields(kind: type) -> set[str]:
+    """The fields that a generated repr shows and that may hold a secret."""
+    if dataclasses.is_dataclass(kind) and vars(kind)["__dataclass_params__"].repr:
+        fields = {field.name: str(field.type) for field in dataclasses.fields(kind) if field.repr}
+    elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        fields = {name: str(kind.__annotations__.get(name)) for name in kind._fields}
+    else:
+        return set()
+    return {
+        name
+        for name, told in fields.items()
+        if TEXT.search(told)
+        and not told.startswith(("Callable", "ForwardRef('Callable"))
+        and (OPEN.search(told) or SECRETIVE.intersection(name.split("_")))
+    }
+
+
+def planted(kind: Any) -> Any:
+    """One of a class, made past its checks, with a canary in every field."""
+    if dataclasses.is_dataclass(kind):
+        types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    else:
+        types = {name: str(kind.__annotations__.get(name)) for name in kind._fields}
+    values = {name: _canary(name, told) for name, told in types.items()}
+    if issubclass(kind, tuple):
+        return kind._make(values.values())
+    made = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _canary(name: str, told: str) -> Any:
+    text = f"canary-{name}."
+    return {"name": text} if re.search(r"\b(Mapping|dict)\b", told) else text
+
+
+def name_of(kind: type) -> str:
+    return f"{kind.__module__.removeprefix('sbclient.')}.{kind.__qualname__}"
+
+
+SUSPICIOUS: Final = [kind for kind in classes() if suspicious_fields(kind) and name_of(kind) not in IS_CONTENT]
+
+
+@pytest.mark.parametrize("kind", SUSPICIOUS, ids=name_of)
+def test_shows_only_what_is_harmless(kind: type) -> None:
+    shown = repr(planted(kind))
+    told = {name for name in suspicious_fields(kind) if f"canary-{name}." in shown}
+    secrets = told - HARMLESS - HARMLESS_IN.get(name_of(kind), set())
+    assert not secrets, (
+        f"the repr of {name_of(kind)} shows {sorted(secrets)}: hide them (field(repr=False), or a __repr__), "
+        "or name them here as harmless"
+    )
+
+
+def test_many_classes_are_looked_at() -> None:
+    assert len(SUSPICIOUS) > 40
+
+
+def test_what_is_named_here_is_still_there() -> None:
+    suspicious = {name_of(kind): suspicious_fields(kind) for kind in SUSPICIOUS}
+    assert not set(IS_CONTENT) - {name_of(kind) for kind in classes()}
+    for name, fields in HARMLESS_IN.items():
+        assert name.startswith("sbclient_spark") or fields <= suspicious.get(name, set()), name
+    assert set().union(*suspicious.values()) >= HARMLESS

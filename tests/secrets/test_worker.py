@@ -1,0 +1,121 @@
+"""The worker, `sbclient syphon`: settings that hold connection strings, its log, and what it answers over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbclient import prometheus
+from sbclient.clock import VirtualClock
+from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage
+from sbclient.server.http_messages import Request
+from sbclient.testing import Fault, FaultKind, memory_pair
+from sbclient.worker.configuration import configure
+from sbclient.worker.http_api import WorkerApi
+from sbclient.worker.settings_file import read_settings_file
+from tests.client.scene import QUEUE, options
+from tests.secrets.alive import told_by
+from tests.secrets.canaries import BODY, KEY, PROPERTY, connection_string
+from tests.secrets.ear import Ear, listening
+from tests.worker.scene import Run
+
+PRIMARY, SECONDARY = connection_string(), connection_string("sb://contoso-backup.servicebus.windows.net/")
+ENVIRONMENT = {"SERVICEBUS_CONNECTION_STRING": PRIMARY, "SERVICEBUS_SECONDARY_CONNECTION_STRING": SECONDARY}
+
+
+@pytest.fixture
+def ear() -> Iterator[Ear]:
+    with listening() as ear:
+        yield ear
+        ear.check()
+
+
+def test_settings_that_hold_keys_show_none(ear: Ear, tmp_path: Path) -> None:
+    (tmp_path / "primary").write_text(PRIMARY)
+    file = tmp_path / "syphon.toml"
+    file.write_text('primary_file = "primary"\n')
+    by_file = {name: value for name, value in ENVIRONMENT.items() if "SECONDARY" in name}
+    for made in (
+        configure({}, ENVIRONMENT, None),
+        configure({"primary": PRIMARY, "secondary": SECONDARY}, {}, None),
+        configure({}, by_file, read_settings_file(file)),
+    ):
+        assert made.settings.primary == PRIMARY
+        ear.hear("settings", repr(made))
+        ear.hear("what is told of them", json.dumps(made.told(), default=str))
+        for where, told in told_by([made]):
+            ear.hear(where, told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'primary = "{PRIMARY}"\n',
+        f'primry = "{PRIMARY}"\n',
+        f'primary_file = "{PRIMARY}\n',
+        f"primary_file = {PRIMARY}\n",
+        f'[primary]\nfile = "{PRIMARY}"\n',
+        f'backlog_queue_count = 10\nbacklog_queue_count = "{PRIMARY}"\n',
+        f'shutdown_timeout = ["{PRIMARY}"]\n',
+    ],
+)
+def test_files_that_cannot_be_used(ear: Ear, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "syphon.toml"
+    file.write_text(text)
+    with ear.expecting(InvalidOperationError, where="a file"):
+        configure({}, ENVIRONMENT, read_settings_file(file))
+
+
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [
+        ({"primary": KEY}, ENVIRONMENT),
+        ({"primary": PRIMARY.replace(";", ",")}, ENVIRONMENT),
+        ({"primary": PRIMARY, "primary_file": "x"}, ENVIRONMENT),
+        ({}, {**ENVIRONMENT, "SERVICEBUS_CONNECTION_STRING": KEY}),
+        ({}, {**ENVIRONMENT, "SBCLIENT_SYPHON_PRIMRY": PRIMARY}),
+        ({}, {"SERVICEBUS_CONNECTION_STRING": PRIMARY}),
+        ({"queue": "99"}, ENVIRONMENT),
+    ],
+)
+def test_settings_that_cannot_be_used(ear: Ear, options: dict[str, str], environment: dict[str, str]) -> None:
+    with ear.expecting(InvalidOperationError, where="settings"):
+        configure(options, environment, None)
+
+
+def test_a_file_that_holds_more_than_a_connection_string(ear: Ear, tmp_path: Path) -> None:
+    (tmp_path / "primary").write_text(f"{PRIMARY}\n{SECONDARY}\n")
+    with ear.expecting(InvalidOperationError, where="a file"):
+        configure({"primary_file": str(tmp_path / "primary"), "secondary": SECONDARY}, {}, None)
+
+
+async def test_what_it_answers_while_it_works(ear: Ear, clock: VirtualClock) -> None:
+    prometheus.start()
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(options()) as client:
+        await client.administration.create_queue(QUEUE)
+        client.pair.force_failover(QUEUE)
+        client.pair.force_failover("missing")
+        for path in (QUEUE, QUEUE, "missing"):
+            message = ServiceBusMessage(BODY, application_properties={"note": PROPERTY})
+            await client.get_queue_sender(path).send_messages(message)
+    pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+    async with Run(pair) as run:
+        api = WorkerApi(run.worker, clock, prometheus.exposition)
+        for _ in range(3):
+            await clock.sleep(60)
+            for path in ("healthz", "readyz", "metrics", "status", "pause", "resume", "nothing"):
+                for method in ("GET", "POST"):
+                    asked = Request(
+                        method, (path,), query={}, headers={"host": "localhost"}, body=b"", client="127.0.0.1:1"
+                    )
+                    answer = await api.answer(asked)
+                    ear.hear(f"{method} /{path}", answer.body.decode())
+            for where, told in told_by([run.worker]):
+                ear.hear(where, told)
+            pair.primary.heal()
+    prometheus.stop()

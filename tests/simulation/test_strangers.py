@@ -1,0 +1,74 @@
+"""The strangers can do what they are refused: with a token that counts, the same steps succeed and are noticed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from sbclient.broker.faults import Call, Operation
+from sbclient.clock import VirtualClock
+from sbclient.entities import AccessRights, EntityAddress, EntityKind, QueueProperties
+from sbclient.message import ServiceBusMessage
+from sbclient.testing import MemoryPair, memory_pair
+from tests.server.amqp.client import connected
+from tests.simulation.edges import CHECKS, Edges
+from tests.simulation.history import History
+from tests.simulation.plan import draw_plan
+from tests.simulation.strangers import RIGHTS, TOKENS, VANDALIZED, Forger, Vandal, own_rule
+
+
+@pytest.fixture
+async def pair(clock: VirtualClock) -> MemoryPair:
+    pair = memory_pair(clock=clock, seed=1)
+    for name in ("orders", *VANDALIZED):
+        properties = QueueProperties(name, authorization_rules=[own_rule(name)])
+        call = Call(Operation.MANAGE, clock.now())
+        pair.primary.namespace.management.create(call, EntityAddress(EntityKind.QUEUE, (name,)), properties)
+    return pair
+
+
+def forger_in(pair: MemoryPair, history: History) -> Forger:
+    return Forger(pair.primary, history, Random(3), [("orders", "orders")])
+
+
+@pytest.mark.parametrize("forgery", [*TOKENS, *RIGHTS])
+async def test_no_forgery_is_let_in(pair: MemoryPair, clock: VirtualClock, forgery: str) -> None:
+    history = History(clock)
+    forger = forger_in(pair, history)
+    for _ in range(4):
+        async with connected(forger.context) as client:
+            await forger.attempt(client, forgery, "orders", "orders")
+    assert not history.violations
+    assert len(pair.primary.namespace.queue("orders")) == 0
+
+
+@pytest.mark.parametrize("right", list(AccessRights))
+async def test_with_a_token_that_counts_each_step_succeeds_and_is_noticed(
+    pair: MemoryPair, clock: VirtualClock, right: AccessRights
+) -> None:
+    history = History(clock)
+    forger = forger_in(pair, history)
+    async with pair.unpaired_client() as owner, owner.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("one"))
+    async with connected(forger.context) as client:
+        assert await client.put_token("orders", forger.token("orders")) == 202
+        await forger.use(client, "good", "orders", "orders", right)
+    assert [violation.invariant for violation in history.violations] == ["I19"]
+
+
+async def test_a_vandal_comes_and_goes(pair: MemoryPair, clock: VirtualClock) -> None:
+    history = History(clock, trace=True)
+    for number in range(20):
+        await Vandal(pair.primary, history, Random(number)).live(10.0)
+    assert not history.violations
+    assert len([line for line in history.lines if "vandal" in line]) == 80
+
+
+@pytest.mark.parametrize("name", CHECKS)
+async def test_each_limit_is_met_from_both_sides(clock: VirtualClock, name: str) -> None:
+    plan = next(plan for plan in map(draw_plan, range(1000)) if plan.has_edge)
+    history = History(clock)
+    edges = Edges(memory_pair(clock=clock, seed=1, profile=plan.profile), plan.profile, history, Random(1))
+    await edges.look_at(name)
+    assert not history.violations
