@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import VariantVal
 
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.spans import seconds_of
+from sbclient.rules.spans import seconds_of
 
 Values: TypeAlias = list[Any]
 Convert: TypeAlias = Callable[[Any], Any]

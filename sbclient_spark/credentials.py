@@ -65,6 +65,10 @@ class AccessToken(NamedTuple):
     token: str
     expires_on: int
 
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"AccessToken(expires_on={self.expires_on})"
+
 
 class TokenCredential:
     """A token that somebody else obtained; read again whenever one is wanted, so that a file may be renewed."""

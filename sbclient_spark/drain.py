@@ -26,9 +26,10 @@ from sbclient.errors import (
 )
 from sbclient.pair import Pair
 from sbclient.rules.backlog import primary_name_of, session_backlog_queue_names
+from sbclient.rules.option_values import Parser, choice, names, rate, span, whole
 from sbclient.syphon import Syphon, SyphonReport
 from sbclient_spark.connection_options import CONNECTION_TABLE, SDK_PREFIX, ConnectionOptions, connection_options
-from sbclient_spark.option_table import Parser, choice, names, rate, read_options, span, whole
+from sbclient_spark.option_table import read_options
 from sbclient_spark.reports import tell
 from sbclient_spark.worker_clients import open_client, worker_clients
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sbclient.clock import Clock
 from sbclient.message import ServiceBusMessage
+from sbclient.pace import Pace
 from sbclient.transport.base import (
     Administration,
     ReceiverLink,
@@ -17,7 +18,6 @@ from sbclient.transport.base import (
     TransactionLink,
     Transport,
 )
-from sbclient_spark.pace import Pace
 
 
 class PacedTransport:

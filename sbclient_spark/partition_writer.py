@@ -37,11 +37,11 @@ from sbclient.errors import (
     ServiceBusServerBusyError,
 )
 from sbclient.outgoing import ALIAS_BYTES
+from sbclient.pace import Pace
 from sbclient.rules.size import encoded_size
 from sbclient.sender import ServiceBusSender
 from sbclient.tasks import OwnedTasks
 from sbclient_spark.bad_records import BadRecords, record_of
-from sbclient_spark.pace import Pace
 from sbclient_spark.reports import TaskReport
 from sbclient_spark.rows import BadRow, Destination, Row
 from sbclient_spark.write_options import WriteOptions

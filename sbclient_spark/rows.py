@@ -108,6 +108,9 @@ class RowReader:
         self._plan = plan
         self._ids = ids
         self._has_id_column = plan.ids.mode == "column"
+        names = {name for name, _ in plan.attributes}
+        self._may_differ = {"session_id", "partition_key"} <= names
+        self._may_be_ping = "content_type" in names
         self._destinations: dict[tuple[Any, Any], Destination] = {}
 
     def read(self, batch: pa.RecordBatch, first_position: int) -> Iterator[Row | BadRow]:
@@ -159,8 +162,10 @@ class RowReader:
             raise InvalidOperationError("message_id is null, so the row cannot be recognised when it is sent again")
         destination = self._plan.destination or self._destination(places)
         message = ServiceBusMessage(body, application_properties=properties, **given)
-        check_keys(message)
-        check_not_ping(message)
+        if self._may_differ:
+            check_keys(message)
+        if self._may_be_ping:
+            check_not_ping(message)
         message.message_id = self._ids.of(message, position, keys, destination.path)
         return Row(position, destination, message)
 

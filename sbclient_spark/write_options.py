@@ -11,6 +11,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.entity_path import check_entity_path
+from sbclient.rules.option_values import Parser, choice, flag, names, rate, span, text, whole
 from sbclient_spark.connection_options import (
     CONNECTION_TABLE,
     SDK_PREFIX,
@@ -18,7 +19,7 @@ from sbclient_spark.connection_options import (
     connection_options,
 )
 from sbclient_spark.message_ids import DIGEST_CHARACTERS, MessageIdMode
-from sbclient_spark.option_table import Parser, choice, flag, names, rate, read_options, span, text, whole
+from sbclient_spark.option_table import read_options
 
 EntityWord = Literal["queue", "topic"]
 BodyFormat = Literal["raw", "json"]

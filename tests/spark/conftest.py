@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 HAS_SPARK: Final = all(find_spec(name) is not None for name in ("pyspark", "pyarrow"))
 ROOT: Final = Path(__file__).parents[2]
+
+QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A Java that does not spend its time on making itself faster: a test ends before that pays."""
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -34,14 +37,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
 
 
-@pytest.fixture(scope="session")
-def emulated() -> Iterator[EmulatedPair]:
+@pytest.fixture(scope="package")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
+    """What Spark's processes are told; taken back after the last test here, as is the directory they work in."""
+    import sbclient_spark
+
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv("PYTHONPATH", str(ROOT))
+        changed.setenv("PYSPARK_PYTHON", sys.executable)
+        changed.setenv("SPARK_SUBMIT_OPTS", QUICK_START)
+        changed.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        if (home := os.environ.get("JAVA_HOME")) is not None:
+            changed.setenv("JAVA_HOME", home)  # so that it is given back, whatever the next line does
+        else:
+            changed.delenv("JAVA_HOME", raising=False)
+        sbclient_spark.ensure_java()
+        yield changed
+
+
+@pytest.fixture(scope="package")
+def emulated(environment: pytest.MonkeyPatch) -> Iterator[EmulatedPair]:
     from tests.spark.emulated import EmulatedPair
 
     with EmulatedPair() as pair:
-        os.environ["SSL_CERT_FILE"] = str(pair.certificate)
+        environment.setenv("SSL_CERT_FILE", str(pair.certificate))  # the workers look at the destination over https
         yield pair
-        del os.environ["SSL_CERT_FILE"]
 
 
 @pytest.fixture
@@ -52,29 +72,33 @@ def pair(emulated: EmulatedPair) -> Iterator[EmulatedPair]:
     emulated.clear()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def event_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("event_logs")
 
 
-@pytest.fixture(scope="session")
-def spark(emulated: EmulatedPair, event_logs: Path) -> Iterator[SparkSession]:
-    """A session with two tasks at a time, each tried four times; it needs the emulator's certificate in its workers."""
+@pytest.fixture(scope="package")
+def spark(
+    environment: pytest.MonkeyPatch, emulated: EmulatedPair, event_logs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A session with two tasks at a time, each tried four times; it needs the emulator's certificate in its workers.
+
+    Its Java ends with the last test here, and nothing of it stays in the directory that the tests were started in.
+    """
     from pyspark.sql import SparkSession
 
     import sbclient_spark
 
-    os.environ["PYTHONPATH"] = str(ROOT)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    sbclient_spark.ensure_java()
+    before = set(Path.cwd().iterdir())
     session = (
         SparkSession.builder.master("local[2,4]")
         .appName("tests")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.dir", event_logs.as_uri())
         .config("spark.eventLog.rolling.enabled", "false")
@@ -87,3 +111,19 @@ def spark(emulated: EmulatedPair, event_logs: Path) -> Iterator[SparkSession]:
     sbclient_spark.register(session)
     yield session
     session.stop()
+    _end_java()
+    assert {path.name for path in set(Path.cwd().iterdir()) - before} <= PYTESTS_OWN
+
+
+PYTESTS_OWN: Final = {".pytest_cache", ".hypothesis", "__pycache__"}
+
+
+def _end_java() -> None:
+    """End the Java that Spark leaves running until this process ends."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import logging
 import pickle
 from collections.abc import Iterator
@@ -92,6 +93,19 @@ def test_another_micro_batch_has_other_ids(clients: WorkerClients) -> None:
     run_task(plan(), batches(100), PLACE)
     run_task(plan(), batches(100), TaskPlace(2, 0, 10, "query", 5))
     assert len(stored(clients)) == 200
+
+
+def test_the_collector_looks_for_cycles_rarely_while_a_task_sends_and_then_as_before(clients: WorkerClients) -> None:
+    before, during = gc.get_threshold(), []
+
+    def watching() -> Iterator[pa.RecordBatch]:
+        for batch in batches(2000):
+            during.append(gc.get_threshold()[0])
+            yield batch
+
+    run_task(plan(), watching(), PLACE)
+    assert min(during[2:]) > before[0]
+    assert gc.get_threshold() == before
 
 
 def test_a_task_without_rows_opens_nothing(clients: WorkerClients) -> None:

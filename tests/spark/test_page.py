@@ -1,0 +1,67 @@
+"""The page about Spark lists every option there is, and no other; what it shows runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from sbclient_spark.read_options import READ_TABLE
+from sbclient_spark.write_options import WRITE_TABLE
+from tests.spark.emulated import EmulatedPair
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+OPTIONS: Final = PAGE.split("## Options")[1].split("## What is not promised")[0]
+
+
+def listed(heading: str) -> set[str]:
+    table = OPTIONS.split(f"| for {heading} |")[1].split("\n\n")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return {name for cell in first_cells for name in re.findall(r"`([A-Za-z]+)`", cell)}
+
+
+def test_every_option_of_a_write_is_listed() -> None:
+    assert listed("both") | listed("writing") == set(WRITE_TABLE)
+
+
+def test_every_option_of_a_read_is_listed() -> None:
+    assert listed("both") | listed("reading") == set(READ_TABLE)
+
+
+def shown(name: str) -> Any:
+    """A function that the page shows."""
+    (block,) = (one for one in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S) if f"\ndef {name}(" in one)
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/spark.md", "exec"), names)
+    return names[name]
+
+
+def test_what_it_shows_of_batches_runs(spark: SparkSession, pair: EmulatedPair) -> None:
+    orders, invoices = pair.create_queue("orders"), pair.create_queue("invoices", requires_session=True)
+    shown("write")(spark, pair.primary, pair.secondary, orders)
+    assert pair.count(orders) == 1000
+    lines = spark.range(40).selectExpr(
+        "cast(id AS string) AS body", "cast(id AS string) AS message_id", "concat('invoice ', id % 4) AS session_id"
+    )
+    shown("backfill")(lines.withColumn("line", lines.body.cast("long")), pair.primary, pair.secondary, invoices)
+    arrived = pair.take(invoices, sessions=True)
+    assert len(arrived) == 40
+    for session in {message.session_id for message in arrived}:
+        numbers = [int(str(message)) for message in arrived if message.session_id == session]
+        assert numbers == sorted(numbers)
+    assert shown("bring_home")(spark, pair.primary, pair.secondary) == 0
+
+
+def test_what_it_shows_of_streams_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "one.txt").write_text("first\nsecond\n")
+    readings = pair.create_queue("readings")
+    rows = spark.readStream.text(str(tmp_path / "input")).withColumnRenamed("value", "body")
+    query = shown("start")(rows, pair.primary, readings, str(tmp_path / "checkpoint"))
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(str(message) for message in pair.take(readings)) == ["first", "second"]
