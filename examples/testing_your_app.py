@@ -1,7 +1,7 @@
 """A small application and its tests: an order desk that must not lose an order while Service Bus is down.
 
-Run it with pytest, which brings the fixture `servicebus_pair` once sbclient is installed; run as a program it hands its
-tests a pair by itself.
+Run it with pytest, which brings the fixture `servicebus_pair` once sbclient is installed, and needs nothing else for
+async tests that use it; run as a program it hands its tests a pair by itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ async def totals(client: ServiceBusClient) -> dict[int, float]:
 # ---- its tests ------------------------------------------------------------------------------------------------------
 
 
-@in_virtual_time
 async def test_orders_arrive(servicebus_pair: MemoryPair) -> None:
     async with servicebus_pair.client(OPTIONS) as client:
         await client.administration.create_queue("orders")
@@ -49,7 +48,6 @@ async def test_orders_arrive(servicebus_pair: MemoryPair) -> None:
         assert await totals(client) == {1: 9.5}
 
 
-@in_virtual_time
 async def test_no_order_is_lost_in_an_outage(servicebus_pair: MemoryPair) -> None:
     async with servicebus_pair.client(OPTIONS) as client:
         await client.administration.create_queue("orders")
@@ -65,5 +63,5 @@ async def test_no_order_is_lost_in_an_outage(servicebus_pair: MemoryPair) -> Non
 
 if __name__ == "__main__":
     for test in (test_orders_arrive, test_no_order_is_lost_in_an_outage):
-        test(memory_pair(clock=AmbientClock(), seed=1))
+        in_virtual_time(test)(memory_pair(clock=AmbientClock(), seed=1))
         print(f"{test.__name__}: passed")

@@ -1,0 +1,128 @@
+"""Send a stream to a queue with Spark, stop it, start it again from its checkpoint: every row arrives once.
+
+The namespace is emulated, on a port of this machine. Message ids are made of the query, the micro-batch, the place of
+the row and its content, so that what is sent again after the restart is recognised. It needs the extra `spark`.
+
+    python stream_to_service_bus.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Coroutine
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own custom)
+from pyspark.sql.streaming.query import StreamingQuery
+
+import sbclient_spark
+from sbclient import ServiceBusClient
+from sbclient.emulator import Emulator
+
+T = TypeVar("T")
+
+FILES, READINGS = 4, 50
+
+
+class Loop:
+    """An event loop in a thread of its own, where the emulator lives."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def create(connection_string: str) -> None:
+    async with ServiceBusClient.from_connection_string(connection_string) as client:
+        await client.administration.create_queue(
+            "readings",
+            requires_duplicate_detection=True,
+            duplicate_detection_history_time_window=timedelta(hours=2),
+        )
+
+
+async def until_stored(connection_string: str, count: int) -> None:
+    """Returns when the queue holds so many messages."""
+    async with ServiceBusClient.from_connection_string(connection_string) as client:
+        while True:
+            counts = await client.administration.get_queue_runtime_properties("readings")
+            if counts.active_message_count >= count:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def received(connection_string: str) -> list[str]:
+    async with (
+        ServiceBusClient.from_connection_string(connection_string) as client,
+        client.get_queue_receiver("readings", receive_mode="receiveanddelete", max_wait_time=0.5) as receiver,
+    ):
+        return [str(message) async for message in receiver]
+
+
+def start(spark: SparkSession, folder: Path, connection_string: str, *, until_now: bool = False) -> StreamingQuery:
+    """The query; its checkpoint is beside the files that it reads."""
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "readings"))
+    rows = lines.select(F.col("value").alias("body"), F.split("value", ",")[0].alias("partition_key"))
+    writer = rows.writeStream.format("servicebus").options(
+        checkpointLocation=str(folder / "checkpoint"),
+        connectionString=connection_string,
+        queue="readings",
+        requireDuplicateDetection="error",
+        metricsPath=str(folder / "metrics.jsonl"),
+    )
+    return (writer.trigger(availableNow=True) if until_now else writer.trigger(processingTime="0 seconds")).start()
+
+
+def session() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    sbclient_spark.ensure_java()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    sbclient_spark.register(spark)
+    return spark
+
+
+def stream(loop: Loop, connection_string: str, folder: Path) -> None:
+    loop.run(create(connection_string))
+    (folder / "readings").mkdir()
+    for number in range(FILES):
+        lines = (f"sensor-{reading % 5},{number * READINGS + reading}" for reading in range(READINGS))
+        (folder / "readings" / f"{number}.txt").write_text("\n".join(lines))
+
+    spark = session()
+    query = start(spark, folder, connection_string)
+    loop.run(until_stored(connection_string, READINGS))
+    query.stop()
+    print(f"stopped in micro-batch {len(list((folder / 'checkpoint' / 'offsets').glob('[0-9]*')))} of {FILES}")
+
+    start(spark, folder, connection_string, until_now=True).awaitTermination()
+    spark.stop()
+    arrived = loop.run(received(connection_string))
+    if sorted(arrived) != sorted({*arrived}) or len(arrived) != FILES * READINGS:
+        sys.exit(f"{len(arrived)} messages arrived, {len({*arrived})} different ones")
+    print(f"started again, and now {len(arrived)} readings have arrived, each once")
+    print((folder / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def main() -> None:
+    loop, emulator = Loop(), Emulator("contoso")
+    loop.run(emulator.start())
+    os.environ["SSL_CERT_FILE"] = str(emulator.certificate_path)  # workers look at the queue over https
+    with tempfile.TemporaryDirectory() as folder:
+        stream(loop, emulator.connection_string, Path(folder))
+    loop.run(emulator.close())
+
+
+if __name__ == "__main__":
+    main()
