@@ -272,6 +272,11 @@ class Tap:
                 outcome.set_exception(error)
 
     @property
+    def arrived(self) -> int:
+        """How many messages have arrived that no call has returned."""
+        return int(self._receiver._handler._received_messages.qsize())
+
+    @property
     def has_credit(self) -> bool:
         """Whether the service may still deliver something."""
         return bool(self._receiver._handler._link.current_link_credit > 0)

@@ -220,8 +220,10 @@ class AzureReceiver(ReceiverLink):
         else:
             tap.is_receiving = True
             tap.is_pausing = bool(link.calls)
+            # With fewer than asked for at hand the SDK would keep them to itself until more come or the time is over.
+            count = min(max_message_count, tap.arrived or max_message_count)
             try:
-                given = await sdk.receive_messages(max_message_count, max(slice_s, _TAKES_NEXT))
+                given = await sdk.receive_messages(count, max(slice_s, _TAKES_NEXT))
                 if not self._is_locking and len(given) < max_message_count and tap.has_credit:
                     given += await tap.drain()
             finally:

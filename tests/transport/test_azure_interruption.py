@@ -75,3 +75,31 @@ async def test_settling_interrupts_a_wait_and_what_arrives_meanwhile_is_kept(
         counts = await direct.administration.get_queue_runtime_properties("orders")
     assert counts.total_message_count == 0
     assert outcomes == ["accepted"] * (SMALL + 1)
+
+
+async def test_what_arrives_while_somebody_else_has_a_turn_is_handed_over_at_once(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer messages than were asked for lie ready when the call that waits for them goes on."""
+    ask = ReceiveClientAsync.mgmt_request_async
+    async with (
+        ServiceBusClient.from_connection_string(emulator.connection_string) as direct,
+        ServiceBusClient.from_connection_string(emulator.connection_string) as client,
+    ):
+        await direct.administration.create_queue("orders")
+        sender = direct.get_queue_sender("orders")
+
+        async def asked_late(handler: Any, *arguments: Any, **more: Any) -> Any:
+            await sender.send_messages([ServiceBusMessage(str(number)) for number in range(SMALL)])
+            while handler._received_messages.qsize() < SMALL:
+                await handler._connection.listen(wait=0.1)
+            return await ask(handler, *arguments, **more)
+
+        receiver = client.get_queue_receiver("orders")
+        waiting = asyncio.ensure_future(receiver.receive_messages(SMALL + 1, max_wait_time=50.0))
+        await asyncio.sleep(0.3)
+        monkeypatch.setattr(ReceiveClientAsync, "mgmt_request_async", asked_late)
+        await receiver.peek_messages(1)
+        async with asyncio.timeout(20.0):
+            messages = await waiting
+    assert sorted(map(int, map(str, messages))) == [*range(SMALL)]
