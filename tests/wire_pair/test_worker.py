@@ -27,6 +27,13 @@ def worker(tmp_path: Path, primary: NamespaceProcess, secondary: NamespaceProces
     worker.close()
 
 
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[Listener]:
+    listener = Listener(tmp_path)
+    yield listener
+    listener.close()
+
+
 def paired(primary: NamespaceProcess, secondary: NamespaceProcess) -> ServiceBusClient:
     return ServiceBusClient.from_connection_string(
         primary.connection_string,
@@ -62,10 +69,9 @@ async def arrived(primary: NamespaceProcess) -> Counter[str]:
 
 
 async def test_it_works_tells_how_it_stands_and_ends_in_order(
-    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess, tmp_path: Path
+    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess, listener: Listener
 ) -> None:
     bodies = await make_backlog(primary, secondary, 300)
-    listener = Listener(tmp_path)
     worker.start("--http-port", "0", "--json", NOTIFY_SOCKET=listener.path, WATCHDOG_USEC="500000")
     told = await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 300)
     assert told["reasons"] == []
@@ -85,7 +91,6 @@ async def test_it_works_tells_how_it_stands_and_ends_in_order(
     assert drained_of(worker.program.file("out").read_text()) == 300
     assert [event["event"] for event in worker.events][-1] == "worker.ended"
     assert sum("STOPPING" in message for message in listener.heard()) == 1
-    listener.close()
     assert await arrived(primary) == Counter(bodies)
 
 

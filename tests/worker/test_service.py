@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -425,10 +424,9 @@ async def test_dead_letters_are_counted_over_pauses(pair: MemoryPair, clock: Vir
 
 
 async def test_the_service_manager_hears_of_start_life_and_end(
-    pair: MemoryPair, clock: VirtualClock, tmp_path: Path
+    pair: MemoryPair, clock: VirtualClock, listener: Listener
 ) -> None:
     await make_backlog(pair, *range(5))
-    listener = Listener(tmp_path)
     environment = {"NOTIFY_SOCKET": listener.path, "WATCHDOG_USEC": "20000000"}
     async with Run(pair, environment=environment) as run:
         await clock.sleep(25.0)
@@ -438,19 +436,16 @@ async def test_the_service_manager_hears_of_start_life_and_end(
         assert beats[-1]["STATUS"] == "running, drained 5, parked 0"
         await run.ended()
     assert listener.heard() == [{"STOPPING": "1", "STATUS": "stopping, drained 5, parked 0"}]
-    listener.close()
 
 
 async def test_the_service_manager_hears_of_readiness_though_the_secondary_is_down(
-    pair: MemoryPair, clock: VirtualClock, tmp_path: Path
+    pair: MemoryPair, clock: VirtualClock, listener: Listener
 ) -> None:
     await make_backlog(pair)
     pair.secondary.inject(Fault(FaultKind.DOWN))
-    listener = Listener(tmp_path)
     environment = {"NOTIFY_SOCKET": listener.path, "WATCHDOG_USEC": "20000000"}
     async with Run(pair, environment=environment):
         await clock.sleep(25.0)
         heard = listener.heard()
     assert heard[0]["READY"] == "1"
     assert heard[-1]["STATUS"] == "waits for the secondary: ServiceBusConnectionError"
-    listener.close()

@@ -2,20 +2,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from sbclient.worker.systemd import ServiceManager
 from tests.worker.scene import Listener
-
-
-@pytest.fixture
-def listener(tmp_path: Path) -> Iterator[Listener]:
-    listener = Listener(tmp_path)
-    yield listener
-    listener.close()
 
 
 def test_each_message_is_a_datagram_with_the_words_of_the_protocol(listener: Listener) -> None:
