@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import signal
 import sys
+
+from sbclient.cli import early
 
 
 def main() -> None:
     """Run the command line."""
-    if sys.argv[1:2] == ["syphon"]:
-        # A worker that is told to end while it is still being imported has nothing in hand: it ends in order.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: sys.exit(0))
+    arguments = sys.argv[1:]
+    early.listen(arguments)
+    from sbclient.cli.app import make_app, run_telling_json
+
+    app = make_app(arguments)
     try:
-        arguments = sys.argv[1:]
+        early.listen_no_more(arguments)
         if "--json" in arguments:
-            from sbclient.cli.app import run_telling_json
-
-            sys.exit(run_telling_json(arguments))
-        from sbclient.cli.app import make_app
-
-        make_app(arguments)(prog_name="sbclient")
-    except KeyboardInterrupt:  # while the command itself was still being imported
+            sys.exit(run_telling_json(app, arguments))
+        app(prog_name="sbclient")
+    except KeyboardInterrupt:  # before the command itself listened
         print("sbclient: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -34,10 +34,10 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
     return app
 
 
-def run_telling_json(arguments: Sequence[str]) -> int:
+def run_telling_json(app: typer.Typer, arguments: Sequence[str]) -> int:
     """Run the program so that wrong options, too, are told as JSON; returns the exit status."""
     try:
-        status = make_app(arguments)(list(arguments), prog_name="sbclient", standalone_mode=False)
+        status = app(list(arguments), prog_name="sbclient", standalone_mode=False)
     except Exception as error:
         # What typer raises for wrong options it does not name; they all know how to say what is wrong.
         say = getattr(error, "format_message", None)

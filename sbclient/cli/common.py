@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -48,6 +49,7 @@ class Exit(IntEnum):
     NOT_ALLOWED = 4
     NOT_FOUND = 5
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 Primary = Annotated[
@@ -70,6 +72,10 @@ Secondary = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else, errors too (those on stderr).")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+class Terminated(Exception):
+    """SIGTERM came."""
 
 
 class OutputClosed(BrokenPipeError):
@@ -95,10 +101,36 @@ def run(command: str, work: Coroutine[Any, Any, T], *, as_json: bool = False, pr
 
     async def watched() -> T:
         async with progress or Progress(f"{command} …"):
-            return await work
+            return await _until_sigterm(work)
 
     with telling_errors(command, as_json=as_json):
         return asyncio.run(watched())
+
+
+async def _until_sigterm(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work; SIGTERM ends it as Ctrl-C does, a second one at once.
+
+    Raises:
+        Terminated: it came.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    is_told = False
+
+    def end() -> None:
+        nonlocal is_told
+        is_told = True
+        loop.remove_signal_handler(signal.SIGTERM)
+        assert task is not None  # a coroutine that runs is run by a task
+        task.cancel()
+
+    with suppress(NotImplementedError):  # Windows has no handlers; there SIGTERM ends the process at once
+        loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if is_told:
+            raise Terminated from None
+        raise
 
 
 @contextmanager
@@ -113,6 +145,9 @@ def telling_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
     except KeyboardInterrupt:
         tell_error(command, "interrupted", "Interrupted", Exit.INTERRUPTED, as_json=as_json)
         raise typer.Exit(Exit.INTERRUPTED) from None
+    except Terminated:
+        tell_error(command, "terminated", "Terminated", Exit.TERMINATED, as_json=as_json)
+        raise typer.Exit(Exit.TERMINATED) from None
     except OutputClosed:
         _discard_stdout()
         raise typer.Exit(Exit.INCOMPLETE) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -16,16 +15,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sbclient.cli.common import Exit, print_json, telling_errors
 from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Account, Lane, Story, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
-from sbclient.errors import ServiceBusError
 from sbclient.options import SyphonLimits
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import run_virtual
 
-LOST = 1
-BAD_INPUT = 2
-INTERRUPTED = 130
 WATCHING_SPEED = 90.0
 """Virtual seconds in a real one when somebody watches."""
 
@@ -49,7 +45,9 @@ def demo(
     messages: Annotated[int, typer.Option(min=4, max=1_000_000, help="How many, without --input.")] = 2000,
     ordering: Annotated[str, typer.Option(help="'none', or 'session' to keep the order inside sessions.")] = "none",
     seed: Annotated[int, typer.Option(help="Repeats a run exactly.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the account as one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the account as one JSON object; errors too (those on stderr).")
+    ] = False,
     page: Annotated[
         bool, typer.Option("--page", help="Serve a web page to watch it on, at a pace to watch, until Ctrl-C.")
     ] = False,
@@ -65,35 +63,25 @@ def demo(
 
     Example: sbclient demo --input orders.csv --session-column OrderNo
     """
-    try:
+    with telling_errors("demo", as_json=as_json):
         if ordering not in ("none", "session"):
             raise typer.BadParameter(f"{ordering!r} is not one of 'none', 'session'", param_hint="--ordering")
         lanes = _lanes(input_file, Columns(body_column, session_column, key_column), messages, seed)
-    except (ServiceBusError, OSError) as error:
-        typer.echo(f"sbclient demo: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
-    story = Story(
-        lanes,
-        seed=seed,
-        ordering="session" if ordering == "session" else "none",
-        limits=_watchable(lanes) if page else None,
-    )
-    try:
+        story = Story(
+            lanes,
+            seed=seed,
+            ordering="session" if ordering == "session" else "none",
+            limits=_watchable(lanes) if page else None,
+        )
         if page:
             account = _on_page(story, page_port, speed, as_json=as_json)
         elif as_json:
             account = run_virtual(story.tell())
-            typer.echo(json.dumps(asdict(account)))
+            print_json(asdict(account))
         else:
             account = _shown(story, Console())
-    except OSError as error:
-        typer.echo(f"sbclient demo: the page cannot be served on port {page_port}: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
-    except KeyboardInterrupt:
-        typer.echo("sbclient demo: interrupted; what was in hand was given back", err=True)
-        raise typer.Exit(INTERRUPTED) from None
     if account.lost or account.altered or account.unexpected:
-        raise typer.Exit(LOST)
+        raise typer.Exit(Exit.INCOMPLETE)
 
 
 def _lanes(path: Path | None, columns: Columns, count: int, seed: int) -> list[Lane]:
@@ -123,7 +111,7 @@ def _on_page(story: Story, port: int, speed: float, *, as_json: bool) -> Account
             console.print(f"[bold]watch it at http://localhost:{shown.port}/[/]   Ctrl-C ends it")
             account = await story.tell(pair=pair)
             if as_json:
-                typer.echo(json.dumps(asdict(account)))
+                print_json(asdict(account))
             console.print(_table(story))
             console.print(_verdict(account))
             console.print("the page shows how it ended; Ctrl-C ends it")

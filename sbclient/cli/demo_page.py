@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from sbclient.broker.host import BrokerHost
 from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Story
+from sbclient.errors import InvalidOperationError
 from sbclient.pair import PairStatus
 from sbclient.server.context import NamespaceContext
 from sbclient.server.front import Front
@@ -51,7 +52,13 @@ class DemoPage:
         self._server = HttpPort(Front(first, neighbours, tells_of_all=True).answer, story.clock)
 
     async def __aenter__(self) -> Self:
-        self.port = await self._server.start("127.0.0.1", self.port)
+        try:
+            self.port = await self._server.start("127.0.0.1", self.port)
+        except OSError as error:
+            raise InvalidOperationError(
+                f"the page cannot be served on port {self.port} ({error.strerror}): choose another, 0 for any that is "
+                "free"
+            ) from error
         self._looking = asyncio.create_task(self._look(), name="look for late viewers")
         return self
 

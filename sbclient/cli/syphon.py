@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, NoReturn
 import structlog
 import typer
 
+from sbclient.cli import early
 from sbclient.cli.common import AsJson, Exit, open_client, print_json, run, telling_errors
 from sbclient.cli.progress import Progress
 from sbclient.client import ServiceBusClient
@@ -177,6 +178,8 @@ def _listen_to_signals(worker: SyphonWorker, settings: WorkerSettings) -> None:
             loop.add_signal_handler(number, end, number)
         loop.add_signal_handler(signal.SIGUSR1, worker.pause)
         loop.add_signal_handler(signal.SIGUSR2, worker.resume)
+        for kept in early.kept():
+            (worker.pause if kept == signal.SIGUSR1 else worker.resume)()
 
 
 def _leave(status: int) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ ALL: Final = [
     for name in COMMANDS
     for command in [f"{name} {each}" for each in SUBCOMMANDS.get(name, [""])]
 ]
+NOBODY: Final = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
 STAYS: Final = ("emulator", "syphon", "demo")
 """Run for as long as they are let, or take their time: each has tests of its own."""
 
@@ -131,13 +133,32 @@ def test_each_error_has_its_exit_status(error: Exception, status: Exit | None) -
         (("nonsense",), "UsageError", 2),
         (("peek", "--primary", "memory://a"), "InvalidOperationError", 2),
         (("peek", "--primary", "memory://a", "--queue", "q"), "MessagingEntityNotFoundError", 5),
+        (("peek", "--primary", NOBODY, "--queue", "q"), "ServiceBusConnectionError", 3),
+        (("receive", "--primary", "memory://a", "--queue", "q"), "MessagingEntityNotFoundError", 5),
+        (("send", "--primary", "memory://a", "--queue", "q", "--input", "missing"), "FileNotFoundError", 2),
+        (("send", "--primary", "memory://a", "--queue", "q", "--set", "x"), "InvalidOperationError", 2),
+        (("admin", "show", "queue", "q", "--primary", "memory://a"), "MessagingEntityNotFoundError", 5),
+        (("admin", "delete", "queue", "q", "--primary", "memory://a"), "InvalidOperationError", 2),  # no terminal
+        (("admin", "list", "queue", "--primary", NOBODY), "ServiceBusConnectionError", 3),
+        (("backlog", "--primary", "memory://a"), "InvalidOperationError", 2),  # no --secondary
+        (("backlog", "purge", "--primary", "memory://a", "--secondary", "memory://a"), "InvalidOperationError", 2),
+        (("syphon",), "InvalidOperationError", 2),
+        (("syphon", "--config", "missing.toml"), "InvalidOperationError", 2),
+        (("syphon", "--primary", "memory://a", "--secondary", "memory://b"), "MessagingEntityNotFoundError", 5),
+        (("emulator", "--profile", "gold"), "InvalidOperationError", 2),
+        (("emulator", "--config", "missing.json"), "FileNotFoundError", 2),
+        (("demo", "--input", "missing.csv"), "FileNotFoundError", 2),
+        (("demo", "--input", str(Path(__file__).parent)), "IsADirectoryError", 2),
+        (("demo", "--session-column", "x"), "UsageError", 2),
+        (("demo", "--ordering", "alphabetical"), "UsageError", 2),
+        (("demo", "--messages", "0"), "UsageError", 2),
     ],
 )
 def test_errors_are_json_where_json_is_asked_for(arguments: tuple[str, ...], kind: str, status: int) -> None:
     run = program(*arguments, "--json")
     assert (run.returncode, run.stdout) == (status, "")
-    (told,) = run.stderr.splitlines()
-    error = json.loads(told)["error"]
+    (told,) = [line for line in map(json.loads, run.stderr.splitlines()) if "event" not in line]  # what it logs
+    error = told["error"]
     assert (error["type"], error["exit_status"]) == (kind, status)
     assert arguments[0] in error["command"]
     assert error["message"]
@@ -175,3 +196,12 @@ def test_the_completion_can_be_shown_for_each_shell(shell: str) -> None:
     run = program("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert run.returncode == 0
     assert "_SBCLIENT_COMPLETE" in run.stdout
+
+
+def test_a_port_that_the_page_of_the_demo_cannot_have_is_bad_input() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        run = program("demo", "--page", "--page-port", str(taken.getsockname()[1]), "--json")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert json.loads(run.stderr)["error"]["type"] == "InvalidOperationError"

@@ -112,8 +112,10 @@ def test_namespaces_that_cannot_be_reached(ear: Ear, command: str, more: tuple[s
 
 
 def test_json_errors_of_wrong_options(ear: Ear, capsys: pytest.CaptureFixture[str]) -> None:
-    run_telling_json(["send", "--primary", connection_string(), "--json", "--timeout", "soon", "--queue", QUEUE])
-    run_telling_json(["receive", "--primary", connection_string(), "--json", "--no-such"])
+    run_telling_json(
+        make_app(), ["send", "--primary", connection_string(), "--json", "--timeout", "soon", "--queue", QUEUE]
+    )
+    run_telling_json(make_app(), ["receive", "--primary", connection_string(), "--json", "--no-such"])
     told = capsys.readouterr()
     ear.hear("stdout", told.out)
     ear.hear("stderr", told.err)
