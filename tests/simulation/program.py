@@ -104,10 +104,13 @@ class Program:
                 if not life.done():
                     life.cancel()
                     await asyncio.wait([life])
+            if self._life.is_dead:
+                self.history.deaths.append((self.history.now(), self.client_name))
+                self.history.note(self.client_name, "killed")
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise asyncio.CancelledError
             if not self._life.is_dead:
-                current = asyncio.current_task()
-                if current is not None and current.cancelling():
-                    raise asyncio.CancelledError
                 if life.cancelled():
                     return
                 error = life.exception()
@@ -118,8 +121,6 @@ class Program:
                 self.history.refused(error)  # it could not begin; an operator starts it again
                 await self.history.clock.sleep(5.0)
                 continue
-            self.history.deaths.append((self.history.now(), self.client_name))
-            self.history.note(self.client_name, "killed")
             await self.history.clock.sleep(death.pause_s if death is not None else 1.0)
 
     def _begin_life(self, death: Death | None) -> None:

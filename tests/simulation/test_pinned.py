@@ -29,6 +29,7 @@ from tests.simulation.run import run_seed
         (3622, "a life did not shrink while the ordered syphon waited for a busy destination"),
         (4337, "a secondary that was silent took all the time there was, and the primary was blamed"),
         (7202, "a refusal of a link that was opened anew hid that the stale one had left it in doubt"),
+        (8099, "a program that was told to end while it was being killed lived on"),
     ],
 )
 def test_what_was_found_once_stays_mended(seed: int, once: str) -> None:
