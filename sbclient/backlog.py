@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -116,6 +116,7 @@ class Backlog:
         self._on_progress = on_progress
         self._counted = 0
         self._latest: list[BacklogQueueView] = []
+        self._left_to_syphon: Collection[str] = ()
         self._read_time: Callable[[], float] | None = None
         self._ahead_s = 0.0
 
@@ -130,9 +131,22 @@ class Backlog:
         Args:
             limit: messages looked at in each queue and in its dead letters.
         """
-        return await _side_by_side([self._view(queue, limit) for queue in self.queues])
+        return await self._survey(self.queues, limit)
 
-    async def watch(self, *, every: timedelta = timedelta(minutes=1), limit: int = 100_000) -> None:
+    async def _survey(
+        self, queues: Collection[str], limit: int, *, only_dead: Collection[str] = ()
+    ) -> list[BacklogQueueView]:
+        works = [self._view(queue, limit, only_dead=queue in only_dead) for queue in queues]
+        return await _side_by_side(works)
+
+    async def watch(
+        self,
+        *,
+        every: timedelta = timedelta(minutes=1),
+        limit: int = 100_000,
+        queues: Collection[str] | None = None,
+        beside_syphon: bool = False,
+    ) -> None:
         """Survey again and again, for the metrics of depth and age; runs until it is cancelled.
 
         Each survey peeks at every message, a page of 100 for an operation. A syphon tells those metrics what it knows
@@ -141,14 +155,17 @@ class Backlog:
         Args:
             every: from the end of one survey to the beginning of the next.
             limit: as for `survey`.
+            queues: only these; None = every one.
+            beside_syphon: leave out what a syphon of this process tells: what waits and is parked in plain queues.
         """
-        clock = self._pair.clock
+        clock, left_to_syphon = self._pair.clock, self._pair.backlog_queues if beside_syphon else ()
+        self._left_to_syphon, chosen = left_to_syphon, self.queues if queues is None else queues
         self._read_time, self._ahead_s = clock.reader(), clock.now() - clock.monotonic()
         metrics.watch(self)
         try:
             while True:
                 try:
-                    self._latest = await self.survey(limit=limit)
+                    self._latest = await self._survey(chosen, limit, only_dead=left_to_syphon)
                 except* ServiceBusError as group:
                     names = sorted({type(error).__name__ for error in group.exceptions})
                     log.info("backlog.not_surveyed", error=", ".join(names))
@@ -160,28 +177,37 @@ class Backlog:
         """What the latest survey found; see `metrics.Watched`."""
         for view in self._latest:
             where = self._pair.at_backlog(view.queue)
-            depths = {"waiting": view.waiting, "parked": view.parked, "dead_lettered": view.dead_letters.total()}
+            depths = {"dead_lettered": view.dead_letters.total()}
+            is_looked_into = view.queue not in self._left_to_syphon
+            if is_looked_into:
+                depths |= {"waiting": view.waiting, "parked": view.parked}
             for state, depth in depths.items():
                 yield metrics.BACKLOG_DEPTH, depth, {**where, metrics.STATE: state}
+            if not is_looked_into or (view.depth and view.oldest_utc is None):
+                continue  # the syphon tells, or nobody knows
             age_s = 0.0
             if view.oldest_utc is not None and self._read_time is not None:
                 age_s = self._read_time() + self._ahead_s - view.oldest_utc.timestamp()
             yield metrics.BACKLOG_AGE, max(age_s, 0.0), where
 
-    async def _view(self, queue: str, limit: int) -> BacklogQueueView:
+    async def _view(self, queue: str, limit: int, *, only_dead: bool) -> BacklogQueueView:
         view = BacklogQueueView(queue)
         try:
-            try:
-                await self._look_at_messages(view, limit)
-            except InvalidOperationError:
-                if queue not in self._pair.session_backlog_queues:
-                    raise
-                await self._ask_for_counts(view)
+            if not only_dead:
+                await self._look_into(view, limit)
             async for message in self._browse(dead_letter_path(queue), limit, view):
                 view.count(message, DestinationView(dead_letters=Counter([message.dead_letter_reason or NO_REASON])))
         except MessagingEntityNotFoundError:
             view.is_present = False
         return view
+
+    async def _look_into(self, view: BacklogQueueView, limit: int) -> None:
+        try:
+            await self._look_at_messages(view, limit)
+        except InvalidOperationError:
+            if view.queue not in self._pair.session_backlog_queues:
+                raise
+            await self._ask_for_counts(view)
 
     async def _look_at_messages(self, view: BacklogQueueView, limit: int) -> None:
         async for message in self._browse(view.queue, limit, view):

@@ -107,8 +107,9 @@ async def check_primary(pair: Pair, path: str | None) -> ServiceBusError | None:
         await ask_primary(pair, path)
     except ServiceBusError as error:
         if is_refused(error):
+            advice = "" if path else "; if it has that for some entities only, name one of them by probe_entity"
             raise type(error)(
-                f"the primary {pair.primary.namespace} refuses the credential: it needs the Send right "
+                f"the primary {pair.primary.namespace} refuses the credential: it needs the Send right{advice} "
                 f"({error.message})"
             ) from error
         return error if is_unreachable(error) else None

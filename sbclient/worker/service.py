@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 from typing import Any, Final
 
+from sbclient import metrics
+from sbclient.backlog import Backlog
 from sbclient.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
@@ -46,6 +49,9 @@ RESTART_S: Final = 10.0
 
 GIVE_BACK_S: Final = 7.0
 """What is kept of the time for the end, to give back what is in hand and to close the connections."""
+
+SURVEYED: Final = 1_000
+"""Messages that a survey looks at in each backlog queue and in its dead letters: a hundred for an operation."""
 
 LOOK_S: Final = 1.0
 """How often a run until empty looks whether it still gets anywhere."""
@@ -278,6 +284,7 @@ class SyphonWorker:
         if self._settings.http_port is not None:
             for namespace in (self._primary, self._secondary):
                 self._background.start(namespace.keep(), name="reachability")
+            self._background.start(self._survey(), name="survey")
         while True:
             if self._told_to_pause.is_set():
                 log.info("worker.paused")
@@ -292,6 +299,13 @@ class SyphonWorker:
                     raise
                 log.error("syphon.restarted", error=type(error).__name__, exc_info=error)
                 await self._clock.sleep(RESTART_S)
+
+    async def _survey(self) -> None:
+        """Count what the syphon does not see, for the metrics, as long as somebody reads them; until cancelled."""
+        if metrics.is_read():
+            queues = chosen_queues(self._pair, self._settings.queue)
+            every = timedelta(seconds=self._settings.survey_interval)
+            await Backlog(self._pair).watch(every=every, limit=SURVEYED, queues=queues, beside_syphon=True)
 
     async def _run_syphon(self) -> bool:
         """Run a syphon until it ends by itself, which is what it returns, or the worker pauses or ends."""

@@ -305,6 +305,13 @@ class WorkerSettings:
         "The queue or topic of the primary to open a link to for that; nothing is sent. Otherwise one that messages "
         "were brought to.",
     )
+    survey_interval: float = _row(
+        _span(10, 86_400),
+        _LIFE,
+        "How often, with an HTTP port, the dead letters and the queues for sessions are counted, for /metrics.",
+        default=300.0,
+        unit="seconds",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _row(
         _choice("debug", "info", "warning", "error"), _LIFE, "The least important events to log.", default="info"
     )

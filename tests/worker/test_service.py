@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
-from sbclient import backlog_source
+from sbclient import backlog_source, metrics
 from sbclient.broker.faults import Operation
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
@@ -22,6 +24,8 @@ from sbclient.syphon import SyphonReport
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, diverted, make_queue, taken, texts
 from tests.worker.scene import Listener, Run, make_backlog
+
+PAGE = (Path(__file__).parents[2] / "docs" / "syphon.md").read_text(encoding="utf-8")
 
 
 def expected(*numbers: int) -> list[str]:
@@ -449,3 +453,71 @@ async def test_the_service_manager_hears_of_readiness_though_the_secondary_is_do
         heard = listener.heard()
     assert heard[0]["READY"] == "1"
     assert heard[-1]["STATUS"] == "waits for the secondary: ServiceBusConnectionError"
+
+
+# -- what it measures --------------------------------------------------------------------------------------------------
+
+
+def measured(reader: InMemoryMetricReader, instrument: metrics.Instrument) -> dict[tuple[str, str], float]:
+    """The latest values, by backlog queue and state; nothing where there is nothing."""
+    found: dict[tuple[str, str], float] = {}
+    data = reader.get_metrics_data()
+    for resource in data.resource_metrics if data is not None else ():
+        for scope in resource.scope_metrics:
+            for metric in (one for one in scope.metrics if one.name == instrument.name):
+                for point in metric.data.data_points:
+                    at = point.attributes or {}
+                    assert isinstance(point, NumberDataPoint)
+                    if point.value:
+                        found[str(at[metrics.DESTINATION]), str(at.get(metrics.STATE, ""))] = point.value
+    return found
+
+
+async def test_dead_letters_and_session_queues_are_measured_too(
+    pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
+) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    await make_backlog(pair, 1, 2, queue="visits", ordering="session")
+    async with pair.unpaired_client(secondary=True) as client, client.get_queue_sender(BACKLOG[0]) as sender:
+        await sender.send_messages(ServiceBusMessage("it does not say where it belongs"))
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    async with Run(pair, sessions=True, http_port=0, survey_interval=60.0):
+        await clock.sleep(70.0)
+        depths = measured(metric_reader, metrics.BACKLOG_DEPTH)
+        ages = measured(metric_reader, metrics.BACKLOG_AGE)
+    assert depths.pop((BACKLOG[0], "dead_lettered")) == 1
+    assert {queue for queue, _ in depths} <= set(SESSION_BACKLOG)
+    assert sum(depths.values()) == 2
+    assert {queue for queue, _ in ages} == {queue for queue, _ in depths}
+    assert all(60.0 <= age <= 80.0 for age in ages.values())
+
+
+@pytest.mark.usefixtures("metric_reader")
+async def test_what_a_quiet_day_costs_is_what_the_page_says(pair: MemoryPair, clock: VirtualClock) -> None:
+    """Of operations on ten empty backlog queues: receives, surveys, and the first look of the syphon."""
+    link = type(pair.client().pair.secondary.open_receiver(BACKLOG[0]))
+
+    async def day(**chosen: Any) -> Counter[str]:
+        calls: Counter[str] = Counter()
+
+        def counting(name: str) -> Any:
+            method = getattr(link, name)
+
+            async def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+                calls[name] += 1
+                return await method(self, *args, **kwargs)
+
+            return counted
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("receive", "peek"):
+                patch.setattr(link, name, counting(name))
+            async with Run(pair, **chosen):
+                await clock.sleep(86_400.0 - 1.0)
+        return calls
+
+    await make_backlog(pair)
+    alone, served = await day(), await day(http_port=0)
+    told = PAGE.partition("## What it costs")[2].partition("\n## ")[0]
+    for number in (alone["receive"], alone["peek"], served["peek"] - alone["peek"]):
+        assert f" {number:,} " in told

@@ -1,0 +1,244 @@
+"""What examples/deploy shows is what there is: settings, options, paths, times that fit each other.
+
+Where systemd is, it is asked what it thinks of its units. No image is built here: what its file says is compared with
+the tree and with the program.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from sbclient.cli.app import make_app
+from sbclient.cli.common import Exit
+from sbclient.cli.syphon import LAST_RESORT_S
+from sbclient.worker.configuration import configure
+from sbclient.worker.http_api import PATHS
+from sbclient.worker.settings import SETTINGS
+from sbclient.worker.settings_file import read_settings_file
+
+ROOT: Final = Path(__file__).parents[1]
+DEPLOY: Final = ROOT / "examples" / "deploy"
+SYPHON_TOML: Final = DEPLOY / "syphon.toml"
+UNITS: Final = sorted([*DEPLOY.glob("*.service"), *DEPLOY.glob("*.timer")])
+SERVICES: Final = [path for path in UNITS if path.suffix == ".service"]
+KUBERNETES: Final = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
+CONTAINERFILE: Final = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+SECRETS: Final = {setting.variable: f"memory://{setting.name}" for setting in SETTINGS.values() if setting.is_secret}
+END_S: Final = SETTINGS["shutdown_timeout"].default + LAST_RESORT_S
+
+
+def checked(*arguments: str, **variables: str) -> dict[str, tuple[str, str]]:
+    """What `sbclient syphon --check-config` says of these options and variables: value and origin by setting."""
+    words = ["syphon", *arguments, "--check-config", "--json"]
+    result = CliRunner().invoke(make_app(["syphon"]), words, env=SECRETS | variables)
+    assert result.exit_code == 0, result.output
+    return {one["name"]: (one["value"], one["from"]) for one in json.loads(result.stdout)["settings"]}
+
+
+def is_variable(name: str) -> bool:
+    return name in {setting.variable for setting in SETTINGS.values()}
+
+
+# -- the settings ------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_of_settings_can_be_used_as_it_is() -> None:
+    told = checked("--config", str(SYPHON_TOML))
+    set_there = {name: value for name, (value, origin) in told.items() if origin.startswith("syphon.toml, line ")}
+    assert set_there == {"http_port": "9464"}
+
+
+def test_it_shows_every_setting_with_its_default(tmp_path: Path) -> None:
+    """What is commented out becomes a file of its own."""
+    text = re.sub(r"^# (?=\w+ = )", "", SYPHON_TOML.read_text(encoding="utf-8"), flags=re.M)
+    for name in ("primary", "secondary"):
+        (tmp_path / f"{name}.secret").write_text(f"memory://{name}\n")
+    (tmp_path / "full.toml").write_text(text)
+    assert list(tomllib.loads(text)) == [name for name in order_of(text) if not SETTINGS[name].is_secret]
+    assert set(tomllib.loads(text)) == {setting.name for setting in SETTINGS.values() if not setting.is_secret}
+    found = configure({}, {}, read_settings_file(tmp_path / "full.toml"))
+    shown = {setting.name: setting.shown(getattr(found.settings, setting.name)) for setting in SETTINGS.values()}
+    for setting in SETTINGS.values():
+        if setting.default is not None and setting.name != "http_port":
+            assert shown[setting.name] == setting.shown(setting.default), setting.name
+
+
+def order_of(text: str) -> list[str]:
+    return re.findall(r"^(\w+) = ", text, re.M)
+
+
+def test_nothing_in_the_folder_holds_a_secret() -> None:
+    for path in DEPLOY.iterdir():
+        assert "SharedAccessKey" not in path.read_text(encoding="utf-8")
+
+
+# -- systemd -----------------------------------------------------------------------------------------------------------
+
+
+def entries(path: Path) -> dict[str, list[str]]:
+    """The values of each name in a unit, in order."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_a_unit_runs_the_worker_with_options_that_there_are(path: Path) -> None:
+    (command,) = entries(path)["ExecStart"]
+    program, *words = shlex.split(command)
+    assert (Path(program).name, words[0]) == ("sbclient", "syphon")
+    at = words.index("--config")
+    assert Path(words[at + 1]).name == SYPHON_TOML.name
+    words[at + 1] = str(SYPHON_TOML)
+    told = checked(*words[1:])
+    assert told["until"][0] == ("empty" if "once" in path.name else "")
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
+def test_a_unit_gives_the_worker_more_time_to_end_than_it_takes(path: Path) -> None:
+    assert int(entries(path)["TimeoutStopSec"][0]) > END_S
+
+
+def test_the_service_is_restarted_except_where_that_does_not_help() -> None:
+    unit = entries(DEPLOY / "sbclient-syphon.service")
+    assert unit["Type"] == ["notify"]
+    assert int(unit["WatchdogSec"][0]) > 0
+    hopeless = {int(number) for number in unit["RestartPreventExitStatus"][0].split()}
+    assert hopeless == {Exit.BAD_INPUT, Exit.NOT_ALLOWED, Exit.NOT_FOUND}
+
+
+def test_the_variables_that_a_unit_speaks_of_are_settings() -> None:
+    for path in UNITS:
+        named = set(re.findall(r"\bS(?:ERVICEBUS|BCLIENT)_[A-Z_]+", path.read_text(encoding="utf-8")))
+        assert all(map(is_variable, named)), path.name
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
+    for path in UNITS:
+        there = re.sub(r"(?<=^ExecStart=)\S+", sys.executable, path.read_text(encoding="utf-8"), flags=re.M)
+        (tmp_path / path.name).write_text(there)
+    run = subprocess.run(
+        ["systemd-analyze", "verify", *(str(tmp_path / path.name) for path in UNITS)],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert (run.returncode, [line for line in run.stderr.splitlines() if "sbclient" in line]) == (0, [])
+
+
+# -- the image ---------------------------------------------------------------------------------------------------------
+
+
+def instructions(name: str) -> list[str]:
+    return re.findall(rf"^{name}\s+(.+?)\s*$", CONTAINERFILE, re.M)
+
+
+def variables_of_the_image() -> dict[str, str]:
+    (line,) = instructions("ENV")
+    given = dict(word.split("=", 1) for word in shlex.split(line))
+    return {name: value for name, value in given.items() if name != "PATH"}
+
+
+def test_what_is_copied_into_the_image_exists_and_is_all_that_is_installed() -> None:
+    copied = [word for line in instructions("COPY") if "--from" not in line for word in line.split()[:-1]]
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    needed = {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    needed |= {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
+    assert set(copied) == needed
+    assert "metrics" in project["project"]["optional-dependencies"]
+    assert any("'.[metrics]'" in line for line in instructions("RUN"))
+
+
+def test_the_image_runs_the_worker_itself_so_that_signals_arrive() -> None:
+    (entry,) = map(json.loads, instructions("ENTRYPOINT"))
+    assert entry == ["sbclient", "syphon"]
+    assert instructions("STOPSIGNAL") == ["SIGTERM"]
+    variables = variables_of_the_image()
+    assert all(map(is_variable, variables))
+    told = checked(**variables)
+    assert (told["http_port"][0], told["http_host"][0]) == ("9464", "0.0.0.0")
+
+
+def test_nobody_in_the_image_is_root() -> None:
+    assert [int(number) for number in instructions("USER")[0].split(":")] == [10001, 10001]
+
+
+def test_its_health_is_asked_where_the_worker_answers() -> None:
+    (line,) = instructions("HEALTHCHECK")
+    _, _, code = json.loads(line[line.index("[") :])
+    compile(code, "HEALTHCHECK", "exec")
+    (port, path) = re.findall(r"http://127\.0\.0\.1:(\d+)/(\w+)", code)[0]
+    assert path in PATHS
+    assert [port] == instructions("EXPOSE") == [variables_of_the_image()["SBCLIENT_SYPHON_HTTP_PORT"]]
+
+
+# -- Kubernetes --------------------------------------------------------------------------------------------------------
+
+
+def value(name: str) -> str:
+    """The one value of a name in the file."""
+    (found,) = re.findall(rf"^\s*(?:- )?{name}: *(\S.*)$", KUBERNETES, re.M)
+    return str(found)
+
+
+def test_each_probe_asks_for_a_path_that_there_is() -> None:
+    probes = dict(re.findall(r"(\w+)Probe:\n\s+httpGet: \{path: /(\w+), port: http\}", KUBERNETES))
+    assert probes == {"liveness": "healthz", "startup": "healthz", "readiness": "readyz"}
+    assert set(probes.values()) <= set(PATHS)
+    assert value("prometheus.io/path").removeprefix("/") in PATHS
+
+
+def test_a_pod_runs_the_worker_with_options_and_variables_that_there_are() -> None:
+    told = checked(*json.loads(value("args")))
+    port = told["http_port"][0]
+    assert told["http_host"][0] == "0.0.0.0"
+    assert f"{{name: http, containerPort: {port}}}" in KUBERNETES
+    assert json.loads(value("prometheus.io/port")) == port
+    variables = re.findall(r"^\s+- name: ([A-Z_]+)$", KUBERNETES, re.M)
+    assert set(variables) == set(SECRETS)
+    assert KUBERNETES.count("secretKeyRef") == len(variables)
+
+
+def test_a_pod_has_more_time_to_end_than_the_worker_takes() -> None:
+    assert int(value("terminationGracePeriodSeconds")) > END_S
+
+
+def test_one_of_two_stays_while_nodes_are_emptied() -> None:
+    assert (int(value("replicas")), int(value("minAvailable"))) == (2, 1)
+    assert len(set(re.findall(r"matchLabels: (\{.*\})", KUBERNETES))) == 1
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+def mentioned() -> Iterator[Any]:
+    command: Any = get_command(make_app(["syphon"]))
+    options = {name for parameter in command.commands["syphon"].params for name in parameter.opts}
+    for path in sorted(DEPLOY.iterdir()):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            for words in re.findall(r"sbclient syphon((?: --[a-z-]+(?: [a-z.]+)?)+)", line):
+                yield path.name, set(re.findall(r"--[a-z-]+", words)) - options
+
+
+def test_every_option_that_is_mentioned_exists() -> None:
+    found = list(mentioned())
+    assert len(found) >= 2
+    assert [each for each in found if each[1]] == []

@@ -1,0 +1,79 @@
+"""docs/syphon.md says of the worker what is true of it: its settings, statuses, paths, reasons and limits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from typer.testing import CliRunner
+
+from sbclient.cli.app import make_app
+from sbclient.cli.common import Exit
+from sbclient.cli.syphon import LAST_RESORT_S
+from sbclient.rules.spans import seconds_of
+from sbclient.worker.dry_run import LOOKED_AT
+from sbclient.worker.http_api import PATHS
+from sbclient.worker.reachability import AGAIN_S
+from sbclient.worker.settings import SETTINGS, START_UNTIL_EMPTY_S, Setting
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = (ROOT / "docs" / "syphon.md").read_text(encoding="utf-8")
+ALERTS: Final = (ROOT / "examples" / "deploy" / "prometheus-alerts.yml").read_text(encoding="utf-8")
+
+
+def row(setting: Setting) -> str:
+    option = f"`{setting.option}`"
+    if setting.kind.word == "true or false":
+        option += f", `--no-{setting.option.removeprefix('--')}`"
+    key = "" if setting.is_secret else f"`{setting.name}`"
+    cells = (option, f"`{setting.variable}`", key, setting.kind.word, setting.unit, setting.shown(setting.default))
+    return f"| {' | '.join((*cells, setting.about))} |"
+
+
+def test_the_tables_of_settings_are_the_one_in_the_code() -> None:
+    tables = PAGE.partition("## Every setting")[2]
+    assert [line for line in tables.splitlines() if line.startswith("| `--")] == [row(one) for one in SETTINGS.values()]
+    groups = re.findall(r"^### (.+)$", tables, re.M)
+    assert groups == list(dict.fromkeys(setting.group for setting in SETTINGS.values()))
+
+
+def test_the_statuses_are_all_that_there_are() -> None:
+    rows = re.findall(r"^\| ([\d, ]+) \|", PAGE, re.M)
+    numbers = [int(number) for each in rows for number in each.split(", ")]
+    assert numbers == sorted(Exit)
+
+
+def test_the_help_has_the_same_statuses() -> None:
+    help_text = " ".join(CliRunner().invoke(make_app(["syphon"]), ["syphon", "--help"]).output.split())
+    told = help_text.partition("Exit status:")[2].partition("Example:")[0]
+    assert {int(number) for number in re.findall(r"(?:^|; |and )\s*(\d+)\b", told)} == set(Exit)
+
+
+def test_the_paths_are_those_that_are_served() -> None:
+    assert re.findall(r"`(?:GET|POST) /([a-z]+)`", PAGE) == list(PATHS)
+
+
+def test_options_and_variables_that_are_named_exist() -> None:
+    known = {setting.option for setting in SETTINGS.values()} | {
+        f"--no-{setting.name}" for setting in SETTINGS.values() if setting.kind.word == "true or false"
+    }
+    other = {"--config", "--check-config", "--dry-run", "--json", "--init", "--reason", "--sample"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) <= known | other
+    variables = {setting.variable for setting in SETTINGS.values()} | {"SBCLIENT_SYPHON_CONFIG", "SBCLIENT_SYPHON_"}
+    assert set(re.findall(r"\bS(?:BCLIENT|ERVICEBUS)_[A-Z_]+", PAGE)) <= variables
+
+
+def test_numbers_in_the_text_are_those_of_the_code() -> None:
+    assert f"`--shutdown-timeout`, {SETTINGS['shutdown_timeout'].default:.0f} s, and {LAST_RESORT_S:.0f} s more" in PAGE
+    assert f"up to {LOOKED_AT:,} messages of each backlog queue" in PAGE
+    assert f"every {AGAIN_S:.0f} s after it failed" in " ".join(PAGE.split())
+    assert seconds_of("1 min") == START_UNTIL_EMPTY_S
+    assert "cannot be reached within a minute (`--start-timeout`)" in PAGE
+
+
+def test_the_alerts_that_are_named_exist() -> None:
+    table = PAGE.partition("| alert |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`([A-Z]\w+)`", table))
+    assert named
+    assert named <= set(re.findall(r"- alert: (\w+)", ALERTS))
