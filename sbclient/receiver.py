@@ -70,7 +70,11 @@ class ServiceBusSession:
         return await self._receiver._run(self._receiver._link.get_session_state, timeout)
 
     async def set_state(self, state: str | bytes | bytearray | None, *, timeout: float | None = None) -> None:
-        """Store the state; None removes it. It outlives the messages of the session."""
+        """Store the state; None removes it. It outlives the messages of the session.
+
+        Raises:
+            SessionLockLostError: the session is no longer held; with `is_in_doubt` an earlier try may have stored it.
+        """
         data = state.encode() if isinstance(state, str) else None if state is None else bytes(state)
 
         async def store(*, timeout_s: float) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from sbclient.client import ServiceBusClient
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError, ServiceBusError
 from sbclient.sender import ServiceBusSender
-from tests.simulation.history import History, Letter, Outcome, TransactionStory, Try, outcome_of
+from tests.simulation.history import History, Letter, Outcome, TransactionStory, Try, told_by
 from tests.simulation.post import Unit
 from tests.simulation.program import Program
 
@@ -121,7 +121,7 @@ class Producer:
         except TimeoutError:
             error = "gave up"
         except ServiceBusError as failure:
-            outcome, error = _told(failure), type(failure).__name__
+            outcome, error = told_by(failure), type(failure).__name__
             self._history.refused(failure)
             self._judge_size(unit, failure)
             if isinstance(failure, BacklogUnavailableError) and not failure.causes:
@@ -170,7 +170,7 @@ class Producer:
         except ServiceBusError as error:
             history.refused(error)
             if story.fate is Outcome.DOUBT:
-                story.fate = _told(error)
+                story.fate = told_by(error)
         return story.fate
 
     async def _take_back(self, sender: ServiceBusSender, unit: Unit, random: Random) -> None:
@@ -182,7 +182,7 @@ class Producer:
         except ServiceBusError as error:
             self._history.refused(error)
             for letter in unit.letters:
-                letter.cancelled = outcome_of(error)
+                letter.cancelled = told_by(error)
         else:
             for letter in unit.letters:
                 letter.cancelled = Outcome.OK
@@ -200,11 +200,6 @@ class Producer:
         for letter in unit.letters:
             if not (unit.rolls_back or letter.cancelled or self._is_stored(letter.uid)):
                 self._history.violated("I2", f"{letter.uid} was acknowledged and is stored nowhere")
-
-
-def _told(error: ServiceBusError) -> Outcome:
-    """What the client says of a send that failed."""
-    return Outcome.DOUBT if error.is_in_doubt else Outcome.REFUSED
 
 
 def patience_s(random: Random) -> float | None:

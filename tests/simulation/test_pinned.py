@@ -30,6 +30,7 @@ from tests.simulation.run import run_seed
         (4337, "a secondary that was silent took all the time there was, and the primary was blamed"),
         (7202, "a refusal of a link that was opened anew hid that the stale one had left it in doubt"),
         (8099, "a program that was told to end while it was being killed lived on"),
+        (10503, "a state that was stored though its answer was lost counted as refused when its session was"),
     ],
 )
 def test_what_was_found_once_stays_mended(seed: int, once: str) -> None:
