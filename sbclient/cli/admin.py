@@ -36,7 +36,12 @@ from sbclient.transport.choice import open_transport
 
 T = TypeVar("T")
 
-admin = typer.Typer(help="Create, list, show, change and delete entities.", no_args_is_help=True, rich_markup_mode=None)
+admin = typer.Typer(
+    help="Create, list, show, change and delete entities.",
+    epilog="Example: sbclient admin list queue --counts",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 class Kind(StrEnum):
@@ -54,10 +59,16 @@ _KINDS: dict[Kind, tuple[EntityKind, type[Any]]] = {
 }
 
 KindArgument = Annotated[Kind, typer.Argument(help="What it is.")]
-Names = Annotated[list[str], typer.Argument(help="Its name; of a subscription: topic and name; of a rule: all three.")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="NAME", help="Its name; of a subscription: topic and name; of a rule: all three.")
+]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="name=value, as lock_duration=30s, requires_session=true. A rule has sql and action."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="As often as needed: as lock_duration=30s, requires_session=true. A rule has sql and action.",
+    ),
 ]
 
 
@@ -82,7 +93,7 @@ def create(
     _say(f"created {kind} {'/'.join(names)}", shown(made), as_json)
 
 
-@admin.command()
+@admin.command(short_help="Change an entity; the rest stays as it is.")
 def update(
     primary: Primary, kind: KindArgument, names: Names, settings: Settings = None, as_json: AsJson = False
 ) -> None:
@@ -103,7 +114,7 @@ def update(
     _say(f"changed {kind} {'/'.join(names)}", shown(changed), as_json)
 
 
-@admin.command()
+@admin.command(short_help="Print what an entity is set to, and its counts.")
 def show(primary: Primary, kind: KindArgument, names: Names, as_json: AsJson = False) -> None:
     """Print an entity's description and, unless it is a rule, its counts.
 
@@ -128,7 +139,9 @@ def show(primary: Primary, kind: KindArgument, names: Names, as_json: AsJson = F
 def list_(
     primary: Primary,
     kind: KindArgument,
-    parents: Annotated[list[str] | None, typer.Argument(help="Of subscriptions: the topic; of rules: both.")] = None,
+    parents: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Of subscriptions: the topic; of rules: both.")
+    ] = None,
     counts: Annotated[bool, typer.Option("--counts", help="With their counts; one request more for each.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -9,8 +9,17 @@ from typing import Annotated, Final
 
 import typer
 
-COMMANDS: Final = ("demo", "emulator", "syphon", "send", "receive", "peek", "backlog", "admin")
-"""What there is, in the order of the help; each is found by its name in the module of its name."""
+COMMANDS: Final = {
+    "demo": "Send through an outage, and account for every message.",
+    "emulator": "Serve namespaces of the bundled broker.",
+    "syphon": "Bring the backlog home, as a service or once.",
+    "send": "Send lines, JSON objects or CSV rows as messages.",
+    "receive": "Print messages, and settle them.",
+    "peek": "Print messages without taking them.",
+    "backlog": "Show the backlog, and deal with its dead letters.",
+    "admin": "Create, list, show, change and delete entities.",
+}
+"""What there is and does, in the order of the help; each is found by its name in the module of its name."""
 
 
 def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -18,6 +27,7 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
     app = typer.Typer(
         name="sbclient",
         help="Paired namespaces for Azure Service Bus: failover, backlog, syphon, and a broker to try them on.",
+        epilog="Example: sbclient demo",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -28,9 +38,9 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
     for name in called or COMMANDS:
         command = getattr(import_module(f"sbclient.cli.{name}"), name)
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+            app.add_typer(command, name=name, short_help=COMMANDS[name])
         else:
-            app.command(name)(command)
+            app.command(name, short_help=COMMANDS[name])(command)
     return app
 
 

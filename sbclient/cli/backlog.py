@@ -34,7 +34,9 @@ class _ShowByDefault(typer.core.TyperGroup):
     """`sbclient backlog [options]` is `sbclient backlog show [options]`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--help" not in args and (not args or args[0].startswith("-")):
+        # A shell that asks how a word may go on has not got to the name of the command yet.
+        is_bare = args[0].startswith("-") if args else not ctx.resilient_parsing
+        if is_bare and "--help" not in args:
             args = [SHOW, *args]
         return super().parse_args(ctx, args)
 
@@ -42,6 +44,7 @@ class _ShowByDefault(typer.core.TyperGroup):
 backlog = typer.Typer(
     cls=_ShowByDefault,
     help="Look into the backlog queues, and deal with their dead letters. Alone it is `backlog show`.",
+    epilog="Example: sbclient backlog",
     rich_markup_mode=None,
 )
 
@@ -56,7 +59,7 @@ Limit = Annotated[int, typer.Option(min=1, help="Look at so many messages of eac
 LIMIT: Final = 100_000
 
 
-@backlog.command()
+@backlog.command(short_help="Print what waits, for whom and since when.")
 def show(
     primary: Primary,
     secondary: Secondary = None,
@@ -98,7 +101,7 @@ def show(
     run("backlog show", work(), as_json=as_json, progress=progress)
 
 
-@backlog.command()
+@backlog.command(short_help="Put dead letters back, to be tried again; asks first.")
 def resubmit(
     primary: Primary,
     secondary: Secondary = None,
@@ -122,7 +125,7 @@ def resubmit(
     _deal_with("resubmit", primary, secondary, options, reason, queue, is_dry=dry_run, yes=yes, as_json=as_json)
 
 
-@backlog.command()
+@backlog.command(short_help="Delete dead letters for good; asks first.")
 def purge(
     primary: Primary,
     secondary: Secondary = None,

@@ -31,7 +31,10 @@ TRUST_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 def emulator(
     namespace: Annotated[
         list[str] | None,
-        typer.Option(help="NAME or NAME:PORT, port 0 = any free one. Repeatable. Default: sbemulatorns."),
+        typer.Option(
+            metavar="NAME[:PORT]",
+            help="Its name, and its port; port 0 = any free one. Repeatable. Default: sbemulatorns.",
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A Config.json, as Microsoft's emulator reads it.")] = None,
     first_port: Annotated[
@@ -61,7 +64,8 @@ def emulator(
     ] = ROOT_KEY,
     seed: Annotated[int | None, typer.Option(help="Repeats every choice of the broker.")] = None,
     tls_name: Annotated[
-        list[str] | None, typer.Option(help="A name the certificate bears besides localhost. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A name the certificate bears besides localhost. Repeatable."),
     ] = None,
     deviations: Annotated[
         bool, typer.Option("--deviations", help="Print where this differs from Service Bus, and end.")

@@ -24,7 +24,7 @@ def receive(
     dead_letter: DeadLetter = False,
     transfer_dead_letter: TransferDeadLetter = False,
     sequence_number: Annotated[
-        list[int] | None, typer.Option(help="This deferred message. Repeatable; all of them or none.")
+        list[int] | None, typer.Option(metavar="N", help="This deferred message. Repeatable; all of them or none.")
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="At most so many; by default all there are.")] = None,
     wait: Annotated[float, typer.Option(min=0.1, help="Seconds without a message after which it ends.")] = 5.0,

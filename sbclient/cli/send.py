@@ -103,12 +103,17 @@ def send(
     key_column: Annotated[str | None, typer.Option(help="The column that is the partition key.")] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=COLUMN: the column that is another attribute, as subject or property.country."),
+        typer.Option(
+            metavar="NAME=COLUMN",
+            help="The column that is another attribute, as subject or property.country. Repeatable.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="NAME=VALUE for every message, as time_to_live=5m, property.country=IE or property.price:=5."
+            "--set",
+            metavar="NAME=VALUE",
+            help="For every message, as time_to_live=5m, property.country=IE or property.price:=5. Repeatable.",
         ),
     ] = None,
     failed: Annotated[

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -66,6 +68,17 @@ def test_each_command_has_help_with_an_example(command: tuple[str, ...]) -> None
     found = examples(*command)
     assert found
     assert all(f"sbclient {' '.join(command)}" in example or command[-1] == "show" for example in found)
+
+
+@pytest.mark.parametrize("group", [(), *((name,) for name in SUBCOMMANDS)], ids=" ".join)
+def test_a_group_has_an_example_and_says_of_each_command_what_it_does(group: tuple[str, ...]) -> None:
+    """On a narrow terminal too, where what is too long is cut."""
+    result = CliRunner().invoke(make_app(), [*group, "--help"], terminal_width=80)
+    assert re.search(rf"^ *Example: {' '.join(('sbclient', *group))}", result.output, re.M)
+    listed = result.output.partition("Commands:\n")[2].partition("\n\n")[0]
+    told = dict(line.split(maxsplit=1) for line in listed.splitlines())
+    assert set(told) == set(SUBCOMMANDS[group[0]] if group else COMMANDS)
+    assert [line for line in told.values() if line.endswith("...")] == []
 
 
 def runnable() -> Iterator[Any]:
@@ -177,6 +190,9 @@ def test_json_is_all_that_is_printed_where_json_is_asked_for(command: tuple[str,
     ("shell", "variables", "expected"),
     [
         ("bash", {"COMP_WORDS": "sbclient re", "COMP_CWORD": "1"}, "receive"),
+        ("bash", {"COMP_WORDS": "sbclient backlog pu", "COMP_CWORD": "2"}, "purge"),
+        ("bash", {"COMP_WORDS": "sbclient backlog --sample 5 --wa", "COMP_CWORD": "4"}, "--watch"),
+        ("bash", {"COMP_WORDS": "sbclient syphon --max-b", "COMP_CWORD": "2"}, "--max-bytes-in-flight"),
         ("zsh", {"_TYPER_COMPLETE_ARGS": "sbclient re"}, "receive"),
         (
             "fish",
@@ -205,3 +221,26 @@ def test_a_port_that_the_page_of_the_demo_cannot_have_is_bad_input() -> None:
         run = program("demo", "--page", "--page-port", str(taken.getsockname()[1]), "--json")
     assert (run.returncode, run.stdout) == (2, "")
     assert json.loads(run.stderr)["error"]["type"] == "InvalidOperationError"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_completes_with_what_it_is_shown(tmp_path: Path) -> None:
+    shown = program("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
+    (tmp_path / "completion.sh").write_text(shown)
+    (tmp_path / "sbclient").write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM)} "$@"\n')
+    (tmp_path / "sbclient").chmod(0o755)
+    run = subprocess.run(
+        [
+            "bash",
+            "-c",
+            "source completion.sh; complete -p sbclient; COMP_WORDS=(sbclient ba); COMP_CWORD=1; "
+            '_sbclient_completion "$PWD/sbclient"; echo "${COMPREPLY[@]}"',
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert run.stdout.splitlines() == ["complete -o default -F _sbclient_completion sbclient", "backlog"]
