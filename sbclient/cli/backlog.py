@@ -24,7 +24,7 @@ from sbclient.cli.common import (
 )
 from sbclient.cli.progress import Progress
 from sbclient.clock import Clock
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.options import PairedNamespaceOptions
 
 SHOW: Final = "show"
@@ -90,7 +90,7 @@ def show(
             surveyor = Backlog(client.pair, on_progress=lambda seen: progress.tell(f"looked at {seen:,} messages"))
             with show_report(as_json=as_json, is_live=watch) as shown:
                 while True:
-                    report = looks.add(clock.monotonic(), clock.now(), await surveyor.survey(limit=limit))
+                    report = looks.add(clock.monotonic(), clock.now(), await _found(surveyor, limit))
                     is_last = not watch and (len(looks) > 1 or not sample or not report["depth"])
                     if watch or is_last:
                         shown(report)
@@ -169,7 +169,7 @@ def _deal_with(
 
     async def count() -> Counter[str]:
         async with open_client(primary, needed(secondary), options) as client:
-            return _meant(await Backlog(client.pair).survey(limit=LIMIT), reason, queue)
+            return _meant(await _found(Backlog(client.pair), LIMIT), reason, queue)
 
     async def work() -> int:
         async with open_client(primary, needed(secondary), options) as client:
@@ -190,6 +190,21 @@ def _deal_with(
         typer.echo(f"found {_words(meant)}")
     else:
         typer.echo(f"{_DONE[command]} {done:,}")
+
+
+async def _found(surveyor: Backlog, limit: int) -> list[BacklogQueueView]:
+    """A look through the backlog.
+
+    Raises:
+        MessagingEntityNotFoundError: there is none of its queues: an empty backlog would be a guess.
+    """
+    views = await surveyor.survey(limit=limit)
+    if not any(view.is_present for view in views):
+        raise MessagingEntityNotFoundError(
+            f"none of the {len(views)} backlog queues {views[0].queue} … {views[-1].queue} exists: give --primary-name "
+            "and --backlog-queue-count as the senders were paired with; they are made when the first one is paired"
+        )
+    return views
 
 
 def _meant(views: Sequence[BacklogQueueView], reason: str | None, queue: str | None) -> Counter[str]:

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sbclient.cli.common import Exit, print_json, telling_errors
+from sbclient.cli.common import Exit, print_json, stdout_console, telling_errors
 from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Account, Lane, Story, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
 from sbclient.options import SyphonLimits
@@ -79,7 +79,7 @@ def demo(
             account = run_virtual(story.tell())
             print_json(asdict(account))
         else:
-            account = _shown(story, Console())
+            account = _shown(story, stdout_console())
     if account.lost or account.altered or account.unexpected:
         raise typer.Exit(Exit.INCOMPLETE)
 

@@ -155,6 +155,7 @@ def test_each_error_has_its_exit_status(error: Exception, status: Exit | None) -
         (("admin", "list", "queue", "--primary", NOBODY), "ServiceBusConnectionError", 3),
         (("backlog", "--primary", "memory://a"), "InvalidOperationError", 2),  # no --secondary
         (("backlog", "purge", "--primary", "memory://a", "--secondary", "memory://a"), "InvalidOperationError", 2),
+        (("backlog", "--primary", "memory://a", "--secondary", "memory://b"), "MessagingEntityNotFoundError", 5),
         (("syphon",), "InvalidOperationError", 2),
         (("syphon", "--config", "missing.toml"), "InvalidOperationError", 2),
         (("syphon", "--primary", "memory://a", "--secondary", "memory://b"), "MessagingEntityNotFoundError", 5),
@@ -177,7 +178,7 @@ def test_errors_are_json_where_json_is_asked_for(arguments: tuple[str, ...], kin
     assert error["message"]
 
 
-@pytest.mark.parametrize("command", [("admin", "list", "queue"), ("backlog",)])
+@pytest.mark.parametrize("command", [("admin", "list", "queue"), ("emulator", "--deviations")])
 def test_json_is_all_that_is_printed_where_json_is_asked_for(command: tuple[str, ...]) -> None:
     run = program(
         *command, "--json", SERVICEBUS_CONNECTION_STRING=PRIMARY, SERVICEBUS_SECONDARY_CONNECTION_STRING=SECONDARY

@@ -71,12 +71,11 @@ def test_alone_it_shows_and_says_in_words_what_there_is() -> None:
 
 
 def test_missing_queues_are_told() -> None:
-    assert (
-        "0 to bring home, in 3 backlog queues, 3 of them missing"
-        in paired("backlog", "--backlog-queue-count", "3").stdout
-    )
-    assert shown("--primary-name", "other")["queues"][0] | {"dead_letters": {}} == {
-        "queue": "other/x-servicebus-transfer/0",
+    drain()
+    out = paired("backlog", "--backlog-queue-count", "12").stdout
+    assert "0 to bring home, in 12 backlog queues, 2 of them missing" in out
+    assert shown("--backlog-queue-count", "12")["queues"][11] | {"dead_letters": {}} == {
+        "queue": "cli-test/x-servicebus-transfer/11",
         "is_present": False,
         "is_complete": True,
         "depth": 0,
@@ -86,6 +85,15 @@ def test_missing_queues_are_told() -> None:
         "oldest_age_seconds": None,
         "dead_letters": {},
     }
+
+
+@pytest.mark.parametrize("command", ["show", "resubmit", "purge"])
+def test_that_there_is_no_backlog_queue_at_all_is_an_error_and_no_empty_backlog(command: str) -> None:
+    drain()
+    result = paired("backlog", command, "--primary-name", "other", status=5)
+    assert result.stdout == ""
+    assert "none of the 10 backlog queues other/x-servicebus-transfer/0" in result.stderr
+    assert "--primary-name" in result.stderr
 
 
 def view(depth: int) -> list[BacklogQueueView]:

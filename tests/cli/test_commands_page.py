@@ -139,6 +139,11 @@ async def _nothing(client: ServiceBusClient) -> None:
     pass
 
 
+def purged() -> Any:
+    on(PRIMARY, _nothing, secondary=SECONDARY)
+    return lines(paired("backlog", "purge", "--yes", "--json"))[0]
+
+
 def syphoned() -> Any:
     on(PRIMARY, _nothing, secondary=SECONDARY)
     return lines(paired("syphon", "--until", "empty", "--json"))[0]
@@ -154,7 +159,7 @@ JSON: Final[dict[tuple[str, int], Callable[[], Any]]] = {
     ("send", 0): lambda: lines(call("send", "--queue", "orders", "--json", stdin="x\n"))[0],
     ("receive", 0): one_received,
     ("backlog", 0): backlog_shown,
-    ("backlog", 1): lambda: lines(paired("backlog", "purge", "--yes", "--json"))[0],
+    ("backlog", 1): purged,
     ("admin", 0): lambda: lines(call("admin", "show", "queue", "orders", "--json"))[0],
     ("admin", 1): lambda: lines(call("admin", "delete", "queue", "orders", "--yes", "--json"))[0],
     ("syphon", 0): syphoned,

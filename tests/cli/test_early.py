@@ -25,6 +25,9 @@ VARIABLES: Final = {
 }
 PATIENCE_S: Final = 60.0
 WORKER: Final = ("syphon", "--provision")
+OTHER: Final = ("send", "--queue", "orders")
+"""Reads its stdin for as long as it is open."""
+
 REPORT: Final = {"drained": 0, "dead_lettered": {}, "parked": 0}
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux, to see who listens")
@@ -33,7 +36,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 def started(*arguments: str, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*PROGRAM, *arguments],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # stays open until the end
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -95,16 +98,16 @@ def test_at_no_moment_does_sigterm_do_anything_else(delay_s: float) -> None:
 )
 @pytest.mark.parametrize("delay_s", [0.0, 0.2, 1.5])
 def test_every_other_command_says_in_a_line_what_ended_it(number: int, status: Exit, kind: str, delay_s: float) -> None:
-    code, _, err = end_of(started("backlog", "--watch", "--json"), number, delay_s)
+    code, _, err = end_of(started(*OTHER, "--json"), number, delay_s)
     assert code == status
     told = json.loads(err)["error"]
     assert (told["type"], told["exit_status"]) == (kind, status)
-    assert told["command"].startswith("backlog")
+    assert told["command"].startswith("send")
 
 
 def test_the_line_is_for_people_where_json_is_not_asked_for() -> None:
-    said = "sbclient backlog: terminated before it began: nothing was done\n"
-    assert end_of(started("backlog", "--watch"), signal.SIGTERM, 0.0) == (Exit.TERMINATED, "", said)
+    said = "sbclient send: terminated before it began: nothing was done\n"
+    assert end_of(started(*OTHER), signal.SIGTERM, 0.0) == (Exit.TERMINATED, "", said)
 
 
 def test_a_look_at_the_settings_that_is_cut_short_has_not_done_its_work() -> None:
@@ -134,7 +137,7 @@ def ignore_ctrl_c() -> None:
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
     """A shell starts what it puts in the background with SIGINT ignored."""
-    process = started("backlog", "--watch", before=ignore_ctrl_c)
+    process = started(*OTHER, before=ignore_ctrl_c)
     while not listens(process):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
