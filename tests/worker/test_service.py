@@ -22,6 +22,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.syphon import SyphonReport
 from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.worker.inspection import UNKNOWN_ENTITY
 from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, diverted, make_queue, taken, texts
 from tests.worker.scene import Listener, Run, make_backlog
 
@@ -167,6 +168,15 @@ async def test_a_credential_without_the_right_ends_the_start_and_says_which(
         await run.ended(None)
     assert f"needs the {right} right" in caught.value.message
     assert side in caught.value.message
+
+
+async def test_a_credential_for_some_entities_only_needs_one_of_them_named(pair: MemoryPair) -> None:
+    await make_backlog(pair, 1)
+    pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError, entity_path=UNKNOWN_ENTITY))
+    with pytest.raises(ServiceBusAuthorizationError) as caught:
+        await Run(pair, until="empty").ended(None)
+    assert "probe_entity" in caught.value.message
+    assert (await Run(pair, until="empty", probe_entity=QUEUE).ended(None)).drained == 1
 
 
 @pytest.mark.parametrize("chosen", [{}, {"until": "empty"}, {"primary_name": "fabrikam"}, {"queue": (0, 5)}])
