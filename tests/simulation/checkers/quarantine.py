@@ -33,12 +33,12 @@ def check_quarantine(world: World) -> Iterator[Violation]:
 
 
 def _last_failure(attempts: list[Attempt], at: float) -> float | None:
-    """When the queue failed last before a moment; None if it has been used with success since."""
-    ended = [one for one in attempts if one.end < at - GRAIN_S]
-    failures = [one.end for one in ended if _is_fault(one)]
-    if not failures or any(one.outcome is Outcome.OK and one.end >= max(failures) for one in ended):
+    """When the queue failed last before a moment; None if it has been used with success since, or at the moment."""
+    failed_at = max((one.end for one in attempts if _is_fault(one) and one.end < at - GRAIN_S), default=None)
+    if failed_at is None:
         return None
-    return max(failures)
+    is_back = any(one.outcome is Outcome.OK and failed_at <= one.end <= at for one in attempts)
+    return None if is_back else failed_at
 
 
 def _has_failed_lately(attempts: list[Attempt], at: float) -> bool:
