@@ -56,7 +56,7 @@ class Scout(Protocol):
         """Take note of a deferred message; False = there is no room, it must be found again later."""
 
     def is_hopeful(self, message: ServiceBusReceivedMessage) -> bool:
-        """Whether something can be done with a message now: its destination does not refuse, or it has none."""
+        """Whether something can be done with a waiting message now: its destination does not refuse, or it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +266,12 @@ class BacklogSource:
             await self._has_hold.wait()
             due_s = min((self._left_s(held.message) - held.lock_s / 2 for held in self.held.values()), default=0.0)
             await self._clock.sleep(max(due_s, LEAST_RENEWAL_PAUSE_S))
-            due = [held for held in self.held.values() if self._left_s(held.message) <= held.lock_s / 2]
-            await asyncio.gather(*map(self._renew, due))  # side by side, or a slow queue costs the last one its lock
+            await self._renew_due()
+
+    async def _renew_due(self) -> None:
+        """Renew what is due. A coroutine of its own, so that waiting for the next one holds no message."""
+        due = [held for held in self.held.values() if self._left_s(held.message) <= held.lock_s / 2]
+        await asyncio.gather(*map(self._renew, due))  # side by side, or a slow queue costs the last one its lock
 
     async def _renew(self, held: Held) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from sbclient import metrics, tracing
@@ -12,7 +13,6 @@ from sbclient.backlog_source import BacklogSource, Held
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
-    MessagingEntityNotFoundError,
     ServiceBusError,
     ServiceBusServerBusyError,
 )
@@ -20,6 +20,7 @@ from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pace import Paces
 from sbclient.pair import Pair
+from sbclient.rules.absence import Absence
 from sbclient.rules.envelope import MalformedEnvelopeError, unseal
 from sbclient.syphon_status import Trouble
 
@@ -28,7 +29,7 @@ TOO_LARGE: Final = "MessageSizeExceeded"
 REFUSED: Final = "DestinationRefused"
 """Dead-letter reason: the destination's rules forbid the message, as a missing session id does."""
 MISSING: Final = "DestinationNotFound"
-"""Dead-letter reason: the destination has not existed for the whole `missing_entity_grace`."""
+"""Dead-letter reason: the destination is known to have been missing for the whole `missing_entity_grace`."""
 
 TRY_S: Final = 30.0
 FIRST_PAUSE_S: Final = 1.0
@@ -43,6 +44,8 @@ PARKED_KNOWN: Final = 1000
 GROUP_BYTES: Final = 200 * 1024
 KEYS_SIDE_BY_SIDE: Final = 4
 """How many transfers are on their way at once, each of another key. Over azure-servicebus each takes a connection."""
+FORGET_AFTER_S: Final = 600.0
+"""How long a destination is kept for which nothing waits: as long as the service lets a link be idle."""
 
 Take = Callable[[BacklogSource, Sequence[ServiceBusReceivedMessage]], Awaitable[list[Held]]]
 
@@ -57,6 +60,7 @@ class Destination:
         accepted_at: when it last accepted a message, in monotonic seconds; None = not yet.
         retry_at: when it is tried again, in monotonic seconds.
         trouble: what it answers instead of accepting; None = nothing is wrong.
+        is_ending: nothing new is begun.
         worker: the task that runs `work`; set by whoever starts it.
 
     Args:
@@ -76,7 +80,7 @@ class Destination:
         self._line: deque[Held] = deque()
         self._parked: dict[BacklogSource, dict[int, None]] = {}
         self._arrived = asyncio.Event()
-        self._missing_since_at: float | None = None
+        self._absence = Absence()
         self._is_given_up = False
         self._may_group = True
         self._sending: list[list[Held]] = []
@@ -84,7 +88,9 @@ class Destination:
         self._paces = paces
         self._counts = counts
         self._notify = notify
-        self._is_ending = False
+        self.is_ending = False
+        self._parking = 0
+        self._needed_at = pair.clock.monotonic()
         self._where = {metrics.DESTINATION: path, **metrics.server(pair.primary.namespace)}
         self.path = path
         self.failures = 0
@@ -100,8 +106,8 @@ class Destination:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits for it, in hand or put aside."""
-        return not self._line and not self._sending and not any(self._parked.values())
+        """Whether nothing waits for it, in hand, put aside, or being put aside."""
+        return not (self._line or self._sending or self._parking or any(self._parked.values()))
 
     def has_parked_in(self, source: BacklogSource) -> bool:
         """Whether something is known to be put aside for it in that queue."""
@@ -134,52 +140,78 @@ class Destination:
             self._arrived.set()
         return True
 
+    def found_waiting(self) -> bool:
+        """A message for it was seen that waits in its queue; returns whether something can be done with it now."""
+        self._needed_at = self._clock.monotonic()
+        return not self.is_unhappy or self._is_given_up
+
     async def _park(self, held: Held) -> None:
         known = self._parked.setdefault(held.source, {})
-        if await held.source.park(held) and len(known) < PARKED_KNOWN:
-            known[held.message.sequence_number] = None
-            self._arrived.set()
+        self._parking += 1
+        try:
+            if await held.source.park(held) and len(known) < PARKED_KNOWN:
+                known[held.message.sequence_number] = None
+                self._arrived.set()
+        finally:
+            self._parking -= 1
 
     # -- the worker ----------------------------------------------------------------------------------------------
 
     async def work(self, take: Take) -> None:
-        """Send what is in line, then what is parked; runs until cancelled or told to end.
+        """Send what is in line, then what is parked; runs until cancelled, told to end, or not needed any more.
 
         Args:
             take: takes fetched messages in hand, but for those that it deals with otherwise.
         """
-        while not self._is_ending:
+        while not self.is_ending:
             if self.is_unhappy:
                 await self._clock.sleep(max(self.retry_at - self._clock.monotonic(), 0.0))
             if not self._line:
                 is_careful = self.is_unhappy and not self._is_given_up
                 await self._fetch_parked(take, limit=1 if is_careful else self._paces.group_messages)
             self._drop_lost()
-            if not self._line:
-                if self.is_unhappy and await self._answers():
-                    continue
-                if not self.is_unhappy and not any(self._parked.values()):
-                    self._waits_since_at = None
-                    self._arrived.clear()
-                    await self._arrived.wait()
-                continue
-            groups = self._next_groups()
-            await self._wait_for_turn(sum(map(len, groups)))
-            self._sending = self._off_the_line(groups)
-            try:
-                await self._send(self._sending)
-            finally:
-                self._sending = []
+            if not self.is_idle:
+                self._needed_at = self._clock.monotonic()
+            if self._line:
+                await self._send_next()
+            elif self._is_needless:
+                return
+            elif self.is_unhappy:
+                await self._answers()
+            elif not any(self._parked.values()):
+                await self._until_needed()
 
-    async def _answers(self) -> bool:
-        """Whether the entity can be reached again, asked without a message."""
+    @property
+    def _is_needless(self) -> bool:
+        """Whether nothing has waited for it for so long that it is forgotten, whether it refuses or not."""
+        return self.is_idle and self._clock.monotonic() - self._needed_at >= FORGET_AFTER_S
+
+    async def _until_needed(self) -> None:
+        """Wait for a message, at most until it is forgotten."""
+        self._waits_since_at = None
+        self._arrived.clear()
+        with suppress(TimeoutError):
+            async with self._clock.timeout(FORGET_AFTER_S):
+                await self._arrived.wait()
+
+    async def _send_next(self) -> None:
+        """Send what is first in line. A coroutine of its own, so that a worker that waits holds no message."""
+        groups = self._next_groups()
+        await self._wait_for_turn(sum(map(len, groups)))
+        self._sending = self._off_the_line(groups)
+        try:
+            await self._send(self._sending)
+        finally:
+            self._sending = []
+
+    async def _answers(self) -> None:
+        """See whether the entity can be reached again, without a message."""
         try:
             await self._link.open(timeout_s=TRY_S)
         except ServiceBusError as error:
             await self._failed([], error)
-            return False
-        self._succeeded()
-        return True
+        else:
+            self._succeeded()
 
     async def _fetch_parked(self, take: Take, *, limit: int) -> None:
         for source, known in list(self._parked.items()):
@@ -336,7 +368,7 @@ class Destination:
         failures, self.failures = self.failures, 0
         self.trouble = None
         self._waits_since_at = None
-        self._missing_since_at = None
+        self._absence.end()
         self._is_given_up = False
         if failures:
             self._pair.record("syphon.destination_recovered", self.path, failures=failures)
@@ -354,7 +386,8 @@ class Destination:
         self.has_succeeded = False
         self.trouble = Trouble.of(error, self._clock.monotonic(), self.trouble)
         self._waits_since_at = None
-        self._is_given_up = self._is_missing_too_long(error)
+        self._absence.note(error, self._clock.monotonic())
+        self._is_given_up = self._absence.has_lasted(self._pair.options.missing_entity_grace.total_seconds())
         pause_s = min(FIRST_PAUSE_S * 2 ** min(self.failures - 1, 16), LONGEST_PAUSE_S)
         if self._is_given_up and group:
             pause_s = 0.0  # there may be many more to dead-letter, and each costs one look at the entity
@@ -367,18 +400,9 @@ class Destination:
             await asyncio.gather(*(self._park(held) for held in refused))
         self._notify(False)
 
-    def _is_missing_too_long(self, error: ServiceBusError) -> bool:
-        if not isinstance(error, MessagingEntityNotFoundError):
-            self._missing_since_at = None
-            return False
-        now = self._clock.monotonic()
-        if self._missing_since_at is None:
-            self._missing_since_at = now
-        return now - self._missing_since_at >= self._pair.options.missing_entity_grace.total_seconds()
-
     def end(self) -> bool:
         """Begin nothing new; returns whether something is on its way, so that the worker is worth waiting for."""
-        self._is_ending = True
+        self.is_ending = True
         return bool(self._sending)
 
     async def close(self) -> None:

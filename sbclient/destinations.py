@@ -1,4 +1,10 @@
-"""Every entity of the primary that one syphon brings messages home to: found by its path, and bounded in number."""
+"""The entities of the primary that one syphon brings messages home to: found by path, bounded in number, and forgotten
+when nothing has waited for them for a while (`destination.FORGET_AFTER_S`).
+
+What is forgotten is a link, a task, and how it went; whoever comes next finds that out anew. Nothing is forgotten of an
+entity for which a message is known to wait, so neither the pauses between two tries nor `missing_entity_grace` begin
+anew while there is something to try.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +53,7 @@ class Destinations:
         self._take = take
         self._notify = notify
         self._known: dict[str, Destination] = {}
+        self._accepted: tuple[str, float] | None = None
         self._workers = OwnedTasks(on_failure=on_failure)
 
     def __len__(self) -> int:
@@ -63,7 +70,7 @@ class Destinations:
             if not self._has_place():
                 return None
             destination = Destination(self._pair, path, self._paces, self._counts, self._notify)
-            destination.worker = self._workers.start(destination.work(self._take), name=f"syphon to {path}")
+            destination.worker = self._workers.start(self._tend(destination), name=f"syphon to {path}")
             self._known[canonical(path)] = destination
         return destination
 
@@ -71,21 +78,35 @@ class Destinations:
         """Whether there is room for another destination, if need be by forgetting one."""
         if len(self._known) < DESTINATIONS_KEPT:
             return True
-        for key, destination in self._known.items():
+        for destination in self._known.values():
             if destination.is_idle:
-                del self._known[key]
+                self._forget(destination)
                 destination.worker.cancel()
                 self._workers.start(destination.close(), name=f"forget {destination.path}")
                 return True
         return False
 
+    async def _tend(self, destination: Destination) -> None:
+        """Let a destination work for as long as it is needed."""
+        await destination.work(self._take)
+        if not destination.is_ending:
+            self._forget(destination)  # nothing can have come in between
+            await destination.close()
+
+    def _forget(self, destination: Destination) -> None:
+        self._accepted = self.accepted
+        del self._known[canonical(destination.path)]
+
     # -- how they stand ------------------------------------------------------------------------------------------
 
     @property
     def is_stalled(self) -> bool:
-        """Whether every one that was tried refuses."""
-        tried = [one for one in list(self._known.values()) if one.is_unhappy or one.has_succeeded]
-        return bool(tried) and all(one.is_unhappy for one in tried)
+        """Whether every one that was tried refuses, and none that is forgotten accepted anything since."""
+        known = list(self._known.values())
+        troubles = [one.trouble.since_at for one in known if one.trouble is not None]
+        if not troubles or any(one.has_succeeded for one in known):
+            return False
+        return self._accepted is None or self._accepted[1] < max(troubles)
 
     @property
     def unhappy(self) -> list[Destination]:
@@ -101,6 +122,7 @@ class Destinations:
     def accepted(self) -> tuple[str, float] | None:
         """The one that was the last to accept a message, and when."""
         accepted = [(one.path, one.accepted_at) for one in list(self._known.values()) if one.accepted_at is not None]
+        accepted += [self._accepted] if self._accepted is not None else []
         return max(accepted, key=lambda pair: pair[1], default=None)
 
     def refusing(self) -> dict[str, Trouble]:

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 
 from sbclient import metrics, tracing
 from sbclient.backlog_source import BacklogSource, Held
+from sbclient.destination import FORGET_AFTER_S
 from sbclient.destinations import Destinations
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 from sbclient.log import get_logger
@@ -43,6 +44,9 @@ TRIES_UNTIL_EMPTY: Final = 3
 """How often a refusing destination is tried again before a run `until="empty"` leaves its messages where they are."""
 
 LOOK_AGAIN_S: Final = 60.0
+LOOK_IN_VAIN_S: Final = FORGET_AFTER_S / 2
+"""How often at least a queue is looked through that holds more than can be taken note of: before its destination is
+forgotten, so that `missing_entity_grace` does not begin anew for them."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 SHUT_DOWN_S: Final = 5.0
@@ -214,30 +218,34 @@ class Syphon:
 
     async def _drain(self, source: BacklogSource) -> None:
         """Take messages from one queue and hand them to their destinations, until the end."""
-        is_until_empty, polls = self._until == "empty", self._polls[source]
+        is_until_empty = self._until == "empty"
         failures = 0
         while True:
             try:
                 room = await self._room(source)
                 if not room:
                     return
-                async with self._share.turns:
-                    with polls.asking():
-                        wait_s = self._share.wait_after(failures)
-                        messages = await source.receive(max_message_count=room, max_wait_time_s=wait_s)
+                is_dry = not await self._pass_on(source, room, self._share.wait_after(failures))
                 failures = 0
-                await self._take_on(source, messages)
-                if is_until_empty and not messages and await self._is_finished(source):
+                if is_until_empty and is_dry and await self._is_finished(source):
                     return
             except ServiceBusError as error:
                 if is_until_empty and isinstance(error, MessagingEntityNotFoundError):
                     return  # there is no such queue, so there is nothing in it
                 failures += 1
-                polls.failed(error)
+                self._polls[source].failed(error)
                 if failures == 1:
                     self._pair.record("syphon.queue_unreachable", source.queue, error=type(error).__name__)
                 await self._clock.sleep(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S))
                 await source.reopen()
+
+    async def _pass_on(self, source: BacklogSource, room: int, wait_s: float) -> int:
+        """Take messages and see each on its way; returns how many. What waits for the next ones then holds none."""
+        async with self._share.turns:
+            with self._polls[source].asking():
+                messages = await source.receive(max_message_count=room, max_wait_time_s=wait_s)
+        await self._take_on(source, messages)
+        return len(messages)
 
     async def _room(self, source: BacklogSource) -> int:
         """How many messages to take next, waiting until there is room for one.
@@ -245,18 +253,32 @@ class Syphon:
         While every destination that was tried refuses, as when the whole primary is down, messages stay where they are
         unless there is one for another destination. If there is none a run until empty ends, and 0 says so.
         """
+        pause_s = FIRST_PAUSE_S
         while True:
             if not source.room:
                 source.changed.clear()
                 await source.changed.wait()
             elif not self._destinations.is_stalled or (await source.scan(self)).hopeful:
                 return source.room
-            elif (unhappy := self._destinations.unhappy) and self._destinations.is_stalled:
-                if self._until == "empty" and min(one.failures for one in unhappy) >= TRIES_UNTIL_EMPTY:
-                    return 0
-                left_s = min(one.retry_at for one in unhappy) - self._clock.monotonic()
-                # One that is due is being tried: its answer is news.
-                await self._changed_within(source, left_s if left_s > 0 else LONGEST_PAUSE_S)
+            elif self._is_refused_for_good:
+                return 0
+            else:
+                await self._until_not_stalled(source, pause_s)
+                pause_s = min(2 * pause_s, FIRST_PAUSE_S if self._until == "empty" else LONGEST_PAUSE_S)
+
+    @property
+    def _is_refused_for_good(self) -> bool:
+        """Whether a run until empty has tried often enough, since everything that it tried refuses."""
+        if self._until != "empty" or not self._destinations.is_stalled:
+            return False
+        return min(one.failures for one in self._destinations.unhappy) >= TRIES_UNTIL_EMPTY
+
+    async def _until_not_stalled(self, source: BacklogSource, span_s: float) -> None:
+        """Wait until a destination accepts something, at most so many seconds: a look through a queue is not for
+        nothing, and with many destinations that refuse there is an answer every moment."""
+        until_at = self._clock.monotonic() + span_s
+        while self._destinations.is_stalled and (left_s := until_at - self._clock.monotonic()) > 0:
+            await self._changed_within(source, left_s)
 
     async def _changed_within(self, source: BacklogSource, span_s: float) -> None:
         """Wait for news, at most that many seconds and at least a moment."""
@@ -309,20 +331,27 @@ class Syphon:
 
     async def _look_around(self, source: BacklogSource) -> None:
         """Look for parked messages now, when a destination recovers, and from time to time: another syphon may have
-        left some behind. Once a minute at most: what was in somebody's hands has come back by then."""
+        left some behind. Once a minute at most: what was in somebody's hands has come back by then. More rarely while
+        there are more than can be taken note of, and nothing is done that would make room."""
+        longest_s = self._pair.options.syphon_long_poll.total_seconds()
+        pause_s, done = LOOK_AGAIN_S, -1
         while True:
             source.look_again.clear()
+            wait_s = longest_s
             try:
                 scan = await source.scan(self)
                 await self._fetch_strays(source)
                 if scan.overlooked:
-                    source.look_again.set()
+                    is_in_vain = done == self._counts.total()
+                    pause_s = min(2 * pause_s, LOOK_IN_VAIN_S, longest_s) if is_in_vain else LOOK_AGAIN_S
+                    wait_s = pause_s - LOOK_AGAIN_S
+                done = self._counts.total()
             except ServiceBusError as error:
                 log.info("syphon.not_scanned", queue=source.queue, error=type(error).__name__)
-                source.look_again.set()
+                wait_s = 0.0
             await self._clock.sleep(LOOK_AGAIN_S)
             with suppress(TimeoutError):
-                async with self._clock.timeout(self._pair.options.syphon_long_poll.total_seconds()):
+                async with self._clock.timeout(wait_s):
                     await source.look_again.wait()
 
     def found_parked(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> bool:
@@ -338,12 +367,13 @@ class Syphon:
         return True
 
     def is_hopeful(self, message: ServiceBusReceivedMessage) -> bool:
-        """Whether a waiting message is for a destination that does not refuse, or for none; see `Scout`."""
+        """Whether something can be done with a waiting message: its destination does not refuse, or does not exist, or
+        it has none; see `Scout`."""
         path = message.application_properties.get(PATH)
         if not isinstance(path, str):
             return True
         destination = self._destinations.find(path)
-        return destination is None or not destination.is_unhappy
+        return destination is None or destination.found_waiting()
 
     async def _fetch_strays(self, source: BacklogSource) -> None:
         """Deferred messages without a legal destination: nobody's, so they are dealt with here."""

@@ -23,7 +23,7 @@ HOUSE: Final = {
     0: "errors message options entities",
     1: """
         rules rules.entity_path rules.connection_string rules.partition_key rules.transaction_key rules.size rules.ping
-        rules.backlog rules.envelope rules.failover rules.accepted rules.window rules.spans
+        rules.backlog rules.envelope rules.failover rules.accepted rules.window rules.absence rules.spans
         rules.option_values
         amqp.errors amqp.types amqp.decimals amqp.encode amqp.decode amqp.fields amqp.states amqp.performatives
         amqp.transfers amqp.frames amqp.sasl amqp.sections amqp.message amqp.standing amqp.batch amqp.serial
@@ -63,7 +63,8 @@ HOUSE: Final = {
     5: "transport.choice retry provisioning pair core emulator deviations",
     6: """
         outgoing batch transaction outbox diversion session_order sender lock_renewer receiver pinger
-        syphon_status sighting backlog_source destination destinations syphon_share session_source syphon backlog
+        syphon_status sighting backlog_source destination destinations syphon_share
+        resting_sessions session_choice session_source syphon backlog
     """,
     7: """
         administration client

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sbclient import session_source
+from sbclient import resting_sessions, session_source
 from sbclient.broker.faults import Operation
 from sbclient.client import ServiceBusClient
 from sbclient.clock import VirtualClock
@@ -321,7 +321,7 @@ async def test_the_status_tells_of_sessions_too(pair: MemoryPair, clock: Virtual
 async def test_the_memory_of_destinations_that_refuse_is_bounded(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_source, "REFUSALS_KEPT", 3)
+    monkeypatch.setattr(resting_sessions, "REFUSALS_KEPT", 3)
     async with pair.client(ORDERED) as client:
         for number in range(8):
             await make_queue(pair, f"queue{number}")

@@ -1,0 +1,58 @@
+"""A connection to the broker in this process that counts what is asked through it, and the links that are open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from sbclient.broker.faults import Call, Operation
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.transport.memory import MemorySender, MemoryTransport
+
+T = TypeVar("T")
+
+
+class CountedTransport(MemoryTransport):
+    """One connection.
+
+    Attributes:
+        asked: requests so far, by kind. A receive that waits in vain is one, too.
+    """
+
+    def __init__(self, host: Any) -> None:
+        super().__init__(host)
+        self.asked: Counter[Operation] = Counter()
+        self._senders: WeakSet[MemorySender] = WeakSet()
+
+    @property
+    def senders(self) -> int:
+        """Sender links that are not closed."""
+        return sum(not one._is_closed for one in self._senders)
+
+    @property
+    def receivers(self) -> int:
+        """Receiver links that are not closed."""
+        return len(self._receivers)
+
+    def open_sender(self, entity_path: str) -> MemorySender:
+        sender = super().open_sender(entity_path)
+        self._senders.add(sender)
+        return sender
+
+    async def ask(self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float) -> T:
+        self.asked[operation] += 1
+        return await super().ask(operation, path, work, timeout_s)
+
+    async def receive(self, *args: Any) -> list[ServiceBusReceivedMessage]:
+        self.asked[Operation.RECEIVE] += 1
+        return await super().receive(*args)
+
+    async def accept_session(self, *args: Any) -> Any:
+        self.asked[Operation.SESSION] += 1
+        return await super().accept_session(*args)
+
+    def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
+        self.asked[operation] += 1
+        return super().at_once(operation, work)
