@@ -79,16 +79,16 @@ class TestSend:
 class TestDeadLetters:
     def test_one_is_resubmitted(self, page: Page, served: Served) -> None:
         served.queue("orders")
-        served.dead_letter("orders", ServiceBusMessage("a"), ServiceBusMessage("b"), reason="too odd")
+        served.dead_letter("orders", ServiceBusMessage("plum"), ServiceBusMessage("pear"), reason="too odd")
         open_entity(page, served, "orders", "dead")
         expect(rows(page, "dead")).to_have_count(2)
         expect(rows(page, "dead").first).to_contain_text("too odd")
-        rows(page, "dead").filter(has_text="a").first.click()
+        rows(page, "dead").filter(has_text="plum").first.click()
         page.get_by_role("dialog").get_by_role("button", name="Resubmit").click()
         expect(rows(page, "dead")).to_have_count(1)
         expect(figure(page, "active")).to_have_text("1")
         expect(figure(page, "dead")).to_have_text("1")
-        assert [bytes(message) for message in served.receive("orders")] == [b"a"]
+        assert [bytes(message) for message in served.receive("orders")] == [b"plum"]
 
     def test_all_are_resubmitted_after_a_question(self, page: Page, served: Served) -> None:
         served.queue("orders")
