@@ -9,7 +9,6 @@ from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.transport.base import Transport
-from sbclient.transport.memory import MemoryTransport, memory_host
 
 
 def open_transport(
@@ -35,6 +34,8 @@ def open_transport(
             raise InvalidOperationError(
                 f"{', '.join(sorted(sdk_options))} mean nothing to {connection.namespace}: leave them out"
             )
+        from sbclient.transport.memory import MemoryTransport, memory_host  # with a whole broker behind it
+
         return MemoryTransport(memory_host(connection.host, clock=clock))
     from sbclient.transport.azure import open_azure_transport  # the SDK is loaded only where it is used
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 import logging
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -188,3 +190,10 @@ def test_sessions_of_two_tasks_must_differ(clients: WorkerClients) -> None:
 def test_a_plan_shows_no_secret(tmp_path: Path) -> None:
     given = plan(connectionString="Endpoint=sb://contoso.net;SharedAccessKeyName=k;SharedAccessKey=s3cret")
     assert "s3cret" not in repr(given)
+
+
+def test_a_worker_does_not_load_the_broker() -> None:
+    """It would take a third longer to begin, and Spark begins workers anew after a failure or a minute without work."""
+    asked = "import sys, sbclient_spark.source as _; print([name for name in sys.modules if '.broker' in name])"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
