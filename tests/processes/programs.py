@@ -84,6 +84,11 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def process_id(self) -> int:
+        """Of this life; 0 = it was never started."""
+        return 0 if self._process is None else self._process.pid
+
+    @property
     def status(self) -> int | None:
         """The exit status of the last life; negative = the signal that ended it, None = it has not ended."""
         return None if self._process is None else self._process.poll()

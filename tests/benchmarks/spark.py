@@ -1,0 +1,200 @@
+"""Rows a second from Spark into a queue: the writer, and what people write today.
+
+    python -m tests.benchmarks spark [--rows 60000] [--rounds 5]
+
+The same rows, with a body of 200 bytes and a message id, in the same two partitions, go by turns to a new queue of the
+same kind on one emulator, a process of its own: by the writer, with and without a secondary; by `foreachPartition`
+with azure-servicebus that sends lists of 100; and by one that sends each row for itself. What is timed is the whole
+action, from the call to the last acknowledgement; then the queue must hold every row. Of each way the fastest round
+counts, the least disturbed one. Beside it, for a machine that is shared, stands what a row costs in microseconds of the
+processor: in Spark, with Java and all workers, and in the emulator, which is the same for everybody.
+
+What differs: the writer keeps its connections from one job to the next and has several transfers under way, each as
+large as the queue takes; the others connect for each partition and wait for the answer to each list, or row. On one
+machine an answer takes no time on its way; with a network in between, waiting for it costs the others more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+import sbclient_spark
+from tests.processes.namespaces import Namespace, connection_string
+
+ROOT: Final = Path(__file__).parents[2]
+PARTITIONS: Final = 2
+BODY_BYTES: Final = 200
+LIST_ROWS: Final = 100
+
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+Write = Callable[[DataFrame, str], None]
+
+
+class Round(NamedTuple):
+    """Rows a second, and microseconds of the processor for a row: in Spark, and in the emulator."""
+
+    rate: float
+    spark_us: float
+    emulator_us: float
+
+
+@contextmanager
+def session(folder: str, master: str = f"local[{PARTITIONS}]", **settings: str) -> Iterator[SparkSession]:
+    """A Spark session that runs this tree and leaves nothing behind."""
+    os.environ |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    sbclient_spark.ensure_java()
+    builder = SparkSession.builder.master(master).appName("benchmark").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.local.dir", folder).config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    sbclient_spark.register(spark)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+class Emulated:
+    """Two namespaces of one emulator each, and the queues of a run."""
+
+    def __init__(self, folder: str) -> None:
+        self.primary, self.secondary = (Namespace(name, Path(folder)) for name in ("contoso", "contoso-backup"))
+
+    def __enter__(self) -> Emulated:
+        for namespace in (self.primary, self.secondary):
+            asyncio.run(namespace.begin())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.primary.kill()
+        self.secondary.kill()
+
+    def queue(self, name: str) -> None:
+        asyncio.run(self._administer(lambda queues: queues.create_queue(name)))
+
+    def count_and_delete(self, name: str) -> int:
+        async def both(queues: Any) -> int:
+            count: int = (await queues.get_queue_runtime_properties(name)).active_message_count
+            await queues.delete_queue(name)
+            return count
+
+        count: int = asyncio.run(self._administer(both))
+        return count
+
+    def busy_s(self) -> tuple[float, float]:
+        """Seconds of the processor: of all processes below this one but the emulators, and of the primary's."""
+        spent, parents = {}, {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it has ended
+                fields = path.read_text().rpartition(")")[2].split()
+                process = int(path.parent.name)
+                parents[process], spent[process] = int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS
+        emulators = [each.process_id for each in (self.primary, self.secondary)]
+        below = {process for process in parents if _is_below(process, parents)} - set(emulators)
+        return sum(spent[process] for process in below), spent[emulators[0]]
+
+    async def _administer(self, work: Callable[[Any], Any]) -> Any:
+        async with self.primary.client() as client:
+            return await work(client.administration)
+
+
+def _is_below(process: int, parents: dict[int, int]) -> bool:
+    while process in parents:
+        process = parents[process]
+        if process == os.getpid():
+            return True
+    return False
+
+
+def by_the_writer(primary: str, secondary: str | None) -> Write:
+    options = {"connectionString": primary, "requireDuplicateDetection": "off"}
+    if secondary is not None:
+        options["secondaryConnectionString"] = secondary
+
+    def write(df: DataFrame, queue: str) -> None:
+        df.write.format("servicebus").mode("append").options(**options, queue=queue).save()
+
+    return write
+
+
+def by_lists(primary: str, rows_each: int) -> Write:
+    """As it is written today, with azure-servicebus in each partition; lists of 1 are one send for each row."""
+
+    def write(df: DataFrame, queue: str) -> None:
+        def send(rows: Iterator[Any]) -> None:
+            from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+            with ServiceBusClient.from_connection_string(primary) as client, client.get_queue_sender(queue) as sender:
+                while some := list(islice(rows, rows_each)):
+                    messages = [ServiceBusMessage(row.body, message_id=row.message_id) for row in some]
+                    sender.send_messages(messages if rows_each > 1 else messages[0])
+
+        df.foreachPartition(send)
+
+    return write
+
+
+def measured(emulated: Emulated, df: DataFrame, rows: int, write: Write, queue: str) -> Round:
+    """One round of one way; every row must be there at the end."""
+    emulated.queue(queue)
+    before = emulated.busy_s()
+    began_at = time.perf_counter()
+    write(df, queue)
+    span_s = time.perf_counter() - began_at
+    spark_s, emulator_s = (now - then for now, then in zip(emulated.busy_s(), before, strict=True))
+    found = emulated.count_and_delete(queue)
+    assert found == rows, f"{found} of {rows} rows arrived in {queue}"
+    return Round(rows / span_s, spark_s / rows * 1e6, emulator_s / rows * 1e6)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks spark")
+    parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    rounds: dict[str, list[Round]] = {}
+    with tempfile.TemporaryDirectory() as folder, Emulated(folder) as emulated, session(folder) as spark:
+        primary, secondary = (connection_string(each.port) for each in (emulated.primary, emulated.secondary))
+        ways: dict[str, Write] = {
+            "the writer, paired": by_the_writer(primary, secondary),
+            "the writer, without a secondary": by_the_writer(primary, None),
+            f"foreachPartition, lists of {LIST_ROWS}": by_lists(primary, LIST_ROWS),
+            "foreachPartition, row by row": by_lists(primary, 1),
+        }
+        columns = f"rpad(cast(id as string), {BODY_BYTES}, 'x') as body", "cast(id as string) as message_id"
+        df = spark.range(0, arguments.rows, 1, PARTITIONS).selectExpr(*columns).cache()
+        assert df.count() == arguments.rows
+        for number in range(-1, arguments.rounds):  # the first one is for Java to warm up
+            for place, (name, write) in enumerate(ways.items()):
+                one = measured(emulated, df, arguments.rows, write, f"round-{number}-{place}")
+                if number >= 0:
+                    rounds.setdefault(name, []).append(one)
+    told = f"{arguments.rows:,} rows of {BODY_BYTES} bytes in {PARTITIONS} partitions"
+    print(f"{told}, the fastest of {arguments.rounds} rounds")
+    print(f"{'':34} {'rows/s':>9}   {'slowest':>9}   Spark us/row   emulator us/row")
+    for name, each in rounds.items():
+        best, slowest = max(each), min(each)
+        print(f"{name:34} {best.rate:9,.0f}   {slowest.rate:9,.0f}", end="")
+        print(f"   {min(one.spark_us for one in each):12.1f}   {min(one.emulator_us for one in each):15.1f}")
+    paired, alone, lists, singly = (max(each).rate for each in rounds.values())
+    for name, rate in (("paired", paired), ("without a secondary", alone)):
+        print(f"the writer, {name}, is {rate / lists:.1f} times as fast as lists, {rate / singly:.1f} as row by row")
+
+
+if __name__ == "__main__":
+    main()
