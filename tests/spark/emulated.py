@@ -169,16 +169,7 @@ class EmulatedPair:
 
     def senders(self) -> set[int]:
         """The processes with a connection to the primary, other than this one."""
-        port = f":{self._emulator.ports[PRIMARY]:04X}"
-        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        sockets = {f"socket:[{fields[9]}]" for fields in lines if fields[2].endswith(port)}
-        found: set[int] = set()
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit() and int(process.name) != os.getpid():
-                with suppress(OSError):
-                    if any(os.readlink(handle) in sockets for handle in (process / "fd").iterdir()):
-                        found.add(int(process.name))
-        return found
+        return connected_to(self._emulator.ports[PRIMARY])
 
     def heal(self) -> None:
         async def heal() -> None:
@@ -195,3 +186,17 @@ class EmulatedPair:
             self._emulator.purge(namespace=SECONDARY)
 
         self.run(purge())
+
+
+def connected_to(port: int) -> set[int]:
+    """The processes, other than this one, with a connection to a port of this machine."""
+    hexadecimal = f":{port:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{fields[9]}]" for fields in lines if fields[2].endswith(hexadecimal)}
+    found: set[int] = set()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            with suppress(OSError):
+                if any(os.readlink(handle) in sockets for handle in (process / "fd").iterdir()):
+                    found.add(int(process.name))
+    return found

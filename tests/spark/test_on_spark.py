@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -244,42 +241,6 @@ def test_bad_rows_are_put_aside_with_their_reasons(spark: SparkSession, pair: Em
 # -- outages and crashes -----------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_is_killed_costs_nothing(spark: SparkSession, pair: EmulatedPair) -> None:
-    orders = pair.create_queue("orders", **WINDOW)
-    killed: list[int] = []
-
-    def kill_one() -> None:
-        while pair.count(orders) < 500:
-            pass
-        killed.append(min(pair.senders()))
-        os.kill(killed[0], signal.SIGKILL)
-
-    killer = threading.Thread(target=kill_one)
-    killer.start()
-    write(frame(spark, 4000), pair, queue=orders, maxMessagesPerSecond=1000)
-    killer.join()
-    assert killed
-    assert numbers(pair, orders) == list(range(4000))
-
-
-def test_an_outage_in_mid_job_loses_nothing_and_the_drain_brings_it_home(
-    spark: SparkSession, pair: EmulatedPair
-) -> None:
-    orders = pair.create_queue("orders", **WINDOW)
-    slow = frame(spark, 6000).repartition(2)
-    cut = threading.Timer(1.5, pair.cut)
-    cut.start()
-    write(slow, pair, queue=orders, maxMessagesPerSecond=1000, metricsLog=False)
-    cut.join()
-    waiting = pair.backlog()
-    assert waiting > 0
-    pair.heal()
-    moved = sbclient_spark.drain(spark, options=pair.reading()).collect()
-    assert sum(row.moved for row in moved) == waiting
-    assert all(row.is_complete and row.remaining == 0 for row in moved)
-    assert numbers(pair, orders) == list(range(6000))
-
-
 def test_with_both_namespaces_down_the_job_fails_and_nothing_is_claimed(
     spark: SparkSession, pair: EmulatedPair, tmp_path: Path
 ) -> None:
@@ -294,29 +255,6 @@ def test_with_both_namespaces_down_the_job_fails_and_nothing_is_claimed(
     assert (line["outcome"], line["sent"], line["failed_tasks"]) == ("abort", 0, 1)
     pair.heal()
     assert pair.count(orders) == 0
-
-
-def test_sessions_arrive_in_order_through_an_outage(spark: SparkSession, pair: EmulatedPair) -> None:
-    sessions = pair.create_queue("sessions", requires_session=True, **WINDOW)
-    df = sbclient_spark.prepare(
-        frame(
-            spark, 2000, "cast(id as string) as body", "string(id) as message_id", "string(id % 8) as session_id", "id"
-        ),
-        order_by="id",
-        partitions=2,
-    ).drop("id")
-    cut = threading.Timer(1.0, pair.cut)
-    cut.start()
-    write(df, pair, queue=sessions, ordering="session", maxMessagesPerSecond=400, maxBatchMessages=50)
-    cut.join()
-    assert pair.backlog() > 0
-    pair.heal()
-    sbclient_spark.drain(spark, options=pair.reading()).collect()
-    found: dict[str | None, list[int]] = {}
-    for message in pair.take(sessions, sessions=True):
-        found.setdefault(message.session_id, []).append(int(str(message)))
-    assert {session: len(sequence) for session, sequence in found.items()} == {str(one): 250 for one in range(8)}
-    assert all(sequence == sorted(sequence) for sequence in found.values())
 
 
 def test_a_session_in_two_tasks_is_told(spark: SparkSession, pair: EmulatedPair) -> None:

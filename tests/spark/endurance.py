@@ -1,0 +1,257 @@
+"""Jobs that are struck while they run, and an account of what arrived: every row once, each session's in their order.
+
+In the middle of each job the primary is cut off, with its store kept, and restored; a Python worker of Spark is killed
+with SIGKILL; a query is stopped and started again from its checkpoint. Who runs them says how large they are: the tests
+in small, on two namespaces in a thread; `python -m tests.benchmarks spark_endurance` in full, on two processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own custom)
+from pyspark.sql.streaming.query import StreamingQuery
+
+import sbclient_spark
+
+UNIQUE: Final[dict[str, Any]] = {
+    "requires_duplicate_detection": True,
+    "duplicate_detection_history_time_window": timedelta(hours=12),
+    "max_size_in_megabytes": 5120,
+}
+LOOK_S: Final = 0.1
+KILLED_AT, CUT_AT, HEALED_AT = 0.15, 0.3, 0.1
+"""Shares of a job's rows: that have arrived when a worker is killed, and when the primary is cut off; and that wait in
+the backlog when it is restored."""
+
+
+class Message(Protocol):
+    """What arrived; `str()` is its body."""
+
+    @property
+    def session_id(self) -> str | None: ...
+    @property
+    def message_id(self) -> str | None: ...
+
+
+class Pair(Protocol):
+    """Two emulated namespaces, as the tests have them in a thread and the benchmark as processes."""
+
+    def options(self, **more: Any) -> dict[str, str]: ...
+    def reading(self, **more: Any) -> dict[str, str]: ...
+    def create_queue(self, stem: str, **properties: Any) -> str: ...
+    def count(self, name: str) -> int: ...
+    def backlog(self) -> int: ...
+    def take(self, name: str, *, sessions: bool = False) -> Sequence[Message]: ...
+    def cut(self) -> None: ...
+    def heal(self) -> None: ...
+    def senders(self) -> set[int]: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """What became of one job.
+
+    Attributes:
+        rows: that were written.
+        arrived: messages in the queue at the end.
+        lost, duplicates, strangers: rows that never arrived; copies beyond the first; messages that nobody wrote.
+        misordered: messages that arrived behind a later one of their session.
+        most_waiting: the most messages that were seen in the backlog.
+        killed: workers that were killed.
+        failed_tasks: attempts that failed, and were made again.
+        restarts: of the query.
+        drained: messages that the drain at the end brought home, after what the syphon beside the job had moved.
+    """
+
+    job: str
+    rows: int
+    arrived: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    strangers: int = 0
+    sessions: int = 0
+    misordered: int = 0
+    most_waiting: int = 0
+    killed: int = 0
+    failed_tasks: int = 0
+    restarts: int = 0
+    drained: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.lost or self.duplicates or self.strangers or self.misordered) and self.arrived == self.rows
+
+    def take_stock(self, expected: Iterable[str], found: Iterable[tuple[str | None, str]]) -> None:
+        """Judge what arrived, as pairs of a session and a row, by what was written, in its order."""
+        places = {name: place for place, name in enumerate(expected)}
+        counts: Counter[str] = Counter()
+        latest: dict[str, int] = {}
+        self.misordered = 0
+        for session, name in found:
+            counts[name] += 1
+            place = places.get(name, -1)
+            if session is not None and place < latest.get(session, -1):
+                self.misordered += 1
+            if session is not None:
+                latest[session] = max(place, latest.get(session, -1))
+        self.arrived = counts.total()
+        self.strangers = sum(count for name, count in counts.items() if name not in places)
+        self.lost = sum(name not in counts for name in places)
+        self.duplicates = sum(count - 1 for count in counts.values())
+        self.sessions = len(latest)
+
+
+@dataclass
+class Strikes:
+    """What strikes a job, by how much of it has arrived: from when it is entered until it is left. Then all is well."""
+
+    pair: Pair
+    queue: str
+    account: Account
+    kills: bool = True
+    failure: BaseException | None = None
+    _is_over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Strikes:
+        self._base = self.pair.count(self.queue)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self.pair.heal()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            if self.kills and self._seen(lambda: self.pair.count(self.queue), KILLED_AT):
+                os.kill(min(self.pair.senders()), signal.SIGKILL)
+                self.account.killed += 1
+            if self._seen(lambda: self.pair.count(self.queue), CUT_AT):
+                self.pair.cut()
+                self._seen(self._waiting, HEALED_AT)
+                self.pair.heal()
+                while not self._is_over.wait(LOOK_S):
+                    self._waiting()
+        except BaseException as error:
+            self.failure = error
+
+    def _waiting(self) -> int:
+        waiting = self.pair.backlog()
+        self.account.most_waiting = max(self.account.most_waiting, waiting)
+        return waiting
+
+    def _seen(self, count: Callable[[], int], share: float) -> bool:
+        """Wait until so many are there; False if the job ends before."""
+        while not self._is_over.wait(LOOK_S):
+            if count() >= share * self.account.rows:
+                return True
+        return False
+
+
+def batch(spark: SparkSession, pair: Pair, rows: int, *, partitions: int = 8, **options: Any) -> Account:
+    """A frame of numbers, written by one job."""
+    account = Account(job="a frame", rows=rows)
+    orders = pair.create_queue("orders", **UNIQUE)
+    body = "concat(id, ' ', repeat('x', 100)) as body"
+    df = spark.range(0, rows, 1, partitions).selectExpr(body, "cast(id as string) as message_id")
+    _written(spark, pair, df, orders, account, options)
+    numbers = (str(number) for number in range(rows))
+    account.take_stock(numbers, ((None, message.message_id or "") for message in pair.take(orders)))
+    return account
+
+
+def sessions(spark: SparkSession, pair: Pair, path: Path, *, partitions: int = 4, **options: Any) -> Account:
+    """The lines of a CSV, a session for each `InvoiceNo`, each in its order."""
+    lines = spark.read.csv(str(path), header=True).withColumn("line", F.monotonically_increasing_id()).cache()
+    names = [str(row.line) for row in lines.select("line").orderBy("line").collect()]
+    account = Account(job=path.name, rows=len(names))
+    invoices = pair.create_queue("invoices", requires_session=True, **UNIQUE)
+    columns = (
+        F.to_json(F.struct("*")).alias("body"),
+        F.col("line").cast("string").alias("message_id"),
+        F.col("InvoiceNo").alias("session_id"),
+        "line",
+    )
+    df = sbclient_spark.prepare(lines.select(*columns), order_by="line", partitions=partitions).drop("line")
+    _written(spark, pair, df, invoices, account, {"ordering": "session", **options})
+    arrived = pair.take(invoices, sessions=True)
+    account.take_stock(names, ((message.session_id, message.message_id or "") for message in arrived))
+    return account
+
+
+def stream(spark: SparkSession, pair: Pair, folder: Path, *, files: int, rows: int, **options: Any) -> Account:
+    """Files of numbers, one for each micro-batch; the query is stopped in the middle and started again."""
+    account = Account(job="a stream", rows=files * rows)
+    readings = pair.create_queue("readings", **UNIQUE)
+    source = folder / "source"
+    source.mkdir()
+    for number in range(files):
+        path = source / f"{number:03}.txt"
+        path.write_text("\n".join(str(number * rows + row) for row in range(rows)))
+        os.utime(path, (1_700_000_000 + number,) * 2)  # the order in which Spark takes them
+    given = pair.options(queue=readings, checkpointLocation=folder / "checkpoint", **options)
+
+    def start(**trigger: Any) -> StreamingQuery:
+        lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source)).withColumnRenamed("value", "body")
+        return lines.writeStream.format("servicebus").options(**given).trigger(**trigger).start()
+
+    began_at = time.monotonic()
+    query = start(processingTime="0 seconds")
+    while pair.count(readings) < account.rows / 5:
+        assert query.isActive, query.exception()
+        time.sleep(LOOK_S)
+    query.stop()
+    account.restarts += 1
+    with Strikes(pair, readings, account, kills=False):
+        assert start(availableNow=True).awaitTermination(3600)
+    _brought_home(spark, pair, account)
+    account.seconds = round(time.monotonic() - began_at, 1)
+    numbers = (str(number) for number in range(account.rows))
+    account.take_stock(numbers, ((None, str(message)) for message in pair.take(readings)))
+    return account
+
+
+def _written(
+    spark: SparkSession, pair: Pair, df: DataFrame, queue: str, account: Account, options: dict[str, Any]
+) -> None:
+    """Write under strikes, and bring home what waits then."""
+    began_at = time.monotonic()
+    group = f"{account.job} to {queue}"
+    spark.sparkContext.setJobGroup(group, group)
+    with Strikes(pair, queue, account):
+        df.write.format("servicebus").mode("append").options(**pair.options(queue=queue, **options)).save()
+    account.failed_tasks = _failed_tasks(spark, group)
+    _brought_home(spark, pair, account)
+    account.seconds = round(time.monotonic() - began_at, 1)
+
+
+def _failed_tasks(spark: SparkSession, group: str) -> int:
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return sum(stage.numFailedTasks for stage in stages if stage is not None)
+
+
+def _brought_home(spark: SparkSession, pair: Pair, account: Account) -> None:
+    """Drain until the backlog is empty; a syphon beside it may hold some of it for a while."""
+    while True:
+        account.drained += sum(row.moved for row in sbclient_spark.drain(spark, options=pair.reading()).collect())
+        if not pair.backlog():
+            return
+        time.sleep(LOOK_S)

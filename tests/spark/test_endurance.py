@@ -1,0 +1,50 @@
+"""Every row once, whatever strikes, in small; `python -m tests.benchmarks spark_endurance` does the same in full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.spark.emulated import EmulatedPair
+from tests.spark.endurance import Account, batch, sessions, stream
+
+
+def test_a_frame_arrives_once_through_a_killed_worker_and_an_outage(spark: SparkSession, pair: EmulatedPair) -> None:
+    account = batch(spark, pair, 4000, maxMessagesPerSecond=500)
+    assert account.is_clean, account
+    assert (account.killed, account.failed_tasks > 0) == (1, True), account
+    assert account.drained >= account.most_waiting > 0, account
+
+
+def test_each_session_of_a_csv_arrives_once_and_in_order_through_both(
+    spark: SparkSession, pair: EmulatedPair, tmp_path: Path
+) -> None:
+    path = tmp_path / "invoices.csv"
+    lines = [f"{536365 + number // 25},P{number % 11},{number % 5}" for number in range(1500)]
+    path.write_text("\n".join(["InvoiceNo,StockCode,Quantity", *lines]))
+    account = sessions(spark, pair, path, maxMessagesPerSecond=200, maxBatchMessages=20)
+    assert account.is_clean, account
+    assert (account.sessions, account.killed, account.failed_tasks > 0) == (60, 1, True), account
+    assert account.drained >= account.most_waiting > 0, account
+
+
+def test_a_stream_arrives_once_through_a_restart_and_an_outage(
+    spark: SparkSession, pair: EmulatedPair, tmp_path: Path
+) -> None:
+    account = stream(spark, pair, tmp_path, files=6, rows=200, maxMessagesPerSecond=300)
+    assert account.is_clean, account
+    assert account.restarts == 1
+    assert account.drained >= account.most_waiting > 0, account
+
+
+def test_an_account_tells_what_is_lost_doubled_strange_and_out_of_order() -> None:
+    account = Account(job="a job", rows=4)
+    account.take_stock("abcd", [("s", "a"), ("t", "d"), ("s", "c"), ("s", "b"), ("s", "a"), ("t", "x")])
+    assert (account.arrived, account.lost, account.duplicates, account.strangers) == (6, 0, 1, 1)
+    assert (account.misordered, account.sessions, account.is_clean) == (3, 2, False)
+    account.take_stock("abcd", [(None, "a"), (None, "b")])
+    assert (account.lost, account.is_clean) == (2, False)
+    clean = Account(job="a job", rows=3)
+    clean.take_stock("abc", [("s", "a"), ("t", "b"), ("s", "c")])
+    assert clean.is_clean
