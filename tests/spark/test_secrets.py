@@ -1,0 +1,117 @@
+"""Keys in the options of real jobs: no plan, event log, exception, worker log, report or output tells one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import sbclient_spark
+from tests.secrets.canaries import GUESS, KEY, SECOND_KEY
+from tests.secrets.ear import Ear, listening
+from tests.spark.emulated import EmulatedPair
+
+
+@pytest.fixture
+def ear(spark: SparkSession, event_logs: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Ear]:
+    """Hears what is told while a test runs: by errors and logs, and, at its end, all that Spark has kept."""
+    before = {path: path.stat().st_size for path in event_logs.rglob("*") if path.is_file()}
+    with listening() as ear:
+        logging.getLogger("py4j").setLevel(logging.INFO)  # it tells each command to Java, the options with them
+        yield ear
+        for row in spark.tvf.python_worker_logs().collect():
+            ear.hear("a worker's log", f"{row.msg} {row.context} {row.exception}")
+        for path in event_logs.rglob("*"):
+            if path.is_file():
+                with path.open() as file:
+                    file.seek(before.get(path, 0))
+                    ear.hear("the event log", file.read())
+        for name, said in zip(("out", "err"), capfd.readouterr(), strict=True):
+            ear.hear(name, said)
+        ear.check()
+
+
+def keyed(pair: EmulatedPair, **more: Any) -> dict[str, str]:
+    """Options of the pair with keys that open neither of its namespaces."""
+    primary = pair.primary.replace("SAS_KEY_VALUE", KEY)
+    secondary = pair.secondary.replace("SAS_KEY_VALUE", SECOND_KEY)
+    return pair.options(connectionString=primary, secondaryConnectionString=secondary, **more)
+
+
+def rows(spark: SparkSession, queue: str) -> DataFrame:
+    return spark.range(0, 20, 1, 1).selectExpr(
+        "cast(id as string) as body", "string(id) as message_id", f"'{queue}' as queue"
+    )
+
+
+def test_a_key_that_is_refused_before_any_task_is_not_told(spark: SparkSession, pair: EmulatedPair, ear: Ear) -> None:
+    orders = pair.create_queue("orders")
+    for options in (
+        keyed(pair, queue=orders),
+        keyed(pair, queue=orders, noSuchOption=GUESS),
+        keyed(pair, queue=orders, auth="clientSecret", clientSecret=GUESS),
+        keyed(pair, queue=orders, maxRetries="many"),
+    ):
+        with ear.expecting(AnalysisException):
+            rows(spark, orders).write.format("servicebus").mode("append").options(**options).save()
+    with ear.expecting(Exception):
+        spark.read.format("servicebus").options(**keyed(pair, queue=orders)).load().collect()
+    with ear.expecting(Exception):
+        sbclient_spark.drain(spark, options=keyed(pair))
+
+
+def test_a_key_that_is_refused_in_a_task_is_not_told(
+    spark: SparkSession, pair: EmulatedPair, ear: Ear, tmp_path: Path
+) -> None:
+    orders = pair.create_queue("orders")
+    metrics = tmp_path / "metrics.jsonl"
+    options = keyed(pair, maxRetries=0, metricsPath=metrics)  # the rows say where they go, so no destination is checked
+    with ear.expecting(PythonException):
+        rows(spark, orders).write.format("servicebus").mode("append").options(**options).save()
+    ear.hear("the metrics", metrics.read_text())
+    assert pair.count(orders) == 0
+    assert spark.tvf.python_worker_logs().where("msg = 'task.failed'").count()
+
+
+def test_plans_tell_no_key(spark: SparkSession, pair: EmulatedPair, ear: Ear) -> None:
+    orders = pair.create_queue("orders")
+    options = keyed(pair, queue=orders)
+    del options["requireDuplicateDetection"]
+    reading = spark.read.format("servicebus").options(**pair.reading(**{name: options[name] for name in KEYS})).load()
+    for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+        reading.explain(mode)
+    ear.hear("a frame", repr(reading))
+    spark.sql("CREATE TABLE outgoing USING servicebus")
+    try:
+        said = spark.sql(
+            f"EXPLAIN EXTENDED INSERT INTO outgoing WITH ('connectionString' = '{pair.primary}', 'queue' = '{orders}') "
+            "(body, message_id) SELECT cast('1' AS binary), 'a'"
+        ).collect()[0][0]
+    finally:
+        spark.sql("DROP TABLE outgoing")
+    assert "SAS_KEY_VALUE" not in said
+
+
+KEYS = ("connectionString", "secondaryConnectionString")
+
+
+def test_a_query_that_fails_tells_no_key(spark: SparkSession, pair: EmulatedPair, ear: Ear, tmp_path: Path) -> None:
+    orders = pair.create_queue("orders")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "one.txt").write_text("a\nb\n")
+    lines = spark.readStream.text(str(tmp_path / "source")).selectExpr("value as body", f"'{orders}' as queue")
+    options = keyed(pair, maxRetries=0, checkpointLocation=tmp_path / "checkpoint")
+    query = lines.writeStream.format("servicebus").options(**options).trigger(availableNow=True).start()
+    with ear.expecting(StreamingQueryException):
+        query.awaitTermination(120)
+    query.explain(True)
+    ear.hear("the query's error", str(query.exception()))
+    ear.hear("its progress", str(query.lastProgress))
+    for path in (tmp_path / "checkpoint").rglob("*"):
+        if path.is_file():
+            ear.hear("the checkpoint", path.read_text(errors="replace"))
