@@ -14,11 +14,6 @@ def main() -> None:
     from sbclient.cli.app import make_app, run_telling_json
 
     app = make_app(arguments)
-    try:
-        early.listen_no_more(arguments)
-        if "--json" in arguments:
-            sys.exit(run_telling_json(app, arguments))
-        app(prog_name="sbclient")
-    except KeyboardInterrupt:  # before the command itself listened
-        print("sbclient: interrupted", file=sys.stderr)
-        sys.exit(130)
+    if "--json" in arguments:
+        sys.exit(run_telling_json(app, arguments))
+    app(prog_name="sbclient")

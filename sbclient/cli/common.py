@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from sbclient.cli import early
 from sbclient.cli.json_values import plain
 from sbclient.cli.progress import Progress
 from sbclient.client import ServiceBusClient
@@ -103,8 +104,14 @@ def run(command: str, work: Coroutine[Any, Any, T], *, as_json: bool = False, pr
         async with progress or Progress(f"{command} …"):
             return await _until_sigterm(work)
 
-    with telling_errors(command, as_json=as_json):
-        return asyncio.run(watched())
+    whole = watched()
+    try:
+        with telling_errors(command, as_json=as_json):
+            early.begin()
+            return asyncio.run(whole)
+    finally:
+        for each in (whole, work):  # a signal may have come before they began
+            each.close()
 
 
 async def _until_sigterm(work: Coroutine[Any, Any, T]) -> T:

@@ -30,24 +30,29 @@ _ENDS: Final = (signal.SIGINT, signal.SIGTERM)
 _LATER: Final = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 
 _kept: list[int] = []
-_before: dict[int, Any] = {}
+_begun: dict[int, Any] = {}
+"""What a signal is to do once the command begins."""
 
 
 def listen(arguments: list[str]) -> None:
-    """End in order when told to from now on, until `listen_no_more`, or until an event loop listens."""
+    """End in order when told to from now on, until `begin`, or until an event loop listens."""
     for number in _ENDS:
         # Whoever starts a program with a signal ignored, as a shell does in the background, wants it not to be heard.
         if _stays(arguments) or signal.getsignal(number) is not signal.SIG_IGN:
-            _before[number] = signal.signal(number, _ending(arguments))
+            before = signal.signal(number, _ending(arguments))
+            if number == signal.SIGINT and not _stays(arguments):
+                _begun[number] = before
     for number in _LATER if _stays(arguments) and arguments[0] == WORKER else ():
         signal.signal(number, _keep)
 
 
-def listen_no_more(arguments: list[str]) -> None:
-    """Let signals do again what they did before; what stays goes on listening until its event loop does."""
-    if not _stays(arguments):
-        while _before:
-            signal.signal(*_before.popitem())
+def begin() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again, as an event loop expects it; for what stays its loop does the rest.
+
+    SIGTERM goes on ending the process at once until a loop listens to it: a command that has none has nothing in hand.
+    """
+    while _begun:
+        signal.signal(*_begun.popitem())
 
 
 def kept() -> list[int]:
@@ -86,7 +91,7 @@ def _tell_worker(name: str, *, as_json: bool) -> None:
 def _tell(arguments: list[str], number: int, *, as_json: bool) -> None:
     command = arguments[0] if arguments and arguments[0].isalpha() else ""
     kind = "Interrupted" if number == signal.SIGINT else "Terminated"
-    text = f"{kind.lower()} before it began: nothing was done"
+    text = f"{kind.lower()}; nothing was in hand"
     if as_json:
         status = 0 if _stays(arguments) else 128 + number
         facts = f'"command": "{command}", "type": "{kind}", "message": "{text}", "exit_status": {status}'
