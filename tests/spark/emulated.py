@@ -108,6 +108,18 @@ class EmulatedPair:
         self.run(create())
         return name
 
+    def create_topic(self, stem: str, subscription: str) -> str:
+        """A topic of the primary with one subscription; returns its name."""
+        name = f"{stem}-{next(self._numbers)}"
+
+        async def create() -> None:
+            async with self.client() as client:
+                await client.administration.create_topic(name)
+                await client.administration.create_subscription(name, subscription)
+
+        self.run(create())
+        return name
+
     def count(self, name: str) -> int:
         async def count() -> int:
             async with self.client() as client:

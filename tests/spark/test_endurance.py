@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -32,8 +33,11 @@ def test_each_session_of_a_csv_arrives_once_and_in_order_through_both(
 def test_a_stream_arrives_once_through_a_restart_and_an_outage(
     spark: SparkSession, pair: EmulatedPair, tmp_path: Path
 ) -> None:
-    account = stream(spark, pair, tmp_path, files=6, rows=200, maxMessagesPerSecond=300)
+    metrics = tmp_path / "metrics.jsonl"
+    account = stream(spark, pair, tmp_path, files=4, rows=250, maxMessagesPerSecond=250, metricsPath=metrics)
     assert account.is_clean, account
+    batches = [json.loads(line)["batch_id"] for line in metrics.read_text().splitlines()]
+    assert set(batches) == set(range(4)), "a query that is started again goes on with its numbers"
     assert account.restarts == 1
     assert account.drained >= account.most_waiting > 0, account
 

@@ -92,6 +92,13 @@ def test_rows_say_where_they_go(spark: SparkSession, pair: EmulatedPair) -> None
     assert numbers(pair, odd) == list(range(1, 100, 2))
 
 
+def test_a_topic_is_written_and_its_subscription_read(spark: SparkSession, pair: EmulatedPair) -> None:
+    prices = pair.create_topic("prices", "eu")
+    write(frame(spark, 200), pair, topic=prices)
+    reading = spark.read.format("servicebus").options(**pair.reading(topic=prices, subscription="eu")).load()
+    assert sorted(int(bytes(row.body)) for row in reading.collect()) == list(range(200))
+
+
 def test_columns_become_json_bodies(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     df = frame(spark, 3, "id as number", "cast(id / 4 as decimal(10,2)) as price", "string(id) as message_id")

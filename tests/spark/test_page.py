@@ -13,7 +13,7 @@ from sbclient_spark.write_options import WRITE_TABLE
 from tests.spark.emulated import EmulatedPair
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
-OPTIONS: Final = PAGE.split("## Options")[1].split("## What is not promised")[0]
+OPTIONS: Final = PAGE.split("## Options")[1].split("## What was measured")[0]
 
 
 def listed(heading: str) -> set[str]:

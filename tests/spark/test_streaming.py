@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from datetime import timedelta
@@ -56,23 +55,6 @@ def end(query: StreamingQuery) -> None:
 
 def numbers(pair: EmulatedPair, orders: str) -> list[int]:
     return sorted(int(str(message)) for message in pair.take(orders))
-
-
-def test_a_query_that_is_stopped_and_started_again_sends_every_row_once(
-    spark: SparkSession, pair: EmulatedPair, source: Path, tmp_path: Path
-) -> None:
-    orders = pair.create_queue("orders", **WINDOW)
-    metrics = tmp_path / "metrics.jsonl"
-    query = start(spark, pair, source, until_now=False, queue=orders, metricsPath=metrics)
-    while pair.count(orders) < ROWS:
-        assert query.isActive, query.exception()
-        sleep(0.05)
-    query.stop()
-    assert pair.count(orders) < FILES * ROWS
-    end(start(spark, pair, source, queue=orders, metricsPath=metrics))
-    assert numbers(pair, orders) == list(range(FILES * ROWS))
-    batches = [json.loads(line)["batch_id"] for line in metrics.read_text().splitlines()]
-    assert set(batches) == set(range(FILES))
 
 
 def test_a_query_that_fails_in_mid_batch_replays_it_with_the_same_ids(

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,12 @@ def test_a_worker_does_not_load_the_broker() -> None:
     asked = "import sys, sbclient_spark.source as _; print([name for name in sys.modules if '.broker' in name])"
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "[]"
+
+
+def test_two_attempts_of_a_task_side_by_side_leave_one_set_of_messages(clients: WorkerClients) -> None:
+    """Speculation: Spark stops neither of them from sending."""
+    attempts = [TaskPlace(2, attempt, 20 + attempt, "query", 4) for attempt in range(2)]
+    with ThreadPoolExecutor() as side_by_side:
+        results = list(side_by_side.map(lambda place: run_task(plan(), batches(3000), place), attempts))
+    assert [result.report.sent for result in results] == [3000, 3000]
+    assert sorted(stored(clients)) == list(range(3000))
