@@ -24,6 +24,7 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
+from sbclient.options import SyphonLimits
 from sbclient.pair import Pair
 from sbclient.rules.backlog import primary_name_of, session_backlog_queue_names
 from sbclient.rules.option_values import Parser, choice, names, rate, span, whole
@@ -332,14 +333,12 @@ class DrainReader(DataSourceReader):
         deadline_s = self._options.deadline_s
         ends_at = None if deadline_s is None else clock.monotonic() + deadline_s
         rows: list[tuple[Any, ...]] = []
-        client = open_client(
-            self._options.connection, paired=True, clock=clock, messages_per_second=share.messages_per_second
-        )
-        async with client:
+        limits = SyphonLimits(max_messages_per_second=share.messages_per_second)
+        async with open_client(self._options.connection, paired=True, clock=clock) as client:
             for queue in share.queues:
                 began_at = clock.monotonic()
                 left_s = None if ends_at is None else max(ends_at - began_at, 0.001)
-                report, is_complete = await _syphon(client.pair, queue, clock, left_s)
+                report, is_complete = await _syphon(client.pair, queue, limits, clock, left_s)
                 row = (
                     queue,
                     report.drained,
@@ -354,9 +353,11 @@ class DrainReader(DataSourceReader):
         return rows
 
 
-async def _syphon(pair: Pair, queue: str, clock: Clock, left_s: float | None) -> tuple[SyphonReport, bool]:
+async def _syphon(
+    pair: Pair, queue: str, limits: SyphonLimits, clock: Clock, left_s: float | None
+) -> tuple[SyphonReport, bool]:
     """One run over one queue, and whether it ended by itself."""
-    syphon = Syphon(pair, until="empty", queues=[queue])
+    syphon = Syphon(pair, until="empty", queues=[queue], limits=limits)
     try:
         async with clock.timeout(left_s):
             return await syphon.run(), True

@@ -20,11 +20,9 @@ from sbclient.clock import Clock
 from sbclient.errors import BacklogUnavailableError, ServiceBusError
 from sbclient.sender import ServiceBusSender
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.base import Transport
 from sbclient.transport.choice import open_transport
 from sbclient_spark.connection_options import ConnectionOptions
 from sbclient_spark.credentials import connection_string_of, credential_of, resolve
-from sbclient_spark.paced_transport import PacedTransport
 from sbclient_spark.reports import tell
 from sbclient_spark.rows import Destination
 
@@ -34,29 +32,24 @@ RANDOM: Final = SystemRandom()
 """The system's generator: workers are forked from one another and must not draw the same numbers."""
 
 
-def open_client(
-    options: ConnectionOptions, *, paired: bool, clock: Clock, messages_per_second: float | None = None
-) -> ServiceBusClient:
+def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> ServiceBusClient:
     """A client for these options; nothing is connected yet.
 
     Args:
         paired: False leaves the secondary out.
-        messages_per_second: what the primary's senders keep below together; None = no limit.
 
     Raises:
         ServiceBusAuthenticationError: a secret cannot be found in this process.
         InvalidOperationError: a connection string cannot be read.
     """
     credential = credential_of(options, clock)
-    primary: Transport = open_transport(
+    primary = open_transport(
         connection_string_of(options.primary, "connectionString"),
         fully_qualified_namespace=options.primary.fully_qualified_namespace,
         credential=credential,
         clock=clock,
         random=RANDOM,
     )
-    if messages_per_second is not None:
-        primary = PacedTransport(primary, messages_per_second, clock)
     retry: dict[str, Any] = dict(options.retry)
     return ServiceBusClient(
         transport=primary,

@@ -79,7 +79,7 @@ HOUSE: Final = {
         cli.demo_page cli.demo cli.syphon cli.emulator cli.app cli
         sbclient_spark.option_table sbclient_spark.connection_options sbclient_spark.message_ids
         sbclient_spark.write_options sbclient_spark.read_options sbclient_spark.json_values sbclient_spark.columns
-        sbclient_spark.rows sbclient_spark.schema sbclient_spark.paced_transport
+        sbclient_spark.rows sbclient_spark.schema
         sbclient_spark.credentials sbclient_spark.bad_records sbclient_spark.reports sbclient_spark.worker_clients
         sbclient_spark.destination_check sbclient_spark.partition_writer sbclient_spark.write_task
         sbclient_spark.reader sbclient_spark.source sbclient_spark.reported_write sbclient_spark.drain

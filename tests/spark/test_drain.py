@@ -138,7 +138,7 @@ def test_a_deadline_gives_back_what_is_left(namespaces: Namespaces) -> None:
     assert not all(row[5] for row in rows)
     moved, remaining = (sum(row[place] for row in rows) for place in (1, 4))
     assert (moved, remaining) == (namespaces.count(), 200 - namespaces.count())
-    assert remaining > 0
+    assert remaining > 100, "at 20 a second, 10 at a time, only a group or two of each queue fit into 0.2 s"
 
 
 class Row:
