@@ -190,11 +190,14 @@ class Fragment(Storage):
         return entry
 
     def take_from_cache(self, token: int, now: float, *, delete: bool) -> Entry | None:
-        """A message that a front end has kept is delivered; None if its lock has ended meanwhile."""
+        """A message that a front end has kept is delivered; None if its lock, or its life, has ended meanwhile."""
         self.advance(now)
         if not self._locks.uncache(token):
             return None
         entry = self._locks.held(token)
+        if entry.expires_at <= now:
+            self._come_back(entry, now, is_failed=False)
+            return None
         if delete:
             self.remove(entry)
         return entry

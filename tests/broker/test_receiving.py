@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from sbclient.broker.entity import PeekCursor
@@ -70,6 +72,20 @@ def test_p065_a_kept_message_whose_lock_has_ended_is_not_given_out(two: Driver) 
     taken = two.receive("q", 2, front_end=1)
     assert len(taken) == 2
     assert two.receive(front_end=0) == []
+
+
+def test_p065_a_kept_message_whose_life_has_ended_is_not_given_out(two: Driver) -> None:
+    two.partitioned(
+        "short", default_message_time_to_live=timedelta(seconds=20), dead_lettering_on_message_expiration=True
+    )
+    two.send("short", *(message(str(index), partition_key=KEYS[1]) for index in (1, 2)))
+    two.send("short", message("4", partition_key=KEYS[4]))
+    (given,) = two.receive("short", front_end=0)
+    two.wait(20)
+    assert two.receive("short", 3, front_end=0) == []
+    assert two.counts("short").dead_letter_message_count == 2
+    two.settle("short", given)
+    assert two.counts("short").total_message_count == 2
 
 
 def test_p066_a_single_batch_receive_may_be_short_and_a_loop_gets_all(two: Driver) -> None:

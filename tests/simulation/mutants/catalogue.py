@@ -818,6 +818,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     _mutant(
+        _STORAGE,
+        "a front end gives out what has expired there",
+        (
+            "broker/fragment.py",
+            "        if entry.expires_at <= now:\n            self._come_back(entry, now, is_failed=False)\n            return None\n        if delete:",
+            "        if delete:",
+        ),
+    ),
+    _mutant(
         _FAILOVER,
         "a secondary that is silent takes all the time there is, and the primary is blamed",
         ("session_order.py", "max((deadline - now) / 4, 0.001)", "max(deadline - now, 0.001)"),
