@@ -34,6 +34,7 @@ from sbclient.server.wire_faults import WireFault, WireFaultKind
 T = TypeVar("T")
 
 INVOICES, LINES = 4, 15
+SESSIONS_AT_ONCE = 16
 
 
 def make_up(path: Path) -> None:
@@ -78,13 +79,22 @@ async def until_stored(connection_string: str, count: int) -> None:
 
 async def received(connection_string: str) -> dict[str, list[str]]:
     """What arrived, by session, in the order of arrival."""
-    found: dict[str, list[str]] = defaultdict(list)
+    found: dict[str, list[str]] = {}
+    side_by_side = asyncio.Semaphore(SESSIONS_AT_ONCE)
     async with ServiceBusClient.from_connection_string(connection_string) as client:
-        async for session_id in client.list_queue_sessions("orders"):
-            async with client.get_queue_receiver(
-                "orders", session_id=session_id, receive_mode="receiveanddelete", max_wait_time=0.5
-            ) as receiver:
+
+        async def read(session_id: str) -> None:
+            async with (
+                side_by_side,
+                client.get_queue_receiver(
+                    "orders", session_id=session_id, receive_mode="receiveanddelete", max_wait_time=0.5
+                ) as receiver,
+            ):
                 found[session_id] = [message.message_id or "" async for message in receiver]
+
+        async with asyncio.TaskGroup() as reading:
+            async for session_id in client.list_queue_sessions("orders"):
+                reading.create_task(read(session_id))
     return found
 
 
