@@ -23,7 +23,7 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.pair import PairEvent
 
 CANARY: Final = "canary-b0dy-4711"
@@ -244,7 +244,9 @@ def copy_of(path: str, message: ServiceBusReceivedMessage) -> tuple[str, int, fl
 
 
 def uid_of(message: ServiceBusMessage) -> str:
-    """The uid in the body; empty for a message that nobody here made, as a ping."""
+    """The uid in the body; empty for a message that nobody here made, as a ping, or one of the vandal's."""
+    if message.body_type is not AmqpMessageBodyType.DATA:
+        return ""
     head, bar, _ = bytes(message).partition(b"|")
     return head.decode(errors="replace") if bar else ""
 

@@ -33,6 +33,7 @@ from tests.simulation.run import run_seed
         (10503, "a state that was stored though its answer was lost counted as refused when its session was"),
         (13417, "a backlog queue that had failed and was used with success at the very moment counted as resting"),
         (19848, "a front end gave out what it had kept, though its life had ended there"),
+        (45863, "a message of the vandal, with a body that is no bytes, ended the run"),
     ],
 )
 def test_what_was_found_once_stays_mended(seed: int, once: str) -> None:
