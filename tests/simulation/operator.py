@@ -211,6 +211,10 @@ class Operator:
         if host.namespace.directory.get(path) is None:
             for uid, count in lost.items():
                 self._history.deleted[uid] += count
+            side = "primary" if host is self._pair.primary else "secondary"
+            for hold in self._history.session_holds:
+                if hold.side == side and hold.path in (path, *below):
+                    hold.ended_at = min(hold.ended_at, self._history.now())
 
     def _strike_odd(self, strike: Strike) -> None:
         """A backlog queue that somebody made before, in his own way."""

@@ -34,6 +34,7 @@ from tests.simulation.run import run_seed
         (13417, "a backlog queue that had failed and was used with success at the very moment counted as resting"),
         (19848, "a front end gave out what it had kept, though its life had ended there"),
         (45863, "a message of the vandal, with a body that is no bytes, ended the run"),
+        (49873, "a session of an entity that was deleted, and made again, counted as still held"),
     ],
 )
 def test_what_was_found_once_stays_mended(seed: int, once: str) -> None:
