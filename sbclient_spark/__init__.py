@@ -8,12 +8,15 @@ df.write.format("servicebus").mode("append").options(connectionString=..., queue
 
 from __future__ import annotations
 
+import logging
+
 from pyspark.sql import SparkSession
 
 from sbclient_spark.drain import drain, drain_continuously
 from sbclient_spark.java import ensure_java
 from sbclient_spark.preparation import prepare
 from sbclient_spark.reported_write import write_with_report
+from sbclient_spark.reports import tell
 from sbclient_spark.source import ServiceBusDataSource
 
 __all__ = [
@@ -28,5 +31,12 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `servicebus` known to a session. The package must be installed on the executors too."""
+    """Make the format `servicebus` known to a session. The package must be installed on the executors too.
+
+    Where `spark.speculation` is on it logs a warning: two attempts of a task may then send the same rows at once, which
+    only the same message ids make harmless.
+    """
     spark.dataSource.register(ServiceBusDataSource)
+    if spark.conf.get("spark.speculation", "false") == "true":
+        advice = "use a messageIdMode other than random, and duplicate detection"
+        tell("register.speculation_is_on", {"advice": advice}, level=logging.WARNING)

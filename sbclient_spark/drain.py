@@ -30,6 +30,7 @@ from sbclient.rules.backlog import primary_name_of, session_backlog_queue_names
 from sbclient.rules.option_values import Parser, choice, names, rate, span, whole
 from sbclient.syphon import Syphon, SyphonReport
 from sbclient_spark.connection_options import CONNECTION_TABLE, SDK_PREFIX, ConnectionOptions, connection_options
+from sbclient_spark.job_description import described
 from sbclient_spark.option_table import read_options
 from sbclient_spark.reports import tell
 from sbclient_spark.worker_clients import open_client, worker_clients
@@ -203,8 +204,9 @@ def _texts(
 
 def _now(spark: SparkSession, options: Mapping[str, str]) -> list[Any]:
     """Run a survey or a drain on the executors and collect what it tells."""
-    rows: list[Any] = spark.read.format(DrainSource.name()).options(**options).load().collect()
-    return rows
+    with described(spark, f"servicebus: {options['work']} of the backlog"):
+        rows: list[Any] = spark.read.format(DrainSource.name()).options(**options).load().collect()
+        return rows
 
 
 def _check_reachable(survey: Sequence[Any], *, force: bool) -> None:

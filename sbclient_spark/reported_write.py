@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from sbclient.errors import InvalidOperationError
+from sbclient_spark.job_description import described
 from sbclient_spark.reports import REPORT_SCHEMA, TaskReport, publish, summary
 from sbclient_spark.write_task import TaskResult, WritePlan, check_sessions, current_place, plan_write, run_task
 
@@ -47,7 +48,8 @@ def write_with_report(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     if find_spec("pandas") is None:
         raise InvalidOperationError("write_with_report runs by mapInArrow, which needs pandas: install it")
     plan = plan_write(df.schema, options, is_streaming=False)
-    rows = df.mapInArrow(_Task(plan), f"{REPORT_SCHEMA}, sessions binary").collect()
+    with described(df.sparkSession, f"servicebus: write to {plan.destination}"):
+        rows = df.mapInArrow(_Task(plan), f"{REPORT_SCHEMA}, sessions binary").collect()
     results = [_result(row.asDict()) for row in rows]
     publish(
         summary("commit", plan.destination, [result.report for result in results]),

@@ -82,7 +82,8 @@ HOUSE: Final = {
         sbclient_spark.rows sbclient_spark.schema
         sbclient_spark.credentials sbclient_spark.bad_records sbclient_spark.reports sbclient_spark.worker_clients
         sbclient_spark.destination_check sbclient_spark.partition_writer sbclient_spark.write_task
-        sbclient_spark.reader sbclient_spark.source sbclient_spark.reported_write sbclient_spark.drain
+        sbclient_spark.job_description sbclient_spark.reader sbclient_spark.source sbclient_spark.reported_write
+        sbclient_spark.drain
         sbclient_spark.preparation sbclient_spark.java sbclient_spark
     """,
 }

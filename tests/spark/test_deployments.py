@@ -1,4 +1,4 @@
-"""The writer once on a cluster of processes and once by Spark Connect, each as a program of its own."""
+"""The writer as a program of its own: on a cluster of processes, with speculation, and by Spark Connect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ builder = SparkSession.builder.config("spark.ui.enabled", "false")
 if master == "connect":
     spark = builder.remote("local[2]").getOrCreate()
 else:
-    spark = builder.master(master).config("spark.executor.extraJavaOptions", quick_start).getOrCreate()
+    builder = builder.config("spark.executor.extraJavaOptions", quick_start).config("spark.speculation", "true")
+    spark = builder.master(master).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
 sbclient_spark.register(spark)
 rows = spark.range(0, 200, 1, 4).selectExpr("cast(id as string) as body", "string(id) as message_id")
@@ -58,3 +59,4 @@ def test_the_writer_runs_wherever_spark_does(
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert sorted(int(str(message)) for message in pair.take(orders)) == list(range(200))
+    assert ("register.speculation_is_on" in ended.stderr) == (master != "connect")

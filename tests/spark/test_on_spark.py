@@ -122,6 +122,12 @@ def test_sql_writes_too(spark: SparkSession, pair: EmulatedPair, tmp_path: Path)
     assert numbers(pair, orders) == [1]
 
 
+def descriptions(spark: SparkSession) -> set[str]:
+    """What the Spark UI calls the jobs so far."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    return {job.description().get() for job in map(jobs.apply, range(jobs.size())) if job.description().isDefined()}
+
+
 def test_the_account_of_each_task_comes_back(spark: SparkSession, pair: EmulatedPair) -> None:
     pytest.importorskip("pandas", reason="mapInArrow needs pandas")
     orders = pair.create_queue("orders")
@@ -129,6 +135,7 @@ def test_the_account_of_each_task_comes_back(spark: SparkSession, pair: Emulated
     assert sorted(report.partition for report in reports) == [0, 1]
     assert sum(report.sent for report in reports) == 1000
     assert len(pair.take(orders)) == 1000
+    assert f"servicebus: write to {orders}" in descriptions(spark)
 
 
 def test_a_worker_keeps_its_client(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
@@ -315,6 +322,8 @@ def test_a_drain_looks_first_refuses_while_the_primary_is_down_and_then_moves(
     assert (pair.count(orders), pair.backlog()) == (0, 200)
     options = pair.reading()
     survey = sbclient_spark.drain(spark, options=options, dry_run=True).collect()
+    assert "servicebus: survey of the backlog" in descriptions(spark)
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
     assert sum(row.waiting for row in survey) == 200
     assert {row.destinations for row in survey if row.waiting} == {orders}
     backlog = spark.read.format("servicebus").options(**options, backlog="true").load()
@@ -325,5 +334,6 @@ def test_a_drain_looks_first_refuses_while_the_primary_is_down_and_then_moves(
     pair.heal()
     moved = sbclient_spark.drain(spark, options=options, parallelism=2, max_messages_per_second=1000).collect()
     assert sum(row.moved for row in moved) == 200
+    assert "servicebus: drain of the backlog" in descriptions(spark)
     assert numbers(pair, orders) == list(range(200))
     assert sbclient_spark.drain(spark, options=options).collect() == []
