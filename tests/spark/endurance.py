@@ -30,6 +30,8 @@ UNIQUE: Final[dict[str, Any]] = {
     "max_size_in_megabytes": 5120,
 }
 LOOK_S: Final = 0.1
+GROUP_PROPERTIES: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+"""What `setJobGroup` leaves set for every job of the thread."""
 KILLED_AT, CUT_AT, HEALED_AT = 0.15, 0.3, 0.1
 """Shares of a job's rows: that have arrived when a worker is killed, and when the primary is cut off; and that wait in
 the backlog when it is restored."""
@@ -233,9 +235,14 @@ def _written(
     """Write under strikes, and bring home what waits then."""
     began_at = time.monotonic()
     group = f"{account.job} to {queue}"
-    spark.sparkContext.setJobGroup(group, group)
-    with Strikes(pair, queue, account):
-        df.write.format("servicebus").mode("append").options(**pair.options(queue=queue, **options)).save()
+    context: Any = spark.sparkContext
+    context.setJobGroup(group, group)
+    try:
+        with Strikes(pair, queue, account):
+            df.write.format("servicebus").mode("append").options(**pair.options(queue=queue, **options)).save()
+    finally:
+        for each in GROUP_PROPERTIES:
+            context.setLocalProperty(each, None)
     account.failed_tasks = _failed_tasks(spark, group)
     _brought_home(spark, pair, account)
     account.seconds = round(time.monotonic() - began_at, 1)
