@@ -818,7 +818,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     _mutant(
-        _STORAGE,
+        _LIMIT,
         "a front end gives out what has expired there",
         (
             "broker/fragment.py",
