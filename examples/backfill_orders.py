@@ -18,10 +18,8 @@ import sys
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Coroutine
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own custom)
@@ -30,8 +28,7 @@ import sbclient_spark
 from sbclient import ServiceBusClient
 from sbclient.emulator import Emulator
 from sbclient.server.wire_faults import WireFault, WireFaultKind
-
-T = TypeVar("T")
+from sbclient.testing import served
 
 INVOICES, LINES = 4, 15
 SESSIONS_AT_ONCE = 16
@@ -44,17 +41,6 @@ def make_up(path: Path) -> None:
         rows.writerow(["InvoiceNo", "StockCode", "Quantity", "UnitPrice"])
         for number in range(INVOICES * LINES):
             rows.writerow([536365 + number // LINES, f"P{number % 11}", number % 5 + 1, f"{number % 9}.50"])
-
-
-class Loop:
-    """An event loop in a thread of its own, where the emulator lives."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 async def create(connection_string: str) -> None:
@@ -108,9 +94,9 @@ def session() -> SparkSession:
     return spark
 
 
-def backfill(loop: Loop, emulator: Emulator, path: Path) -> None:
+def backfill(emulator: Emulator, path: Path) -> None:
     primary, secondary = emulator.connection_strings.values()
-    loop.run(create(primary))
+    asyncio.run(create(primary))
     spark = session()
     lines = spark.read.csv(str(path), header=True).withColumn("line", F.monotonically_increasing_id()).cache()
     count = lines.count()
@@ -127,7 +113,7 @@ def backfill(loop: Loop, emulator: Emulator, path: Path) -> None:
     ).drop("line")
 
     def outage() -> None:
-        loop.run(until_stored(primary, count // 4))
+        asyncio.run(until_stored(primary, count // 4))
         emulator.inject(WireFault(WireFaultKind.RESET), "contoso")
         print("the primary is down")
 
@@ -151,7 +137,7 @@ def backfill(loop: Loop, emulator: Emulator, path: Path) -> None:
     drained = sbclient_spark.drain(spark, primary=primary, secondary=secondary, options={"backlogQueueCount": "1"})
     print(f"the primary is back, and {sum(row.moved for row in drained.collect())} lines were brought home")
 
-    arrived = loop.run(received(primary))
+    arrived = asyncio.run(received(primary))
     written = defaultdict(list)
     for row in lines.orderBy("line").collect():
         written[row.InvoiceNo].append(str(row.line))
@@ -162,15 +148,12 @@ def backfill(loop: Loop, emulator: Emulator, path: Path) -> None:
 
 
 def main() -> None:
-    loop, emulator = Loop(), Emulator("contoso", "contoso-backup")
-    loop.run(emulator.start())
-    os.environ["SSL_CERT_FILE"] = str(emulator.certificate_path)  # workers look at the queue over https
-    with tempfile.TemporaryDirectory() as folder:
+    with served("contoso", "contoso-backup") as emulator, tempfile.TemporaryDirectory() as folder:
+        os.environ["SSL_CERT_FILE"] = str(emulator.certificate_path)  # workers look at the queue over https
         path = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder) / "orders.csv"
         if len(sys.argv) < 2:
             make_up(path)
-        backfill(loop, emulator, path)
-    loop.run(emulator.close())
+        backfill(emulator, path)
 
 
 if __name__ == "__main__":

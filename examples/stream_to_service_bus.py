@@ -12,11 +12,8 @@ import asyncio
 import os
 import sys
 import tempfile
-import threading
-from collections.abc import Coroutine
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own custom)
@@ -24,22 +21,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import sbclient_spark
 from sbclient import ServiceBusClient
-from sbclient.emulator import Emulator
-
-T = TypeVar("T")
+from sbclient.testing import served
 
 FILES, READINGS = 4, 50
-
-
-class Loop:
-    """An event loop in a thread of its own, where the emulator lives."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 async def create(connection_string: str) -> None:
@@ -93,8 +77,8 @@ def session() -> SparkSession:
     return spark
 
 
-def stream(loop: Loop, connection_string: str, folder: Path) -> None:
-    loop.run(create(connection_string))
+def stream(connection_string: str, folder: Path) -> None:
+    asyncio.run(create(connection_string))
     (folder / "readings").mkdir()
     for number in range(FILES):
         lines = (f"sensor-{reading % 5},{number * READINGS + reading}" for reading in range(READINGS))
@@ -102,13 +86,13 @@ def stream(loop: Loop, connection_string: str, folder: Path) -> None:
 
     spark = session()
     query = start(spark, folder, connection_string)
-    loop.run(until_stored(connection_string, READINGS))
+    asyncio.run(until_stored(connection_string, READINGS))
     query.stop()
     print(f"stopped in micro-batch {len(list((folder / 'checkpoint' / 'offsets').glob('[0-9]*')))} of {FILES}")
 
     start(spark, folder, connection_string, until_now=True).awaitTermination()
     spark.stop()
-    arrived = loop.run(received(connection_string))
+    arrived = asyncio.run(received(connection_string))
     if sorted(arrived) != sorted({*arrived}) or len(arrived) != FILES * READINGS:
         sys.exit(f"{len(arrived)} messages arrived, {len({*arrived})} different ones")
     print(f"started again, and now {len(arrived)} readings have arrived, each once")
@@ -116,12 +100,9 @@ def stream(loop: Loop, connection_string: str, folder: Path) -> None:
 
 
 def main() -> None:
-    loop, emulator = Loop(), Emulator("contoso")
-    loop.run(emulator.start())
-    os.environ["SSL_CERT_FILE"] = str(emulator.certificate_path)  # workers look at the queue over https
-    with tempfile.TemporaryDirectory() as folder:
-        stream(loop, emulator.connection_string, Path(folder))
-    loop.run(emulator.close())
+    with served("contoso") as emulator, tempfile.TemporaryDirectory() as folder:
+        os.environ["SSL_CERT_FILE"] = str(emulator.certificate_path)  # workers look at the queue over https
+        stream(emulator.connection_string, Path(folder))
 
 
 if __name__ == "__main__":
