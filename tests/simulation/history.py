@@ -33,6 +33,10 @@ FORGED: Final = "forged"
 """The uids of what nobody sent through a client begin with it."""
 
 
+GAVE_UP: Final = "gave up"
+"""The error of a call whose application did not wait for the answer."""
+
+
 class Outcome(StrEnum):
     OK = "ok"
     REFUSED = "refused"

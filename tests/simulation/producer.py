@@ -11,7 +11,7 @@ from typing import Final
 from sbclient.client import ServiceBusClient
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError, ServiceBusError
 from sbclient.sender import ServiceBusSender
-from tests.simulation.history import History, Letter, Outcome, TransactionStory, Try, told_by
+from tests.simulation.history import GAVE_UP, History, Letter, Outcome, TransactionStory, Try, told_by
 from tests.simulation.post import Unit
 from tests.simulation.program import Program
 
@@ -119,7 +119,7 @@ class Producer:
                     await self._hand_over(sender, unit)
                     outcome = Outcome.OK
         except TimeoutError:
-            error = "gave up"
+            error = GAVE_UP
         except ServiceBusError as failure:
             outcome, error = told_by(failure), type(failure).__name__
             self._history.refused(failure)

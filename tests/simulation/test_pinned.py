@@ -35,6 +35,7 @@ from tests.simulation.run import run_seed
         (19848, "a front end gave out what it had kept, though its life had ended there"),
         (45863, "a message of the vandal, with a body that is no bytes, ended the run"),
         (49873, "a session of an entity that was deleted, and made again, counted as still held"),
+        (78921, "a call answered for what an earlier one, which its caller had given up, still left in doubt"),
     ],
 )
 def test_what_was_found_once_stays_mended(seed: int, once: str) -> None:

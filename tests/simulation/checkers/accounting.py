@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sbclient.rules.envelope import TTL_EXPIRED
 from sbclient.transport.base import SettleMode
 from tests.simulation.consumer import REASON
-from tests.simulation.history import Delivery, Handed, Letter, Outcome, Violation
+from tests.simulation.history import GAVE_UP, Delivery, Handed, Letter, Outcome, Violation
 from tests.simulation.plan import Lane
 from tests.simulation.weather import Strike
 from tests.simulation.world import World
@@ -40,14 +40,27 @@ def check_accounting(world: World) -> Iterator[Violation]:
 
 
 def _check_what_was_told(world: World) -> Iterator[Violation]:
-    """A refusal is for certain only if no try of that call was left in doubt."""
+    """A refusal is for certain only if no try of that call was left in doubt.
+
+    What left before a caller gave up goes on without him, until the time of that call is over: his next call does not
+    answer for it.
+    """
     attempts = world.history.attempts_of()
     for letter in world.history.letters.values():
         sends = [one for one in attempts.get(letter.uid, []) if one.transaction is None and one.what != "open"]
         doubtful = [one for one in sends if one.outcome is Outcome.DOUBT]
         for call in letter.tries:
+            begin = max(
+                (
+                    one.begin + world.plan.timeout_s
+                    for one in letter.tries
+                    if one.error == GAVE_UP and one.end <= call.end
+                ),
+                default=call.begin,
+            )
             if call.outcome is Outcome.REFUSED and any(
-                one.client == call.client and call.begin <= one.begin and one.end <= call.end for one in doubtful
+                one.client == call.client and max(begin, call.begin) <= one.begin and one.end <= call.end
+                for one in doubtful
             ):
                 yield Violation("I3", f"{letter.uid} was told to be refused ({call.error}) and a try was in doubt")
 
