@@ -323,7 +323,7 @@ class WiredReceiver:
             )
             if message.locked_until_utc is not None:
                 handed.locked_until = handed.locked_at_most = message.locked_until_utc.timestamp()
-            handed.is_stale = self._fetches_ahead and (self._has_session or handed.locked_until <= handed.at)
+            handed.is_stale = self._fetches_ahead and (self._has_session or handed.locked_until <= handed.at + GRAIN_S)
             self._handed.append(handed)
             history.hold(handed)
             history.note(wire.life.name, wire.side, "got", self._path, handed.uid, message.sequence_number)
