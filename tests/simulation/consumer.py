@@ -20,6 +20,8 @@ from tests.simulation.program import Program
 SUBSCRIPTION: Final = "all"
 REASON: Final = "unwanted"
 WAIT_S: Final = 60.0
+SLOW_S: Final = 4.0
+"""Who works so long on a message takes one at a time."""
 
 _ACTIONS: Final = ("abandon", "defer", "dead_letter", "late", "renew", "transact", "roll_back", "forget")
 _WEIGHTS: Final = (5, 3, 3, 2, 3, 4, 2, 2)
@@ -72,7 +74,8 @@ class Consumer:
             await self._look_at_state(receiver, lane)
         for number in range(20):
             messages = await receiver.receive_messages(
-                max_message_count=random.choice((1, 4, 20)), max_wait_time=1.0 if lane.requires_session else WAIT_S
+                max_message_count=1 if lane.work_s >= SLOW_S else random.choice((1, 4, 20)),
+                max_wait_time=1.0 if lane.requires_session else WAIT_S,
             )
             if not messages and lane.requires_session:
                 return
@@ -99,6 +102,8 @@ class Consumer:
     ) -> None:
         is_easy = self.is_calm or random.randrange(100) < lane.care
         action = "complete" if is_easy else random.choices(_ACTIONS, _WEIGHTS)[0]
+        if lane.work_s and not self.is_calm:
+            await self._history.clock.sleep(random.random() * lane.work_s)
         waits_s = patience_s(random) if self._gives_up and not self.is_calm else None
         try:
             async with self._history.clock.timeout(waits_s):

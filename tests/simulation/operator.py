@@ -82,10 +82,13 @@ class Operator:
         for strike in self._plan.strikes:
             if strike.what == "odd":
                 self._strike_odd(strike)
-        if self._plan.options.provision != "create":
+        if self._plan.options.provision != "create" or self._plan.has_partitioned_backlog:
             for names, sessions in ((self.backlog_queues, False), (self.session_backlog_queues, True)):
                 for name in names:
-                    description = backlog_queue(name, requires_session=sessions)
+                    description = replace(
+                        backlog_queue(name, requires_session=sessions),
+                        enable_partitioning=self._plan.has_partitioned_backlog,
+                    )
                     self._manage(self._pair.secondary, "create", _queue(name), description)
 
     def _manage(self, host: BrokerHost, what: str, *arguments: Any) -> Any:

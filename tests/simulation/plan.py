@@ -14,7 +14,16 @@ from typing import Final, Literal
 
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.options import PairedNamespaceOptions
-from tests.simulation.weather import KILLED, OF_TRANSACTIONS, Sky, Strike, draw_killed, draw_kinds, draw_strikes
+from tests.simulation.weather import (
+    KILLED,
+    OF_TRANSACTIONS,
+    Sky,
+    Strike,
+    draw_aftermath,
+    draw_killed,
+    draw_kinds,
+    draw_strikes,
+)
 
 SMALL_FRAGMENTS: Final = 4
 """Fragments of a partitioned entity here: fewer than in the service, so that a few messages meet in each."""
@@ -40,6 +49,7 @@ class Lane:
         care: how often, of 100, a receiver completes a message at its first try.
         deletes: whether receivers take messages in the mode that deletes them.
         prefetch: how many messages receivers fetch ahead.
+        work_s: how long a receiver works on each message, at most, before it settles it.
     """
 
     name: str
@@ -57,6 +67,7 @@ class Lane:
     care: int
     deletes: bool
     prefetch: int
+    work_s: float = 0.0
 
     @property
     def requires_session(self) -> bool:
@@ -96,6 +107,8 @@ class Plan:
         persistence: how often an application tries a message again that was not accepted.
         syphons: how each of them runs: all the time by itself, as an option of its client, or again and again.
         skew_s: what the clients' wall clock is ahead of the broker's.
+        has_partitioned_backlog: whether an operator has made the backlog queues before, as partitioned ones.
+        looks: how often somebody looks through an entity, page by page.
         kinds: of the weather, for the coverage.
     """
 
@@ -112,6 +125,8 @@ class Plan:
     producers: int
     syphons: tuple[Literal["run", "option", "empty"], ...]
     skew_s: float
+    has_partitioned_backlog: bool
+    looks: int
     kinds: tuple[str, ...]
     strikes: tuple[Strike, ...]
     deaths: tuple[Death, ...]
@@ -147,7 +162,7 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     Args:
         only: kinds of weather to draw from; empty = all.
     """
-    random = Random(f"plan {seed}")
+    random, more = Random(f"plan {seed}"), Random(f"more {seed}")
     traffic_s = random.choice((60.0, 120.0, 240.0))
     kinds = draw_kinds(random, seed, only)
     lanes = _lanes(random, with_transactions=bool(set(kinds) & set(OF_TRANSACTIONS)))
@@ -161,6 +176,7 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         interval_s=options.failover_interval.total_seconds(),
     )
     strikes = draw_strikes(kinds, sky)
+    strikes = tuple(sorted((*strikes, *draw_aftermath(strikes, more, sky)), key=lambda strike: strike.at_s))
     has_edge = "size_edge" in kinds or random.random() < 0.04
     if any(strike.harms_receiving for strike in strikes):
         lanes = tuple(replace(lane, deletes=False) for lane in lanes)
@@ -169,6 +185,8 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     if "size_edge" in kinds and random.random() < 0.5:
         options = replace(options, reserve_backlog_headroom=False)
     skew_s = random.choice((-20.0, -3.0, 3.0, 20.0)) if "clock_skew" in kinds else 0.0
+    front_ends = 2 if "front_end_lost" in kinds or random.random() < 0.15 or more.random() < 0.1 else 1
+    lanes = _with_habits(lanes, more, is_ordered=options.ordering == "session", has_front_ends=front_ends > 1)
     return Plan(
         seed=seed,
         lanes=lanes,
@@ -179,7 +197,7 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
             max_message_size_bytes=SIZE_LIMIT if has_edge else STD_2021.max_message_size_bytes,
             max_batch_size_bytes=4 * SIZE_LIMIT if has_edge else STD_2021.max_batch_size_bytes,
         ),
-        front_ends=2 if "front_end_lost" in kinds or random.random() < 0.15 else 1,
+        front_ends=front_ends,
         traffic_s=traffic_s,
         timeout_s=random.choice((8.0, 20.0, 60.0)),
         retries=random.choice((0, 1, 3)),
@@ -188,6 +206,8 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         producers=random.choice((1, 1, 2)),
         syphons=_syphons(random, two="two_syphons" in kinds),
         skew_s=skew_s,
+        has_partitioned_backlog=more.random() < 0.2,
+        looks=more.choice((0, 0, 0, 12)),
         kinds=kinds,
         strikes=strikes,
         deaths=tuple(_death(random, kind, traffic_s) for kind in draw_killed(kinds, random)),
@@ -235,6 +255,36 @@ def _lane(random: Random, kind: LaneKind) -> Lane:
         deletes=may_delete,
         prefetch=random.choice((0, 0, 0, 5)),
     )
+
+
+def _with_habits(lanes: Sequence[Lane], random: Random, *, is_ordered: bool, has_front_ends: bool) -> tuple[Lane, ...]:
+    """The same lanes; in some runs receivers take their time, and lives are such that it matters.
+
+    Args:
+        random: its own, so that all else of a seed stays as it was drawn.
+    """
+    work_s = random.choice((1.0, 4.0, 10.0)) if random.random() < 0.3 else 0.0
+    outlives, runs_out = random.random() < 0.5, random.random() < 0.5
+    found = []
+    for lane in lanes:
+        if is_ordered and outlives and lane.requires_session:
+            found.append(_long_lived(lane, random))
+        elif has_front_ends and runs_out and lane.kind in ("plain", "keyed", "topic"):
+            found.append(_short_lived(lane, random))
+        else:
+            found.append(replace(lane, work_s=work_s))
+    return tuple(found)
+
+
+def _long_lived(lane: Lane, random: Random) -> Lane:
+    """The same lane, with messages that outlive an outage and tell at its end how long it was."""
+    return replace(lane, life_s=random.choice((90.0, 400.0)), dead_letters_expired=True)
+
+
+def _short_lived(lane: Lane, random: Random) -> Lane:
+    """The same lane, with messages whose life may end while they wait for a slow receiver in a front end."""
+    life_s = random.choice((3.0, 10.0, 20.0))
+    return replace(lane, life_s=life_s, dead_letters_expired=True, work_s=10.0, prefetch=0, deletes=False)
 
 
 def _options(random: Random) -> PairedNamespaceOptions:

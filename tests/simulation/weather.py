@@ -312,6 +312,21 @@ def draw_strikes(kinds: Sequence[str], sky: Sky) -> tuple[Strike, ...]:
     return tuple(sorted((strike for kind in kinds for strike in KINDS[kind](sky)), key=lambda strike: strike.at_s))
 
 
+def draw_aftermath(strikes: Sequence[Strike], random: Random, sky: Sky) -> tuple[Strike, ...]:
+    """What comes behind some outages: a namespace that is back is busy with all that has waited for it.
+
+    Args:
+        random: its own, so that all else of a seed stays as it was drawn.
+    """
+    found = []
+    for strike in strikes:
+        if strike.kind in OUTAGES and strike.side == "primary" and random.random() < 0.4:
+            back_at_s = min(strike.at_s + strike.span_s, 0.8 * sky.traffic_s)
+            span_s = random.uniform(5.0, 0.4 * sky.traffic_s)
+            found.append(Strike(kind=strike.kind, at_s=back_at_s, span_s=span_s, what=FaultKind.BUSY))
+    return tuple(found)
+
+
 def draw_killed(kinds: Sequence[str], random: Random) -> tuple[str, ...]:
     """For each death the kind that brings it."""
     return tuple(kind for kind in kinds if kind in KILLED for _ in range(random.randint(1, 3)))

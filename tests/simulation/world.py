@@ -19,6 +19,7 @@ from sbclient.receiver import ServiceBusReceiver
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import MemoryPair
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
+from tests.simulation.browser import Browser
 from tests.simulation.census import stored
 from tests.simulation.consumer import SUBSCRIPTION, Consumer, delivery_path
 from tests.simulation.edges import Edges
@@ -124,7 +125,7 @@ class World:
         return any(uid_of(one.entry.content) == uid for host in self._hosts for one in stored(host))
 
     def _strangers(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Those who mean no good, in runs that have some."""
+        """Those who mean no good, and those who only look, in runs that have some."""
         plan, pair, history = self.plan, self.pair, self.history
         random = Random(f"strangers {plan.seed}")
         if "forged_tokens" in plan.kinds:
@@ -134,6 +135,11 @@ class World:
             yield Forger(host, history, random, paths).live(plan.traffic_s)
         if "malformed_frames" in plan.kinds:
             yield Vandal(pair.primary, history, random).live(plan.traffic_s)
+        if plan.looks:
+            places = [(pair.primary, delivery_path(lane)) for lane in plan.lanes]
+            backlog = (*self.operator.backlog_queues, *self.operator.session_backlog_queues)
+            places += [(pair.secondary, queue) for queue in backlog]
+            yield Browser(history, Random(f"browser {plan.seed}"), places).live(plan.looks, plan.traffic_s)
 
     def _start(self, name: str, work: Callable[[Program], Awaitable[None]]) -> asyncio.Task[None]:
         program = Program(name, self.plan, self.pair, self.history, work)

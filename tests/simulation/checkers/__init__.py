@@ -48,7 +48,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "I14": "at the end the backlog is empty and all counters are 0",
     "I15": "everything ends within a bound of virtual time; no crash, no hang, no busy loop",
     "I16": "failover only for outage errors, after the interval without success, and until the ping",
-    "I17": "counts and status tell the truth",
+    "I17": "counts, status and a look through a queue tell the truth",
     "I18": "limits at n-1, n, n+1",
     "I19": "a token that proves nothing, or not enough, stores and reads nothing",
     "I20": "no body in a log, error, repr or event",
