@@ -260,8 +260,10 @@ class BrokerHost:
             self._arm(entity, entity.next_change_at())
 
     def _arm(self, entity: Entity | None, at: float) -> None:
-        loop = asyncio.get_running_loop()
         timer = self._timers.get(entity)
+        if timer is None and at == math.inf:
+            return
+        loop = asyncio.get_running_loop()
         if timer is not None:
             if timer.loop is loop and timer.at <= at:
                 return

@@ -42,6 +42,8 @@ PATIENCE_S: Final = 10.0
 _MANY_TIMERS: Final = 100
 """With more of them asyncio looks whether most are cancelled."""
 
+_LEAPS_AT_ONCE: Final = 64
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -79,6 +81,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._patience_s = patience_s
         self._looked_at: float | None = None
         self._threads_at_work = 0
+        self._leaps = 0
         self._ranks = count()
         self._poll = _Poll(self._pass_time)
         super().__init__(self._poll)
@@ -123,9 +126,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._threads_at_work -= 1
 
     def _run_once(self) -> None:
-        """One turn, as in asyncio. While something is ready and there are no sockets, nothing has to be looked up."""
+        """One turn, as in asyncio. Where nobody but timers can make anything ready, nobody else is asked."""
         ready, scheduled = self._ready, self._scheduled
-        if not ready or self._poll.has_sockets or self._debug or len(scheduled) > _MANY_TIMERS:
+        if self._poll.has_sockets or self._debug or len(scheduled) > _MANY_TIMERS or not (ready or self._leap()):
             super()._run_once()  # type: ignore[misc]  # asyncio does not say that it has it
             return
         now = self.time()
@@ -140,6 +143,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
+
+    def _leap(self) -> bool:
+        """Let it be the moment of the next timer, if nothing else can come before; returns whether it is.
+
+        Now and then it declines, for those who knock by the loop's own pipe: signals, and threads of others.
+        """
+        scheduled = self._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
+        self._leaps = (self._leaps + 1) % _LEAPS_AT_ONCE
+        if not scheduled or not self._leaps or self._threads_at_work or self._speed is not None:
+            return False
+        moment = scheduled[0]._when
+        if moment > self._horizon_s or moment == math.inf:
+            return False
+        self._time_becomes(max(moment, self._time_s))
+        return True
 
     def _pass_time(self, poll: _Poll, timeout_s: float | None) -> list[_Event]:
         """What the loop does where a real one blocks.
