@@ -104,7 +104,6 @@ def spark(
         .config("spark.eventLog.rolling.enabled", "false")
         .config("spark.eventLog.compress", "false")
         .config("spark.eventLog.buffer.kb", "1k")
-        .config("spark.sql.pyspark.worker.logging.enabled", "true")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
@@ -113,6 +112,17 @@ def spark(
     session.stop()
     _end_java()
     assert {path.name for path in set(Path.cwd().iterdir()) - before} <= PYTESTS_OWN
+
+
+@pytest.fixture
+def worker_logs(spark: SparkSession) -> Iterator[None]:
+    """What the workers log is kept, as `spark.tvf.python_worker_logs()`.
+
+    Only for tests that read it: Spark then starts workers of their own for each streaming query, which takes seconds.
+    """
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
 
 
 PYTESTS_OWN: Final = {".pytest_cache", ".hypothesis", "__pycache__"}

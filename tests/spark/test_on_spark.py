@@ -150,6 +150,7 @@ def test_a_worker_keeps_its_client(spark: SparkSession, pair: EmulatedPair, tmp_
     assert sum(one > 0 for one in connecting) <= 2
 
 
+@pytest.mark.usefixtures("worker_logs")
 def test_metrics_and_worker_logs_tell_of_each_commit(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
     orders = pair.create_queue("orders")
     path = tmp_path / "metrics.jsonl"

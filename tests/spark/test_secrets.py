@@ -18,7 +18,7 @@ from tests.spark.emulated import EmulatedPair
 
 
 @pytest.fixture
-def ear(spark: SparkSession, event_logs: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Ear]:
+def ear(spark: SparkSession, worker_logs: None, event_logs: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Ear]:
     """Hears what is told while a test runs: by errors and logs, and, at its end, all that Spark has kept."""
     before = {path: path.stat().st_size for path in event_logs.rglob("*") if path.is_file()}
     with listening() as ear:
