@@ -14,10 +14,12 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.spark.deployed import Deployments
     from tests.spark.emulated import EmulatedPair
 
 HAS_SPARK: Final = all(find_spec(name) is not None for name in ("pyspark", "pyarrow"))
-ROOT: Final = Path(__file__).parents[2]
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
 
 QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Java that does not spend its time on making itself faster: a test ends before that pays."""
@@ -30,11 +32,37 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What Spark itself leaves open or deplores is not ours to mend."""
+    """Programs that run beside the other tests are asked for last. What Spark itself leaves open or deplores is not
+    ours to mend."""
+    mine = [number for number, item in enumerate(items) if HERE in item.path.parents]
+    for number, item in zip(mine, sorted((items[number] for number in mine), key=_is_asked_last), strict=True):
+        items[number] = item
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
+def _is_asked_last(item: pytest.Item) -> bool:
+    return item.path.name == "test_deployments.py"
+
+
+def _spark_home(folder: Path) -> Path:
+    """Spark as it is installed, with its Python as files: what is in its zip is compiled anew for each kind of worker.
+
+    What Spark leaves in its home is left in the folder.
+    """
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    for entry in installed.iterdir():
+        if entry.name not in ("python", "work"):
+            (folder / entry.name).symlink_to(entry)
+    library = folder / "python" / "lib"
+    library.mkdir(parents=True)
+    for archive in (installed / "python" / "lib").iterdir():
+        (library / archive.name).symlink_to(installed.parent if archive.name == "pyspark.zip" else archive)
+    return folder
 
 
 @pytest.fixture(scope="package")
@@ -47,6 +75,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.Mon
         changed.setenv("PYSPARK_PYTHON", sys.executable)
         changed.setenv("SPARK_SUBMIT_OPTS", QUICK_START)
         changed.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        changed.setenv("SPARK_HOME", str(_spark_home(tmp_path_factory.mktemp("spark"))))
         if (home := os.environ.get("JAVA_HOME")) is not None:
             changed.setenv("JAVA_HOME", home)  # so that it is given back, whatever the next line does
         else:
@@ -81,7 +110,8 @@ def event_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark(
     environment: pytest.MonkeyPatch, emulated: EmulatedPair, event_logs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
-    """A session with two tasks at a time, each tried four times; it needs the emulator's certificate in its workers.
+    """A session with four tasks at a time, which mostly wait, each tried twice; its workers need the emulator's
+    certificate.
 
     Its Java ends with the last test here, and nothing of it stays in the directory that the tests were started in.
     """
@@ -91,7 +121,7 @@ def spark(
 
     before = set(Path.cwd().iterdir())
     session = (
-        SparkSession.builder.master("local[2,4]")
+        SparkSession.builder.master("local[4,2]")
         .appName("tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
@@ -123,6 +153,19 @@ def worker_logs(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
     yield
     spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+
+
+@pytest.fixture(scope="package", autouse=HAS_SPARK)
+def deployments(request: pytest.FixtureRequest) -> Iterator[Deployments | None]:
+    """The programs that run beside the other tests, if they are asked for at all."""
+    if not any(map(_is_asked_last, request.session.items)):
+        yield None
+        return
+    from tests.spark.deployed import Deployments
+
+    request.getfixturevalue("spark")  # one Java after the other
+    with Deployments(QUICK_START) as begun:
+        yield begun
 
 
 PYTESTS_OWN: Final = {".pytest_cache", ".hypothesis", "__pycache__"}

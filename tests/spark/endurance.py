@@ -30,6 +30,7 @@ UNIQUE: Final[dict[str, Any]] = {
     "max_size_in_megabytes": 5120,
 }
 LOOK_S: Final = 0.1
+STREAM_SESSIONS: Final = 4
 GROUP_PROPERTIES: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 """What `setJobGroup` leaves set for every job of the thread."""
 KILLED_AT, CUT_AT, HEALED_AT = 0.15, 0.3, 0.1
@@ -198,19 +199,21 @@ def sessions(spark: SparkSession, pair: Pair, path: Path, *, partitions: int = 4
 
 
 def stream(spark: SparkSession, pair: Pair, folder: Path, *, files: int, rows: int, **options: Any) -> Account:
-    """Files of numbers, one for each micro-batch; the query is stopped in the middle and started again."""
+    """Files of numbers in a few sessions, one file for each micro-batch; the query is stopped in the middle and started
+    again."""
     account = Account(job="a stream", rows=files * rows)
-    readings = pair.create_queue("readings", **UNIQUE)
+    readings = pair.create_queue("readings", requires_session=True, **UNIQUE)
     source = folder / "source"
     source.mkdir()
     for number in range(files):
         path = source / f"{number:03}.txt"
         path.write_text("\n".join(str(number * rows + row) for row in range(rows)))
         os.utime(path, (1_700_000_000 + number,) * 2)  # the order in which Spark takes them
-    given = pair.options(queue=readings, checkpointLocation=folder / "checkpoint", **options)
+    given = pair.options(queue=readings, ordering="session", checkpointLocation=folder / "checkpoint", **options)
 
     def start(**trigger: Any) -> StreamingQuery:
-        lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source)).withColumnRenamed("value", "body")
+        lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source))
+        lines = lines.selectExpr("value as body", f"cast(int(value) % {STREAM_SESSIONS} as string) as session_id")
         return lines.writeStream.format("servicebus").options(**given).trigger(**trigger).start()
 
     began_at = time.monotonic()
@@ -225,7 +228,8 @@ def stream(spark: SparkSession, pair: Pair, folder: Path, *, files: int, rows: i
     _brought_home(spark, pair, account)
     account.seconds = round(time.monotonic() - began_at, 1)
     numbers = (str(number) for number in range(account.rows))
-    account.take_stock(numbers, ((None, str(message)) for message in pair.take(readings)))
+    arrived = pair.take(readings, sessions=True)
+    account.take_stock(numbers, ((message.session_id, str(message)) for message in arrived))
     return account
 
 

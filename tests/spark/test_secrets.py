@@ -18,14 +18,15 @@ from tests.spark.emulated import EmulatedPair
 
 
 @pytest.fixture
-def ear(spark: SparkSession, worker_logs: None, event_logs: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Ear]:
+def ear(spark: SparkSession, event_logs: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Ear]:
     """Hears what is told while a test runs: by errors and logs, and, at its end, all that Spark has kept."""
     before = {path: path.stat().st_size for path in event_logs.rglob("*") if path.is_file()}
     with listening() as ear:
         logging.getLogger("py4j").setLevel(logging.INFO)  # it tells each command to Java, the options with them
         yield ear
-        for row in spark.tvf.python_worker_logs().collect():
-            ear.hear("a worker's log", f"{row.msg} {row.context} {row.exception}")
+        if spark.conf.get("spark.sql.pyspark.worker.logging.enabled", "false") == "true":
+            for row in spark.tvf.python_worker_logs().collect():
+                ear.hear("a worker's log", f"{row.msg} {row.context} {row.exception}")
         for path in event_logs.rglob("*"):
             if path.is_file():
                 with path.open() as file:
@@ -49,6 +50,7 @@ def rows(spark: SparkSession, queue: str) -> DataFrame:
     )
 
 
+@pytest.mark.usefixtures("worker_logs")
 def test_a_key_that_is_refused_before_any_task_is_not_told(spark: SparkSession, pair: EmulatedPair, ear: Ear) -> None:
     orders = pair.create_queue("orders")
     for options in (keyed(pair, queue=orders), keyed(pair, queue=orders, noSuchOption=GUESS)):
@@ -58,6 +60,7 @@ def test_a_key_that_is_refused_before_any_task_is_not_told(spark: SparkSession, 
         sbclient_spark.drain(spark, options=keyed(pair))
 
 
+@pytest.mark.usefixtures("worker_logs")
 def test_a_key_that_is_refused_in_a_task_is_not_told(
     spark: SparkSession, pair: EmulatedPair, ear: Ear, tmp_path: Path
 ) -> None:

@@ -38,15 +38,11 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def start(
-    spark: SparkSession, pair: EmulatedPair, source: Path, *, until_now: bool = True, columns: str = "", **options: Any
-) -> StreamingQuery:
+def start(spark: SparkSession, pair: EmulatedPair, source: Path, **options: Any) -> StreamingQuery:
     """A query over the files, whose place is kept beside them."""
-    files = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source))
-    rows = files.selectExpr("value as body", *filter(None, [columns]))
+    rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source)).withColumnRenamed("value", "body")
     writer = rows.writeStream.format("servicebus").option("checkpointLocation", str(source.parent / "checkpoint"))
-    writer = writer.options(**pair.options(**options))
-    return (writer.trigger(availableNow=True) if until_now else writer.trigger(processingTime="0 seconds")).start()
+    return writer.options(**pair.options(**options)).trigger(availableNow=True).start()
 
 
 def end(query: StreamingQuery) -> None:
@@ -80,38 +76,6 @@ def test_a_query_that_fails_in_mid_batch_replays_it_with_the_same_ids(
     pair.heal()
     end(start(spark, pair, source, queue=orders))
     assert numbers(pair, orders) == list(range(FILES * ROWS))
-
-
-def test_an_outage_under_a_query_diverts_and_the_order_of_sessions_is_kept_across_batches(
-    spark: SparkSession, pair: EmulatedPair, source: Path
-) -> None:
-    orders = pair.create_queue("orders", requires_session=True, **WINDOW)
-    columns = "cast(int(value) % 4 as string) as session_id"
-    query = start(
-        spark,
-        pair,
-        source,
-        queue=orders,
-        columns=columns,
-        ordering="session",
-        maxMessagesPerSecond=300,
-        maxBatchMessages=50,
-    )
-    while pair.count(orders) < ROWS:
-        assert query.isActive, query.exception()
-        sleep(0.05)
-    pair.cut()
-    while not pair.backlog():
-        assert query.isActive, query.exception()
-        sleep(0.05)
-    pair.heal()
-    end(query)
-    sbclient_spark.drain(spark, options=pair.reading()).collect()
-    found: dict[str | None, list[int]] = {}
-    for message in pair.take(orders, sessions=True):
-        found.setdefault(message.session_id, []).append(int(str(message)))
-    assert sum(map(len, found.values())) == FILES * ROWS
-    assert all(sequence == sorted(sequence) for sequence in found.values())
 
 
 def test_a_continuous_drain_brings_home_what_comes(spark: SparkSession, pair: EmulatedPair) -> None:
