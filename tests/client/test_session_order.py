@@ -13,6 +13,7 @@ from sbclient.clock import VirtualClock
 from sbclient.errors import BacklogUnavailableError, ServiceBusConnectionError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
+from sbclient.rules.failover import FailoverState
 from sbclient.session_order import ASK_AGAIN_S, ASK_S
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import QUEUE, SESSION_BACKLOG, make_queue, options, taken, texts
@@ -136,6 +137,18 @@ async def test_a_secondary_that_hangs_costs_one_send_10_s_and_not_each(pair: Mem
         await sender.send_messages(of("a", 1))
         assert pair.secondary.namespace.operation_count > before
     assert len(await taken(pair)) == 51
+
+
+async def test_a_secondary_that_hangs_leaves_most_of_a_short_timeout_to_the_primary(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.secondary.inject(Fault(FaultKind.HANG))
+        began_at = clock.monotonic()
+        await sender.send_messages(of("a", 1), timeout=8)
+        assert clock.monotonic() - began_at <= 8 / 4
+        assert client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY
+    assert texts(await taken(pair)) == ["a1"]
 
 
 async def test_the_memory_of_sessions_is_bounded_and_what_was_forgotten_is_taken_for_diverted(
