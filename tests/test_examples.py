@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -12,6 +14,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
+HAS_SPARK: Final = find_spec("pyspark") is not None
 EXAMPLES: Final = sorted((ROOT / "examples").glob("*.py"))
 LEAST_EXAMPLES: Final = 3
 REAL_LIMIT_S: Final = 60.0
@@ -61,12 +64,28 @@ def run_offline(path: Path, limit_s: float = REAL_LIMIT_S) -> subprocess.Complet
     )
 
 
+def needs_spark(path: Path) -> bool:
+    return "\nfrom pyspark" in path.read_text()
+
+
+@pytest.fixture(scope="module")
+def ends() -> Iterator[dict[Path, Future[subprocess.CompletedProcess[str]]]]:
+    """How each example ends. Two run at a time, first those that Spark keeps waiting."""
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            path: pool.submit(run_offline, path, SPARK_LIMIT_S if needs_spark(path) else REAL_LIMIT_S)
+            for path in sorted(EXAMPLES, key=needs_spark, reverse=True)
+            if not needs_spark(path) or HAS_SPARK
+        }
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_example_runs_offline_and_shows_something(path: Path) -> None:
-    needs_spark = "\nfrom pyspark" in path.read_text()
-    if needs_spark and find_spec("pyspark") is None:
+def test_example_runs_offline_and_shows_something(
+    ends: dict[Path, Future[subprocess.CompletedProcess[str]]], path: Path
+) -> None:
+    if path not in ends:
         pytest.skip("needs the extra `spark`")
-    ended = run_offline(path, SPARK_LIMIT_S if needs_spark else REAL_LIMIT_S)
+    ended = ends[path].result()
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.strip(), f"{path.name} prints nothing: an example shows what it does"
 
