@@ -53,7 +53,9 @@ MORE_WAIT_S: Final = 0.5
 RENEW_BELOW_S: Final = 30.0
 LINKS_KEPT: Final = 100
 KEEP_EACH_S: Final = 10.0
-"""How often the lock of a session is looked at while its next message waits for its turn."""
+"""How often the lock of a session is looked at while its next message waits for its turn, or for a busy server."""
+
+LEAST_KEEP_S: Final = 0.5
 
 _COMPLETE: Final = Settlement(SettleMode.COMPLETE)
 
@@ -212,8 +214,27 @@ class SessionSource:
             return
         path = message.application_properties.get(PATH)
         turn = self._moves.start(self._paces.take(path if isinstance(path, str) else "", 1), name=f"turn {self.queue}")
-        while await self._clock.wait([turn], KEEP_EACH_S):
+        while await self._clock.wait([turn], self._kept_for_s(link)):
             await self._keep(link)
+
+    async def _give_time(self, link: ReceiverLink) -> None:
+        """Leave a busy server alone for a while, and keep the session meanwhile.
+
+        Raises:
+            SessionLockLostError: it was lost; somebody else may be moving its messages by now.
+        """
+        until_at = self._clock.monotonic() + SERVER_BUSY_PAUSE.total_seconds()
+        await self._keep(link)
+        while (left_s := until_at - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(left_s, self._kept_for_s(link)))
+            await self._keep(link)
+
+    def _kept_for_s(self, link: ReceiverLink) -> float:
+        """How long a session needs no look after: its queue may be one that somebody made, with a short lock."""
+        until = link.session_locked_until_utc
+        if until is None:
+            return KEEP_EACH_S
+        return min(KEEP_EACH_S, max((until.timestamp() - self._clock.now()) / 2, LEAST_KEEP_S))
 
     async def _keep(self, link: ReceiverLink) -> None:
         until = link.session_locked_until_utc
@@ -247,8 +268,7 @@ class SessionSource:
                 await self._dead_letter(link, message, reason, str(error))
                 return True
             except ServiceBusServerBusyError:
-                await self._keep(link)
-                await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
+                await self._give_time(link)
             except ServiceBusError as error:
                 return await self._refused(link, message, path, error)
             else:

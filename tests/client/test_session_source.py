@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -195,6 +197,17 @@ async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(
         assert (await client.run_syphon(until="empty")).drained == 10
     assert clock.monotonic() >= 200.0
     assert texts(await taken(pair)) == numbered("a", 10)
+
+
+async def test_a_session_with_a_short_lock_is_kept_too_and_nothing_of_it_sent_twice(pair: MemoryPair) -> None:
+    """Somebody has made the queue, with a lock that is shorter than the time that a busy server is given."""
+    async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
+        home = await other.administration.get_queue(HOME)
+        await other.administration.update_queue(replace(home, lock_duration=timedelta(seconds=5)))
+        await divert(client, *numbered("a", 5))
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=4))
+        assert (await client.run_syphon(until="empty")).drained == 5
+    assert texts(await taken(pair)) == numbered("a", 5)
 
 
 async def test_senders_to_destinations_are_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:

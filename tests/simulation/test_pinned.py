@@ -37,6 +37,7 @@ from tests.simulation.run import run_seed
         (49873, "a session of an entity that was deleted, and made again, counted as still held"),
         (78921, "a call answered for what an earlier one, which its caller had given up, still left in doubt"),
         (97007, "a message that was fetched ahead, and came just when its lock ended, counted as held"),
+        (101068, "a session whose lock was shorter than a busy server's pause was moved by two workers at once"),
     ],
 )
 def test_what_was_found_once_stays_mended(seed: int, once: str) -> None:

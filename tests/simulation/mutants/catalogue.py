@@ -818,6 +818,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
     ),
     _mutant(
+        _BACKLOG,
+        "a session with a short lock is not kept while its destination is busy",
+        (
+            "session_source.py",
+            "                await self._give_time(link)\n",
+            "                await self._keep(link)\n"
+            "                await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())\n",
+        ),
+    ),
+    _mutant(
         _LIMIT,
         "a front end gives out what has expired there",
         (
