@@ -56,6 +56,7 @@ KEEP_EACH_S: Final = 10.0
 """How often the lock of a session is looked at while its next message waits for its turn, or for a busy server."""
 
 LEAST_KEEP_S: Final = 0.5
+"""However short the lock is, it is not renewed more often: each renewal is a request."""
 
 _COMPLETE: Final = Settlement(SettleMode.COMPLETE)
 

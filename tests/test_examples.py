@@ -69,13 +69,14 @@ def needs_spark(path: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def ends() -> Iterator[dict[Path, Future[subprocess.CompletedProcess[str]]]]:
-    """How each example ends. Two run at a time, first those that Spark keeps waiting."""
+def ends(request: pytest.FixtureRequest) -> Iterator[dict[Path, Future[subprocess.CompletedProcess[str]]]]:
+    """How each example that is asked for ends. Two run at a time, first those that Spark keeps waiting."""
+    asked = [item.callspec.params.get("path") for item in request.session.items if hasattr(item, "callspec")]
     with ThreadPoolExecutor(2) as pool:
         yield {
             path: pool.submit(run_offline, path, SPARK_LIMIT_S if needs_spark(path) else REAL_LIMIT_S)
             for path in sorted(EXAMPLES, key=needs_spark, reverse=True)
-            if not needs_spark(path) or HAS_SPARK
+            if path in asked and (not needs_spark(path) or HAS_SPARK)
         }
 
 

@@ -43,6 +43,7 @@ _MANY_TIMERS: Final = 100
 """With more of them asyncio looks whether most are cancelled."""
 
 _LEAPS_AT_ONCE: Final = 64
+"""After so many turns without a look at the loop's own pipe there is one."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
