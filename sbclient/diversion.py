@@ -90,37 +90,45 @@ class Diversion:
     async def _send_to(self, queues: list[str] | None, sealed: list[ServiceBusMessage], deadline: float) -> str:
         """Send one transfer to the only queue allowed, or to one that this sender may choose; returns which."""
         self._check_size(sealed)
-        clock, causes = self._pair.clock, dict[str, Exception]()
-        while (queue := self._next(queues, causes)) is not None:
-            remaining_s = deadline - clock.monotonic()
-            if remaining_s <= 0:
-                causes[queue] = untried = OperationTimeoutError("no time was left to try it")
-                untried.is_in_doubt = False
-                break
-            try:
-                await self._link(queue).send(
-                    sealed, timeout_s=remaining_s if queues else max(min(remaining_s, _LEAST_TRY_S), remaining_s / 2)
-                )
-            except ServiceBusServerBusyError as error:
-                pause_s = SERVER_BUSY_PAUSE.total_seconds()
-                if deadline - clock.monotonic() > pause_s:
-                    await clock.sleep(pause_s)
-                else:
+        causes: dict[str, Exception] = {}
+        try:
+            while (queue := self._next(queues, causes)) is not None:
+                remaining_s = deadline - self._pair.clock.monotonic()
+                if remaining_s <= 0:
+                    causes[queue] = untried = OperationTimeoutError("no time was left to try it")
+                    untried.is_in_doubt = False
+                    break
+                timeout_s = remaining_s if queues else max(min(remaining_s, _LEAST_TRY_S), remaining_s / 2)
+                try:
+                    await self._link(queue).send(sealed, timeout_s=timeout_s)
+                except ServiceBusServerBusyError as error:
+                    pause_s = SERVER_BUSY_PAUSE.total_seconds()
+                    if deadline - self._pair.clock.monotonic() > pause_s:
+                        await self._pair.clock.sleep(pause_s)
+                    else:
+                        causes[queue] = error
+                except (InvalidOperationError, MessageSizeExceededError) as error:
+                    error.is_in_doubt = _is_in_doubt(causes)
+                    raise
+                except ServiceBusError as error:
                     causes[queue] = error
-            except (InvalidOperationError, MessageSizeExceededError) as error:
-                error.is_in_doubt = _is_in_doubt(causes)
-                raise
-            except ServiceBusError as error:
-                causes[queue] = error
-                await self._drop_link(queue)
-                if is_queue_fault(error):
-                    self._pair.queue_failed(queue, error)
-            else:
-                self._pair.queue_succeeded(queue)
-                self._entity.diverted += len(sealed)
-                self._pair.counts["diverted"] += len(sealed)
-                metrics.add(metrics.DIVERTED, len(sealed), self._entity.attributes)
-                return queue
+                    await self._drop_link(queue)
+                    if is_queue_fault(error):
+                        self._pair.queue_failed(queue, error)
+                else:
+                    self._accepted(queue, len(sealed))
+                    return queue
+            raise self._refusal(causes)
+        finally:
+            del causes  # the errors in it lead back here, by their tracebacks
+
+    def _accepted(self, queue: str, count: int) -> None:
+        self._pair.queue_succeeded(queue)
+        self._entity.diverted += count
+        self._pair.counts["diverted"] += count
+        metrics.add(metrics.DIVERTED, count, self._entity.attributes)
+
+    def _refusal(self, causes: Mapping[str, Exception]) -> BacklogUnavailableError:
         verdict = "whether it was accepted is in doubt" if _is_in_doubt(causes) else "it was not accepted"
         refusal = BacklogUnavailableError(
             f"{self._entity.path!r} is failed over, and no backlog queue of {self._pair.secondary.namespace} took "
@@ -128,7 +136,7 @@ class Diversion:
             causes,
         )
         refusal.is_in_doubt = _is_in_doubt(causes)
-        raise refusal
+        return refusal
 
     def _next(self, queues: list[str] | None, causes: dict[str, Exception]) -> str | None:
         if queues is not None:

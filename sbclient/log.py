@@ -31,7 +31,7 @@ class Logger:
             self._standard,
             processors=[structlog.stdlib.render_to_log_kwargs],
             wrapper_class=structlog.stdlib.BoundLogger,
-        )
+        ).bind()  # until then it is put together anew for each event
 
     def debug(self, event: str, **facts: Any) -> None:
         if self._standard.isEnabledFor(logging.DEBUG):

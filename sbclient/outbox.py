@@ -99,13 +99,18 @@ class Outbox:
             async with self._clock.timeout(deadline - self._clock.monotonic() + _VERDICT_GRACE_S):
                 return await item.verdict
         except TimeoutError:
-            late = OperationTimeoutError(
-                f"sending to {self._path!r} took too long: whether the message arrived is in doubt"
-                if item.has_left
-                else f"a message for {self._path!r} waited behind others until its time was over: it was not sent"
-            )
-            late.is_in_doubt = item.has_left
-            raise late from None
+            raise self._too_late(item) from None
+        finally:
+            del item  # the error in it leads back here, by its traceback
+
+    def _too_late(self, item: _Item) -> OperationTimeoutError:
+        late = OperationTimeoutError(
+            f"sending to {self._path!r} took too long: whether the message arrived is in doubt"
+            if item.has_left
+            else f"a message for {self._path!r} waited behind others until its time was over: it was not sent"
+        )
+        late.is_in_doubt = item.has_left
+        return late
 
     async def _empty(self, key: str | None, lane: _Lane) -> None:
         """Send what waits in a lane, transfer by transfer; the lane ends when nothing is left."""
@@ -161,6 +166,7 @@ class Outbox:
             error.is_in_doubt = error.is_in_doubt or is_in_doubt
             if len(group) == 1:
                 _tell(group, error)
+                group.clear()  # as below
                 return
             # Something in the transfer is not allowed, or sharing it is not: each is judged by itself.
             for item in group:
@@ -172,6 +178,7 @@ class Outbox:
             if isinstance(error, ServiceBusError):
                 error.is_in_doubt = error.is_in_doubt or is_in_doubt
             _tell(group, error)
+            group.clear()  # the error that was told leads back here, by its traceback
         else:
             for item in group:
                 if not item.verdict.done():

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, TypeVar
 
-from tenacity import RetryCallState, Retrying
+from tenacity import RetryCallState, Retrying, retry_always
 
 from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
@@ -69,28 +69,43 @@ class RetryPolicy:
         total = self.options.retry_total if retry_total is None else retry_total
         run = _Run(self.options, total, self._clock, self._random, deadline, interrupt)
         try:
+            return await self._run(run, attempt)
+        finally:
+            run.forget()
+
+    async def _run(self, run: _Run, attempt: Callable[[float], Awaitable[T]]) -> T:
+        try:
             return await run.once(attempt)
         except ServiceBusError as error:
             if not error.is_transient:
                 raise
-            failed = [error]
 
         # Its rules wait for nothing, and tenacity's plain loop costs a third of its async one: it only says how long to
-        # pause, and that is done before the next try.
+        # pause, and that is done before the next try. It is not told the errors: what it keeps of them it is itself
+        # kept by, through their tracebacks, and only the garbage collector would end that.
         pauses: list[float] = []
-        for trial in Retrying(retry=_is_transient, wait=run.pause, stop=run.is_over, sleep=pauses.append, reraise=True):
-            if pauses:
+        for trial in Retrying(
+            retry=retry_always, wait=run.pause, stop=run.is_over, sleep=pauses.append, retry_error_callback=_end
+        ):
+            if pauses:  # before the first one it has failed already: most calls need none of this
                 await run.sleep(pauses.pop())
-            with trial:
-                if failed:
-                    raise failed.pop()  # the first try, which is known already: most calls need none of this
-                return await run.once(attempt)
-        raise AssertionError("the loop ends only by an answer or an error")
+                try:
+                    return await run.once(attempt)
+                except ServiceBusError as error:
+                    if not error.is_transient:
+                        raise
+            trial.retry_state.set_result(None)
+        raise run.last
 
 
-def _is_transient(state: RetryCallState) -> bool:
-    error = state.outcome.exception() if state.outcome else None
-    return isinstance(error, ServiceBusError) and error.is_transient
+def _too_late() -> OperationTimeoutError:
+    late = OperationTimeoutError("the time allowed for the operation is over before it began")
+    late.is_in_doubt = False
+    return late
+
+
+def _end(_: RetryCallState) -> None:
+    """The loop ends where no try is left."""
 
 
 class _Run:
@@ -120,31 +135,37 @@ class _Run:
     async def once(self, attempt: Callable[[float], Awaitable[T]]) -> T:
         remaining_s = self._deadline - self._clock.monotonic()
         if remaining_s <= 0:
-            if self._last is not None:
-                raise self._last
-            late = OperationTimeoutError("the time allowed for the operation is over before it began")
-            late.is_in_doubt = False
-            raise late
+            self._last = self._last or _too_late()
+            raise self._last
         try:
             return await attempt(min(remaining_s, self._least_try_s))
         except ServiceBusError as error:
-            answer = self._answer(error, remaining_s)
+            self._note(error, remaining_s)
             # What one try left open, a later refusal does not settle.
-            self._is_in_doubt = answer.is_in_doubt = self._is_in_doubt or error.is_in_doubt
-            if answer is not error:
-                raise answer from error
+            self._is_in_doubt = self.last.is_in_doubt = self._is_in_doubt or error.is_in_doubt
+            if self._last is not error:
+                raise self.last from error
             raise
 
-    def _answer(self, error: ServiceBusError, remaining_s: float) -> ServiceBusError:
-        """Take note of what a try met; returns the error that the whole operation would end with now."""
+    @property
+    def last(self) -> ServiceBusError:
+        """What the whole operation would end with now."""
+        assert self._last is not None
+        return self._last
+
+    def forget(self) -> None:
+        """Let go of the errors: their tracebacks lead to whoever holds this."""
+        self._last = self._busy = None
+
+    def _note(self, error: ServiceBusError, remaining_s: float) -> None:
+        """Take note of what a try met."""
         if isinstance(error, ServiceBusServerBusyError):
             self._busy = self._last = error
-            return error
+            return
         self._tries += 1
         if isinstance(error, OperationTimeoutError) and self._busy is not None and remaining_s < self._least_try_s:
-            return self._busy  # the service's last answer, not the little time that was left
+            return  # the service's last answer, not the little time that was left
         self._last, self._busy = error, None
-        return error
 
     def pause(self, state: RetryCallState) -> float:
         """How long to wait before the next try."""

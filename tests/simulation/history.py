@@ -263,6 +263,7 @@ class History:
         deleted: how many copies of each uid were deleted together with their entity.
         cuts: how often each side's connections break within a call, from 0 to 1.
         violations: what was seen to be broken while it happened; the checkers find the rest.
+        telling: the errors, by name, that told a body.
         trace: whether lines are kept for somebody to read.
     """
 
@@ -285,7 +286,7 @@ class History:
         self.deleted: defaultdict[str, int] = defaultdict(int)
         self.deaths: list[tuple[float, str]] = []
         self.violations: list[Violation] = []
-        self.errors_seen: list[BaseException] = []
+        self.telling: list[str] = []
         self.cuts: dict[str, float] = {}
         self.wire_calls = 0
         self.numbers = count(1)
@@ -320,9 +321,9 @@ class History:
         return self._holds.get((side, token))
 
     def refused(self, error: BaseException) -> None:
-        """An application met an error; its text is looked through for secrets later."""
-        if len(self.errors_seen) < 400:
-            self.errors_seen.append(error)
+        """An application met an error; its text must tell no body."""
+        if CANARY in _all_of(error):
+            self.telling.append(type(error).__name__)
 
     def attempts_of(self) -> dict[str, list[Attempt]]:
         """The sends of each uid, in order of their begin."""
@@ -338,6 +339,14 @@ class History:
         for delivery in self.deliveries:
             by_uid[delivery.uid].append(delivery)
         return by_uid
+
+
+def _all_of(error: BaseException | None, depth: int = 0) -> str:
+    """An error with its causes and notes, as a log would show it."""
+    if error is None or depth > 5:
+        return ""
+    notes = " ".join(getattr(error, "__notes__", ()))
+    return f"{error} {error!r} {notes} {_all_of(error.__cause__, depth + 1)} {_all_of(error.__context__, depth + 1)}"
 
 
 def listed(items: Iterable[object], most: int = 6) -> str:

@@ -65,22 +65,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the diversion takes any answer of a backlog queue for an acknowledgement",
         (
             "diversion.py",
-            "                causes[queue] = error\n                await self._drop_link(queue)\n",
-            "                return\n",
+            "                    causes[queue] = error\n                    await self._drop_link(queue)\n",
+            "                    return queue\n",
         ),
     ),
     _mutant(
         _LOSS,
         "the diversion acknowledges what every backlog queue refused",
-        ("diversion.py", "        raise refusal\n", "        return\n"),
+        ("diversion.py", "            raise self._refusal(causes)\n", "            return ''\n"),
     ),
     _mutant(
         _LOSS,
         "a list that is diverted loses its last message",
         (
             "diversion.py",
-            "                    sealed, timeout_s=",
-            "                    sealed[: max(1, len(sealed) - 1)], timeout_s=",
+            "self._link(queue).send(sealed, timeout_s",
+            "self._link(queue).send(sealed[: max(1, len(sealed) - 1)], timeout_s",
         ),
     ),
     _mutant(
@@ -595,9 +595,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a diversion goes to two queues",
         (
             "diversion.py",
-            "                self._pair.queue_succeeded(queue)\n",
-            "                await self._link(queue).send(sealed, timeout_s=remaining_s)\n"
-            "                self._pair.queue_succeeded(queue)\n",
+            "                    self._accepted(queue, len(sealed))\n",
+            "                    await self._link(queue).send(sealed, timeout_s=remaining_s)\n"
+            "                    self._accepted(queue, len(sealed))\n",
         ),
     ),
     _mutant(
@@ -702,8 +702,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the client counts transfers for messages",
         (
             "diversion.py",
-            "                self._entity.diverted += len(sealed)\n",
-            "                self._entity.diverted += 1\n",
+            "        self._entity.diverted += count\n",
+            "        self._entity.diverted += 1\n",
         ),
     ),
     # -- limits, secrets, progress --------------------------------------------------------------------------------
@@ -799,7 +799,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a later refusal hides that an earlier try was in doubt",
         (
             "retry.py",
-            "            self._is_in_doubt = answer.is_in_doubt = self._is_in_doubt or error.is_in_doubt\n",
+            "            self._is_in_doubt = self.last.is_in_doubt = self._is_in_doubt or error.is_in_doubt\n",
             "            pass\n",
         ),
     ),
