@@ -69,17 +69,17 @@ class RetryPolicy:
         total = self.options.retry_total if retry_total is None else retry_total
         run = _Run(self.options, total, self._clock, self._random, deadline, interrupt)
         try:
-            return await self._run(run, attempt)
+            try:
+                return await run.once(attempt)
+            except ServiceBusError as error:
+                if not error.is_transient:
+                    raise
+            return await self._again(run, attempt)
         finally:
             run.forget()
 
-    async def _run(self, run: _Run, attempt: Callable[[float], Awaitable[T]]) -> T:
-        try:
-            return await run.once(attempt)
-        except ServiceBusError as error:
-            if not error.is_transient:
-                raise
-
+    async def _again(self, run: _Run, attempt: Callable[[float], Awaitable[T]]) -> T:
+        """Try once more, and more, after a first try that failed."""
         # Its rules wait for nothing, and tenacity's plain loop costs a third of its async one: it only says how long to
         # pause, and that is done before the next try. It is not told the errors: what it keeps of them it is itself
         # kept by, through their tracebacks, and only the garbage collector would end that.

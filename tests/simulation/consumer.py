@@ -23,6 +23,10 @@ WAIT_S: Final = 60.0
 SLOW_S: Final = 4.0
 """Who works so long on a message takes one at a time."""
 
+QUICK_S: Final = 10.0
+MOST_PATIENT: Final = 6
+"""Who fails quickly, again and again, waits longer each time, up to so many times as long."""
+
 _ACTIONS: Final = ("abandon", "defer", "dead_letter", "late", "renew", "transact", "roll_back", "forget")
 _WEIGHTS: Final = (5, 3, 3, 2, 3, 4, 2, 2)
 
@@ -56,7 +60,9 @@ class Consumer:
                     group.create_task(self._receive_on(program.client_name, client, lane, random))
 
     async def _receive_on(self, name: str, client: ServiceBusClient, lane: Lane, random: Random) -> None:
+        failures = 0
         while True:
+            begun_at = self._history.now()
             receiver = _receiver(client, lane)
             try:
                 async with receiver:
@@ -65,7 +71,8 @@ class Consumer:
                 await self._history.clock.sleep(0.1)
             except ServiceBusError as error:
                 self._history.refused(error)
-                await self._history.clock.sleep(random.uniform(0.5, 4.0))
+                failures = failures + 1 if self._history.now() - begun_at < QUICK_S else 1
+                await self._history.clock.sleep(random.uniform(0.5, 4.0) * min(failures, MOST_PATIENT))
 
     async def _consume(
         self, name: str, client: ServiceBusClient, receiver: ServiceBusReceiver, lane: Lane, random: Random

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -84,18 +83,18 @@ class WiredSender:
         return self._inner.is_open and not self._is_cut
 
     async def open(self, *, timeout_s: float) -> None:
-        async with self._watched("open", (), None):
+        with self._watched("open", (), None):
             await self._wire.call(lambda: self._inner.open(timeout_s=timeout_s))
 
     async def limits(self, *, timeout_s: float) -> SenderLimits:
-        async with self._watched("limits", (), None):
+        with self._watched("limits", (), None):
             return await self._wire.call(lambda: self._inner.limits(timeout_s=timeout_s))
 
     async def send(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> None:
         what = "ping" if any(map(is_ping, messages)) else "send"
-        async with self._watched(what, messages, transaction):
+        with self._watched(what, messages, transaction):
             await self._wire.call(
                 lambda: self._inner.send(messages, timeout_s=timeout_s, transaction=_bare(transaction)),
                 is_send=what == "send",
@@ -104,7 +103,7 @@ class WiredSender:
     async def schedule(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
-        async with self._watched("schedule", messages, transaction):
+        with self._watched("schedule", messages, transaction):
             return await self._wire.call(
                 lambda: self._inner.schedule(messages, timeout_s=timeout_s, transaction=_bare(transaction))
             )
@@ -115,36 +114,50 @@ class WiredSender:
     async def close(self) -> None:
         await self._inner.close()
 
-    @asynccontextmanager
-    async def _watched(
-        self, what: str, messages: Sequence[ServiceBusMessage], transaction: TransactionLink | None
-    ) -> AsyncIterator[None]:
-        wire, history = self._wire, self._wire.history
+    def _watched(self, what: str, messages: Sequence[ServiceBusMessage], transaction: TransactionLink | None) -> _Watch:
         first = messages[0] if messages else None
         attempt = Attempt(
-            wire.life.name,
-            wire.side,
+            self._wire.life.name,
+            self._wire.side,
             what,
             self._path,
             tuple(map(uid_of, messages)) if what != "ping" else (),
             tuple(message.message_id for message in messages),
             (first.session_id, first.partition_key) if first is not None else (None, None),
-            history.now(),
+            self._wire.history.now(),
             transaction.number if isinstance(transaction, WiredTransaction) else None,
         )
-        history.attempts.append(attempt)
-        try:
-            yield
+        self._wire.history.attempts.append(attempt)
+        return _Watch(self, attempt)
+
+    def _ended(self, attempt: Attempt, error: BaseException | None) -> None:
+        if error is None:
             attempt.outcome = Outcome.OK
             self._is_cut = False
-        except ServiceBusError as error:
+        elif isinstance(error, ServiceBusError):
             attempt.outcome, attempt.error = outcome_of(error), type(error)
             self._is_cut = isinstance(error, ServiceBusConnectionError)
-            raise
-        finally:
-            attempt.end = history.now()
-            failed = "" if attempt.error is None else attempt.error.__name__
-            history.note(wire.life.name, wire.side, what, self._path, ",".join(attempt.uids), attempt.outcome, failed)
+        wire, history = self._wire, self._wire.history
+        attempt.end = history.now()
+        failed = "" if attempt.error is None else attempt.error.__name__
+        uids = ",".join(attempt.uids)
+        history.note(wire.life.name, wire.side, attempt.what, self._path, uids, attempt.outcome, failed)
+
+
+class _Watch:
+    """While one attempt to send is on its way."""
+
+    __slots__ = ("_attempt", "_sender")
+
+    def __init__(self, sender: WiredSender, attempt: Attempt) -> None:
+        self._sender = sender
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._sender._ended(self._attempt, error)
 
 
 class WiredReceiver:

@@ -82,14 +82,18 @@ class Operator:
         for strike in self._plan.strikes:
             if strike.what == "odd":
                 self._strike_odd(strike)
-        if self._plan.options.provision != "create" or self._plan.has_partitioned_backlog:
-            for names, sessions in ((self.backlog_queues, False), (self.session_backlog_queues, True)):
-                for name in names:
-                    description = replace(
-                        backlog_queue(name, requires_session=sessions),
-                        enable_partitioning=self._plan.has_partitioned_backlog,
-                    )
-                    self._manage(self._pair.secondary, "create", _queue(name), description)
+        plan = self._plan
+        if plan.options.provision != "create" or plan.has_partitioned_backlog or plan.backlog_lock_s is not None:
+            self._build_backlog()
+
+    def _build_backlog(self) -> None:
+        plan = self._plan
+        for names, sessions in ((self.backlog_queues, False), (self.session_backlog_queues, True)):
+            for name in names:
+                usual = backlog_queue(name, requires_session=sessions)
+                lock = usual.lock_duration if plan.backlog_lock_s is None else timedelta(seconds=plan.backlog_lock_s)
+                made = replace(usual, enable_partitioning=plan.has_partitioned_backlog, lock_duration=lock)
+                self._manage(self._pair.secondary, "create", _queue(name), made)
 
     def _manage(self, host: BrokerHost, what: str, *arguments: Any) -> Any:
         """Ask the management side; None if it cannot be reached, or refuses."""

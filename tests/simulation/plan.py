@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.options import PairedNamespaceOptions
+from tests.simulation.corners import with_corners
 from tests.simulation.weather import (
     KILLED,
     OF_TRANSACTIONS,
@@ -30,6 +31,9 @@ SMALL_FRAGMENTS: Final = 4
 
 SIZE_LIMIT: Final = 4096
 """The largest message, in runs that look at the edge of it."""
+
+_LARGE: Final = replace(STD_2021, fragment_count=SMALL_FRAGMENTS)
+_SMALL: Final = replace(_LARGE, max_message_size_bytes=SIZE_LIMIT, max_batch_size_bytes=4 * SIZE_LIMIT)
 
 LaneKind = Literal["plain", "keyed", "session", "dedup", "topic", "transactional"]
 UnitKind = Literal["single", "list", "batch", "transaction", "schedule", "edge"]
@@ -108,6 +112,7 @@ class Plan:
         syphons: how each of them runs: all the time by itself, as an option of its client, or again and again.
         skew_s: what the clients' wall clock is ahead of the broker's.
         has_partitioned_backlog: whether an operator has made the backlog queues before, as partitioned ones.
+        backlog_lock_s: the locks of backlog queues that an operator has made before; None = as a client makes them.
         looks: how often somebody looks through an entity, page by page.
         kinds: of the weather, for the coverage.
     """
@@ -126,6 +131,7 @@ class Plan:
     syphons: tuple[Literal["run", "option", "empty"], ...]
     skew_s: float
     has_partitioned_backlog: bool
+    backlog_lock_s: float | None
     looks: int
     kinds: tuple[str, ...]
     strikes: tuple[Strike, ...]
@@ -187,16 +193,11 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     skew_s = random.choice((-20.0, -3.0, 3.0, 20.0)) if "clock_skew" in kinds else 0.0
     front_ends = 2 if "front_end_lost" in kinds or random.random() < 0.15 or more.random() < 0.1 else 1
     lanes = _with_habits(lanes, more, is_ordered=options.ordering == "session", has_front_ends=front_ends > 1)
-    return Plan(
+    plan = Plan(
         seed=seed,
         lanes=lanes,
         options=options,
-        profile=replace(
-            STD_2021,
-            fragment_count=SMALL_FRAGMENTS,
-            max_message_size_bytes=SIZE_LIMIT if has_edge else STD_2021.max_message_size_bytes,
-            max_batch_size_bytes=4 * SIZE_LIMIT if has_edge else STD_2021.max_batch_size_bytes,
-        ),
+        profile=_SMALL if has_edge else _LARGE,
         front_ends=front_ends,
         traffic_s=traffic_s,
         timeout_s=random.choice((8.0, 20.0, 60.0)),
@@ -207,11 +208,13 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         syphons=_syphons(random, two="two_syphons" in kinds),
         skew_s=skew_s,
         has_partitioned_backlog=more.random() < 0.2,
+        backlog_lock_s=None,
         looks=more.choice((0, 0, 0, 12)),
         kinds=kinds,
         strikes=strikes,
         deaths=tuple(_death(random, kind, traffic_s) for kind in draw_killed(kinds, random)),
     )
+    return with_corners(plan, more, small=_SMALL)
 
 
 def _death(random: Random, kind: str, traffic_s: float) -> Death:

@@ -129,18 +129,18 @@ class _PatientLoop(VirtualLoop):
 
     def __init__(self) -> None:
         super().__init__(horizon_s=HORIZON_S)
-        self._moment = 0.0
         self._looks = 0
 
     def time(self) -> float:
-        now = self._time_s
-        if now != self._moment:
-            self._moment, self._looks = now, 0
         self._looks += 1
         if self._looks > MOST_AT_ONE_MOMENT:
             self._looks = 0
-            raise RunawayError(f"the loop stands at {now:g} s and is busy")
-        return now
+            raise RunawayError(f"the loop stands at {self._time_s:g} s and is busy")
+        return self._time_s
+
+    def _time_becomes(self, moment: float) -> None:
+        self._looks = 0
+        super()._time_becomes(moment)
 
 
 def _innermost(error: BaseException) -> str:

@@ -241,7 +241,7 @@ KINDS: Final[dict[str, Draw]] = {
     ),
     "backlog_settle_refused": _backlog("backlog_settle_refused", FaultKind.ERROR, operations=SETTLING, probability=0.5),
     "backlog_reset": _one("backlog_reset", FaultKind.ERROR, side="secondary", probability=0.2, **_CONNECTION),
-    "backlog_queue_missing": _backlog("backlog_queue_missing", "miss", at_s=0.0, span_s=0.0),
+    "backlog_queue_missing": _backlog("backlog_queue_missing", "miss", at_s=0.5, span_s=0.0),
     "backlog_queue_odd": _backlog("backlog_queue_odd", "odd", at_s=-1.0, span_s=0.0),
     "both_down": _both_down,
     "back_during_switch": _back_during_switch,

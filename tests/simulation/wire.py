@@ -40,7 +40,7 @@ class Wire:
         inner: the namespace.
         side: `primary` or `secondary`.
         random: for latency.
-        latency_s: the longest way there, and the longest way back.
+        latency_s: the longest that a call takes, on its way there or on its way back.
     """
 
     def __init__(
@@ -72,8 +72,9 @@ class Wire:
         is_last = life.is_last_call(is_send=is_send)
         if is_last and not life.dies_after_work:
             await life.die()
-        if self._latency_s:
-            await history.clock.sleep(self.random.random() * self._latency_s)
+        late_s = self.random.uniform(-self._latency_s, self._latency_s) if self._latency_s else 0.0
+        if late_s < 0:
+            await history.clock.sleep(-late_s)
         if life.is_dead:
             await asyncio.Event().wait()
         cut = self._cut()
@@ -84,8 +85,8 @@ class Wire:
             await life.die()
         if cut == "after":
             raise ServiceBusConnectionError(f"the connection to {self.namespace} broke before the answer had come")
-        if self._latency_s:
-            await history.clock.sleep(self.random.random() * self._latency_s)
+        if late_s > 0:
+            await history.clock.sleep(late_s)
         return answer
 
     def _cut(self) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from random import Random
 from typing import Any, Final
 
@@ -70,6 +71,7 @@ class World:
         self.pair = MemoryPair(hosts[0], hosts[1], clock, random)
         self.history = History(clock, trace=trace)
         self.operator = Operator(plan, self.pair, self.history)
+        self._paths = {lane.name: delivery_path(lane) for lane in plan.lanes}
         self.left: list[str] = []
         self.backlog_dead: list[Delivery] = []
 
@@ -122,7 +124,8 @@ class World:
         may_expire = history.letters[uid].message.time_to_live is not None
         if may_expire or uid in history.handed_uids or uid in history.deleted:
             return True
-        return any(uid_of(one.entry.content) == uid for host in self._hosts for one in stored(host))
+        likely = stored(self.pair.primary, self._paths[history.letters[uid].lane])
+        return any(uid_of(one.entry.content) == uid for one in chain(likely, *map(stored, self._hosts)))
 
     def _strangers(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Those who mean no good, and those who only look, in runs that have some."""
@@ -159,7 +162,7 @@ class World:
         for strike in plan.strikes:
             if strike.at_s < 0:
                 continue
-            turns.append((max(strike.at_s, 0.5), lambda strike=strike: operator.begin(strike)))  # type: ignore[misc]
+            turns.append((strike.at_s, lambda strike=strike: operator.begin(strike)))  # type: ignore[misc]
             end_s = min(strike.at_s + strike.span_s, plan.traffic_s)
             turns.append((end_s, lambda strike=strike: operator.end(strike)))  # type: ignore[misc]
         random = Random(f"surveys {plan.seed}")

@@ -1,0 +1,83 @@
+"""Weather for corners that no kind of it reaches often enough by chance: each is drawn in some of the runs it fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+from typing import TYPE_CHECKING
+
+from sbclient.broker.profile import Profile
+from sbclient.testing import FaultKind, Operation
+from tests.simulation.weather import OUTAGES, Strike
+
+if TYPE_CHECKING:
+    from tests.simulation.plan import Plan
+
+
+def with_corners(plan: Plan, random: Random, *, small: Profile) -> Plan:
+    """The same plan, with a silent secondary, short locks or crowded doubt where they are drawn.
+
+    Args:
+        random: its own, so that all else of a seed stays as it was drawn.
+        small: the profile in which messages soon are too large.
+    """
+    is_silent, has_short_locks, is_crowded = random.random() < 0.4, random.random() < 0.5, random.random() < 0.15
+    silent_s, busy_s = random.uniform(15.0, 90.0), random.uniform(6.0, 30.0)
+    has_sessions = plan.is_ordered and any(lane.requires_session for lane in plan.lanes)
+    if is_silent and has_sessions:
+        plan = _with_silent_secondary(plan, silent_s)
+    if has_short_locks and has_sessions:
+        plan = _with_short_locks(plan, busy_s)
+    if is_crowded and any(lane.kind == "plain" for lane in plan.lanes):
+        plan = _with_crowded_doubt(plan, small)
+    return plan
+
+
+def _with_silent_secondary(plan: Plan, silent_s: float) -> Plan:
+    """Nobody answers where the first question about each session goes, and a send has less time than such an answer."""
+    asking = (Operation.OPEN, Operation.PEEK)
+    silence = Strike(
+        kind="black_hole", side="secondary", at_s=0.0, span_s=silent_s, what=FaultKind.HANG, operations=asking
+    )
+    return replace(plan, timeout_s=8.0, strikes=_in_order(*plan.strikes, silence))
+
+
+def _with_short_locks(plan: Plan, busy_s: float) -> Plan:
+    """Backlog queues whose locks end sooner than a busy server is left alone, and a primary that is busy when it is
+    back."""
+    busy = [
+        Strike(
+            kind=strike.kind,
+            at_s=min(strike.at_s + strike.span_s, 0.8 * plan.traffic_s),
+            span_s=busy_s,
+            what=FaultKind.BUSY,
+        )
+        for strike in plan.strikes
+        if strike.kind in OUTAGES and strike.side == "primary" and strike.what is not FaultKind.BUSY
+    ]
+    return replace(plan, backlog_lock_s=5.0, strikes=_in_order(*plan.strikes, *busy))
+
+
+def _with_crowded_doubt(plan: Plan, small: Profile) -> Plan:
+    """Messages that leave together, some of them too large for the backlog only, while acknowledgements are lost."""
+    lanes = tuple(replace(lane, senders=3) if lane.kind == "plain" else lane for lane in plan.lanes)
+    doubt = [
+        Strike(
+            kind="send_acknowledgement_lost",
+            at_s=0.0,
+            span_s=plan.traffic_s,
+            what=FaultKind.LOSE_ACKNOWLEDGEMENT,
+            path=lane.name,
+            operations=(Operation.SEND,),
+            probability=0.5,
+        )
+        for lane in lanes
+        if lane.kind == "plain"
+    ]
+    options = replace(plan.options, reserve_backlog_headroom=False, failover_interval=timedelta())
+    return replace(plan, lanes=lanes, options=options, profile=small, strikes=_in_order(*plan.strikes, *doubt))
+
+
+def _in_order(*strikes: Strike) -> tuple[Strike, ...]:
+    return tuple(sorted(strikes, key=lambda strike: strike.at_s))
