@@ -43,6 +43,7 @@ HOUSE: Final = {
     """,
     3: "clock metrics prometheus tracing telemetry log tasks pace broker.lines broker.host",
     4: """
+        transport.memory_connection transport.memory_sender transport.memory_receiver transport.memory_administration
         transport.memory server server.certificate
         transport.azure_errors transport.azure_message transport.azure_tracing transport.azure_link
         transport.azure_payload transport.azure_received transport.azure_settling transport.azure_sender

@@ -21,7 +21,7 @@ from sbclient.server.neighbours import Neighbours
 from sbclient.server.sas import AuthorizationMode, Authorizer
 from sbclient.server.wire_faults import WireFaults
 from sbclient.testing import MemoryPair
-from sbclient.transport.memory import SCHEME
+from sbclient.transport.memory_connection import SCHEME
 
 EVENTS_TOLD: Final = 100
 

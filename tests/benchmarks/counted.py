@@ -9,7 +9,8 @@ from weakref import WeakSet
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.transport.memory import MemorySender, MemoryTransport
+from sbclient.transport.memory import MemoryTransport
+from sbclient.transport.memory_sender import MemorySender
 
 T = TypeVar("T")
 

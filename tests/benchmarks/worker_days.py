@@ -61,7 +61,7 @@ KIB: Final = 1024
 NOT_THE_CLIENTS: Final = ("sbclient.broker", "sbclient.transport.memory", "sbclient.testing")
 NOT_ITS_FILES: Final = (
     "*/sbclient/broker/*",
-    "*/sbclient/transport/memory.py",
+    "*/sbclient/transport/memory*.py",
     "*/tests/benchmarks/*",
     tracemalloc.__file__,
 )

@@ -26,7 +26,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.rules.ping import PING_CONTENT_TYPE
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
-from sbclient.transport.memory import MemoryReceiver
+from sbclient.transport.memory_receiver import MemoryReceiver
 from tests.client.scene import QUEUE, make_queue, taken, texts
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
