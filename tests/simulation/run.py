@@ -139,7 +139,8 @@ class _PatientLoop(VirtualLoop):
         return self._time_s
 
     def _time_becomes(self, moment: float) -> None:
-        self._looks = 0
+        if moment > self._time_s:
+            self._looks = 0
         super()._time_becomes(moment)
 
 
