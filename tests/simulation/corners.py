@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from sbclient.broker.profile import Profile
+from sbclient.errors import ServiceBusAuthorizationError
 from sbclient.testing import FaultKind, Operation
 from tests.simulation.weather import OUTAGES, Strike
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def with_corners(plan: Plan, random: Random, *, small: Profile) -> Plan:
-    """The same plan, with a silent secondary, short locks or crowded doubt where they are drawn.
+    """The same plan, with a silent secondary, short locks, crowded doubt or refusals after doubt where they are drawn.
 
     Args:
         random: its own, so that all else of a seed stays as it was drawn.
@@ -24,6 +25,7 @@ def with_corners(plan: Plan, random: Random, *, small: Profile) -> Plan:
     """
     is_silent, has_short_locks, is_crowded = random.random() < 0.4, random.random() < 0.5, random.random() < 0.15
     silent_s, busy_s = random.uniform(15.0, 90.0), random.uniform(6.0, 30.0)
+    has_refusals = random.random() < 0.06
     has_sessions = plan.is_ordered and any(lane.requires_session for lane in plan.lanes)
     if is_silent and has_sessions:
         plan = _with_silent_secondary(plan, silent_s)
@@ -31,6 +33,8 @@ def with_corners(plan: Plan, random: Random, *, small: Profile) -> Plan:
         plan = _with_short_locks(plan, busy_s)
     if is_crowded and any(lane.kind == "plain" for lane in plan.lanes):
         plan = _with_crowded_doubt(plan, small)
+    if has_refusals:
+        plan = _with_refusals_after_doubt(plan)
     return plan
 
 
@@ -77,6 +81,22 @@ def _with_crowded_doubt(plan: Plan, small: Profile) -> Plan:
     ]
     options = replace(plan.options, reserve_backlog_headroom=False, failover_interval=timedelta())
     return replace(plan, lanes=lanes, options=options, profile=small, strikes=_in_order(*plan.strikes, *doubt))
+
+
+def _with_refusals_after_doubt(plan: Plan) -> Plan:
+    """Connections that break before an answer has come, and a right that is missing when they are opened anew."""
+    breaks = Strike(kind="wire_cut", at_s=0.0, span_s=plan.traffic_s, what="cut", probability=0.15)
+    missing = Strike(
+        kind="token_expired",
+        at_s=0.0,
+        span_s=plan.traffic_s,
+        what=FaultKind.ERROR,
+        operations=(Operation.OPEN, Operation.SEND),
+        probability=0.3,
+        error=ServiceBusAuthorizationError,
+    )
+    options = replace(plan.options, failover_interval=timedelta())
+    return replace(plan, options=options, strikes=_in_order(*plan.strikes, breaks, missing))
 
 
 def _in_order(*strikes: Strike) -> tuple[Strike, ...]:

@@ -58,13 +58,18 @@ def told_by(error: ServiceBusError) -> Outcome:
 
 @dataclass(slots=True, eq=False)
 class Try:
-    """One call of an application with some message."""
+    """One call of an application with some message.
+
+    Attributes:
+        attempts: the numbers of those on the wire that were made meanwhile, by whomever.
+    """
 
     begin: float
     client: str
     end: float = math.inf
     outcome: Outcome = Outcome.DOUBT
     error: str = ""
+    attempts: range = range(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -117,8 +122,10 @@ class Attempt:
         transaction: which one it was part of.
         error: the class of what came back; None on success.
         ids: of the messages.
+        number: how many there were before it.
     """
 
+    number: int
     client: str
     side: str
     what: str

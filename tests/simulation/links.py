@@ -117,6 +117,7 @@ class WiredSender:
     def _watched(self, what: str, messages: Sequence[ServiceBusMessage], transaction: TransactionLink | None) -> _Watch:
         first = messages[0] if messages else None
         attempt = Attempt(
+            len(self._wire.history.attempts),
             self._wire.life.name,
             self._wire.side,
             what,

@@ -184,8 +184,6 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     strikes = draw_strikes(kinds, sky)
     strikes = tuple(sorted((*strikes, *draw_aftermath(strikes, more, sky)), key=lambda strike: strike.at_s))
     has_edge = "size_edge" in kinds or random.random() < 0.04
-    if any(strike.harms_receiving for strike in strikes):
-        lanes = tuple(replace(lane, deletes=False) for lane in lanes)
     if "backlog_queue_missing" in kinds and options.provision == "verify":
         options = replace(options, provision="create")  # otherwise no program could ever begin again
     if "size_edge" in kinds and random.random() < 0.5:
@@ -214,7 +212,10 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         strikes=strikes,
         deaths=tuple(_death(random, kind, traffic_s) for kind in draw_killed(kinds, random)),
     )
-    return with_corners(plan, more, small=_SMALL)
+    plan = with_corners(plan, more, small=_SMALL)
+    if any(strike.harms_receiving for strike in plan.strikes):
+        plan = replace(plan, lanes=tuple(replace(lane, deletes=False) for lane in plan.lanes))
+    return plan
 
 
 def _death(random: Random, kind: str, traffic_s: float) -> Death:

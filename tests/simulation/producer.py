@@ -108,6 +108,7 @@ class Producer:
     ) -> bool:
         """Send a unit once; whether it was accepted, or will never be."""
         tries = [Try(self._history.now(), name) for _ in unit.letters]
+        first = len(self._history.attempts)
         for letter, one in zip(unit.letters, tries, strict=True):
             letter.tries.append(one)
         outcome, error = Outcome.DOUBT, ""
@@ -127,8 +128,9 @@ class Producer:
             if isinstance(failure, BacklogUnavailableError) and not failure.causes:
                 self._history.violated("I16", f"{unit.letters[0].uid} was refused for the backlog, which was not asked")
         finally:
+            attempts = range(first, len(self._history.attempts))
             for one in tries:
-                one.end, one.outcome, one.error = self._history.now(), outcome, error
+                one.end, one.outcome, one.error, one.attempts = self._history.now(), outcome, error, attempts
             uids = ",".join(letter.uid for letter in unit.letters)
             self._history.note(name, unit.kind, uids, outcome, error)
         if outcome is Outcome.OK:

@@ -59,7 +59,7 @@ def _check_what_was_told(world: World) -> Iterator[Violation]:
                 default=call.begin,
             )
             if call.outcome is Outcome.REFUSED and any(
-                one.client == call.client and max(begin, call.begin) <= one.begin and one.end <= call.end
+                one.client == call.client and one.number in call.attempts and begin <= one.begin and one.end <= call.end
                 for one in doubtful
             ):
                 yield Violation("I3", f"{letter.uid} was told to be refused ({call.error}) and a try was in doubt")

@@ -487,6 +487,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
         ("sender.py", "            error.is_in_doubt = error.is_in_doubt or is_in_doubt\n", "            pass\n"),
     ),
+    _mutant(
+        _FAILOVER,
+        "a refusal of a link that was opened anew settles what the stale one left in doubt",
+        (
+            "sender.py",
+            "                    error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt\n",
+            "                    pass\n",
+        ),
+    ),
     # -- locks ----------------------------------------------------------------------------------------------------
     _mutant(
         _LOCK,
