@@ -26,6 +26,7 @@ from sbclient.rules.backlog import (
 )
 from sbclient.rules.entity_path import canonical, check_entity_path
 from sbclient.rules.failover import EntityFailover, FailoverState, PingKeys, Transition, is_outage
+from sbclient.rules.known_sessions import KnownSessions
 from sbclient.transport.base import SenderLimits, Transport
 
 log = get_logger(__name__)
@@ -81,6 +82,7 @@ class PairedEntity:
         failover: the machine.
         failed_over: set while the machine says so, for what waits.
         diverted: messages that went to the backlog.
+        sessions: what is known of its sessions, with `ordering="session"`.
         attributes: what names it in measurements.
     """
 
@@ -91,6 +93,7 @@ class PairedEntity:
         self.failover = failover
         self.failed_over = asyncio.Event()
         self.diverted = 0
+        self.sessions = KnownSessions()
         self.attributes = {metrics.DESTINATION: path, **metrics.server(pair.primary.namespace)}
 
     @property
@@ -311,6 +314,7 @@ class Pair:
         """Fail an entity over now; it comes back as after any failover, by pings."""
         entity = self.entity(check_entity_path(path))
         self.note(entity, entity.failover.mark_unhealthy(self.clock.monotonic()))
+        self.attention.set()  # of an entity that was forced the state stays as it is, and pings begin
 
     def mark_healthy(self, path: str) -> None:
         """Send to the primary again, at once, for every sender of the client."""

@@ -8,29 +8,23 @@ there. If the secondary cannot be asked, sessions that this client has diverted 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
 from sbclient.errors import ServiceBusError, SessionCannotBeLockedError
 from sbclient.pair import Pair, PairedEntity
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
 
-SESSIONS_KEPT: Final = 100_000
 ASK_S: Final = 10.0
-ASK_AGAIN_S: Final = 30.0
-"""How long a secondary that gave no answer is not asked about other sessions: each question costs a send 10 s."""
+"""The longest that a send waits to hear about its session."""
 
 
 class SessionOrder:
-    """Where the next message of a session goes, for one sender. Assumes one producer for each session."""
+    """Where the next message of a session goes. Assumes one producer for each session, with any number of senders."""
 
     def __init__(self, pair: Pair, entity: PairedEntity) -> None:
         self._pair = pair
         self._entity = entity
-        self._diverted: OrderedDict[str, None] = OrderedDict()
-        self._has_forgotten = False
-        self._cleared: OrderedDict[str, int] = OrderedDict()
-        self._ask_again_at = 0.0
+        self._known = entity.sessions
 
     async def must_divert(self, session_id: str, *, deadline: float) -> bool:
         """Whether the session's next message has to queue up in the backlog.
@@ -40,49 +34,43 @@ class SessionOrder:
         """
         generation = self._entity.failover.generation
         if self._entity.is_failed_over:
-            self.diverted(session_id)
+            self._known.diverted(session_id)
             return True
-        if self._cleared.get(session_id) == generation:
-            self._cleared.move_to_end(session_id)
+        if self._known.is_clear(session_id, generation):
             return False
-        may_wait_there = self._has_forgotten or session_id in self._diverted
+        may_wait_there = self._known.may_wait(session_id)
         now = self._pair.clock.monotonic()
-        if now < self._ask_again_at and not may_wait_there:
+        if not may_wait_there and not self._known.may_ask(now):
             return False
         try:
             # Most of the caller's time is for the message: an answer that never comes is no outage of the primary.
             is_clear = await self._is_clear(session_id, min(ASK_S, max((deadline - now) / 4, 0.001)))
-        except ServiceBusError:
-            self._ask_again_at = self._pair.clock.monotonic() + ASK_AGAIN_S
+        except ServiceBusError as error:
+            self._known.not_answered(self._pair.clock.monotonic())
             if may_wait_there:
+                error.is_in_doubt = False  # it was a question, and the message has not left
                 raise
             return False
         if not is_clear:
-            self.diverted(session_id)
+            self._known.diverted(session_id)
             return True
-        self._diverted.pop(session_id, None)
-        self._cleared[session_id] = generation
-        if len(self._cleared) > SESSIONS_KEPT:
-            self._cleared.popitem(last=False)
+        self._known.cleared(session_id, generation)
         return False
 
     def diverted(self, session_id: str) -> None:
         """Remember that something of this session waits, or may wait, in the backlog."""
-        self._cleared.pop(session_id, None)
-        self._diverted[session_id] = None
-        self._diverted.move_to_end(session_id)
-        if len(self._diverted) > SESSIONS_KEPT:
-            self._diverted.popitem(last=False)
-            self._has_forgotten = True
+        self._known.diverted(session_id)
 
     async def _is_clear(self, session_id: str, timeout_s: float) -> bool:
         path = self._entity.path
         native = native_session_id_of(path, session_id)
         queue = session_backlog_queue_of(self._pair.session_backlog_queues, native)
         link = self._pair.secondary.open_receiver(queue, session=native)
+        over_at = self._pair.clock.monotonic() + timeout_s
         try:
             await link.open(timeout_s=timeout_s)
-            return not await link.peek(max_message_count=1, sequence_number=0, timeout_s=timeout_s)
+            left_s = max(over_at - self._pair.clock.monotonic(), 0.001)
+            return not await link.peek(max_message_count=1, sequence_number=0, timeout_s=left_s)
         except SessionCannotBeLockedError:
             return False
         finally:

@@ -24,7 +24,7 @@ HOUSE: Final = {
     1: """
         rules rules.entity_path rules.connection_string rules.partition_key rules.transaction_key rules.size rules.ping
         rules.backlog rules.envelope rules.failover rules.accepted rules.window rules.absence rules.spans
-        rules.option_values
+        rules.known_sessions         rules.option_values
         amqp.errors amqp.types amqp.decimals amqp.encode amqp.decode amqp.fields amqp.states amqp.performatives
         amqp.transfers amqp.frames amqp.sasl amqp.sections amqp.message amqp.standing amqp.batch amqp.serial
         amqp.options

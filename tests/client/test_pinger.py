@@ -241,3 +241,13 @@ async def test_closing_ends_a_ping_on_its_way(pair: MemoryPair, clock: VirtualCl
         client.pair.mark_unhealthy(QUEUE)
         await clock.sleep(5.0)
     assert clock.monotonic() == 5.0
+
+
+async def test_pings_begin_when_what_was_forced_is_marked_unhealthy(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    client.pair.force_failover(QUEUE)
+    await clock.sleep(3600)
+    client.pair.mark_unhealthy(QUEUE)
+    await clock.sleep(1)
+    assert state(client) is FailoverState.HEALTHY

@@ -7,14 +7,15 @@ from random import Random
 
 import pytest
 
-from sbclient import session_order
 from sbclient.broker.faults import Operation
 from sbclient.clock import VirtualClock
 from sbclient.errors import BacklogUnavailableError, ServiceBusConnectionError, ServiceBusError
 from sbclient.message import ServiceBusMessage
+from sbclient.rules import known_sessions
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
 from sbclient.rules.failover import FailoverState
-from sbclient.session_order import ASK_AGAIN_S, ASK_S
+from sbclient.rules.known_sessions import ASK_AGAIN_S
+from sbclient.session_order import ASK_S
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import QUEUE, SESSION_BACKLOG, make_queue, options, taken, texts
 
@@ -116,8 +117,9 @@ async def test_f10_secondary_down_diverted_sessions_raise_and_others_go_to_the_p
         await sender.send_messages(of("a", 1))
         client.pair.mark_healthy(QUEUE)
         pair.secondary.inject(Fault(FaultKind.DOWN))
-        with pytest.raises(ServiceBusConnectionError):
+        with pytest.raises(ServiceBusConnectionError) as caught:
             await sender.send_messages(of("a", 2))
+        assert not caught.value.is_in_doubt
         await sender.send_messages(of("b", 1))
         pair.secondary.heal()
         await sender.send_messages(of("a", 3))
@@ -154,16 +156,14 @@ async def test_a_secondary_that_hangs_leaves_most_of_a_short_timeout_to_the_prim
 async def test_the_memory_of_sessions_is_bounded_and_what_was_forgotten_is_taken_for_diverted(
     pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_order, "SESSIONS_KEPT", 3)
+    monkeypatch.setattr(known_sessions, "SESSIONS_KEPT", 3)
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         for session in "abcde":
             await sender.send_messages(of(session, 1))
         client.pair.force_failover(QUEUE)
         for session in "abcde":
             await sender.send_messages(of(session, 2))
-        assert sender._order is not None
-        assert len(sender._order._cleared) <= 3
-        assert len(sender._order._diverted) == 3
+        assert client.pair.entity(QUEUE).sessions.size <= 6
         client.pair.mark_healthy(QUEUE)
         pair.secondary.inject(Fault(FaultKind.DOWN))
         with pytest.raises(ServiceBusConnectionError):
@@ -233,3 +233,33 @@ async def test_f10_both_down_raises(pair: MemoryPair) -> None:
         pair.secondary.inject(Fault(FaultKind.DOWN))
         with pytest.raises(BacklogUnavailableError):
             await sender.send_messages(of("a", 1))
+
+
+async def test_f10_what_one_sender_has_diverted_holds_for_every_sender_of_the_client(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client:
+        async with client.get_queue_sender(QUEUE) as sender:
+            client.pair.force_failover(QUEUE)
+            await sender.send_messages(of("a", 1))
+        client.pair.mark_healthy(QUEUE)
+        pair.secondary.inject(Fault(FaultKind.DOWN))
+        async with client.get_queue_sender(QUEUE) as another:
+            with pytest.raises(ServiceBusConnectionError):
+                await another.send_messages(of("a", 2))
+            pair.secondary.heal()
+            await another.send_messages(of("a", 3))
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a1", "a3"]
+
+
+async def test_what_a_sender_was_told_does_not_outlive_what_another_one_diverts_while_suspect(pair: MemoryPair) -> None:
+    chosen = options(ordering="session", divert_while_suspect=True)
+    async with pair.client(chosen) as client:
+        first, second = client.get_queue_sender(QUEUE), client.get_queue_sender(QUEUE)
+        await second.send_messages(of("a", 1))
+        await first.send_messages(of("a", 2))
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await first.send_messages(of("a", 3))
+        pair.primary.heal()
+        await second.send_messages(of("a", 4))
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a1", "a2", "a3", "a4"]

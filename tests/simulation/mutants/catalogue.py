@@ -627,7 +627,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sessions do not queue up behind what was diverted",
         (
             "session_order.py",
-            "        if not is_clear:\n            self.diverted(session_id)\n            return True\n",
+            "        if not is_clear:\n            self._known.diverted(session_id)\n            return True\n",
             "        if not is_clear:\n            return False\n",
         ),
     ),
