@@ -81,7 +81,7 @@ class Destinations:
         for destination in self._known.values():
             if destination.is_idle:
                 self._forget(destination)
-                destination.worker.cancel()
+                self._workers.end(destination.worker)
                 self._workers.start(destination.close(), name=f"forget {destination.path}")
                 return True
         return False

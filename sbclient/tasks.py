@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from sbclient import tracing
@@ -22,6 +22,7 @@ class OwnedTasks:
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that they always end in the same one
+        self._told: set[asyncio.Task[Any]] = set()
         self._on_failure = on_failure
         self.is_closed = False
 
@@ -37,6 +38,7 @@ class OwnedTasks:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
+        self._told.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if self._on_failure is not None:
@@ -44,23 +46,28 @@ class OwnedTasks:
         else:
             log.error("task.failed", task=task.get_name(), error=type(error).__name__, exc_info=error)
 
+    def end(self, task: asyncio.Task[Any]) -> None:
+        """Ask one task to end, once: a second time would break into its tidying up.
+
+        Whether it was asked is kept here: `task.cancelling()` also counts a timeout that is just over within the task,
+        which ends there, and the task would go on.
+        """
+        if task in self._tasks and task not in self._told:
+            self._told.add(task)
+            task.cancel()
+
     def cancel(self) -> None:
         """Ask every task to end, and take no new one."""
         self.is_closed = True
-        _cancel(self._tasks)
+        for task in list(self._tasks):
+            self.end(task)
 
     async def close(self) -> None:
         """Cancel every task and wait until all have ended. Safe to call twice, and from one of the tasks."""
         self.is_closed = True
         current = asyncio.current_task()
         ending = [task for task in self._tasks if task is not current]
-        _cancel(ending)
+        for task in ending:
+            self.end(task)
         if ending:
             await asyncio.wait(ending)
-
-
-def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel those that are not being cancelled: a second time would break into their tidying up."""
-    for task in tasks:
-        if not task.cancelling():
-            task.cancel()

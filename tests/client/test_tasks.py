@@ -76,3 +76,44 @@ async def test_a_failure_is_told_or_logged(caplog: pytest.LogCaptureFixture) -> 
         await tasks.close()
     assert [type(error) for error in told] == [ZeroDivisionError]
     assert [record.message for record in caplog.records] == ["task.failed"]
+
+
+async def test_a_task_whose_timeout_is_over_at_that_very_moment_ends_too(clock: VirtualClock) -> None:
+    rounds: list[float] = []
+
+    async def work() -> None:
+        while True:
+            rounds.append(clock.monotonic())
+            try:
+                async with clock.timeout(10.0):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                continue
+
+    moment = asyncio.get_running_loop().create_future()
+    clock.call_later(10.0, lambda: moment.set_result(None))
+    tasks = OwnedTasks()
+    tasks.start(work(), name="work")
+    await moment
+    await tasks.close()
+    assert rounds == [0.0]
+
+
+async def test_a_task_that_was_asked_to_end_is_not_asked_again(clock: VirtualClock) -> None:
+    tidied: list[float] = []
+
+    async def work() -> None:
+        try:
+            await clock.sleep(100.0)
+        finally:
+            await clock.sleep(3.0)
+            tidied.append(clock.monotonic())
+
+    tasks = OwnedTasks()
+    task = tasks.start(work(), name="work")
+    await clock.sleep(1.0)
+    tasks.end(task)
+    await clock.sleep(1.0)
+    await tasks.close()
+    assert tidied == [4.0]
+    tasks.end(task)
