@@ -61,6 +61,11 @@ class ClientCore:
         self._is_open = False
         self._opening = asyncio.Lock()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the namespaces are paired, or there is nothing to pair."""
+        return self._is_open
+
     def check(self) -> None:
         """Raise if the client can no longer be used.
 

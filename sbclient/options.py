@@ -6,6 +6,7 @@ own choice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -151,8 +152,8 @@ class RetryOptions:
         for name in ("retry_total", "retry_backoff_factor", "retry_backoff_max"):
             if not getattr(self, name) >= 0:  # so that NaN is refused too
                 raise InvalidOperationError(f"{name} is {getattr(self, name)}: it must be 0 or more")
-        if not self.timeout > 0:
-            raise InvalidOperationError(f"timeout is {self.timeout} s: it must be more than 0")
+        if not 0 < self.timeout < math.inf:
+            raise InvalidOperationError(f"timeout is {self.timeout} s: it must be more than 0, and finite")
 
 
 def _span(name: str, value: timedelta, least: timedelta, most: timedelta) -> None:

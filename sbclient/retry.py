@@ -26,6 +26,13 @@ T = TypeVar("T")
 LEAST_TRY_S: Final = 20.0
 
 
+class NotTriedError(OperationTimeoutError):
+    """The time was over before the service was asked: nothing was done, and nothing is learnt about the service."""
+
+    is_outage = False
+    is_in_doubt = False
+
+
 class BackOffInterrupted(Exception):
     """The pause between two tries was ended from outside; the cause is the error of the last try."""
 
@@ -98,12 +105,6 @@ class RetryPolicy:
         raise run.last
 
 
-def _too_late() -> OperationTimeoutError:
-    late = OperationTimeoutError("the time allowed for the operation is over before it began")
-    late.is_in_doubt = False
-    return late
-
-
 def _end(_: RetryCallState) -> None:
     """The loop ends where no try is left."""
 
@@ -135,7 +136,7 @@ class _Run:
     async def once(self, attempt: Callable[[float], Awaitable[T]]) -> T:
         remaining_s = self._deadline - self._clock.monotonic()
         if remaining_s <= 0:
-            self._last = self._last or _too_late()
+            self._last = self._last or NotTriedError("the time allowed for the operation is over before it began")
             raise self._last
         try:
             return await attempt(min(remaining_s, self._least_try_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -15,6 +16,7 @@ from sbclient.entities import EntityAddress, EntityKind, QueueProperties, TopicP
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
+    OperationTimeoutError,
     ScheduleUnavailableError,
     ServiceBusConnectionError,
     ServiceBusError,
@@ -76,7 +78,7 @@ class ServiceBusSender:
         return self._path
 
     async def __aenter__(self) -> Self:
-        await self._check()
+        await self._begin()
         return self
 
     async def __aexit__(
@@ -111,15 +113,14 @@ class ServiceBusSender:
                 `is_in_doubt` is set; send the same message object again, its id stays the same.
             ServiceBusError: any other answer of the service.
         """
-        await self._check(timeout)
+        deadline = await self._begin(timeout)
         messages = self._outgoing(message)
         if not messages:
             return
         self._check_one_order(messages)
-        deadline = self._core.retry.deadline(timeout)
         first = messages[0]
         if transaction is not None:
-            await self._telemetry.sending("send", messages, self._send_in(transaction, messages, timeout))
+            await self._telemetry.sending("send", messages, self._send_in(transaction, messages, deadline))
             return
         sending = self._outbox.send(
             messages,
@@ -149,14 +150,14 @@ class ServiceBusSender:
                 `scheduled_enqueue_time_utc` set is diverted as usual.
             ServiceBusError: as `send_messages`.
         """
-        await self._check(timeout)
+        deadline = await self._begin(timeout)
         scheduled = [copy.copy(scheduled_enqueue_time_utc=schedule_time_utc) for copy in self._outgoing(messages)]
         if not scheduled:
             return []
         if transaction is not None:
-            scheduling = self._schedule_in(transaction, scheduled, timeout)
+            scheduling = self._schedule_in(transaction, scheduled, deadline)
         else:
-            scheduling = self._schedule(scheduled, timeout)
+            scheduling = self._schedule(scheduled, deadline)
         return await self._telemetry.sending("schedule", scheduled, scheduling)
 
     async def cancel_scheduled_messages(
@@ -170,7 +171,7 @@ class ServiceBusSender:
             TypeError: something else than numbers was given.
             ServiceBusError: any other answer of the service.
         """
-        await self._check(timeout)
+        deadline = await self._begin(timeout)
         numbers = sequence_numbers_of(sequence_numbers)
         if not numbers:
             return
@@ -179,10 +180,13 @@ class ServiceBusSender:
         async def attempt(timeout_s: float) -> None:
             await self._link.cancel_scheduled(numbers, timeout_s=timeout_s)
 
-        await self._core.retry.run(attempt, deadline=self._core.retry.deadline(timeout))
+        await self._core.retry.run(attempt, deadline=deadline)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """An empty batch as large as the entity, and with pairing the backlog, accepts.
+
+        With pairing an outage keeps nobody from filling one: it is then as large as the backlog accepts, and sending it
+        decides which way it goes.
 
         Args:
             max_size_in_bytes: a smaller limit; None = the largest.
@@ -190,15 +194,13 @@ class ServiceBusSender:
         Raises:
             InvalidOperationError: the limit asked for is not positive, or larger than what is accepted (also a
                 ValueError).
+            ServiceBusError: the entity cannot be asked; with pairing, for another reason than an outage.
         """
-        await self._check()
+        deadline = await self._begin()
         if max_size_in_bytes is not None and max_size_in_bytes < 1:
             raise InvalidOperationError(f"max_size_in_bytes is {max_size_in_bytes}: it must be at least 1")
         pair = self._core.pair
-        if self._entity is not None and self._entity.is_failed_over and pair is not None and pair.backlog_limits:
-            limits = pair.backlog_limits
-        else:
-            limits = await self._core.retry.run(self._accepted_sizes, deadline=self._core.retry.deadline(None))
+        limits = await self._limits_of_batches(deadline)
         largest = pair.batch_limit(limits) if pair is not None else limits.max_batch_size_bytes
         if max_size_in_bytes is not None and max_size_in_bytes > largest:
             raise InvalidOperationError(
@@ -212,12 +214,32 @@ class ServiceBusSender:
 
     # -- what goes out -------------------------------------------------------------------------------------------
 
-    async def _check(self, timeout: float | None = None) -> None:
-        if timeout is not None and not timeout > 0:
-            raise InvalidOperationError(f"timeout is {timeout} s: it must be more than 0, or None for the client's")
-        await self._core.open()
+    async def _begin(self, timeout: float | None = None) -> float:
+        """Open the client if nobody has; returns the deadline of what follows, in monotonic seconds."""
+        if timeout is not None and not 0 < timeout < math.inf:
+            raise InvalidOperationError(
+                f"timeout is {timeout} s: it must be more than 0 and finite, or None for the client's"
+            )
+        deadline = self._core.retry.deadline(timeout)
+        if self._core.is_open:
+            self._core.check()
+        else:
+            await self._open_client(deadline)
         if self._is_closed:
             raise InvalidOperationError(f"the sender of {self._path!r} is closed: get a new one from the client")
+        return deadline
+
+    async def _open_client(self, deadline: float) -> None:
+        try:
+            async with self._core.clock.timeout(deadline - self._core.clock.monotonic()):
+                await self._core.open()
+        except TimeoutError:
+            raise self._not_sent("the namespaces were not paired in time") from None
+
+    def _not_sent(self, why: str) -> OperationTimeoutError:
+        late = OperationTimeoutError(f"{why}, and nothing was sent to {self._path!r}: send it again later")
+        late.is_in_doubt = False
+        return late
 
     def _outgoing(self, message: Sendable) -> list[ServiceBusMessage]:
         """Private copies of what is to be sent, checked, each with a message id."""
@@ -245,6 +267,20 @@ class ServiceBusSender:
         if self._limits is None or not self._link.is_open:
             self._limits = await self._link.limits(timeout_s=timeout_s)
         return self._limits
+
+    async def _limits_of_batches(self, deadline: float) -> SenderLimits:
+        entity, pair = self._entity, self._core.pair
+        if entity is None or pair is None:
+            return await self._core.retry.run(self._accepted_sizes, deadline=deadline)
+        if not entity.is_failed_over:
+            try:
+                return await self._core.retry.run(self._accepted_sizes, deadline=deadline, interrupt=entity.failed_over)
+            except BackOffInterrupted:
+                pass
+            except ServiceBusError as error:
+                if not entity.failed(error, PingKeys()):
+                    raise
+        return pair.backlog_limits or self._limits or SenderLimits(LEAST_LIMIT_BYTES, LEAST_LIMIT_BYTES)
 
     async def _check_sizes(self, messages: Sequence[ServiceBusMessage], timeout_s: float) -> None:
         limits = await self._accepted_sizes(timeout_s)
@@ -369,10 +405,11 @@ class ServiceBusSender:
     async def _send_fitting(
         self, messages: Sequence[ServiceBusMessage], timeout_s: float, transaction: TransactionLink | None = None
     ) -> None:
+        over_at = self._core.clock.monotonic() + timeout_s
         while True:
             try:
-                await self._check_sizes(messages, timeout_s)
-                return await self._link.send(messages, timeout_s=timeout_s, transaction=transaction)
+                await self._check_sizes(messages, self._left_s(over_at))
+                return await self._link.send(messages, timeout_s=self._left_s(over_at), transaction=transaction)
             except MessageSizeExceededError as error:
                 if not self._made_smaller(messages, error):
                     raise
@@ -380,22 +417,30 @@ class ServiceBusSender:
     async def _schedule_fitting(
         self, messages: Sequence[ServiceBusMessage], timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
+        over_at = self._core.clock.monotonic() + timeout_s
         while True:
             try:
-                await self._check_sizes(messages, timeout_s)
-                return await self._link.schedule(messages, timeout_s=timeout_s, transaction=transaction)
+                await self._check_sizes(messages, self._left_s(over_at))
+                return await self._link.schedule(messages, timeout_s=self._left_s(over_at), transaction=transaction)
             except MessageSizeExceededError as error:
                 if not self._made_smaller(messages, error):
                     raise
 
-    async def _schedule(self, messages: Sequence[ServiceBusMessage], timeout: float | None) -> list[int]:
+    def _left_s(self, over_at: float) -> float:
+        """What is left of a try: its limits and its messages share one span."""
+        left_s = over_at - self._core.clock.monotonic()
+        if left_s <= 0:
+            raise self._not_sent("the time was over when the link was open")
+        return left_s
+
+    async def _schedule(self, messages: Sequence[ServiceBusMessage], deadline: float) -> list[int]:
         self._check_schedulable()
 
         async def attempt(timeout_s: float) -> list[int]:
             return await self._schedule_fitting(messages, timeout_s)
 
         with self._watching(messages):
-            return await self._core.retry.run(attempt, deadline=self._core.retry.deadline(timeout))
+            return await self._core.retry.run(attempt, deadline=deadline)
 
     def _check_schedulable(self) -> None:
         if self._entity is not None and self._entity.is_failed_over:
@@ -406,26 +451,35 @@ class ServiceBusSender:
 
     # -- transactions --------------------------------------------------------------------------------------------
 
-    async def _send_in(
-        self, transaction: Transaction, messages: Sequence[ServiceBusMessage], timeout: float | None
-    ) -> None:
+    async def _send_in(self, transaction: Transaction, messages: Sequence[ServiceBusMessage], deadline: float) -> None:
         key = await self._transaction_key(transaction, messages)
-        timeout_s = self._core.retry.options.timeout if timeout is None else timeout
+        await self._check_no_backlog(messages, deadline)
         link = await transaction.link()
+        left_s = self._left_s(deadline)
         with self._watching(messages):
-            await self._send_fitting(messages, timeout_s, link)
+            await self._send_fitting(messages, left_s, link)
         transaction.pin(self._path, key)
 
     async def _schedule_in(
-        self, transaction: Transaction, messages: Sequence[ServiceBusMessage], timeout: float | None
+        self, transaction: Transaction, messages: Sequence[ServiceBusMessage], deadline: float
     ) -> list[int]:
         key = await self._transaction_key(transaction, messages)
-        timeout_s = self._core.retry.options.timeout if timeout is None else timeout
         link = await transaction.link()
+        left_s = self._left_s(deadline)
         with self._watching(messages):
-            numbers = await self._schedule_fitting(messages, timeout_s, link)
+            numbers = await self._schedule_fitting(messages, left_s, link)
         transaction.pin(self._path, key)
         return numbers
+
+    async def _check_no_backlog(self, messages: Sequence[ServiceBusMessage], deadline: float) -> None:
+        """With `ordering="session"` no transaction overtakes what its sessions still have in the backlog."""
+        if self._order is None or self._diversion is None:
+            return
+        if await self._must_queue_up(self._order, self._diversion, messages, deadline):
+            raise TransactionNotSupportedError(
+                f"earlier messages of a session for {self._path!r} still wait in the backlog, and a transaction is "
+                "never diverted: roll back, and try again when a syphon has brought them home, or send without one"
+            )
 
     async def _transaction_key(self, transaction: Transaction, messages: Sequence[ServiceBusMessage]) -> str | None:
         """Refuse early what a partitioned entity, or one that may be, would refuse: no key, or a second one.

@@ -35,7 +35,7 @@ from sbclient.rules.failover import FailoverState
 from sbclient.rules.partition_key import fragment_of
 from sbclient.sender import ServiceBusSender
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from tests.client.scene import AT_ONCE, QUEUE, diverted, make_queue, options, taken, texts
+from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts
 
 HEALTHY, SUSPECT, FAILED_OVER = FailoverState.HEALTHY, FailoverState.SUSPECT, FailoverState.FAILED_OVER
 
@@ -613,3 +613,76 @@ async def test_n022_a_session_comes_home_to_its_own_fragment(pair: MemoryPair) -
     received = await taken(pair, "wide")
     assert [(message.session_id, message.partition_key) for message in received] == [("s", "s")] * 3
     assert {message.sequence_number >> 48 for message in received} == {fragment_of("s", 16)}
+
+
+@pytest.mark.parametrize("provision", ["create", "none"])
+async def test_an_application_that_uses_batches_fails_over_too(pair: MemoryPair, provision: str) -> None:
+    if provision == "none":
+        for name in BACKLOG[:2]:
+            await make_queue(pair, name, secondary=True)
+    chosen = options(failover_interval=0, provision=provision, backlog_queue_count=2)
+    async with pair.client(chosen) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        for number in range(3):
+            batch = await sender.create_message_batch()
+            batch.add_message(ServiceBusMessage(f"{number}"))
+            await sender.send_messages(batch)
+        assert client.pair.status().entities[QUEUE].diverted == 3
+        pair.primary.heal()
+        await client.run_syphon(until="empty")
+    assert sorted(texts(await taken(pair))) == ["0", "1", "2"]
+
+
+async def test_an_outage_that_only_batches_meet_arms_the_deadline(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(options(failover_interval=60)) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        batch = await sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("x"))
+        assert client.pair.status().entities[QUEUE].state is FailoverState.SUSPECT
+        await clock.sleep(61)
+        assert client.pair.status().entities[QUEUE].state is FailoverState.FAILED_OVER
+        await sender.send_messages(batch)
+
+
+async def test_a_batch_for_an_entity_that_is_not_there_is_an_error(pair: MemoryPair) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender("nowhere") as sender:
+        with pytest.raises(MessagingEntityNotFoundError):
+            await sender.create_message_batch()
+
+
+async def test_opening_and_sending_share_one_span_so_that_time_is_left_to_divert(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.OPEN], latency_s=2.5))
+        pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
+        began_at = clock.monotonic()
+        await sender.send_messages(ServiceBusMessage("x"), timeout=8)
+        assert clock.monotonic() - began_at < 8
+        assert client.pair.status().entities[QUEUE].diverted == 1
+
+
+async def test_f2_time_that_was_lost_in_our_own_queue_fails_nothing_over(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender("visits") as sender:
+        await sender.send_messages(ServiceBusMessage("opens the link", session_id="k"))
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=1.0))
+
+        async def send(message: ServiceBusMessage, timeout: float) -> BaseException | None:
+            try:
+                await sender.send_messages(message, timeout=timeout)
+            except ServiceBusError as error:
+                return error
+            return None
+
+        first = asyncio.create_task(send(ServiceBusMessage("first", session_id="k"), 60))
+        await asyncio.sleep(0)
+        # These two share a transfer, which is refused since one has no session; then the other one's time is over.
+        late = asyncio.create_task(send(ServiceBusMessage("late", session_id="k"), 1.8))
+        wrong = asyncio.create_task(send(ServiceBusMessage("wrong", partition_key="k"), 60))
+        assert await first is None
+        assert isinstance(await wrong, InvalidOperationError)
+        told = await late
+        assert isinstance(told, OperationTimeoutError)
+        assert not told.is_in_doubt
+        assert client.pair.status().entities["visits"].state is FailoverState.HEALTHY

@@ -586,3 +586,22 @@ async def test_topics_are_sent_to_as_queues_are(pair: MemoryPair, client: Servic
 async def test_scheduled_messages_are_cancelled_by_numbers_only(client: ServiceBusClient, given: Any) -> None:
     with pytest.raises(TypeError, match="must be an int"):
         await client.get_queue_sender("orders").cancel_scheduled_messages(given)
+
+
+async def test_the_timeout_holds_while_the_namespaces_are_paired_too(pair: MemoryPair, clock: VirtualClock) -> None:
+    pair.secondary.inject(Fault(FaultKind.HANG))
+    client = pair.client()
+    sender = client.get_queue_sender(QUEUE)
+    with pytest.raises(OperationTimeoutError) as caught:
+        await sender.send_messages(ServiceBusMessage("x"), timeout=2)
+    assert clock.monotonic() == 2
+    assert not caught.value.is_in_doubt
+    pair.secondary.heal()
+    await sender.send_messages(ServiceBusMessage("x"), timeout=2)
+    await client.close()
+
+
+async def test_a_timeout_without_an_end_is_refused(pair: MemoryPair) -> None:
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(InvalidOperationError, match="finite"):
+            await sender.send_messages(ServiceBusMessage("x"), timeout=float("inf"))

@@ -9,7 +9,12 @@ import pytest
 
 from sbclient.broker.faults import Operation
 from sbclient.clock import VirtualClock
-from sbclient.errors import BacklogUnavailableError, ServiceBusConnectionError, ServiceBusError
+from sbclient.errors import (
+    BacklogUnavailableError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    TransactionNotSupportedError,
+)
 from sbclient.message import ServiceBusMessage
 from sbclient.rules import known_sessions
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
@@ -263,3 +268,17 @@ async def test_what_a_sender_was_told_does_not_outlive_what_another_one_diverts_
         await second.send_messages(of("a", 4))
         await client.run_syphon(until="empty")
     assert texts(await taken(pair)) == ["a1", "a2", "a3", "a4"]
+
+
+async def test_f12_no_transaction_overtakes_what_its_session_has_in_the_backlog(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(of("a", 1))
+        client.pair.mark_healthy(QUEUE)
+        with pytest.raises(TransactionNotSupportedError, match="backlog"):
+            async with client.transaction() as transaction:
+                await sender.send_messages(of("a", 2), transaction=transaction)
+        await client.run_syphon(until="empty")
+        async with client.transaction() as transaction:
+            await sender.send_messages(of("a", 3), transaction=transaction)
+    assert texts(await taken(pair)) == ["a1", "a3"]
