@@ -31,7 +31,7 @@ class Pinger:
     async def run(self) -> None:
         """Wake at each deadline of each entity, and whenever one changes."""
         pair = self._pair
-        while True:
+        while not self._tasks.is_closed:
             pair.attention.clear()
             now = pair.clock.monotonic()
             wake_at: list[float] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sbclient import tracing
 from sbclient.log import get_logger
@@ -12,6 +12,9 @@ from sbclient.log import get_logger
 log = get_logger(__name__)
 
 T = TypeVar("T")
+
+_LOOK_AGAIN_S: Final = 0.1
+"""How soon, while it is waited for, a task that was cancelled by others is looked at again: it may go on."""
 
 
 class OwnedTasks:
@@ -46,15 +49,17 @@ class OwnedTasks:
         else:
             log.error("task.failed", task=task.get_name(), error=type(error).__name__, exc_info=error)
 
-    def end(self, task: asyncio.Task[Any]) -> None:
-        """Ask one task to end, once: a second time would break into its tidying up.
+    def end(self, task: asyncio.Task[Any]) -> bool:
+        """Ask one task to end, unless it is being cancelled: a second time would break into its tidying up.
 
-        Whether it was asked is kept here: `task.cancelling()` also counts a timeout that is just over within the task,
-        which ends there, and the task would go on.
+        Returns:
+            Whether it was asked, now or before. If not, somebody else has cancelled it, or a timeout within it is just
+            over, and then it goes on.
         """
-        if task in self._tasks and task not in self._told:
+        if task not in self._told and not task.cancelling():
             self._told.add(task)
             task.cancel()
+        return task in self._told
 
     def cancel(self) -> None:
         """Ask every task to end, and take no new one."""
@@ -67,7 +72,7 @@ class OwnedTasks:
         self.is_closed = True
         current = asyncio.current_task()
         ending = [task for task in self._tasks if task is not current]
-        for task in ending:
-            self.end(task)
-        if ending:
-            await asyncio.wait(ending)
+        while ending:
+            are_asked = [self.end(task) for task in ending]
+            await asyncio.wait(ending, timeout=None if all(are_asked) else _LOOK_AGAIN_S)
+            ending = [task for task in ending if not task.done()]

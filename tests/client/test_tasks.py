@@ -96,7 +96,8 @@ async def test_a_task_whose_timeout_is_over_at_that_very_moment_ends_too(clock: 
     tasks.start(work(), name="work")
     await moment
     await tasks.close()
-    assert rounds == [0.0]
+    assert len(rounds) <= 2
+    assert clock.monotonic() < 11.0
 
 
 async def test_a_task_that_was_asked_to_end_is_not_asked_again(clock: VirtualClock) -> None:

@@ -265,9 +265,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a transaction goes to the backlog",
         (
             "sender.py",
-            '            await self._telemetry.sending("send", messages, self._send_in(transaction, messages, timeout))\n            return\n',
+            '            await self._telemetry.sending("send", messages, self._send_in(transaction, messages, deadline))\n            return\n',
             "            if self._entity is None or not self._entity.is_failed_over:\n"
-            "                await self._send_in(transaction, messages, timeout)\n                return\n",
+            "                await self._send_in(transaction, messages, deadline)\n                return\n",
         ),
     ),
     _mutant(
@@ -446,8 +446,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sends go on to the primary while it is failed over",
         (
             "sender.py",
-            "        if not entity.is_failed_over:\n",
-            "        if not entity.is_failed_over or len(messages) > 1:\n",
+            "        if not entity.is_failed_over:\n            generation =",
+            "        if not entity.is_failed_over or len(messages) > 1:\n            generation =",
         ),
     ),
     _mutant(
