@@ -24,6 +24,7 @@ from sbclient.rules.backlog import (
     session_backlog_queue_of,
 )
 from sbclient.rules.envelope import seal
+from sbclient.rules.failover import FailoverState
 from sbclient.rules.size import batch_size, encoded_size
 from sbclient.transport.base import SenderLink
 
@@ -42,7 +43,7 @@ class Diversion:
         self._pair = pair
         self._entity = entity
         self._choice: BacklogChoice | None = None
-        self._links: dict[str, SenderLink] = {}
+        self._links: dict[str, _SharedLink] = {}
         self._where = {metrics.DESTINATION: entity.path, **metrics.server(pair.secondary.namespace)}
 
     async def send(self, messages: Sequence[ServiceBusMessage], *, deadline: float) -> None:
@@ -91,20 +92,26 @@ class Diversion:
         """Send one transfer to the only queue allowed, or to one that this sender may choose; returns which."""
         self._check_size(sealed)
         causes: dict[str, Exception] = {}
+        is_last = False
         try:
-            while (queue := self._next(queues, causes)) is not None:
-                remaining_s = deadline - self._pair.clock.monotonic()
+            while not is_last and (queue := self._next(queues, causes)) is not None:
+                now = self._pair.clock.monotonic()
+                is_last = queues is None and self._pair.quarantine.is_in(queue, now)
+                remaining_s = deadline - now
                 if remaining_s <= 0:
                     causes[queue] = untried = OperationTimeoutError("no time was left to try it")
                     untried.is_in_doubt = False
                     break
                 timeout_s = remaining_s if queues else max(min(remaining_s, _LEAST_TRY_S), remaining_s / 2)
+                link = self._link(queue)
                 try:
-                    await self._link(queue).send(sealed, timeout_s=timeout_s)
+                    async with link as sender:
+                        await sender.send(sealed, timeout_s=timeout_s)
                 except ServiceBusServerBusyError as error:
                     pause_s = SERVER_BUSY_PAUSE.total_seconds()
                     if deadline - self._pair.clock.monotonic() > pause_s:
                         await self._pair.clock.sleep(pause_s)
+                        is_last = False
                     else:
                         causes[queue] = error
                 except (InvalidOperationError, MessageSizeExceededError) as error:
@@ -112,7 +119,7 @@ class Diversion:
                     raise
                 except ServiceBusError as error:
                     causes[queue] = error
-                    await self._drop_link(queue)
+                    await self._drop(queue, link)
                     if is_queue_fault(error):
                         self._pair.queue_failed(queue, error)
                 else:
@@ -129,9 +136,14 @@ class Diversion:
         metrics.add(metrics.DIVERTED, count, self._entity.attributes)
 
     def _refusal(self, causes: Mapping[str, Exception]) -> BacklogUnavailableError:
+        why = {
+            FailoverState.FAILED_OVER: "is failed over",
+            FailoverState.SUSPECT: "cannot be reached",
+            FailoverState.HEALTHY: "has earlier messages of this session in the backlog",
+        }[self._entity.failover.state]
         verdict = "whether it was accepted is in doubt" if _is_in_doubt(causes) else "it was not accepted"
         refusal = BacklogUnavailableError(
-            f"{self._entity.path!r} is failed over, and no backlog queue of {self._pair.secondary.namespace} took "
+            f"{self._entity.path!r} {why}, and no backlog queue of {self._pair.secondary.namespace} took "
             f"the message: {verdict}, send it again later",
             causes,
         )
@@ -157,20 +169,49 @@ class Diversion:
                 "send less at once, or leave reserve_backlog_headroom on to hear of it while the primary is healthy"
             )
 
-    def _link(self, queue: str) -> SenderLink:
+    def _link(self, queue: str) -> _SharedLink:
         link = self._links.get(queue)
         if link is None:
-            link = self._links[queue] = self._pair.secondary.open_sender(queue)
+            link = self._links[queue] = _SharedLink(self._pair.secondary.open_sender(queue))
         return link
 
-    async def _drop_link(self, queue: str) -> None:
-        link = self._links.pop(queue, None)
-        if link is not None:
-            await link.close()
+    async def _drop(self, queue: str, link: _SharedLink) -> None:
+        """Use a link no more that has failed; the next message for its queue gets a new one."""
+        if self._links.get(queue) is link:
+            del self._links[queue]
+        await link.drop()
 
     async def close(self) -> None:
-        for queue in list(self._links):
-            await self._drop_link(queue)
+        for queue, link in list(self._links.items()):
+            await self._drop(queue, link)
+
+
+class _SharedLink:
+    """A link that transfers of several keys use at once: one that was dropped is closed when the last of them is done.
+
+    Closed earlier, it would fail those that wait in it for their turn, or have left and wait for their answer.
+    """
+
+    def __init__(self, link: SenderLink) -> None:
+        self._link = link
+        self._uses = 0
+        self._is_dropped = False
+
+    async def __aenter__(self) -> SenderLink:
+        self._uses += 1
+        return self._link
+
+    async def __aexit__(self, *_: object) -> None:
+        self._uses -= 1
+        await self._close_if_unused()
+
+    async def drop(self) -> None:
+        self._is_dropped = True
+        await self._close_if_unused()
+
+    async def _close_if_unused(self) -> None:
+        if self._is_dropped and not self._uses:
+            await self._link.close()
 
 
 def _is_in_doubt(causes: Mapping[str, Exception]) -> bool:

@@ -146,9 +146,9 @@ class BacklogChoice:
         self._chosen: str | None = None
 
     def pick(self, now: float, *, tried: Collection[str] = ()) -> str | None:
-        """The queue for the next diversion; None when every usable one was tried for this message.
+        """The queue for the next diversion; None when every one was tried for this message.
 
-        With all the others in quarantine the one due soonest is tried, once for each message.
+        With all the others in quarantine it is the one due soonest; whoever asks tries one of those for each message.
         """
         if self._chosen is not None and self._chosen not in tried and not self._quarantine.is_in(self._chosen, now):
             return self._chosen
@@ -156,4 +156,5 @@ class BacklogChoice:
         if usable:
             self._chosen = self._random.choice(usable)
             return self._chosen
-        return None if tried else min(self._queues, key=self._quarantine.due_at)
+        left = [queue for queue in self._queues if queue not in tried]
+        return min(left, key=self._quarantine.due_at, default=None)

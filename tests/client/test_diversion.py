@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.memory_sender import MemorySender
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, SESSION_BACKLOG, diverted, options, taken, texts, waiting
 
 
@@ -322,3 +324,54 @@ async def test_lanes_divert_side_by_side(pair: MemoryPair, client: ServiceBusCli
         sends = (sender.send_messages(ServiceBusMessage("a", session_id=str(number))) for number in range(50))
         await asyncio.gather(*sends)
     assert clock.monotonic() == 1.0
+
+
+async def test_f14_what_is_still_in_quarantine_is_tried_when_the_last_other_queue_fails(pair: MemoryPair) -> None:
+    async with pair.client(options(backlog_queue_count=2)) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(ServiceBusMessage("a"))
+        first = next(iter(await waiting(pair)))
+        pair.secondary.inject(Fault(FaultKind.DOWN, first))
+        await sender.send_messages(ServiceBusMessage("b"))
+        pair.secondary.heal()
+        second = next(queue for queue in BACKLOG[:2] if queue != first)
+        pair.secondary.inject(Fault(FaultKind.DOWN, second))
+        await sender.send_messages(ServiceBusMessage("c"))
+        pair.secondary.heal()
+        held = await waiting(pair)
+    assert texts(held[first]) == ["a", "c"]
+    assert texts(held[second]) == ["b"]
+
+
+async def test_a_link_that_fails_is_closed_when_the_last_transfer_in_it_is_done(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed_in_use: list[int] = []
+    in_use = Counter[MemorySender]()
+    send, close = MemorySender.send, MemorySender.close
+
+    async def sending(link: MemorySender, *args: Any, **kwargs: Any) -> None:
+        in_use[link] += 1
+        try:
+            await clock.sleep(in_use[link])  # one after the other
+            await send(link, *args, **kwargs)
+        finally:
+            in_use[link] -= 1
+
+    async def closing(link: MemorySender) -> None:
+        closed_in_use.append(in_use[link])
+        await close(link)
+
+    monkeypatch.setattr(MemorySender, "send", sending)
+    monkeypatch.setattr(MemorySender, "close", closing)
+    async with pair.client(options(backlog_queue_count=2)) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(ServiceBusMessage("which queue"))
+        first = next(iter(await waiting(pair)))
+        pair.secondary.inject(Fault(FaultKind.DOWN, first))
+        messages = [ServiceBusMessage(f"{number}", partition_key=f"{number}") for number in range(20)]
+        await asyncio.gather(*(sender.send_messages(message) for message in messages))
+        pair.secondary.heal()
+        held = await waiting(pair)
+    assert sum(map(len, held.values())) == 21
+    assert set(closed_in_use) == {0}

@@ -65,7 +65,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the diversion takes any answer of a backlog queue for an acknowledgement",
         (
             "diversion.py",
-            "                    causes[queue] = error\n                    await self._drop_link(queue)\n",
+            "                    causes[queue] = error\n                    await self._drop(queue, link)\n",
             "                    return queue\n",
         ),
     ),
@@ -79,8 +79,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a list that is diverted loses its last message",
         (
             "diversion.py",
-            "self._link(queue).send(sealed, timeout_s",
-            "self._link(queue).send(sealed[: max(1, len(sealed) - 1)], timeout_s",
+            "sender.send(sealed, timeout_s",
+            "sender.send(sealed[: max(1, len(sealed) - 1)], timeout_s",
         ),
     ),
     _mutant(
@@ -605,7 +605,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             "diversion.py",
             "                    self._accepted(queue, len(sealed))\n",
-            "                    await self._link(queue).send(sealed, timeout_s=remaining_s)\n"
+            "                    await self._link(queue)._link.send(sealed, timeout_s=remaining_s)\n"
             "                    self._accepted(queue, len(sealed))\n",
         ),
     ),
