@@ -155,9 +155,9 @@ class BacklogSource:
         return self._accepted.has(self.queue, message)
 
     async def complete(self, held: Held) -> None:
-        """The primary has the message: remove it. If that fails, remember not to send it again."""
-        if not await self.settle(held.message, Settlement(SettleMode.COMPLETE)):
-            self._accepted.add(self.queue, held.message)
+        """The primary has the message: remove it. If that fails, or is broken off, it is not sent again."""
+        self._accepted.add(self.queue, held.message)
+        await self.settle(held.message, Settlement(SettleMode.COMPLETE))
         self._let_go(held)
 
     async def dead_letter(self, held: Held, reason: str, description: str) -> bool:
@@ -176,6 +176,9 @@ class BacklogSource:
         """Give it back as it was."""
         await self.settle(held.message, Settlement(SettleMode.ABANDON))
         self._let_go(held)
+
+    async def _part_with(self, held: Held) -> None:
+        await (self.complete(held) if self.was_accepted(held.message) else self.abandon(held))
 
     async def settle(self, message: ServiceBusReceivedMessage, settlement: Settlement) -> bool:
         """Settle a message; False if that failed: it comes again by itself or, if it was parked, must be looked for."""
@@ -291,10 +294,10 @@ class BacklogSource:
         return until.timestamp() - self._clock.now() if until is not None else 0.0
 
     async def close(self) -> None:
-        """Give back everything in hand and detach."""
+        """Give back everything in hand, but for what the primary has, and detach."""
         try:
             async with self._clock.timeout(GIVE_BACK_S):
-                await asyncio.gather(*map(self.abandon, self.held.values()))
+                await asyncio.gather(*map(self._part_with, self.held.values()))
         except TimeoutError:
             log.warning("syphon.not_given_back", queue=self.queue)
         await self._link.close()

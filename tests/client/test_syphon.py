@@ -1006,3 +1006,21 @@ async def test_f11_the_next_run_of_a_client_remembers_what_the_primary_has(
         assert (await client.run_syphon(until="empty")).drained == 0
         assert len(client.pair.accepted) == 0
     assert texts(await taken(pair)) == expected(1)
+
+
+async def test_f11_a_syphon_that_ends_while_it_completes_does_not_let_the_next_one_send_again(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages([ServiceBusMessage(f"m{number}") for number in range(3)])
+        pair.secondary.inject(Fault(FaultKind.HANG, operations=[Operation.SETTLE]))
+        first = asyncio.create_task(client.run_syphon())
+        await clock.sleep(5)
+        first.cancel()
+        await asyncio.wait([first])
+        pair.secondary.heal()
+        await clock.sleep(300)
+        await client.run_syphon(until="empty")
+    assert sorted(texts(await taken(pair))) == ["m0", "m1", "m2"]
+    assert await waiting(pair) == {}
