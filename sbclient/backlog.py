@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -233,23 +242,30 @@ class Backlog:
             view.by_destination[UNKNOWN_DESTINATION] = held
 
     async def _browse(self, path: str, limit: int, view: BacklogQueueView) -> AsyncIterator[ServiceBusReceivedMessage]:
-        link = self._pair.secondary.open_receiver(path)
-        try:
-            seen, number = 0, 1
-            while page := await link.peek(max_message_count=_PAGE, sequence_number=number, timeout_s=_TIMEOUT_S):
+        seen = 0
+        async with aclosing(self._pages(path)) as pages:
+            async for page in pages:
                 for message in page:
                     yield message
                 seen += len(page)
                 self._count(len(page))
-                number = page[-1].sequence_number + 1
                 if seen >= limit:
                     view.is_complete = False
                     return
+
+    async def _pages(self, path: str) -> AsyncGenerator[Sequence[ServiceBusReceivedMessage], None]:
+        """What lies in a queue, page by page, without taking it."""
+        link = self._pair.secondary.open_receiver(path)
+        try:
+            number = 1
+            while page := await link.peek(max_message_count=_PAGE, sequence_number=number, timeout_s=_TIMEOUT_S):
+                yield page
+                number = page[-1].sequence_number + 1
         finally:
             await link.close()
 
     async def resubmit(self, *, reason: str | None = None, queue: str | None = None) -> int:
-        """Put dead-lettered messages back into their backlog queue, to be brought home once more.
+        """Put the dead-lettered messages of now back into their backlog queue, to be brought home once more.
 
         Each is sent before it is completed, so a failure costs a second copy at most. Those of the session queues are
         left alone: they would come back in another order.
@@ -278,7 +294,7 @@ class Backlog:
             await sender.close()
 
     async def purge(self, *, reason: str | None = None, queue: str | None = None) -> int:
-        """Delete dead-lettered messages for good; waiting and parked ones are never touched.
+        """Delete the dead-lettered messages of now for good; waiting and parked ones are never touched.
 
         Args:
             reason, queue: as for `resubmit`.
@@ -304,33 +320,58 @@ class Backlog:
         *,
         first: Callable[[ServiceBusReceivedMessage], Awaitable[None]] | None = None,
     ) -> int:
-        """Complete each dead letter with that reason, after `first` has done with it; returns how many.
+        """Complete the dead letters of now with that reason, after `first` has done with each; returns how many.
 
-        The others are held until the end, so that each is seen once, and then given back with whatever was not reached.
+        Those that come meanwhile are left, as a message that is put back may be dead-lettered again at once. The others
+        are held until the end, so that they make room, and then given back with whatever was not reached.
         """
-        link = self._pair.secondary.open_receiver(dead_letter_path(queue), receive_mode=ServiceBusReceiveMode.PEEK_LOCK)
-        in_hand: list[ServiceBusReceivedMessage] = []
-        cleared = 0
+        path = dead_letter_path(queue)
+        link = self._pair.secondary.open_receiver(path, receive_mode=ServiceBusReceiveMode.PEEK_LOCK)
+        in_hand: dict[int, ServiceBusReceivedMessage] = {}
+        cleared, wait_s = 0, _NOTHING_MORE_S
         try:
-            while batch := await link.receive(max_message_count=_PAGE, max_wait_time_s=_NOTHING_MORE_S):
-                in_hand += batch
+            wanted = await self._numbers(path, reason)
+            while wanted:
+                batch = await link.receive(max_message_count=_PAGE, max_wait_time_s=wait_s)
+                numbers = [message.sequence_number for message in batch]
+                if not batch:  # all is gone, or in other hands, or the namespace is slow
+                    wanted &= await self._numbers(path, reason)
+                    if wait_s >= _TIMEOUT_S:
+                        break
+                    wait_s = min(2 * wait_s, _TIMEOUT_S)
+                elif all(number in in_hand for number in numbers):
+                    break  # their locks have ended, and what is wanted lies behind more than can be held
+                in_hand.update(zip(numbers, batch, strict=True))
                 for message in batch:
-                    if reason is not None and (message.dead_letter_reason or NO_REASON) != reason:
+                    if message.sequence_number not in wanted:
                         continue
                     if first is not None:
                         await first(message)
                     await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
-                    in_hand.remove(message)
+                    wanted.discard(message.sequence_number)
+                    del in_hand[message.sequence_number]
                     cleared += 1
                     self._count(1)
         except MessagingEntityNotFoundError:
             pass
         finally:
-            for message in in_hand:
+            for message in in_hand.values():
                 with suppress(ServiceBusError):  # its lock ends by itself
                     await link.settle(message, Settlement(SettleMode.ABANDON), timeout_s=_TIMEOUT_S)
             await link.close()
         return cleared
+
+    async def _numbers(self, path: str, reason: str | None) -> set[int]:
+        """The dead letters of now with that reason, by sequence number."""
+        found: set[int] = set()
+        async with aclosing(self._pages(path)) as pages:
+            async for page in pages:
+                found.update(
+                    message.sequence_number
+                    for message in page
+                    if reason is None or (message.dead_letter_reason or NO_REASON) == reason
+                )
+        return found
 
     def _count(self, number: int) -> None:
         self._counted += number

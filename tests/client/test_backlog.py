@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
 import pytest
 
 from sbclient.backlog import UNKNOWN_DESTINATION, Backlog
 from sbclient.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, OperationTimeoutError
-from sbclient.message import ServiceBusMessage
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
+from sbclient.receiver import ServiceBusReceiver
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
+from sbclient.transport.base import ServiceBusSubQueue
 
 
 async def divert(pair: MemoryPair, client: ServiceBusClient, count: int, *, queue: str = "orders") -> None:
@@ -146,3 +151,80 @@ async def test_an_interrupted_resubmission_leaves_nothing_locked(clock: VirtualC
             await Backlog(client.pair).resubmit()
         pair.secondary.heal()
         assert await Backlog(client.pair).purge() == 3
+
+
+async def refused(pair: MemoryPair, client: ServiceBusClient, count: int) -> None:
+    """Dead letters in backlog queue 0 that would be refused again."""
+    await client.administration.create_queue("visits", requires_session=True)
+    await divert(pair, client, count, queue="visits")
+    await client.run_syphon(until="empty")
+
+
+async def test_what_is_dead_lettered_again_meanwhile_is_put_back_once(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await refused(pair, client, 3)
+        syphon = asyncio.create_task(client.run_syphon())
+        for host in (pair.primary, pair.secondary):
+            host.inject(Fault(FaultKind.SLOW, latency_s=0.05))
+        assert await Backlog(client.pair).resubmit() == 3
+        pair.secondary.heal()
+        await clock.sleep(5)
+        syphon.cancel()
+        await asyncio.wait([syphon])
+        (view,) = await Backlog(client.pair).survey()
+        assert view.dead_letters == {"DestinationRefused": 3}
+
+
+@pytest.mark.parametrize("order", ["first", "last"])
+async def test_a_purge_by_reason_ends_though_locks_end_before_it_does(clock: VirtualClock, order: str) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.unpaired_client(secondary=True) as stranger:
+        await stranger.administration.create_queue(
+            "contoso/x-servicebus-transfer/0", lock_duration=timedelta(seconds=5), max_delivery_count=2**31 - 1
+        )
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        if order == "first":
+            await dead_letter(pair, "nobody's")
+            await client.run_syphon(until="empty")
+        await refused(pair, client, 700)
+        if order == "last":
+            await dead_letter(pair, "nobody's")
+            await client.run_syphon(until="empty")
+        pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=0.9, operations=[Operation.RECEIVE]))
+        backlog = Backlog(client.pair)
+        assert await backlog.purge(reason="TTLExpiredException") == 0
+        async with clock.timeout(60):
+            await backlog.purge(reason="DestinationMissing")
+        pair.secondary.heal()
+        assert await backlog.purge(reason="DestinationRefused") == 700
+
+
+async def test_a_slow_secondary_is_not_taken_for_an_empty_one(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await refused(pair, client, 5)
+        pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=1.5))
+        assert await Backlog(client.pair).purge() == 5
+
+
+async def test_what_somebody_else_holds_is_waited_for_and_then_left(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await refused(pair, client, 2)
+        async with (
+            pair.unpaired_client(secondary=True) as stranger,
+            stranger.get_queue_receiver(
+                "contoso/x-servicebus-transfer/0", sub_queue=ServiceBusSubQueue.DEAD_LETTER
+            ) as holder,
+        ):
+            (held,) = await holder.receive_messages(max_message_count=1)
+            renewals = asyncio.create_task(_renew(holder, held, clock))
+            assert await Backlog(client.pair).purge() == 1
+            renewals.cancel()
+
+
+async def _renew(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, clock: VirtualClock) -> None:
+    while True:
+        await clock.sleep(20)
+        await receiver.renew_message_lock(message)
