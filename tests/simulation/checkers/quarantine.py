@@ -1,4 +1,4 @@
-"""I16: a backlog queue that has failed rests for a while, unless all of them have."""
+"""I16: a backlog queue that has failed rests for a while, unless no other one takes the message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def check_quarantine(world: World) -> Iterator[Violation]:
                 failed_at = _last_failure(mine, one.begin)
                 is_resting = failed_at is not None and one.begin < failed_at + SHORTEST_S - GRAIN_S
                 if is_resting and not all(
-                    _has_failed_lately(others, one.begin) for other, others in attempts.items() if other != queue
+                    _has_failed_lately(others, one.begin) or _has_refused(others, one, world.plan.timeout_s)
+                    for other, others in attempts.items()
+                    if other != queue
                 ):
                     rest_s = one.begin - (failed_at or 0.0)
                     yield Violation("I16", f"{client} used {queue} again {rest_s:.1f} s after it had failed")
@@ -43,6 +45,16 @@ def _last_failure(attempts: list[Attempt], at: float) -> float | None:
 
 def _has_failed_lately(attempts: list[Attempt], at: float) -> bool:
     return any(_is_fault(one) and at - LONGEST_S - GRAIN_S <= one.end <= at for one in attempts)
+
+
+def _has_refused(attempts: list[Attempt], one: Attempt, timeout_s: float) -> bool:
+    """Whether the queue did not take the same message within the same call, for whatever reason."""
+    return any(
+        set(other.uids) & set(one.uids)
+        and other.outcome is not Outcome.OK
+        and one.begin - timeout_s <= other.begin <= one.begin
+        for other in attempts
+    )
 
 
 def _is_fault(one: Attempt) -> bool:
