@@ -14,7 +14,7 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.pair import PairEvent
-from tests.simulation.history import Attempt, Outcome, Violation
+from tests.simulation.history import GAVE_UP, Attempt, Outcome, Violation
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
 
@@ -39,9 +39,12 @@ def check_failovers(world: World) -> Iterator[Violation]:
         paths = {event.path for event in events if event.name.startswith("failover.")}
         for path in sorted(paths):
             own = [one for one in mine if one.path == path]
-            yield from _check_path(
-                world.plan, path, [event for event in events if event.path == path], own, _calls(world, client, path)
-            )
+            its_events = [event for event in events if event.path == path]
+            yield from _check_path(world.plan, path, its_events, own, _calls(world, client, path))
+            if all(strike.side == "primary" for strike in world.plan.strikes):
+                yield from _check_served(world, client, path, its_events)
+    if all(strike.side == "primary" for strike in world.plan.strikes) and not world.plan.options.failover_interval:
+        yield from _check_diverted_at_once(world)
 
 
 def _calls(world: World, client: str, path: str) -> dict[str, list[float]]:
@@ -69,6 +72,46 @@ def _check_path(
             recovered_at, engaged_at = at, None
     if engaged_at is not None:
         yield from _check_silence(path, engaged_at, float("inf"), attempts, calls)
+
+
+def _check_served(world: World, client: str, path: str, events: Sequence[PairEvent]) -> Iterator[Violation]:
+    """While an entity is failed over to a secondary that nothing has struck, what is sent is accepted."""
+    moments = [(event.at_utc.timestamp() - world.plan.skew_s, event.name) for event in events]
+    for letter in world.history.letters.values():
+        for call in letter.tries if letter.path == path else ():
+            before = [name for at, name in moments if at < call.begin - GRAIN_S and name.startswith("failover.")]
+            meanwhile = [at for at, _ in moments if call.begin - GRAIN_S <= at <= call.end + GRAIN_S]
+            is_failed_over = before[-1:] == ["failover.engaged"] and not meanwhile
+            if call.client == client and is_failed_over and call.error and call.error not in _NOT_FOR_THE_BACKLOG:
+                yield Violation("I16", f"{letter.uid} met {call.error} while {path} was failed over")
+
+
+def _check_diverted_at_once(world: World) -> Iterator[Violation]:
+    """With an interval of 0 nobody hears of an outage of the primary alone, but for what is never diverted."""
+    transactional = {lane.name for lane in world.plan.lanes if lane.kind == "transactional"}
+    for letter in world.history.letters.values():
+        if letter.path in transactional or letter.message.scheduled_enqueue_time_utc is not None:
+            continue
+        for call in letter.tries:
+            if call.error in _TOLD_ONLY_WITHOUT_BACKLOG:
+                yield Violation("I16", f"{letter.uid} met {call.error}, and the backlog could have taken it")
+
+
+_TOLD_ONLY_WITHOUT_BACKLOG = (
+    "ServiceBusConnectionError",
+    "ServiceBusCommunicationError",
+    "ServiceBusInternalError",
+    "MessagingEntityDisabledError",
+    "ServiceBusQuotaExceededError",
+)
+
+_NOT_FOR_THE_BACKLOG = (
+    GAVE_UP,
+    "InvalidOperationError",
+    "MessageSizeExceededError",
+    "ScheduleUnavailableError",
+    "TransactionNotSupportedError",
+)
 
 
 def _check_engaged(

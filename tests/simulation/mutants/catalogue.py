@@ -452,6 +452,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _FAILOVER,
+        "an outage keeps everybody from filling a batch",
+        (
+            "sender.py",
+            "                if not entity.failed(error, PingKeys()):\n                    raise\n        return pair",
+            "                raise\n        return pair",
+        ),
+    ),
+    _mutant(
+        _FAILOVER,
         "all entities share one state",
         (
             "pair.py",
