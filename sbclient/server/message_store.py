@@ -36,10 +36,11 @@ class Page(NamedTuple):
 
 
 class Resubmitted(NamedTuple):
-    """How many dead letters went back, and how many did not because a receiver holds them."""
+    """How many dead letters went back, and how many did not: a receiver holds them, or they belong to no session."""
 
     moved: int
     held: int
+    sessionless: int
 
 
 def entity_at(namespace: Namespace, path: str) -> Entity:
@@ -190,7 +191,8 @@ def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[in
     """Put dead letters back where they came from, each in its fragment, with a new life and no failed delivery.
 
     They go straight to their queue or subscription: other subscriptions see no second copy, and duplicate detection
-    does not take them for one. Those that a receiver holds stay.
+    does not take them for one. Those that a receiver holds stay, as do those without a session where one is required:
+    no receiver could ever be given them.
 
     Args:
         path: of a dead-letter queue, or of a transfer dead-letter queue.
@@ -203,7 +205,7 @@ def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[in
     if split_sub_queue(path)[1] is None:
         raise InvalidOperationError(f"{path!r} is no dead-letter queue: name the one behind it")
     entity, dead_letters = entity_at(namespace, path), body_at(namespace, path)
-    moved = held = 0
+    moved = held = sessionless = 0
     for fragment in dead_letters.fragments:
         for entry in list(fragment.browse(now, 0)):
             if numbers is not None and entry.number not in numbers:
@@ -212,11 +214,14 @@ def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[in
                 held += 1
                 continue
             home = entity.body if entry.destination is None else entity.require_sub_queue("transfer")
+            if home.requires_session and entry.content.session_id is None:
+                sessionless += 1
+                continue
             fragment.remove(entry)
             home.fragments[fragment.index].append(_revived(entry), now)
             moved += 1
     namespace.let_pass(now)
-    return Resubmitted(moved, held)
+    return Resubmitted(moved, held, sessionless)
 
 
 def _revived(entry: Entry) -> Entry:

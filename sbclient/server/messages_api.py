@@ -98,7 +98,7 @@ class MessagesApi:
             raise InvalidOperationError(f"entity is {path!r}: give the path of a dead-letter queue")
         done = resubmit(self._host.namespace, now, path, numbers_of(said))
         self._context.events.publish("dead_letters.resubmitted", now, path=path, count=done.moved)
-        return {"resubmitted": done.moved, "held": done.held}
+        return {"resubmitted": done.moved, "held": done.held, "sessionless": done.sessionless}
 
     def sessions(self, query: Mapping[str, str]) -> Facts:
         """The sessions of a queue or subscription."""

@@ -169,7 +169,7 @@ class TestResubmit:
             broker.settle("q", broker.one(), how=ABANDON)
         assert len(body_at(broker.namespace, DEAD).fragments[0]) == 1
         broker.wait(20)
-        assert resubmit(broker.namespace, broker.now, DEAD) == (1, 0)
+        assert resubmit(broker.namespace, broker.now, DEAD) == (1, 0, 0)
         back = broker.one()
         assert (str(back), back.message_id, back.delivery_count, back.dead_letter_reason) == ("a", "m", 0, None)
         assert back.expires_at_utc == at(START + 50)
@@ -184,7 +184,7 @@ class TestResubmit:
     def test_only_those_that_are_named_go_back(self, broker: Driver) -> None:
         broker.queue()
         dead_letter(broker, "q", message("a"), message("b"))
-        assert resubmit(broker.namespace, broker.now, DEAD, [2]) == (1, 0)
+        assert resubmit(broker.namespace, broker.now, DEAD, [2]) == (1, 0, 0)
         assert bodies(broker.receive("q", 5)) == ["b"]
         assert bodies(broker.receive(DEAD, 5)) == ["a"]
 
@@ -192,7 +192,7 @@ class TestResubmit:
         broker.queue()
         dead_letter(broker, "q", message("a"), message("b"))
         held = broker.one(DEAD)
-        assert resubmit(broker.namespace, broker.now, DEAD) == (1, 1)
+        assert resubmit(broker.namespace, broker.now, DEAD) == (1, 1, 0)
         broker.settle(DEAD, held)
 
     def test_other_subscriptions_see_no_second_copy(self, broker: Driver) -> None:
@@ -212,6 +212,17 @@ class TestResubmit:
         broker.settle("q", broker.one("q", lock=lock), how=DEAD_LETTER, lock=lock)
         resubmit(broker.namespace, broker.now, DEAD)
         assert bodies(broker.receive("q", 5, lock=lock)) == ["a"]
+
+    def test_one_without_the_session_that_its_subscription_requires_stays(self, broker: Driver) -> None:
+        broker.topic()
+        broker.subscription(requires_session=True)
+        dead = "t/Subscriptions/s/$DeadLetterQueue"
+        broker.send("t", message("a"))
+        assert resubmit(broker.namespace, broker.now, dead) == (0, 0, 1)
+        (kept,) = broker.receive(dead, 5)
+        assert (str(kept), kept.dead_letter_reason) == ("a", "Session ID is null.")
+        assert broker.sessions("t/Subscriptions/s") == []
+        assert purge(broker.namespace, broker.now, "t") == 1
 
     def test_who_waits_is_told(self, broker: Driver) -> None:
         broker.queue()
@@ -234,7 +245,7 @@ class TestResubmit:
         dead_letter(broker, "q", message("a", application_properties={"mine": 1}))
         broker.namespace.let_pass(broker.now)
         broker.settle("graves", broker.one("graves"), how=DEAD_LETTER)
-        assert resubmit(broker.namespace, broker.now, "graves/$DeadLetterQueue") == (1, 0)
+        assert resubmit(broker.namespace, broker.now, "graves/$DeadLetterQueue") == (1, 0, 0)
         assert broker.one("graves").application_properties == {"mine": 1}
 
     def test_what_could_not_be_sent_on_is_tried_again(self, broker: Driver) -> None:
@@ -246,7 +257,7 @@ class TestResubmit:
         broker.heal()
         broker.namespace.let_pass(broker.now)
         broker.queue("end")
-        assert resubmit(broker.namespace, broker.now, "via/$Transfer/$DeadLetterQueue") == (1, 0)
+        assert resubmit(broker.namespace, broker.now, "via/$Transfer/$DeadLetterQueue") == (1, 0, 0)
         assert bodies(broker.receive("end", 5)) == ["a"]
 
     def test_only_dead_letters_can_be_resubmitted(self, broker: Driver) -> None:

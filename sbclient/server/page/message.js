@@ -57,7 +57,10 @@ export async function openMessage(place, number, changed) {
   };
   const resubmit = async () => {
     const answer = await attempt(() => ask("POST", "resubmit", { namespace: place.namespace }, said));
-    if (answer) done(answer.held ? "A receiver holds it: it was not resubmitted." : `Resubmitted message ${number}.`);
+    if (!answer) return;
+    if (answer.held) done("A receiver holds it: it was not resubmitted.");
+    else if (answer.sessionless) done("It has no session, and its queue requires one: it was not resubmitted.");
+    else done(`Resubmitted message ${number}.`);
   };
   const remove = async () => {
     const sure = await confirmed(

@@ -252,7 +252,8 @@ export function messageList(place, kind, emptyText) {
     const done = await attempt(() => ask("POST", "resubmit", { namespace: place.namespace }, said));
     if (done) {
       const held = done.held ? `; receivers hold ${count(done.held)} more` : "";
-      tell(`Resubmitted ${plural(done.resubmitted, "message")}${held}.`);
+      const sessionless = done.sessionless ? `; ${count(done.sessionless)} have no session and stay` : "";
+      tell(`Resubmitted ${plural(done.resubmitted, "message")}${held}${sessionless}.`);
     }
     chosen.clear();
     load(true);
