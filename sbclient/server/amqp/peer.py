@@ -137,6 +137,12 @@ class Peer:
 
     # ------------------------------------------------------------------ work
 
+    def start_waiting(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        """Run what may wait as long as its link stands: one for each link, whose number is bounded. Reading on does not
+        wait for it, since what ends it may have to be read.
+        """
+        return self.tasks.start(work, name=name)
+
     def start(self, work: Coroutine[Any, Any, None], *, name: str, size_bytes: int = 0) -> asyncio.Task[None]:
         """Run something for this client; it holds so many bytes until it is done."""
         task = self.tasks.start(work, name=name)

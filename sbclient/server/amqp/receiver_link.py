@@ -95,7 +95,7 @@ class ClientReceiver:
 
     def open(self) -> None:
         """Let the link stand, or refuse it with the reason, perhaps after waiting for a session."""
-        self._opening = self._peer.start(self._open(), name="amqp open receiver")
+        self._opening = self._peer.start_waiting(self._open(), name="amqp open receiver")
 
     async def _open(self) -> None:
         try:
@@ -166,9 +166,9 @@ class ClientReceiver:
         if drain or credit < self._asked_for:
             self._stop()
         if drain:
-            self._pump = self._peer.start(self._drain(), name="amqp drain")
+            self._pump = self._peer.start_waiting(self._drain(), name="amqp drain")
         elif credit and (self._pump is None or self._pump.done()):
-            self._pump = self._peer.start(self._send_on(), name="amqp receive")
+            self._pump = self._peer.start_waiting(self._send_on(), name="amqp receive")
 
     def _stop(self) -> None:
         if self._pump is not None:

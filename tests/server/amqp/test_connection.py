@@ -16,6 +16,7 @@ from sbclient.entities import EntityKind
 from sbclient.message import ServiceBusMessage
 from sbclient.server.amqp import connection, peer
 from sbclient.server.amqp.connection import serve_amqp
+from sbclient.server.amqp.receiver_link import SESSION_FILTER
 from sbclient.server.context import NamespaceContext
 from tests.server.amqp.client import Client, Pipe, connected, create, wire
 
@@ -200,6 +201,21 @@ async def test_a_client_with_much_under_way_is_not_read_until_there_is_less(
         assert len(host.namespace.queue(queue)) <= 11
         await asyncio.sleep(100)
         assert len(host.namespace.queue(queue)) == 40
+
+
+async def test_links_that_wait_do_not_keep_a_client_from_being_read(
+    context: NamespaceContext, host: BrokerHost, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer, "MAX_WORK_COUNT", 10)
+    create(host, EntityKind.QUEUE, "sessions", requires_session=True)
+    async with connected(context, queue, "sessions") as client:
+        for number in range(10):
+            await client.receiver(queue, credit=1)
+            next_session = Source(address="sessions", filter={SESSION_FILTER: None})
+            client.session.attach_receiver(f"pending-{number}", source=next_session)
+        client.flush()
+        await asyncio.sleep(1)
+        assert await client.send(await client.sender(queue), ServiceBusMessage("x")) == ACCEPTED
 
 
 async def test_an_error_of_our_own_ends_that_connection_with_an_internal_error(
