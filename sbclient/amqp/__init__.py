@@ -42,7 +42,7 @@ from sbclient.amqp.outgoing import CreditGranted, OutgoingLink
 from sbclient.amqp.performatives import BATCH_FORMAT, Attach, Coordinator, Open, Source, Target
 from sbclient.amqp.sasl import PlainCredentials
 from sbclient.amqp.sections import Header, Properties, Sections, encode_sections
-from sbclient.amqp.session import Session, SessionBegun, SessionEnded
+from sbclient.amqp.session import DispositionWalked, Session, SessionBegun, SessionEnded
 from sbclient.amqp.standing import Standing, encode_delivery, encode_received
 from sbclient.amqp.states import (
     ACCEPTED,
@@ -77,6 +77,7 @@ __all__ = [
     "DeliveryReceived",
     "Discharge",
     "DispositionReceived",
+    "DispositionWalked",
     "EncodeError",
     "EndpointClosedError",
     "Event",

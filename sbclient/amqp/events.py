@@ -14,7 +14,7 @@ from sbclient.amqp.delivery import DispositionReceived
 from sbclient.amqp.incoming import DeliveryReceived, LinkDrained
 from sbclient.amqp.link import AttachRequested, LinkAttached, LinkDetached
 from sbclient.amqp.outgoing import CreditGranted
-from sbclient.amqp.session import SessionBegun, SessionEnded
+from sbclient.amqp.session import DispositionWalked, SessionBegun, SessionEnded
 
 Event: TypeAlias = (
     CredentialsOffered
@@ -29,4 +29,5 @@ Event: TypeAlias = (
     | LinkDrained
     | DeliveryReceived
     | DispositionReceived
+    | DispositionWalked
 )

@@ -46,6 +46,14 @@ class Unsettled:
         """Forget all here; their links keep them for their owners."""
         self._deliveries.clear()
 
+    def reach(self, disposition: Disposition) -> int:
+        """How many deliveries have to be looked at for a disposition, at most."""
+        if _says_nothing(disposition):
+            return 0
+        last = disposition.last
+        span = 0 if last is None else serial.distance(disposition.first, last)
+        return min(span + 1, len(self._deliveries))
+
     def touched(self, disposition: Disposition) -> Iterator[OutgoingDelivery | IncomingDelivery]:
         """The deliveries that a disposition tells something new of, with that noted in them; settled ones forgotten.
 
@@ -56,6 +64,8 @@ class Unsettled:
         span = 0 if last is None else serial.distance(first, last)
         if span < 0:
             raise WireError(INVALID_FIELD, f"a disposition ends at {last}, before it begins at {first}")
+        if _says_nothing(disposition):
+            return
         deliveries = self._deliveries
         if span < len(deliveries):
             named = [deliveries.get(serial.after(first, step)) for step in range(span + 1)]
@@ -63,10 +73,15 @@ class Unsettled:
             named = [deliveries[known] for known in deliveries if 0 <= serial.distance(first, known) <= span]
         state, settled = disposition.state, disposition.settled
         for delivery in named:
-            if delivery is None or (not settled and (state is None or delivery.state == state)):
+            if delivery is None or (not settled and delivery.state == state):
                 continue
             delivery.state = state
             if settled:
                 delivery.is_settled = True
                 self.forget(delivery)
             yield delivery
+
+
+def _says_nothing(disposition: Disposition) -> bool:
+    """Whether it has no news of any delivery, however many it names."""
+    return disposition.state is None and not disposition.settled

@@ -23,6 +23,7 @@ from sbclient.amqp import (
     CreditGranted,
     DeliveryReceived,
     DispositionReceived,
+    DispositionWalked,
     EncodeError,
     EndpointClosedError,
     IncomingLink,
@@ -53,6 +54,7 @@ from sbclient.amqp.performatives import (
     SaslOutcome,
     Transfer,
 )
+from sbclient.amqp.session import MANY_DELIVERIES
 from sbclient.amqp.transfers import write_transfers
 from sbclient.errors import InvalidOperationError
 from tests.amqp.pipe import CLIENT, NOW, SERVER, Pipe, last, of_kind
@@ -713,6 +715,19 @@ def test_unsettled_outcome_is_told_once() -> None:
     assert peer.send(Disposition(True, 0, None, False, ACCEPTED)) == []
     assert peer.send(Disposition(True, 0, None, False, None)) == []
     assert len(peer.send(Disposition(True, 0, None, True, None))) == 1
+
+
+def test_disposition_of_many_deliveries_is_told_even_if_it_says_nothing_new() -> None:
+    peer = Peer()
+    link = peer.attached(receives=True)
+    peer.send(Flow(0, 1_000, 0, 1_000, 0, 0, 500))
+    for number in range(MANY_DELIVERIES + 1):
+        link.send(MESSAGE, tag=number.to_bytes(4, "big"))
+    walked = DispositionWalked(link.session, MANY_DELIVERIES + 1)
+    assert len(peer.send(Disposition(True, 0, 2**31 - 2, False, ACCEPTED))) == MANY_DELIVERIES + 2
+    assert peer.send(Disposition(True, 0, 2**31 - 2, False, ACCEPTED)) == [walked]
+    assert peer.send(Disposition(True, 0, MANY_DELIVERIES - 1, False, ACCEPTED)) == []
+    assert peer.send(Disposition(True, 0, 2**31 - 2, False, None)) == []
 
 
 def test_disposition_that_runs_backwards_ends_the_session() -> None:

@@ -15,7 +15,8 @@ import pytest
 from sbclient.amqp import DeliveryReceived, Properties, encode_message, encode_sections
 from sbclient.amqp.frames import EMPTY_FRAME, encode_frame
 from sbclient.amqp.performatives import Flow
-from sbclient.amqp.transfers import write_transfers
+from sbclient.amqp.states import Received
+from sbclient.amqp.transfers import write_disposition, write_transfers
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.host import BrokerHost
 from sbclient.clock import Clock, VirtualClock
@@ -166,6 +167,22 @@ class TestAmqp:
                 client.pipe.write(frame * (200 * PIECE_BYTES // len(frame)))
                 assert await client.put_token("q") == 202
             assert turns[0] >= 5  # of 200 pieces with some looks at the clock each
+
+    async def test_between_dispositions_that_tell_nothing_new_of_many_messages(
+        self, context: NamespaceContext, host: BrokerHost
+    ) -> None:
+        create(host, EntityKind.QUEUE, "q")
+        for _ in range(200):
+            host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [ServiceBusMessage(b"")])
+        async with connected(context, "q") as client:
+            link = await client.receiver("q", credit=200)
+            for _ in range(200):
+                await client.event(DeliveryReceived, link)
+            frame = write_disposition(client.session.channel, True, 0, 2**31 - 2, settled=False, state=Received(0, 0))
+            async with bystander() as turns:
+                client.pipe.write(frame * 100)
+                assert await client.put_token("q") == 202
+            assert turns[0] >= 100
 
     async def test_between_what_is_handed_out_to_many_receivers(
         self, context: NamespaceContext, host: BrokerHost

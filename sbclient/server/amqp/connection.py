@@ -22,6 +22,7 @@ from sbclient.amqp import (
     CreditGranted,
     DeliveryReceived,
     DispositionReceived,
+    DispositionWalked,
     IncomingLink,
     LinkDetached,
     OutgoingLink,
@@ -172,6 +173,8 @@ class ClientConnection:
             server = servers.pop(event.link, None)
             if server is not None:
                 server.on_over()
+        elif kind is DispositionWalked:
+            self._peer.turn.end()  # the next frame may name as many again
         elif kind is CredentialsOffered:
             self._admit(event)
 
