@@ -173,7 +173,8 @@ class BrokerHost:
             return self.namespace.take(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
 
         whom = None if lock is None else lock.session_id
-        return await self._in_turn(Operation.RECEIVE, path, whom, take, max_wait_time_s, front_end) or []
+        division = self._division(path, front_end) if lock is None else lock.fragment_index
+        return await self._in_turn(Operation.RECEIVE, path, whom, division, take, max_wait_time_s, front_end) or []
 
     async def accept_session(
         self, path: str, session: str | ServiceBusSessionFilter, *, timeout_s: float, front_end: int = 0
@@ -189,18 +190,23 @@ class BrokerHost:
             return self.namespace.accept_session(call, path, session)
 
         if session is NEXT_AVAILABLE_SESSION:
-            lock = await self._in_turn(Operation.SESSION, path, session, accept, timeout_s, front_end)
+            lock = await self._in_turn(Operation.SESSION, path, session, 0, accept, timeout_s, front_end)
         else:
             lock = await self.perform(Operation.SESSION, path, accept, timeout_s=timeout_s, front_end=front_end)
         if lock is None:
             raise OperationTimeoutError(f"no session of {path} became available within {timeout_s:g} s")
         return lock
 
+    def _division(self, path: str, front_end: int) -> int:
+        """Which division of the line at a path somebody stands in: only what is partitioned is kept by front ends."""
+        return front_end if self._front_end_count > 1 and self.namespace.is_partitioned(path) else 0
+
     async def _in_turn(
         self,
         operation: Operation,
         path: str,
         whom: Whom,
+        division: int,
         work: Callable[[Call], T],
         wait_s: float,
         front_end: int,
@@ -213,7 +219,7 @@ class BrokerHost:
             while True:
                 waited_s = self.clock.monotonic() - began_at
                 left_s = wait_s - waited_s
-                if waiter is None and left_s > 0 and self._lines.has_line(key, whom):
+                if waiter is None and left_s > 0 and self._lines.has_line(key, whom, division):
                     ask_again_s = math.inf
                 else:
                     call = Call(operation, self.clock.now(), front_end=front_end, waited_s=waited_s)
@@ -223,12 +229,12 @@ class BrokerHost:
                         return found if call.answer_after_s <= left_s else None
                     if found or left_s <= 0:
                         return found
-                waiter = waiter or self._lines.join(path, whom)
+                waiter = waiter or self._lines.join(path, whom, division)
                 self._watch(path)
                 await self._turn(waiter, min(left_s, ask_again_s))
         finally:
             if waiter is not None:
-                self._lines.leave(path, whom, waiter)
+                self._lines.leave(path, whom, division, waiter)
 
     async def _turn(self, waiter: Waiter, at_most_s: float) -> None:
         waiter.turn = asyncio.get_running_loop().create_future()

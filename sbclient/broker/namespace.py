@@ -100,6 +100,11 @@ class Namespace:
         """
         return self._readable(path, self.directory.find(path)[1])
 
+    def is_partitioned(self, path: str) -> bool:
+        """Whether a path is of a partitioned entity, or of a queue behind one; False also if there is none."""
+        entity = self.directory.get(split_sub_queue(path)[0])
+        return entity is not None and entity.is_partitioned
+
     def sources(self, path: str) -> list[Entity]:
         """The entities in whose course of time something may come to a path: its own, and those that feed it."""
         entity = self.directory.get(split_sub_queue(path)[0])

@@ -14,7 +14,16 @@ from sbclient.broker.host import BrokerHost
 from sbclient.broker.profile import STD_2021
 from sbclient.broker.session import SessionLock
 from sbclient.clock import VirtualClock
-from sbclient.entities import EntityAddress, EntityKind, QueueProperties, SubscriptionProperties, TopicProperties
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    QueueProperties,
+    RuleProperties,
+    SqlRuleAction,
+    SubscriptionProperties,
+    TopicProperties,
+    TrueRuleFilter,
+)
 from sbclient.errors import (
     MessagingEntityNotFoundError,
     OperationTimeoutError,
@@ -521,6 +530,71 @@ async def test_p064_a_receiver_at_another_front_end_waits_for_the_locks_to_end()
     running.settle(first[0])
     (other,) = await running.taken(100, front_end=1)
     assert (elapsed(), other.delivery_count) == (60, 0)
+
+
+@pytest.mark.parametrize("path", ["p", "p/$DeadLetterQueue"])
+async def test_p062_who_waits_at_another_front_end_holds_nobody_up(path: str) -> None:
+    running = Running(front_end_count=2)
+    running.create("p", enable_partitioning=True)
+    for index in range(4):
+        await running.send(message(str(index), partition_key=KEYS[index]), path="p")
+    if path != "p":
+        for each in await running.taken(count=4, path="p"):
+            running.settle(each, DEAD_LETTER, path="p")
+    assert len(await running.receive(path=path, front_end=0)) == 1
+    other = asyncio.create_task(running.receive(50, path=path, front_end=1))
+    await asyncio.sleep(1)
+    assert len(await running.receive(30, path=path, front_end=0)) == 1
+    assert elapsed() == 1
+    assert await other == []
+
+
+async def test_receivers_at_several_front_ends_are_served_in_the_order_of_coming() -> None:
+    running = Running(front_end_count=2)
+    running.create(enable_partitioning=True)
+    served: list[int] = []
+
+    async def wait(place: int, front_end: int) -> None:
+        await running.receive(front_end=front_end)
+        served.append(place)
+
+    async with asyncio.TaskGroup() as group:
+        for place, front_end in enumerate([0, 1, 1, 0, 1, 0]):
+            group.create_task(wait(place, front_end))
+        for moment in range(6):
+            group.create_task(after(1 + moment, lambda: running.send(message(partition_key=KEYS[3]))))
+    assert served == list(range(6))
+
+
+async def test_a_newcomer_at_another_front_end_waits_his_turn_at_a_plain_entity() -> None:
+    running = Running(front_end_count=2)
+    running.create()
+    first = asyncio.create_task(running.receive(front_end=0))
+    await asyncio.sleep(1)
+    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [message("a")])
+    assert await running.receive(10, front_end=1) == []
+    assert await first == ["a"]
+
+
+async def test_b078_a_message_wakes_who_holds_its_session_in_its_own_fragment(running: Running) -> None:
+    path, manage = "t/Subscriptions/s", Call(Operation.MANAGE, running.host.clock.now())
+    management = running.namespace.management
+    management.create(manage, topic_address("t"), TopicProperties("t", enable_partitioning=True))
+    management.create(manage, address(path), SubscriptionProperties("s", requires_session=True))
+    same = RuleProperties("$Default", filter=TrueRuleFilter(), action=SqlRuleAction("SET sys.SessionId = 'one'"))
+    management.update(manage, address(f"{path}/$Rules/$Default"), same)
+    for index in (3, 5):
+        await running.send(message("first", partition_key=KEYS[index]), path="t")
+    locks = [await running.host.accept_session(path, NEXT_AVAILABLE_SESSION, timeout_s=1) for _ in range(2)]
+    for lock in locks:
+        await running.receive(path=path, lock=lock)
+    waiting = []
+    for lock in locks:
+        waiting.append(asyncio.create_task(running.receive(30, path=path, lock=lock)))
+        await asyncio.sleep(1)
+    await running.send(message("more", partition_key=KEYS[locks[1].fragment_index]), path="t")
+    assert (await waiting[1], elapsed()) == (["more"], 2)
+    assert await waiting[0] == []
 
 
 async def test_receive_and_delete_waits_as_well(running: Running) -> None:
