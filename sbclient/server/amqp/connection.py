@@ -100,7 +100,7 @@ class ClientConnection:
             self._engine.receive_eof()
             while self._answer_events():
                 await peer.turn.pass_on()
-            self._end_links()
+            peer.end_links()
             await peer.finished()
             peer.write_out()
             await peer.tasks.close()
@@ -132,7 +132,7 @@ class ClientConnection:
             engine.pass_time(now=clock.monotonic())
             if clock.monotonic() >= token_due_at and not peer.grants.has_begun:
                 told = f"no token was accepted in {TOKEN_WAIT_S:.0f} s: put one first"
-                engine.close(AmqpError(UNAUTHORIZED, told), now=clock.monotonic())
+                peer.close(AmqpError(UNAUTHORIZED, told))
             self._answer_events()
             peer.write_out()
 
@@ -187,12 +187,6 @@ class ClientConnection:
             self._engine.admit(is_admitted=False)
         else:
             self._engine.admit(is_admitted=True)
-
-    def _end_links(self) -> None:
-        servers = list(self._peer.servers.values())
-        self._peer.servers.clear()
-        for server in servers:
-            server.on_over()
 
     # ------------------------------------------------------------------ links
 

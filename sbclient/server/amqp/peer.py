@@ -117,11 +117,13 @@ class Peer:
             asyncio.get_running_loop().call_soon(self.write_out)
 
     def write_out(self) -> None:
-        """Send it now. Once the engine is over the stream is closed as well."""
+        """Send it now. Once the engine is over the stream is closed as well, and nobody waits for room any more."""
         self._is_writing = False
         written = self.engine.bytes_to_send(now=self.host.clock.monotonic())
         if written and not self.tasks.is_closed:
             self._stream.write(written)
+        if self.engine.is_over:
+            self._less_work.set()
         if self.engine.is_over and not self.tasks.is_closed:
             self.tasks.start(self._stream.close(), name="amqp close")
 
@@ -198,14 +200,21 @@ class Peer:
         """What the client is told of an error; if the whole namespace is gone, so is the connection."""
         told = amqp_error_of(error)
         if ends_connection(error):
-            self.engine.close(told, now=self.host.clock.monotonic())
+            self.close(told)
         return told
 
     def fail(self, error: BaseException) -> None:
         """Something that is done for this client is broken: its connection ends, and no other."""
         log.error("amqp.connection_failed", client=self._stream.peer, error=type(error).__name__, exc_info=error)
-        self.engine.close(amqp_error_of(error), now=self.host.clock.monotonic())
+        self.close(amqp_error_of(error))
         self.flush()
+
+    def close(self, error: AmqpError) -> None:
+        """End the connection, with a condition. Its links are over at once, not when the client answers: what they took
+        until then would reach nobody.
+        """
+        self.engine.close(error, now=self.host.clock.monotonic())
+        self.end_links()
 
     # ------------------------------------------------------------------ links
 
@@ -224,6 +233,13 @@ class Peer:
         """End a link in whatever state it is, with a condition."""
         link.detach(error)
         self._forget(link)
+
+    def end_links(self) -> None:
+        """Let every link know that it is over."""
+        servers = list(self.servers.values())
+        self.servers.clear()
+        for server in servers:
+            server.on_over()
 
     def _forget(self, link: Link) -> None:
         server = self.servers.pop(link, None)

@@ -380,6 +380,32 @@ async def test_messages_of_a_link_that_ended_stay_locked(context: NamespaceConte
         assert Sections((await received(client, other)).payload).header.delivery_count == 1
 
 
+@pytest.mark.parametrize("has_bug", [False, True])
+async def test_a_connection_that_the_server_closes_takes_nothing_more(
+    context: NamespaceContext, sessions: str, queue: str, monkeypatch: pytest.MonkeyPatch, has_bug: bool
+) -> None:
+    host = context.host
+    create(host, EntityKind.QUEUE, "other")
+    async with connected(context, queue, sessions, "other") as client:
+        await client.receiver(queue, credit=10, settle_mode=SETTLED)
+        await client.receiver(sessions, filters=session_filter("a"))
+        sender = await client.sender("other")
+        await asyncio.sleep(1)
+        sender.send(encode_message(ServiceBusMessage("y")), tag=b"1", needs_credit=False)
+        client.flush()
+        monkeypatch.setattr(client, "flush", lambda: None)  # the client is slow to answer the close
+        with monkeypatch.context() as broken:
+            if has_bug:
+                broken.setattr(host.namespace, "send", None)
+            else:
+                host.inject(Fault(FaultKind.DOWN, None, operations=(Operation.SEND,), count=1))
+            await asyncio.sleep(1)
+        await put(context, queue, ServiceBusMessage("x"))
+        await asyncio.sleep(1)
+        assert len(host.namespace.queue(queue)) == 1
+        assert (await host.accept_session(sessions, "a", timeout_s=1)).session_id == "a"
+
+
 async def test_a_connection_that_is_cut_leaves_no_receiver_behind(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         await client.receiver(queue, credit=10)
