@@ -394,7 +394,7 @@ class ServiceBusClient:
     async def list_queue_sessions(
         self, queue_name: str, *, state_updated_after: datetime | None = None, timeout: float | None = None
     ) -> AsyncIterator[str]:
-        """The sessions of a queue that have messages; with a moment, those whose state was set after it."""
+        """The sessions of a queue that have messages or a state; with a moment, those whose state was set after it."""
         async for session in self._sessions(self._checked(queue_name, EntityKind.QUEUE), state_updated_after, timeout):
             yield session
 

@@ -172,7 +172,7 @@ class SessionSource:
         return True
 
     async def _sessions(self) -> Sequence[str]:
-        """The sessions with messages, also those that somebody holds."""
+        """The sessions with messages, also those that somebody holds; and those that have a state only."""
         return await self._pair.secondary.list_sessions(self.queue, state_updated_after=None, timeout_s=TRY_S)
 
     # -- one session ---------------------------------------------------------------------------------------------

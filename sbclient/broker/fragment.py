@@ -99,7 +99,7 @@ class Fragment(Storage):
         return self._sessions.all()
 
     def session_ids(self, now: float, *, state_set_after: float | None) -> list[str]:
-        """Sessions with messages or, if a moment is given, those whose state was set after it; by id."""
+        """Sessions with messages or a state or, if a moment is given, those whose state was set after it; by id."""
         self.advance(now)
         return self._sessions.ids(state_set_after=state_set_after)
 

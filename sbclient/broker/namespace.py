@@ -497,7 +497,7 @@ class Namespace:
         self._session_fragment(call, path, lock).set_session_state(lock, state, call.now)
 
     def list_sessions(self, call: Call, path: str, *, state_updated_after: datetime | None = None) -> list[str]:
-        """Sessions with messages or, if a moment is given, those whose state was set after it; by id."""
+        """Sessions with messages or a state or, if a moment is given, those whose state was set after it; by id."""
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=True)
         after = None if state_updated_after is None else state_updated_after.timestamp()

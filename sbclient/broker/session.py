@@ -69,6 +69,11 @@ class Session:
         self.state: bytes | None = None
         self.state_set_at = -math.inf
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no message and no state."""
+        return not self.message_count and self.state is None
+
 
 class Sessions:
     """All sessions of one fragment.
@@ -180,9 +185,9 @@ class Sessions:
                 yield entry
 
     def ids(self, *, state_set_after: float | None) -> list[str]:
-        """Sessions with messages or, if a moment is given, those whose state was set after it; by id."""
+        """Sessions with messages or a state or, if a moment is given, those whose state was set after it; by id."""
         if state_set_after is None:
-            return sorted(name for name, session in self._sessions.items() if session.message_count)
+            return sorted(name for name, session in self._sessions.items() if not session.is_empty)
         return sorted(name for name, session in self._sessions.items() if session.state_set_at > state_set_after)
 
     def _made(self, session_id: str) -> Session:
@@ -192,5 +197,5 @@ class Sessions:
         return session
 
     def _forget_if_empty(self, session_id: str, session: Session) -> None:
-        if not session.message_count and not session.token and session.state is None:
+        if session.is_empty and not session.token:
             del self._sessions[session_id]

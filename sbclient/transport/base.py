@@ -245,7 +245,7 @@ class Transport(Protocol):
     async def list_sessions(
         self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float
     ) -> Sequence[str]:
-        """Sessions with messages or, if a moment is given, those whose state was set after it."""
+        """Sessions with messages or a state or, if a moment is given, those whose state was set after it."""
 
     async def close(self) -> None:
         """Close every link and the connection. Safe to call twice."""

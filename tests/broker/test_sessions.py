@@ -223,15 +223,17 @@ def test_messages_of_a_session_are_not_renewed_one_by_one(queue: Driver) -> None
         queue.renew("q", held)
 
 
-def test_b048_sessions_with_messages_or_with_later_state(queue: Driver) -> None:
+def test_b048_sessions_with_messages_or_a_state_or_with_a_later_state(queue: Driver) -> None:
     fill(queue, "b", "a", "c")
     lock = queue.held("q", "b")
     queue.drain(lock=lock)
     queue.wait(10)
     queue.set_state("q", lock, b"x")
-    assert queue.sessions() == ["a", "c"]
+    assert queue.sessions() == ["a", "b", "c"]
     assert queue.sessions(after=START + 5) == ["b"]
     assert queue.sessions(after=START + 10) == []
+    queue.set_state("q", lock, None)
+    assert queue.sessions() == ["a", "c"]
 
 
 def test_releasing_a_lost_session_or_one_of_a_deleted_queue_is_ignored(queue: Driver) -> None:

@@ -291,7 +291,7 @@ class ManagementNode:
 
     def _list_sessions(self, asked: _Asked) -> Body:
         after = asked.arguments.moment("last-updated-time")
-        if after is not None and after.year == MAXYEAR:  # "the end of time": all that have messages
+        if after is not None and after.year == MAXYEAR:  # "the end of time": all that have messages or a state
             after = None
         found = self._namespace.list_sessions(asked.call, self._path, state_updated_after=after)
         skip = asked.arguments.count("skip", 0)

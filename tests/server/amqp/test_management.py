@@ -298,6 +298,16 @@ async def test_p133_enumerate_sessions(context: NamespaceContext, sessions: str)
         assert body["sessions-ids"] == ["c"]
 
 
+async def test_b048_at_the_end_of_time_a_session_with_a_state_alone_is_listed(
+    context: NamespaceContext, sessions: str
+) -> None:
+    async with connected(context, "") as client:
+        await session(client, sessions, "a")
+        await client.ask(sessions, "set-session-state", {"session-id": "a", "session-state": b"1"})
+        _, body = await client.ask(sessions, "get-message-sessions", {"last-updated-time": Timestamp(WHOLE_TIME)})
+        assert body["sessions-ids"] == ["a"]
+
+
 async def test_sessions_are_listed_by_the_time_of_their_state(context: NamespaceContext, sessions: str) -> None:
     async with connected(context, "") as client:
         await session(client, sessions, "old")

@@ -557,7 +557,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the state of a session is lost when it is empty",
         (
             "broker/session.py",
-            "        if not session.message_count and not session.token and session.state is None:\n",
+            "        if session.is_empty and not session.token:\n",
             "        if not session.message_count and not session.token:\n",
         ),
     ),
