@@ -128,7 +128,7 @@ class Queue:
             fragments = [self.placement.reached(call, 0)]
         else:
             fragments = self._reachable(call)
-        if lock is None and len(fragments) > 1 and self._cache is not None:
+        if lock is None and len(self.fragments) > 1 and self._cache is not None:  # also while one alone can be reached
             taken = self._cache.receive(call, fragments, max_message_count, delete=deletes)
         else:
             taken = self._taken(call, fragments, max_message_count, lock, delete=deletes)

@@ -41,6 +41,14 @@ def test_p061_other_answers_are_kept_for_later_receives(two: Driver) -> None:
     assert two.body().store_query_count == asked
 
 
+def test_p062_what_is_kept_is_given_while_its_fragment_alone_can_be_reached(two: Driver) -> None:
+    fill(two, 1, 4)
+    first = two.one()
+    kept = 1 if str(first) == "4" else 4
+    two.down("q", *(index for index in range(16) if index != kept))
+    assert bodies(two.receive()) == [str(kept)]
+
+
 def test_p062_the_store_is_asked_again_only_when_nothing_is_kept(two: Driver) -> None:
     fill(two, 1, 4)
     two.receive()
