@@ -306,6 +306,10 @@ class Management:
         for name in Policy.__slots__:
             setattr(entity.body.policy, name, getattr(policy, name))
         entity.description = description
+        if "transfer" in entity.sub_queues:  # the others behind it share its policy
+            entity.sub_queues["transfer"].policy.max_size_bytes = policy.max_size_bytes
+        for subscription in self._directory.subscriptions_of(entity):  # whose sizes are the topic's
+            self._apply(subscription, subscription.description)
         if isinstance(description, SubscriptionProperties) and entity.subscription is not None:
             entity.subscription.dead_letters_filter_errors = bool(
                 description.dead_lettering_on_filter_evaluation_exceptions

@@ -248,6 +248,35 @@ def test_p110_an_update_reaches_every_fragment(broker: Driver) -> None:
     assert {each.locked_until_utc for each in broker.receive("q", 16)} == {at(START + 7)}
 
 
+def test_p110_a_larger_size_reaches_what_waits_for_its_transfer() -> None:
+    broker = Driver(replace(STD_2021, sizes_in_megabytes=(1, 2)))
+    description = broker.queue("via", max_size_in_megabytes=1)
+    broker.queue("end", max_size_in_megabytes=1)
+    broker.down("end")
+    for _ in range(5):
+        broker.send("end", message("x" * 200_000), via="via")
+    with pytest.raises(ServiceBusQuotaExceededError):
+        broker.send("end", message("x" * 200_000), via="via")
+    broker.update(address("via"), replace(description, max_size_in_megabytes=2))
+    broker.send("end", message("x" * 200_000), via="via")
+    assert broker.counts("via").transfer_message_count == 6
+
+
+def test_p110_a_larger_size_of_a_topic_reaches_its_subscriptions() -> None:
+    broker = Driver(replace(STD_2021, sizes_in_megabytes=(1, 2)))
+    description = broker.topic(max_size_in_megabytes=1)
+    broker.subscription(requires_session=True, lock_duration=seconds(7))
+    for _ in range(5):
+        broker.send("t", message("x" * 200_000, session_id="a"))
+    with pytest.raises(ServiceBusQuotaExceededError):
+        broker.send("t", message("x" * 200_000, session_id="a"))
+    broker.update(topic_address("t"), replace(description, max_size_in_megabytes=2))
+    broker.send("t", message("x" * 200_000, session_id="a"))
+    lock = broker.held("t/Subscriptions/s", "a")
+    assert lock.locked_until == START + 7
+    broker.set_state("t/Subscriptions/s", lock, b"x" * 1_000)
+
+
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
 def test_p111_management_is_refused_whole_while_a_fragment_is_down(broker: Driver, kind: FaultKind) -> None:
     description = broker.partitioned()
