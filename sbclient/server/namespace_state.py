@@ -8,11 +8,9 @@ from typing import Any, Final
 
 from sbclient.broker.directory import Entity, kind_of
 from sbclient.broker.entity import Queue
-from sbclient.broker.faults import Call, Operation
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.host import BrokerHost
 from sbclient.broker.namespace import Namespace
-from sbclient.entities import EntityAddress, EntityKind
 from sbclient.message import ServiceBusMessageState
 from sbclient.server.message_store import entity_at
 
@@ -39,14 +37,15 @@ def state_of(namespace: Namespace, now: float, path: str | None = None) -> dict[
 
 
 def clear(host: BrokerHost) -> None:
-    """Heal every fault and remove every entity: the namespace is as it was at first."""
+    """Heal every fault and remove every entity: the namespace is as it was at first.
+
+    This is no request: nothing at the door, where idle entities vanish and requests cost credits, can end it half way.
+    """
     host.heal()
-    namespace = host.namespace
-    call = Call(Operation.MANAGE, host.clock.now())
-    for entity in namespace.directory.all():
+    directory = host.namespace.directory
+    for entity in directory.all():
         if entity.topic is None:
-            kind = EntityKind.TOPIC if kind_of(entity) is EntityKind.TOPIC else EntityKind.QUEUE
-            namespace.management.delete(call, EntityAddress(kind, (entity.path,)))
+            directory.remove(entity)
 
 
 def _entity_state(entity: Entity, now: float) -> dict[str, Any]:
