@@ -178,19 +178,22 @@ class ClientReceiver:
 
     async def _send_on(self) -> None:
         await self._peer.turn_to_hand_out()
-        while (credit := self._link.credit) > 0 and await self._send(credit, LONGEST_WAIT_S):
+        while (credit := self._link.credit) > 0 and await self._send(credit, LONGEST_WAIT_S) is not None:
             await self._peer.drained()
             await self._peer.turn_to_hand_out()
 
     async def _drain(self) -> None:
         await self._peer.turn_to_hand_out()
-        if (credit := self._link.credit) > 0:
-            await self._send(credit, 0.0)
+        while (credit := self._link.credit) > 0 and await self._send(credit, 0.0):
+            await self._peer.drained()
+            await self._peer.turn_to_hand_out()
         self._link.drained()
         self._peer.flush()
 
-    async def _send(self, credit: int, wait_s: float) -> bool:
-        """Take messages and send them; False if the link has ended. No message is taken by who is cancelled."""
+    async def _send(self, credit: int, wait_s: float) -> int | None:
+        """Take messages and send them; returns how many, None if the link has ended. No message is taken by who is
+        cancelled.
+        """
         self._asked_for = wanted = min(credit, MAX_TAKEN, max(1, MAX_TAKEN_BYTES // self._usual_bytes))
         try:
             taken = await self._peer.host.take(
@@ -203,15 +206,15 @@ class ClientReceiver:
             )
         except ServiceBusError as error:
             self._peer.detach(self._link, error)
-            return False
+            return None
         self._asked_for = 0
         handed = [handed_out(entry) for entry in taken]
         if self._link.is_over:
             self._release([each.token for each in handed if each.token is not None])
-            return False
+            return None
         for each in handed:
             self._send_one(each)
-        return True
+        return len(handed)
 
     def _release(self, tokens: Sequence[UUID]) -> None:
         """Put back what no application has seen."""

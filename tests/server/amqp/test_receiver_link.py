@@ -149,6 +149,20 @@ async def test_a_drain_brings_what_there_is_and_ends_the_credit(context: Namespa
         await nothing(client, link)
 
 
+@pytest.mark.parametrize(("granted", "count"), [(300, 250), (250, 250), (210, 210)])
+async def test_a_drain_brings_more_than_is_taken_in_one_go(
+    context: NamespaceContext, queue: str, granted: int, count: int
+) -> None:
+    await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(250)))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue)
+        link.grant(granted, drain=True)
+        client.flush()
+        await client.event(LinkDrained, link)
+        assert [text(await received(client, link)) for _ in range(count)] == [str(number) for number in range(count)]
+        await nothing(client, link)
+
+
 async def test_a_drain_without_credit_stops_a_waiting_receiver(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         link = await client.receiver(queue, credit=10)
