@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sbclient.broker.entity import Queue
+from sbclient.broker.fragment import Fragment
 from sbclient.broker.topic import Subscription, Topic
 from sbclient.entities import (
     EntityAddress,
@@ -69,6 +70,10 @@ class Entity:
     def queues(self) -> list[Queue | Topic]:
         """Itself and what lies behind it."""
         return [self.body, *self.sub_queues.values()]
+
+    def fragments_at(self, index: int) -> list[Fragment]:
+        """Its fragment of that index, and those behind it; none if it has fewer."""
+        return [body.fragments[index] for body in self.queues() if index < len(body.fragments)]
 
     def sub_queue(self, name: str) -> Queue | None:
         """A queue behind it, made when it is first needed; None on topics."""

@@ -455,6 +455,7 @@ class Namespace:
                 self._door.enter_namespace(call)
             else:
                 entity, _ = self._door.enter(call, scope.path)
+                transaction.check_fragments(entity.fragments_at(scope.fragment_index))
                 entity.body.placement.reached(call, scope.fragment_index)
             transaction.commit(call.now)
         finally:

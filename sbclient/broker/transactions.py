@@ -10,7 +10,7 @@ Laws (source: transactions and partitioned entities, documented):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -85,6 +85,20 @@ class Transaction:
             raise InvalidOperationError(
                 f"the transaction has {self._count} operations and {operation_count} more exceed the {MAX_OPERATIONS} "
                 "that are allowed: commit it and begin a new one"
+            )
+
+    def check_fragments(self, existing: Sequence[Fragment]) -> None:
+        """
+        Args:
+            existing: the fragments that the transaction's scope has now.
+
+        Raises:
+            InvalidOperationError: operations are bound to others, since the entity was deleted and made again.
+        """
+        if not all(step.fragment in existing for step in self._steps):
+            raise InvalidOperationError(
+                "the transaction began on an entity that was deleted and made again since: it is rolled back, "
+                "begin a new one"
             )
 
     def check_settled_once(self, token: int) -> None:

@@ -375,6 +375,18 @@ def test_n024_an_outage_at_the_commit_undoes_everything(
         broker.commit(transaction)
 
 
+@pytest.mark.parametrize("was_partitioned", [False, True])
+def test_a_transaction_on_an_entity_that_was_made_again_is_undone(broker: Driver, was_partitioned: bool) -> None:
+    broker.queue(enable_partitioning=was_partitioned)
+    transaction = broker.begin()
+    broker.send("q", message(partition_key=KEYS[9]), transaction=transaction)
+    broker.delete(address("q"))
+    broker.queue()
+    with pytest.raises(InvalidOperationError):
+        broker.commit(transaction)
+    assert broker.counts("q").total_message_count == 0
+
+
 def test_a_transaction_on_a_deleted_entity_is_undone(broker: Driver) -> None:
     broker.queue()
     transaction = broker.begin()
