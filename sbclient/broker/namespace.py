@@ -199,7 +199,8 @@ class Namespace:
             raise InvalidOperationError(f"{via} cannot be sent through: name a queue")
         if transaction is not None:
             transaction.check_open(call.now)
-            _check_via_key(entity, key, transaction)
+            if entity.is_partitioned:  # on a plain entity a key places nothing, so it binds nothing
+                _check_via_key(entity, key, transaction)
         fragment = store_between.placement.choose(call, key, transfer.size_bytes)
         entries = [entry for entry in transfer.entries if not is_ping(entry.content)]
         for entry in entries:
@@ -215,7 +216,8 @@ class Namespace:
         scope = Scope(entity.path, fragment.index)
         transaction.check_scope(scope, len(messages))
         step = Step(check=lambda _: None, apply=keep, fragment=fragment, size_bytes=transfer.size_bytes)
-        transaction.add(step, scope, call.now, operation_count=len(messages), key=key)
+        pinned = key if entity.is_partitioned else None
+        transaction.add(step, scope, call.now, operation_count=len(messages), key=pinned)
 
     def _spend_on_filters(self, call: Call, target: Queue | Topic, message_count: int) -> None:
         if isinstance(target, Topic):
@@ -531,7 +533,7 @@ class Namespace:
 
 
 def _check_via_key(entity: Entity, key: str | None, transaction: Transaction) -> None:
-    if entity.is_partitioned and key is None:
+    if key is None:
         raise InvalidOperationError(
             f"a transaction sends through {entity.path}, which is partitioned, without a key: set via_partition_key"
         )

@@ -133,6 +133,16 @@ def test_p088_different_sessions_in_one_transaction_need_a_plain_entity(broker: 
     assert broker.sessions() == (["a"] if is_partitioned else ["a", "b"])
 
 
+def test_p088_different_via_keys_in_one_transaction_need_a_plain_entity(broker: Driver) -> None:
+    broker.queue("via")
+    broker.queue("end")
+    transaction = broker.begin()
+    for key in ("a", "b", None):
+        broker.send("end", message(str(key)), via="via", via_partition_key=key, transaction=transaction)
+    broker.commit(transaction)
+    assert sorted(bodies(broker.receive("end", 5))) == ["None", "a", "b"]
+
+
 def test_p089_nor_one_batch_of_several_sessions(broker: Driver) -> None:
     broker.partitioned(requires_session=True)
     with pytest.raises(InvalidOperationError):
