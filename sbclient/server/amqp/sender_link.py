@@ -21,9 +21,11 @@ from sbclient.amqp import (
     IncomingLink,
     Rejected,
     TransactionalState,
+    WireError,
     WireMessage,
     split_batch,
 )
+from sbclient.amqp.errors import INVALID_FIELD
 from sbclient.amqp.types import Int
 from sbclient.broker.faults import Call, Operation
 from sbclient.entities import AccessRights
@@ -128,7 +130,7 @@ class ClientSender:
             raise ServiceBusServerBusyError(f"{self._path} is too busy: wait 10 seconds and try again")
         destination, via_key = self._destination, None
         if destination is not None:
-            via_key = messages[0].sections.message_annotations.get(VIA_PARTITION_KEY)
+            via_key = _via_key(messages[0])
 
         def send(call: Call) -> None:
             if destination is None:
@@ -155,6 +157,18 @@ class ClientSender:
 
     def on_over(self) -> None:
         """Nothing is held here: what came completely is stored."""
+
+
+def _via_key(first: WireMessage) -> str | None:
+    """The key for the entity between, that of a transfer's first message.
+
+    Raises:
+        WireError: it is no text.
+    """
+    key = first.sections.message_annotations.get(VIA_PARTITION_KEY)
+    if key is not None and not isinstance(key, str):
+        raise WireError(INVALID_FIELD, f"{VIA_PARTITION_KEY} is a {type(key).__name__}, a string is expected")
+    return key
 
 
 def messages_in(delivery: IncomingDelivery) -> list[WireMessage]:

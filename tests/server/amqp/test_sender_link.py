@@ -18,11 +18,13 @@ from sbclient.amqp import (
     join_batch,
 )
 from sbclient.amqp.sections import Properties
+from sbclient.amqp.types import Int
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.broker.host import BrokerHost
 from sbclient.entities import EntityKind, EntityStatus
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.size import encoded_size
+from sbclient.server.amqp.sender_link import VIA_PARTITION_KEY
 from sbclient.server.context import NamespaceContext
 from sbclient.server.sas import sign
 from sbclient.server.wire_faults import WireFault, WireFaultKind
@@ -346,6 +348,21 @@ async def test_sending_by_way_of_a_queue_needs_the_right_at_the_destination_too(
     async with connected(context, "via") as client:
         link = await via(client, "via", "q")
         assert await client.refusal(link) == "amqp:unauthorized-access"
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+async def test_a_key_for_the_way_that_is_no_text_is_rejected(
+    context: NamespaceContext, host: BrokerHost, is_partitioned: bool
+) -> None:
+    create(host, EntityKind.QUEUE, "via", enable_partitioning=is_partitioned)
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "via", "q") as client:
+        link = await via(client, "via", "q")
+        bad = encode_sections(message_annotations={VIA_PARTITION_KEY: Int(3)}, data=[b"x"])
+        assert condition_of(await client.transfer(link, bad)) == "amqp:invalid-field"
+        good = encode_sections(message_annotations={VIA_PARTITION_KEY: "3"}, data=[b"x"])
+        assert await client.transfer(link, good) == ACCEPTED
+    assert stored(host) == 1
 
 
 async def via(client: Client, path: str, destination: str) -> OutgoingLink:
