@@ -430,7 +430,7 @@ class Fragment(Storage):
         """
         Raises:
             MessageSizeExceededError: it is larger than a message may be.
-            ServiceBusQuotaExceededError: it does not fit.
+            ServiceBusQuotaExceededError: it is larger than before, and does not fit.
         """
         self.advance(now)
         session = self.check_session(lock)
@@ -441,7 +441,8 @@ class Fragment(Storage):
                 "keep it elsewhere and store a reference"
             )
         growth = size - len(session.state or b"")
-        self.check_room(growth)
+        if growth > 0:  # one that becomes smaller fits also where other things have filled the fragment
+            self.check_room(growth)
         self.usage.size_bytes += growth
         session.state, session.state_set_at = state, now
 

@@ -149,6 +149,17 @@ def test_b045_state_counts_toward_the_size(broker: Driver) -> None:
     broker.send("q", message(session_id="s"))
 
 
+@pytest.mark.parametrize("smaller", [None, b"x" * 200, b"y" * 300])
+def test_b045_state_may_become_smaller_in_a_full_entity(broker: Driver, smaller: bytes | None) -> None:
+    broker.queue(requires_session=True)
+    lock = broker.held("q", "a")
+    for each in (broker.held("q", "b"), lock):
+        broker.set_state("q", each, b"x" * 300)
+    broker.body().policy.max_size_bytes = 100
+    broker.set_state("q", lock, smaller)
+    assert broker.state("q", lock) == smaller
+
+
 def test_b046_an_ended_session_lock_is_a_failed_delivery(queue: Driver) -> None:
     fill(queue, "s", "s")
     queue.receive("q", 2, lock=queue.held("q", "s"))
