@@ -89,6 +89,6 @@ def store(
         at = entry.content.scheduled_enqueue_time_utc
         if at is not None and at.timestamp() > now:
             number = fragment.next_number() if numbers is None else numbers[position]
-            fragment.schedule(entry, number, at.timestamp())
+            fragment.schedule(entry, number, at.timestamp(), now)
         else:
             fragment.append(entry, now)

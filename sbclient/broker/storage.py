@@ -101,9 +101,10 @@ class Storage(ABC):
         self._counter = (self._counter + 1) & _COUNTER_MASK
         return self.index << COUNTER_BITS | self._counter
 
-    def schedule(self, entry: Entry, number: int, at: float) -> None:
-        """Keep a message, under a number from `next_number`, until its time comes."""
+    def schedule(self, entry: Entry, number: int, at: float, now: float) -> None:
+        """Keep a message, under a number from `next_number`, until its time comes; then it counts as enqueued anew."""
         entry.state = _SCHEDULED
+        entry.enqueued_at = now
         self.scheduled_count += 1
         self.arrived_count += 1
         self._insert(entry, number)

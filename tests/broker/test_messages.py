@@ -363,6 +363,17 @@ def test_b034_a_time_that_has_passed_is_now(queue: Driver) -> None:
     assert str(queue.one()) == "a"
 
 
+def test_b037_a_scheduled_message_is_peeked_with_the_moment_when_it_came(queue: Driver) -> None:
+    queue.wait(5)
+    queue.schedule("q", message(scheduled_enqueue_time_utc=at(START + 60)))
+    queue.wait(5)
+    (peeked,) = queue.peek()
+    assert peeked.enqueued_time_utc == at(START + 5)
+    queue.wait(60)
+    (peeked,) = queue.peek()
+    assert peeked.enqueued_time_utc == at(START + 60)
+
+
 def test_b034_a_send_with_a_time_is_scheduled_too(queue: Driver) -> None:
     queue.send("q", message("a", scheduled_enqueue_time_utc=at(START + 30)))
     assert queue.receive() == []
