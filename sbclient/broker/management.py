@@ -231,6 +231,7 @@ class Management:
         for index in reached:
             for queue in entity.queues():
                 queue.fragments[index].advance(call.now)
+        self._door.let_pass(call.now)  # what has just become due to go on is no longer here
         counts = {
             name: sum(len(queue.fragments[index]) for index in reached) for name, queue in entity.sub_queues.items()
         }

@@ -224,6 +224,16 @@ def test_b061_a_source_is_never_idle(broker: Driver) -> None:
     assert created.auto_delete_on_idle == timedelta.max
 
 
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_b084_what_goes_on_by_time_alone_is_not_counted_on_its_way(broker: Driver, partitioned: bool) -> None:
+    broker.queue("end")
+    broker.queue("q", forward_to="end", enable_partitioning=partitioned)
+    broker.schedule("q", message(scheduled_enqueue_time_utc=at(START + 100)))
+    broker.wait(200)
+    assert broker.counts("q").total_message_count == 0
+    assert broker.counts("end").active_message_count == 1
+
+
 def test_b063_schedule_duplicates_and_session_are_judged_anew(broker: Driver) -> None:
     broker.queue("end", requires_duplicate_detection=True, requires_session=True)
     broker.queue(forward_to="end")
