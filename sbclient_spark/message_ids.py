@@ -63,12 +63,18 @@ def choose_plan(
     Args:
         mode: as the option says; `auto` takes the column `message_id`, else the key columns, else the position.
         has_column: whether there is a column `message_id`.
-        transaction: `txnAppId` and `txnVersion`.
+        transaction: `txnAppId` and `txnVersion`, of a batch job only.
         is_streaming: whether Spark numbers the rows by query and micro-batch.
 
     Raises:
-        InvalidOperationError: no ids that stay the same can be made of what is there, or two ways are asked for.
+        InvalidOperationError: no ids that stay the same can be made of what is there, two ways are asked for, or the
+            micro-batches of a stream would share their ids.
     """
+    if is_streaming and transaction is not None:
+        raise InvalidOperationError(
+            "txnAppId and txnVersion number the runs of a batch job; all micro-batches of a stream would share them "
+            "with their message ids: leave them out, a stream numbers its micro-batches itself"
+        )
     if has_column and key_columns:
         raise InvalidOperationError(
             "there are both a column message_id and the option messageIdColumns: drop the one or the other"
@@ -125,8 +131,8 @@ class MessageIds:
         if plan.mode == "position":
             if place is None:
                 raise InvalidOperationError(
-                    "this version of Spark does not tell a task its query and micro-batch: set txnAppId and "
-                    "txnVersion, or add a column message_id"
+                    "this version of Spark does not tell a task its query and micro-batch: add a column message_id, "
+                    "name key columns in messageIdColumns, or ask for messageIdMode 'content'"
                 )
             self._start = b"".join(map(canonical, (place.app, place.version, place.partition)))
 

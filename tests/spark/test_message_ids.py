@@ -158,6 +158,8 @@ def test_auto_takes_the_column_then_the_keys_then_the_position() -> None:
         {"has_column": True, "key_columns": ("a",)},
         {"mode": "random", "has_column": True},
         {"mode": "content", "has_column": True},
+        {"is_streaming": True, "transaction": ("nightly", 1)},
+        {"is_streaming": True, "transaction": ("nightly", 1), "has_column": True},
     ],
 )
 def test_what_makes_no_stable_ids_is_refused(changes: dict[str, Any]) -> None:

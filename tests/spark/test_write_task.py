@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.testing import Fault, FaultKind
@@ -22,7 +23,7 @@ from sbclient_spark.reports import TaskReport
 from sbclient_spark.rows import Destination, RowPlan
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.write_options import write_options
-from sbclient_spark.write_task import TaskPlace, TaskResult, WritePlan, check_sessions, run_task
+from sbclient_spark.write_task import TaskPlace, TaskResult, WritePlan, check_sessions, plan_write, run_task
 
 PLACE = TaskPlace(partition=2, attempt=0, attempt_id=9, query_id="query", batch_id=4)
 PAIRED = {"connectionString": "memory://written", "secondaryConnectionString": "memory://written-backup"}
@@ -96,6 +97,14 @@ def test_another_micro_batch_has_other_ids(clients: WorkerClients) -> None:
     run_task(plan(), batches(100), PLACE)
     run_task(plan(), batches(100), TaskPlace(2, 0, 10, "query", 5))
     assert len(stored(clients)) == 200
+
+
+def test_a_stream_whose_micro_batches_would_all_have_the_ids_of_one_job_is_refused() -> None:
+    numbered = {**PAIRED, "queue": "orders", "dryRun": "encode", "txnAppId": "nightly", "txnVersion": "1"}
+    body = StructType([StructField("body", StringType())])
+    assert plan_write(body, numbered, is_streaming=False).rows.ids.transaction == ("nightly", 1)
+    with pytest.raises(InvalidOperationError):
+        plan_write(body, numbered, is_streaming=True)
 
 
 def test_the_collector_looks_for_cycles_rarely_while_a_task_sends_and_then_as_before(clients: WorkerClients) -> None:
