@@ -1,4 +1,7 @@
-"""Reads queues by peeking: nothing is taken, locked or changed, however often Spark asks.
+"""Reads queues by peeking: nothing is taken or changed, however often Spark asks.
+
+Nothing is locked either, but for one thing: a session can only be looked into by who holds it. So where there are
+sessions each of them is locked in turn while it is read, by one task, and a read fails if a consumer holds one.
 
 Spark runs a read again for every action and every retry, and never says when rows have arrived for good. A read that
 takes messages would lose some, so there is none.
@@ -95,7 +98,8 @@ class PeekPartition(InputPartition):
 
     Attributes:
         path: of the queue or subscription.
-        first, last: sequence numbers, both included; `last` None = to the end.
+        first, last: sequence numbers, both included; `last` None = to the end. A range of one fragment where the entity
+            is partitioned, but for one with sessions: two tasks would want the lock of the same session.
         before_utc: messages enqueued then or later are left out.
         in_secondary: whether the queue is in the secondary namespace.
         may_be_missing: a queue that does not exist is read as an empty one.
@@ -128,10 +132,10 @@ class PeekReader(DataSourceReader):
                 PeekPartition(queue, first, None, before, in_secondary=True, may_be_missing=may_be_missing)
                 for queue, may_be_missing in _backlog_queues(options.connection)
             ]
-        partitioned = clients.run(_partitioned_among(options))
+        divisible = clients.run(_divisible_among(options))
         found: list[PeekPartition] = []
         for path in options.paths:
-            if path not in partitioned or options.sub_queue != "none":
+            if path not in divisible or options.sub_queue != "none":
                 found.append(PeekPartition(path, first, None, before))
                 continue
             for fragment in range(FRAGMENTS):
@@ -182,24 +186,28 @@ def _backlog_queues(options: ConnectionOptions) -> list[tuple[str, bool]]:
     return plain + [(queue, True) for queue in session_backlog_queue_names(name, count)]
 
 
-async def _partitioned_among(options: ReadOptions) -> set[str]:
-    """Those paths that are partitioned, as far as that can be known: each fragment is then a task of its own."""
+async def _divisible_among(options: ReadOptions) -> set[str]:
+    """Those paths that are partitioned and have no sessions, as far as that can be known: each fragment is then a task
+    of its own. Where there are sessions, each task would look into all of them, at the same time as the others.
+    """
     found: set[str] = set()
     client = open_client(options.connection, paired=False, clock=worker_clients().clock)
     async with client:
         for path in options.paths:
             try:
                 if SUBSCRIPTIONS in path:
-                    description: Any = await client.administration.get_topic(path.split(SUBSCRIPTIONS)[0])
+                    topic, subscription = path.split(SUBSCRIPTIONS)
+                    partitioned: Any = await client.administration.get_topic(topic)
+                    described: Any = await client.administration.get_subscription(topic, subscription)
                 else:
-                    description = await client.administration.get_queue(path)
+                    described = partitioned = await client.administration.get_queue(path)
             except MessagingEntityNotFoundError:
                 raise MessagingEntityNotFoundError(
                     f"there is nothing to read at {path!r} in {client.fully_qualified_namespace}: mend the name"
                 ) from None
             except ServiceBusError:
                 continue  # without the right to look, or in an outage, one task reads it all
-            if description.enable_partitioning:
+            if partitioned.enable_partitioning and not described.requires_session:
                 found.add(path)
     return found
 
@@ -281,7 +289,11 @@ def _receiver(client: ServiceBusClient, path: str, word: SubQueueWord, session_i
 
 
 def _is_wanted(message: ServiceBusReceivedMessage, partition: PeekPartition) -> bool:
-    is_here = partition.last is None or message.sequence_number <= partition.last
+    """Whether a message is one of its partition's. Browsing begins where it likes if it does not know the number, as
+    that of another fragment than a session's, so the first number is looked at too.
+    """
+    number = message.sequence_number
+    is_here = number >= partition.first and (partition.last is None or number <= partition.last)
     return is_here and message.enqueued_time_utc < partition.before_utc
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from sbclient import ServiceBusMessage
-from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, SessionCannotBeLockedError
 from sbclient.transport.memory import drop_memory_host, memory_host
 from sbclient_spark.read_options import read_options
 from sbclient_spark.reader import READ_SCHEMA, PeekReader
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
+from tests.spark.emulated import EmulatedPair
 
 CONNECTION = {"connectionString": "memory://read", "secondaryConnectionString": "memory://read-backup"}
 
@@ -44,7 +45,7 @@ def fill(
     clients.run(fill())
 
 
-def read(schema: StructType = READ_SCHEMA, **options: Any) -> list[dict[str, Any]]:
+def read(schema: StructType = READ_SCHEMA, /, **options: Any) -> list[dict[str, Any]]:
     texts = {name: str(value) for name, value in options.items()}
     reader = PeekReader(read_options({**CONNECTION, **texts}), schema)
     return [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
@@ -113,6 +114,63 @@ def test_sessions_are_read_one_after_the_other(clients: WorkerClients) -> None:
     fill(clients, "sessions", *many, requires_session=True)
     assert sorted(map(int, bodies(queue="sessions"))) == list(range(30))
     assert len(bodies(queue="sessions", maxMessages=15)) == 15
+
+
+def in_sessions(count: int) -> Iterator[ServiceBusMessage]:
+    return (ServiceBusMessage(str(number), session_id=f"s{number % 6}") for number in range(count))
+
+
+def test_a_partitioned_queue_with_sessions_is_read_once_and_by_one_task(clients: WorkerClients) -> None:
+    fill(clients, "parts", *in_sessions(60), enable_partitioning=True, requires_session=True)
+    assert len(PeekReader(read_options({**CONNECTION, "queue": "parts"}), READ_SCHEMA).partitions()) == 1
+    rows = read(queue="parts")
+    assert sorted(int(row["body"]) for row in rows) == list(range(60))
+    numbers = sorted(row["sequence_number"] for row in rows)
+    found = read(queue="parts", fromSequenceNumber=numbers[20])
+    assert sorted(row["sequence_number"] for row in found) == numbers[20:]
+
+
+def test_a_subscription_with_sessions_of_a_partitioned_topic_is_read_once(clients: WorkerClients) -> None:
+    async def fill() -> None:
+        options = read_options({**CONNECTION, "queue": "any"}).connection
+        async with open_client(options, paired=False, clock=clients.clock) as client:
+            await client.administration.create_topic("prices", enable_partitioning=True)
+            await client.administration.create_subscription("prices", "all")
+            await client.administration.create_subscription("prices", "in-order", requires_session=True)
+            for message in in_sessions(60):
+                await client.get_topic_sender("prices").send_messages(message)
+
+    clients.run(fill())
+    for name in ("all", "in-order"):
+        assert sorted(map(int, bodies(topic="prices", subscription=name))) == list(range(60))
+    with pytest.raises(MessagingEntityNotFoundError):
+        read(topic="prices", subscription="none")
+
+
+def test_sessions_are_read_once_over_the_network(clients: WorkerClients, pair: EmulatedPair) -> None:
+    queue = pair.create_queue("parts", enable_partitioning=True, requires_session=True)
+
+    async def fill() -> None:
+        async with pair.client() as client:
+            for message in in_sessions(60):
+                await client.get_queue_sender(queue).send_messages(message)
+
+    pair.run(fill())
+    rows = read(**pair.reading(queue=queue))
+    assert sorted(int(row["body"]) for row in rows) == list(range(60))
+    numbers = sorted(row["sequence_number"] for row in rows)
+    found = read(**pair.reading(queue=queue, fromSequenceNumber=numbers[20]))
+    assert sorted(row["sequence_number"] for row in found) == numbers[20:]
+
+    async def hold() -> ServiceBusClient:
+        client = await pair.client().__aenter__()
+        await client.get_queue_receiver(queue, session_id="s3").receive_messages(max_wait_time=1)
+        return client
+
+    holder = pair.run(hold())
+    with pytest.raises(SessionCannotBeLockedError):
+        read(**pair.reading(queue=queue))
+    pair.run(holder.close())
 
 
 def test_dead_letters_are_read_with_their_reasons(clients: WorkerClients) -> None:
