@@ -17,7 +17,7 @@ class BadRecords:
 
     Args:
         directory: where; None = nowhere, rows are only counted.
-        name: tells this attempt from every other one of the job.
+        name: tells this attempt from every other one, of any application: a file that is there is never written over.
     """
 
     def __init__(self, directory: str | None, name: str) -> None:
@@ -33,7 +33,7 @@ class BadRecords:
         if self._file is None:
             Path(self._directory).mkdir(parents=True, exist_ok=True)
             path = Path(self._directory) / f"{self._name}.jsonl"
-            self._file = path.open("w", encoding="utf-8")
+            self._file = path.open("x", encoding="utf-8")
             self.path = str(path)
         json.dump({"row": position, "reason": reason, "record": record}, self._file, ensure_ascii=False, default=str)
         self._file.write("\n")

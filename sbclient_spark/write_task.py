@@ -142,8 +142,9 @@ def run_task(
     report = TaskReport(partition=place.partition, attempt=place.attempt, destination=plan.destination)
     if plan.options.dry_run == "schema":
         return TaskResult(report)
-    directory = plan.options.bad_records_path
-    bad_records = BadRecords(directory, f"part-{place.partition:05}-attempt-{place.attempt_id}")
+    # Each application counts its attempts anew, and many may write to one directory: what was drawn tells them apart.
+    name = f"part-{place.partition:05}-attempt-{place.attempt_id}-{RANDOM.getrandbits(64):016x}"
+    bad_records = BadRecords(plan.options.bad_records_path, name)
     try:
         reader = RowReader(plan.rows, MessageIds(plan.rows.ids, _id_place(plan, place), RANDOM))
         if plan.options.dry_run != "off":

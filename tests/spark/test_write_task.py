@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import pickle
 import subprocess
@@ -147,6 +148,19 @@ def test_a_failed_task_logs_what_it_did(clients: WorkerClients, caplog: pytest.L
         run_task(plan(), iter([bad]), PLACE)
     assert "partition 2, row 1" in str(caught.value)
     assert {"task.failed", "task.ended"} <= {record.message for record in caplog.records}
+
+
+def test_bad_rows_of_two_applications_stay_side_by_side(clients: WorkerClients, tmp_path: Path) -> None:
+    """Each application counts its partitions and attempts anew."""
+    careful = plan(onRowError="deadletter", badRecordsPath=tmp_path)
+    reports = []
+    for name in ("first", "second"):
+        rows = pa.record_batch({"body": pa.array([None], pa.string()), "which": [name]})
+        reports.append(run_task(careful, iter([rows]), PLACE).report)
+    assert [report.row_errors for report in reports] == [1, 1]
+    kept = [json.loads(Path(report.bad_records or "").read_text())["record"]["which"] for report in reports]
+    assert kept == ["first", "second"]
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_dry_run_sends_nothing(clients: WorkerClients) -> None:
