@@ -21,8 +21,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import (
     BinaryType,
     DayTimeIntervalType,
-    IntegerType,
-    LongType,
     MapType,
     StringType,
     StructField,
@@ -39,6 +37,7 @@ from sbclient.transport.base import ServiceBusSubQueue
 from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions
 from sbclient_spark.credentials import connection_string_of
 from sbclient_spark.read_options import ReadOptions, SubQueueWord
+from sbclient_spark.schema import READ_ONLY
 from sbclient_spark.worker_clients import open_client, worker_clients
 
 PAGE: Final = 250
@@ -68,14 +67,7 @@ READ_SCHEMA: Final = StructType(
         StructField("time_to_live", DayTimeIntervalType()),
         StructField("scheduled_enqueue_time", TimestampType()),
         StructField("queue", StringType()),
-        StructField("sequence_number", LongType()),
-        StructField("enqueued_time", TimestampType()),
-        StructField("expires_at", TimestampType()),
-        StructField("delivery_count", IntegerType()),
-        StructField("dead_letter_reason", StringType()),
-        StructField("dead_letter_error_description", StringType()),
-        StructField("backlog_queue", StringType()),
-        StructField("state", StringType()),
+        *(StructField(name, kind) for name, kind in READ_ONLY.items()),
     ]
 )
 """The columns of a read; those that a write takes have the same names and meaning there."""

@@ -85,17 +85,17 @@ COLUMNS: Final[dict[str, _Column]] = {
 }
 """The columns that have a meaning, each with the types that it may have."""
 
-READ_ONLY: Final = (
-    "sequence_number",
-    "enqueued_time",
-    "expires_at",
-    "delivery_count",
-    "dead_letter_reason",
-    "dead_letter_error_description",
-    "backlog_queue",
-    "state",
-)
-"""Columns of a read that the service fills in; a write leaves them out, so that rows can be read and sent again."""
+READ_ONLY: Final[dict[str, DataType]] = {
+    "sequence_number": LongType(),
+    "enqueued_time": TimestampType(),
+    "expires_at": TimestampType(),
+    "delivery_count": IntegerType(),
+    "dead_letter_reason": StringType(),
+    "dead_letter_error_description": StringType(),
+    "backlog_queue": StringType(),
+    "state": StringType(),
+}
+"""Columns of a read that the service fills in, with their types; a write of what was read leaves them out."""
 
 _PROPERTY_COLUMNS: Final = ("application_properties", "properties", "headers")
 
@@ -118,8 +118,9 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
         if name in places and not column.is_allowed(schema[places[name]].dataType):
             kind = schema[places[name]].dataType.simpleString()
             raise InvalidOperationError(f"column {name!r} is of type {kind}: it must be {column.allowed}; cast it")
-    unknown = {name: place for name, place in places.items() if name not in COLUMNS and name not in READ_ONLY}
     is_json = options.body_format == "json"
+    left_out = set() if is_json else _read_only_names(schema, places)
+    unknown = {name: place for name, place in places.items() if name not in COLUMNS and name not in left_out}
     if is_json and "body" in places:
         raise InvalidOperationError("bodyFormat is 'json', but there is a column body: drop it, or take 'raw'")
     if is_json and not unknown:
@@ -168,6 +169,16 @@ def _places(schema: StructType) -> dict[str, int]:
             raise InvalidOperationError(f"there are two columns named {name!r}: rename or drop one")
         places[name] = place
     return places
+
+
+def _read_only_names(schema: StructType, places: dict[str, int]) -> set[str]:
+    """The columns that a read has added, so that rows can be read and sent again.
+
+    They have the names and types of a read, and the sequence number is among them: an order, too, may have a `state`,
+    and losing it without a word would be worse than being told that it is unknown.
+    """
+    found = {name for name, kind in READ_ONLY.items() if name in places and schema[places[name]].dataType == kind}
+    return found if "sequence_number" in found else set()
 
 
 def _key_names(options: WriteOptions) -> set[str]:

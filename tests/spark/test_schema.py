@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from sbclient.errors import InvalidOperationError
+from sbclient_spark.reader import READ_SCHEMA
 from sbclient_spark.rows import Destination, RowPlan
 from sbclient_spark.schema import row_plan
 from sbclient_spark.write_options import write_options
@@ -112,8 +113,24 @@ def test_the_option_beats_the_column_of_the_destination() -> None:
     assert "queue" in refused("body string", queue="")
 
 
-def test_what_a_read_adds_is_left_out_of_a_write() -> None:
-    assert plan("body string, sequence_number bigint, state string").extra_properties == ()
+@pytest.mark.parametrize("unknown", ["error", "ignore", "property"])
+def test_what_a_read_adds_is_left_out_of_a_write(unknown: str) -> None:
+    assert plan("body string, sequence_number bigint, state string", unknownColumns=unknown).extra_properties == ()
+    given = write_options({"connectionString": "memory://contoso", "queue": "orders", "unknownColumns": unknown})
+    assert row_plan(READ_SCHEMA, given, is_streaming=True).extra_properties == ()
+
+
+def test_a_column_of_ones_own_with_the_name_of_one_that_a_read_adds_is_not_left_out() -> None:
+    for columns in ("body string, state string", "body string, sequence_number bigint, state int"):
+        assert "'state'" in refused(columns)
+        assert dict(plan(columns, unknownColumns="property").extra_properties).keys() == {"state"}
+    assert plan("state string, expires_at date, n int", bodyFormat="json").json_fields == (
+        ("state", 0),
+        ("expires_at", 1),
+        ("n", 2),
+    )
+    found = plan("id int, sequence_number bigint, state string", bodyFormat="json")
+    assert [name for name, _ in found.json_fields] == ["id", "sequence_number", "state"]
 
 
 @pytest.mark.parametrize(
