@@ -35,8 +35,8 @@ class BadRecords:
             path = Path(self._directory) / f"{self._name}.jsonl"
             self._file = path.open("x", encoding="utf-8")
             self.path = str(path)
-        json.dump({"row": position, "reason": reason, "record": record}, self._file, ensure_ascii=False, default=str)
-        self._file.write("\n")
+        line = json.dumps({"row": position, "reason": reason, "record": record}, ensure_ascii=False, default=str)
+        self._file.write(f"{line}\n")
         self._file.flush()
 
     def close(self) -> None:

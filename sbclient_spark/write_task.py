@@ -240,9 +240,10 @@ class _Sending:
 
     def _offer(self, writer: PartitionWriter, batch: pa.RecordBatch) -> None:
         rows: list[Row] = []
+        refused: list[BadRow] = []
         for row in self._reader.read(batch, self._report.rows):
             if isinstance(row, BadRow):
-                writer.refuse(row)
+                refused.append(row)
             else:
                 rows.append(row)
         self._report.rows += batch.num_rows
@@ -252,7 +253,13 @@ class _Sending:
                 for row in rows
                 if row.message.session_id is not None
             )
-        self._clients.run(writer.offer(rows))
+        self._clients.run(self._hand_over(writer, rows, refused))
+
+    async def _hand_over(self, writer: PartitionWriter, rows: list[Row], refused: list[BadRow]) -> None:
+        """In the thread of the clients, where rows that come back from the service are counted and written down too."""
+        for bad in refused:
+            writer.refuse(bad)
+        await writer.offer(rows)
 
     async def _close(self, connection: Connection) -> None:
         for sender in self._own_senders.values():

@@ -163,6 +163,24 @@ def test_bad_rows_of_two_applications_stay_side_by_side(clients: WorkerClients, 
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_rows_refused_before_and_by_the_service_are_written_down_line_by_line(
+    clients: WorkerClients, tmp_path: Path
+) -> None:
+    """The one are found by the worker's thread while the other come back to the thread of the clients."""
+    large, empty = 40, 1000
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"body": ["y" * 270_000] * large, "numbers": [[1]] * large})
+        for _ in range(empty // 100):
+            yield pa.record_batch({"body": pa.array([None] * 100, pa.string()), "numbers": [list(range(100))] * 100})
+
+    careful = plan(ids="content", onRowError="deadletter", badRecordsPath=tmp_path, maxBatchMessages=10)
+    report = run_task(careful, rows(), PLACE).report
+    lines = Path(report.bad_records or "").read_text().splitlines()
+    assert report.row_errors == len(lines) == large + empty
+    assert {json.loads(line)["row"] for line in lines} == set(range(report.rows))
+
+
 def test_a_dry_run_sends_nothing(clients: WorkerClients) -> None:
     assert run_task(plan(dryRun="schema"), batches(100), PLACE).report.rows == 0
     assert run_task(plan(dryRun="sample"), batches(5000), PLACE).report.rows == 700
