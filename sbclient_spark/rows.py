@@ -158,8 +158,10 @@ class RowReader:
         for key in keys:
             if isinstance(key, InvalidOperationError):
                 raise key
-        if self._has_id_column and given["message_id"] is None:
-            raise InvalidOperationError("message_id is null, so the row cannot be recognised when it is sent again")
+        if self._has_id_column and not given["message_id"]:
+            # An empty id would be the same for all such rows, so that duplicate detection kept one of them.
+            found = "null" if given["message_id"] is None else "empty"
+            raise InvalidOperationError(f"message_id is {found}, so the row cannot be told from others: give it an id")
         destination = self._plan.destination or self._destination(places)
         message = ServiceBusMessage(body, application_properties=properties, **given)
         if self._may_differ:

@@ -82,11 +82,18 @@ def test_a_bad_row_is_kept_with_its_columns() -> None:
         {"body": ["a"], "time_to_live": [-1]},
         {"body": ["a"], "time_to_live": [2**62]},
         {"body": ["a"], "message_id": pa.array([None], pa.string())},
+        {"body": ["a"], "message_id": [""]},
         {"body": ["a"], "scheduled_enqueue_time": pa.array([2**62], pa.timestamp("us", "UTC"))},
     ],
 )
 def test_what_no_message_can_hold_is_the_rows_own_fault(columns: dict[str, Any]) -> None:
     assert reasons(columns)[0] is not None
+
+
+def test_an_empty_id_is_no_id_whatever_stands_before_it() -> None:
+    prefixed = MessageIdPlan(mode="column", prefix="nightly-")
+    told = reasons({"body": ["a", "b", "c"], "message_id": ["", "", "1"]}, ids=prefixed)
+    assert [reason is None for reason in told] == [False, False, True]
 
 
 @pytest.mark.parametrize(
