@@ -166,8 +166,7 @@ class AzureTransport(Transport):
             link.give_up()
 
     async def close(self) -> None:
-        if self._is_closed:
-            return
+        """Close every link. A second call finishes what a first one, that was cancelled, did not."""
         self._is_closed = True
         await asyncio.gather(*(link.close() for link in list(self._links)))
         with suppress(TimeoutError):

@@ -412,11 +412,22 @@ class AzureReceiver(ReceiverLink):
             return answer
 
     async def close(self) -> None:
-        if self._is_closed:
-            return
+        """Give back what nobody was handed, and end the connection. A second call finishes what a first one, that was
+        cancelled, did not; until then the transport remembers the link."""
         self._is_closed = True
-        self._owner.forget(self)
         task, link = self._receiving, self._link
+        try:
+            await self._end_receiving(task, link)
+        except asyncio.CancelledError:
+            if link is not None:
+                link.give_up(task)  # nobody may call again, and a session would stay locked
+            raise
+        if link is not None:
+            await link.close()
+        self._owner.forget(self)
+
+    async def _end_receiving(self, task: asyncio.Task[Any] | None, link: SdkLink[Any] | None) -> None:
+        """Let the receive call that is under way come back, and give back what it and earlier ones brought."""
         if task is not None and not task.done():
             self._pause()
             await self._clock.wait({task}, BLIND_SLICE_S + 1.0)
@@ -427,7 +438,6 @@ class AzureReceiver(ReceiverLink):
             self._returned.clear()
             await self._give_back(messages)
         await self._clock.wait(self._giving_back, GIVE_BACK_S)
-        await link.close()
 
 
 async def _nothing(sdk: Any) -> None:

@@ -209,8 +209,8 @@ class AzureSender(SenderLink):
 
     async def close(self) -> None:
         self._is_closed = True
-        self._owner.forget(self)
         await asyncio.gather(*(link.close() for link in self._links))
+        self._owner.forget(self)  # last: what is cancelled here is finished by a second call, or by the transport's
 
     # -- which SDK sender ----------------------------------------------------------------------------------------
 

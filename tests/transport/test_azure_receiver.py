@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.transport import azure_receiver
+from sbclient.transport.azure import AzureTransport
 from sbclient.transport.azure_receiver import BLIND_SLICE_S, SILENCE_S, SLICE_GRACE_S, AzureReceiver
 from sbclient.transport.azure_sender import AzureTransaction
 from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, Settlement, SettleMode
@@ -324,6 +325,57 @@ async def test_closing_waits_for_what_is_under_way_and_gives_it_back(owner: Owne
     assert (sdk._handler.released, sdk.closed, owner.forgotten) == ([1], 1, [receiver])
     with pytest.raises(InvalidOperationError):
         await receive(receiver)
+
+
+async def cancelled_once(closing: Coroutine[Any, Any, None]) -> None:
+    """Begin to close, and be cancelled while that waits."""
+    task = asyncio.create_task(closing)
+    await asyncio.sleep(0)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("is_closed_again", [True, False])
+async def test_closing_that_was_cancelled_ends_the_connection_all_the_same(owner: Owner, is_closed_again: bool) -> None:
+    receiver = receiver_of(owner, session="s")
+    sdk = await opened(receiver, owner)
+    waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
+    await asyncio.sleep(1.05)
+    waiting.cancel()
+    await cancelled_once(receiver.close())
+    if is_closed_again:
+        await receiver.close()
+        assert owner.forgotten == [receiver]
+    else:
+        await asyncio.sleep(30.0)
+        assert owner.forgotten == [], "its transport still has to see to it"
+    assert sdk.closed == 1
+    with pytest.raises(InvalidOperationError):
+        await receive(receiver)
+
+
+async def test_a_transport_closes_what_an_earlier_call_left(clock: VirtualClock) -> None:
+    made: list[ReceiverDouble] = []
+
+    class Doubled(AzureTransport):
+        def sdk_receiver(self, path: str, *_: Any) -> ReceiverDouble:
+            made.append(ReceiverDouble(session_id="s", locked_until_utc=LOCKED_UNTIL))
+            return made[-1]
+
+    transport = Doubled(None, "contoso", None, clock, {})
+    await transport.open_receiver("orders", session="s").open(timeout_s=5.0)
+    half_closed = transport.open_receiver("prices", session="s")
+    await half_closed.open(timeout_s=5.0)
+    await cancelled_once(half_closed.close())
+    await cancelled_once(transport.close())
+    await transport.close()
+    assert [sdk.closed for sdk in made] == [1, 1]
+    assert transport.tasks.is_closed
+    await transport.close()
+    with pytest.raises(InvalidOperationError):
+        await transport.begin_transaction(timeout_s=1.0)
 
 
 async def test_with_an_unknown_sdk_others_have_their_turn_between_short_waits(
