@@ -26,8 +26,12 @@ class BadRecords:
         self._file: TextIOWrapper | None = None
         self.path: str | None = None
 
-    def add(self, position: int, reason: str, record: dict[str, Any]) -> None:
-        """Write a row down, on disk when this returns: a worker may be killed at any moment."""
+    def add(self, position: int, reason: str, record: dict[str, Any], *, is_in_doubt: bool = False) -> None:
+        """Write a row down, on disk when this returns: a worker may be killed at any moment.
+
+        Args:
+            is_in_doubt: whether it may have arrived all the same; the line then says so.
+        """
         if self._directory is None:
             return
         if self._file is None:
@@ -35,7 +39,8 @@ class BadRecords:
             path = Path(self._directory) / f"{self._name}.jsonl"
             self._file = path.open("x", encoding="utf-8")
             self.path = str(path)
-        line = json.dumps({"row": position, "reason": reason, "record": record}, ensure_ascii=False, default=str)
+        told = {"row": position, "reason": reason} | ({"in_doubt": True} if is_in_doubt else {}) | {"record": record}
+        line = json.dumps(told, ensure_ascii=False, default=str)
         self._file.write(f"{line}\n")
         self._file.flush()
 

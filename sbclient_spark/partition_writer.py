@@ -31,8 +31,6 @@ from sbclient.errors import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
-    ServiceBusCommunicationError,
-    ServiceBusConnectionError,
     ServiceBusError,
     ServiceBusServerBusyError,
 )
@@ -55,8 +53,6 @@ ENVELOPE_BYTES: Final = 512
 SECTION_BYTES: Final = 8
 KEYLESS_RUN: Final = 100
 """So many rows without a key go to one lane before the next one is chosen."""
-
-_IN_DOUBT: Final = (OperationTimeoutError, ServiceBusConnectionError, ServiceBusCommunicationError)
 
 SenderFor = Callable[[Destination, int], ServiceBusSender]
 """A sender for a destination and a lane; the same one for the same arguments, as long as the writer lives."""
@@ -278,8 +274,14 @@ class PartitionWriter:
 
     # -- one transfer --------------------------------------------------------------------------------------------
 
-    async def _send(self, lane: _Lane, destination: Destination, rows: list[_Waiting]) -> None:
-        """Send rows until they are acknowledged, refused for good, or the task has failed."""
+    async def _send(
+        self, lane: _Lane, destination: Destination, rows: list[_Waiting], *, is_in_doubt: bool = False
+    ) -> None:
+        """Send rows until they are acknowledged, refused for good, or the task has failed.
+
+        Args:
+            is_in_doubt: whether an earlier transfer with these rows was; no refusal now settles that.
+        """
         size = sum(one.size for one in rows)
         self._report.paced_ms += 1000 * await self._pace.take(len(rows), size)
         began_at = self._clock.monotonic()
@@ -288,12 +290,13 @@ class PartitionWriter:
             try:
                 await self._transfer(lane, destination, rows)
             except (InvalidOperationError, MessageSizeExceededError) as error:
-                await self._refused(lane, destination, rows, error)
+                await self._refused(lane, destination, rows, error, is_in_doubt=is_in_doubt or error.is_in_doubt)
                 return
             except ServiceBusError as error:
                 tries += 1
+                is_in_doubt = is_in_doubt or error.is_in_doubt
                 if not await self._may_try_again(error, destination, tries, began_at):
-                    self._not_sent(destination, rows, error)
+                    self._not_sent(destination, rows, error, is_in_doubt=is_in_doubt)
                     return
             else:
                 self._acknowledged(destination, rows, size, began_at)
@@ -345,37 +348,43 @@ class PartitionWriter:
     # -- what is not sent ----------------------------------------------------------------------------------------
 
     async def _refused(
-        self, lane: _Lane, destination: Destination, rows: list[_Waiting], error: ServiceBusError
+        self, lane: _Lane, destination: Destination, rows: list[_Waiting], error: ServiceBusError, *, is_in_doubt: bool
     ) -> None:
         """Halve a refused transfer until the row is found that it is about."""
         if len(rows) == 1:
             row = rows[0].row
-            self._row_error(row.position, str(error), record_of(row), row.message.message_id)
+            self._report.in_doubt += is_in_doubt
+            self._row_error(row.position, str(error), record_of(row), row.message.message_id, is_in_doubt=is_in_doubt)
             return
         errors_before = self._report.row_errors
         for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
             if self._failure is None:
-                await self._send(lane, destination, half)
+                await self._send(lane, destination, half, is_in_doubt=is_in_doubt)
         if len(rows) == 2 and self._report.row_errors == errors_before:
             self._alone.add(destination.path)  # each was accepted, together they were not: so it is with all of them
 
-    def _not_sent(self, destination: Destination, rows: list[_Waiting], error: ServiceBusError) -> None:
+    def _not_sent(
+        self, destination: Destination, rows: list[_Waiting], error: ServiceBusError, *, is_in_doubt: bool
+    ) -> None:
         """The retries are over, or are of no use."""
+        if is_in_doubt:
+            self._report.in_doubt += len(rows)
         is_rows_own = self._options.entity_path is None and isinstance(error, MessagingEntityNotFoundError)
         if is_rows_own:
             for one in rows:
-                self._row_error(one.row.position, str(error), record_of(one.row), one.row.message.message_id)
+                row = one.row
+                self._row_error(
+                    row.position, str(error), record_of(row), row.message.message_id, is_in_doubt=is_in_doubt
+                )
             return
         is_for_records = self._options.on_send_error == "badRecords" and (
             error.is_transient or error.is_outage or isinstance(error, BacklogUnavailableError)
         )
         if is_for_records:
             for one in rows:
-                self._count_row_error(one.row.position, f"{type(error).__name__}: {error}", record_of(one.row))
+                reason = f"{type(error).__name__}: {error}"
+                self._count_row_error(one.row.position, reason, record_of(one.row), is_in_doubt=is_in_doubt)
             return
-        is_in_doubt = isinstance(error, _IN_DOUBT)
-        if is_in_doubt:
-            self._report.in_doubt += len(rows)
         first = rows[0].row
         others = f" and {len(rows) - 1} others with it" if len(rows) > 1 else ""
         verdict = "did not certainly arrive" if is_in_doubt else "was not accepted"
@@ -384,17 +393,25 @@ class PartitionWriter:
             f"{type(error).__name__}: {error}. {self._account()}"
         ) from error
 
-    def _row_error(self, position: int, reason: str, record: dict[str, object], message_id: str | None = None) -> None:
+    def _row_error(
+        self,
+        position: int,
+        reason: str,
+        record: dict[str, object],
+        message_id: str | None = None,
+        *,
+        is_in_doubt: bool = False,
+    ) -> None:
         if self._options.on_row_error == "fail":
             raise WriteFailedError(
                 f"{self._place(position, message_id)} cannot be sent: {reason}. Mend the row, or set onRowError to "
                 f"'skip' or 'deadletter' to leave such rows out. {self._account()}"
             )
-        self._count_row_error(position, reason, record)
+        self._count_row_error(position, reason, record, is_in_doubt=is_in_doubt)
 
-    def _count_row_error(self, position: int, reason: str, record: dict[str, object]) -> None:
+    def _count_row_error(self, position: int, reason: str, record: dict[str, object], *, is_in_doubt: bool) -> None:
         self._report.row_errors += 1
-        self._bad_records.add(position, reason, record)
+        self._bad_records.add(position, reason, record, is_in_doubt=is_in_doubt)
         self._report.bad_records = self._bad_records.path
         most = self._options.max_row_errors
         if most is not None and self._report.row_errors > most:
@@ -416,4 +433,6 @@ class PartitionWriter:
 
 
 class _DeadlineOver(OperationTimeoutError):
-    """The task's own deadline, which no retry can mend."""
+    """The task's own deadline, which no retry can mend. It is found before anything is sent."""
+
+    is_in_doubt = False

@@ -34,7 +34,7 @@ class TaskReport:
         retried: transfers that the task sent again, beyond the client's own retries.
         throttled: sends that ended with a busy service, beyond the client's own waiting.
         row_errors: rows that could not be sent, by `onRowError` or `onSendError`.
-        in_doubt: rows of the transfer that failed the task, if nobody knows whether they arrived.
+        in_doubt: rows that failed the task, or are among `row_errors`, of which nobody knows whether they arrived.
         p50_ms, p99_ms, max_ms: of one transfer, from its first try to its acknowledgement.
         connect_ms: to open the client; 0 where it was open already.
         paced_ms: waiting that the rate limits asked for, summed over all lanes.

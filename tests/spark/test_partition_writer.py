@@ -345,7 +345,34 @@ async def test_with_both_namespaces_down_the_task_fails_and_claims_nothing(scene
         await writer.offer(rows(100))
         with pytest.raises(WriteFailedError):
             await writer.finish()
-    assert scene.report.sent == 0
+    assert (scene.report.sent, scene.report.in_doubt) == (0, 100)
+
+
+async def test_a_refusal_does_not_settle_what_an_earlier_try_left_in_doubt(scene: Scene) -> None:
+    scene.pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
+    async with scene.writer(maxRetries="1", retryBackoff="30 s", sendTimeout="20 s") as writer:
+        await writer.offer(rows(10))
+        await scene.clock.sleep(25)
+        scene.pair.primary.heal()
+        scene.pair.primary.inject(Fault(FaultKind.BUSY))
+        with pytest.raises(WriteFailedError) as caught:
+            await writer.finish()
+    scene.pair.primary.heal()
+    assert "ServerBusy" in str(caught.value)
+    assert "not certainly" in str(caught.value)
+    assert scene.report.in_doubt == 10
+    assert set(await scene.arrived()) == set(bodies(10))
+
+
+async def test_the_doubt_about_a_bad_record_is_told_too(scene: Scene, tmp_path: Path) -> None:
+    scene.pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
+    async with scene.writer(
+        directory=tmp_path, onSendError="badRecords", badRecordsPath=str(tmp_path), maxRetries="0"
+    ) as writer:
+        await writer.offer(rows(10))
+        await writer.finish()
+    assert (scene.report.row_errors, scene.report.in_doubt) == (10, 10)
+    assert all(line["in_doubt"] for line in written(scene))
 
 
 async def test_a_wrong_name_fails_at_once(scene: Scene) -> None:
@@ -375,6 +402,7 @@ async def test_a_deadline_ends_the_task(scene: Scene) -> None:
         with pytest.raises(WriteFailedError):
             await writer.finish()
         assert 30 < scene.clock.monotonic() - began_at < 60
+    assert scene.report.in_doubt == 0, "a busy service has taken nothing"
 
 
 async def test_one_bad_row_in_a_transfer_is_found(scene: Scene) -> None:
@@ -399,8 +427,9 @@ async def test_rows_that_cannot_be_sent_are_left_out_counted_and_written_down(sc
         writer.refuse(BadRow(1000, "the body is null", {"body": None}))
         await writer.offer(mixed)
         await writer.finish()
-    assert (scene.report.sent, scene.report.row_errors) == (90, 11)
+    assert (scene.report.sent, scene.report.row_errors, scene.report.in_doubt) == (90, 11, 0)
     lines = written(scene)
+    assert not any("in_doubt" in line for line in lines)
     assert sorted(line["row"] for line in lines) == [*range(3, 100, 10), 1000]
     assert all(line["reason"] for line in lines)
     assert {line["record"].get("body") for line in lines} >= {"3", "93"}
