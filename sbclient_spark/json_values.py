@@ -10,7 +10,7 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -33,8 +33,10 @@ def converter(kind: pa.DataType) -> Convert | None:
     """What makes JSON of a value of that type; None where the value can stay as it is."""
     if pa.types.is_timestamp(kind):
         return _moment
-    if pa.types.is_date(kind) or pa.types.is_time(kind):
+    if pa.types.is_date(kind):
         return date.isoformat
+    if pa.types.is_time(kind):
+        return time.isoformat
     if pa.types.is_duration(kind):
         return timedelta.total_seconds
     if pa.types.is_decimal(kind):

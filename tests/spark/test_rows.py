@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -176,6 +176,15 @@ def test_columns_become_one_json_body() -> None:
         "map": {"k": 1.5},
     }
     assert second == {"price": 2.25, "at": "1970-01-01T00:00:01.500000Z", "raw": ""}
+
+
+def test_a_time_of_day_is_a_text_in_a_body_and_in_a_bad_record() -> None:
+    times = pa.array([time(1, 2, 3), time(1, 2, 3, 500_000), None], pa.time64("ns"))
+    found = [json.loads(bytes(one)) for one in messages({"t": times}, body=None, json_fields=(("t", 0),))]
+    assert found == [{"t": "01:02:03"}, {"t": "01:02:03.500000"}, {}]
+    bad = read({"body": pa.array([None], pa.string()), "t": times.slice(0, 1)})[0]
+    assert isinstance(bad, BadRow)
+    assert bad.record["t"] == "01:02:03"
 
 
 def test_what_json_cannot_say_is_the_rows_own_fault() -> None:
