@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.types import VariantVal
 
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.spans import seconds_of
+from sbclient_spark.variants import value_of
 
 Values: TypeAlias = list[Any]
 Convert: TypeAlias = Callable[[Any], Any]
@@ -34,6 +34,15 @@ def _one(column: pa.Array, place: int) -> Any:
         return column[place].as_py()
     except (OverflowError, ValueError) as error:
         return InvalidOperationError(f"a value of type {column.type} cannot be read: {error}")
+
+
+def first_error(names: Sequence[Any], values: Sequence[Any]) -> InvalidOperationError | None:
+    """What is wrong with the first of these properties that came as an error, with its name; None if none did."""
+    for name, value in zip(names, values, strict=True):
+        for one in (name, value):
+            if isinstance(one, InvalidOperationError):
+                return InvalidOperationError(f"property {name!r}: {one}" if one is value else str(one))
+    return None
 
 
 def moments(column: pa.Array) -> tuple[Values, Convert]:
@@ -77,7 +86,7 @@ def properties(column: pa.Array) -> Values:
     """A column of properties as one dict for each row, None where there are none.
 
     The column is a map, or Kafka's array of structs with a key and a value. A key that stands twice in a row comes as a
-    `DuplicateKeyError` in place of the dict.
+    `DuplicateKeyError` in place of the dict, a value that Python cannot hold as an `InvalidOperationError`.
     """
     if pa.types.is_map(column.type):
         return _dicts(column, column.keys, column.items)
@@ -93,16 +102,29 @@ def _dicts(column: pa.Array, keys: pa.Array, items: pa.Array) -> Values:
     """One dict for each row, cut out of the two long columns by the offsets."""
     offsets = column.offsets.to_pylist()
     start, length = offsets[0], offsets[-1] - offsets[0]
-    names: Values = keys.slice(start, length).to_pylist()
-    values: Values = items.slice(start, length).to_pylist()
+    names, values = plain(keys.slice(start, length)), plain(items.slice(start, length))
     if pa.types.is_struct(items.type):
-        values = [
-            None if value is None else VariantVal(value["value"], value["metadata"]).toPython() for value in values
-        ]
-    return [_dict(names, values, low - start, high - start) if high > low else None for low, high in pairwise(offsets)]
+        values = [_variant(value) for value in values]
+    is_sound = InvalidOperationError not in {*map(type, names), *map(type, values)}  # asked once, for all rows
+    return [
+        _dict(names, values, low - start, high - start, is_sound) if high > low else None
+        for low, high in pairwise(offsets)
+    ]
 
 
-def _dict(names: Values, values: Values, low: int, high: int) -> dict[str, Any] | DuplicateKeyError:
+def _variant(value: Any) -> Any:
+    if value is None or isinstance(value, InvalidOperationError):
+        return value
+    try:
+        return value_of(value)
+    except InvalidOperationError as error:
+        return error
+
+
+def _dict(names: Values, values: Values, low: int, high: int, is_sound: bool) -> dict[str, Any] | InvalidOperationError:
+    error = None if is_sound else first_error(names[low:high], values[low:high])
+    if error is not None:
+        return error
     found = dict(zip(names[low:high], values[low:high], strict=True))
     if len(found) < high - low:
         twice = next(name for name in found if names[low:high].count(name) > 1)

@@ -205,9 +205,7 @@ class RowReader:
             return repeat(None, batch.num_rows)
         names = [name for name, _ in self._plan.extra_properties]
         rows = self._plain(batch, [place for _, place in self._plan.extra_properties])
-        return (
-            {name: value for name, value in zip(names, values, strict=True) if value is not None} for values in rows
-        )
+        return (_extra_properties(names, values) for values in rows)
 
     @staticmethod
     def _plain(batch: pa.RecordBatch, places: Any) -> Iterator[tuple[Any, ...]]:
@@ -238,6 +236,11 @@ class RowReader:
 def _across(found: list[Values], count: int) -> Iterator[tuple[Any, ...]]:
     """Columns as rows; without any column, as many empty rows."""
     return zip(*found, strict=True) if found else repeat((), count)
+
+
+def _extra_properties(names: list[str], values: tuple[Any, ...]) -> dict[str, Any] | InvalidOperationError:
+    error = columns.first_error(names, values)
+    return error or {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _json_body(

@@ -79,8 +79,8 @@ HOUSE: Final = {
         cli.send cli.source cli.reception cli.receive cli.peek cli.admin_report cli.admin cli.backlog_report cli.backlog
         cli.demo_page cli.demo cli.syphon cli.emulator cli.app cli
         sbclient_spark.option_table sbclient_spark.connection_options sbclient_spark.message_ids
-        sbclient_spark.write_options sbclient_spark.read_options sbclient_spark.json_values sbclient_spark.columns
-        sbclient_spark.rows sbclient_spark.schema
+        sbclient_spark.write_options sbclient_spark.read_options sbclient_spark.variants sbclient_spark.json_values
+        sbclient_spark.columns sbclient_spark.rows sbclient_spark.schema
         sbclient_spark.credentials sbclient_spark.bad_records sbclient_spark.reports sbclient_spark.worker_clients
         sbclient_spark.destination_check sbclient_spark.partition_writer sbclient_spark.write_task
         sbclient_spark.job_description sbclient_spark.reader sbclient_spark.source sbclient_spark.reported_write

@@ -154,6 +154,36 @@ def test_variants_keep_their_types() -> None:
     assert isinstance(rows[2], BadRow)
 
 
+LATE = 2**62
+"""Microseconds after 1970 that no datetime can hold, as Spark can."""
+
+
+def test_a_moment_that_cannot_be_read_is_the_fault_of_the_row_whose_property_it_is() -> None:
+    kind = pa.timestamp("us", "UTC")
+    column = pa.array([[("k", 0)], [("a", 0), ("k", LATE)], None, [("k", 1)]], pa.map_(pa.string(), kind))
+    told = reasons({"body": list("wxyz"), "properties": column})
+    assert [reason is None for reason in told] == [True, False, True, True]
+    assert "'k'" in (told[1] or "")
+    columns = {"body": list("xyz"), "at": pa.array([0, LATE, None], kind), "n": [1, 2, 3]}
+    rows = read(columns, extra_properties=(("at", 1), ("n", 2)))
+    assert [isinstance(row, Row) for row in rows] == [True, False, True]
+    assert isinstance(rows[1], BadRow)
+    assert "'at'" in rows[1].reason
+    assert "cannot be read" in rows[1].reason
+
+
+def test_a_variant_that_cannot_be_read_is_the_rows_own_fault() -> None:
+    good = VariantVal.parseJson("1")
+    kind = pa.map_(pa.string(), pa.struct([("value", pa.binary()), ("metadata", pa.binary())]))
+    late = b"\x30" + LATE.to_bytes(8, "little")  # a timestamp, by the head of the variant's encoding
+    values = (good.value, late, b"", None)
+    pairs: list[Any] = [[("v", value and {"value": value, "metadata": good.metadata})] for value in values]
+    pairs[2] = [("v", {"value": b"", "metadata": good.metadata})]
+    told = reasons({"body": list("wxyz"), "properties": pa.array(pairs, kind)})
+    assert [reason is None for reason in told] == [True, False, False, True]
+    assert "'v'" in (told[1] or "")
+
+
 def test_columns_become_one_json_body() -> None:
     columns = {
         "n": [1, None],
