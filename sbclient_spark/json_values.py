@@ -1,7 +1,8 @@
 """Column values as JSON: for bodies made of columns, and for rows that are put aside.
 
 As Spark's `to_json`: null fields are left out and moments are ISO 8601, here always in UTC. Decimals of at most 15
-digits are numbers, which every reader gets back exactly, larger ones text; binary is base64.
+digits are numbers, which every reader gets back exactly, larger ones text; binary is base64. A variant is written as
+what it holds.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import math
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 
 from sbclient.errors import InvalidOperationError
+from sbclient_spark.variants import is_variant, value_of
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -42,9 +46,11 @@ def converter(kind: pa.DataType) -> Convert | None:
     if pa.types.is_decimal(kind):
         return float if kind.precision <= EXACT_DIGITS else str
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return lambda value: b64encode(value).decode()
+        return _base64
     if pa.types.is_floating(kind):
         return _number
+    if is_variant(kind):
+        return lambda value: _held(value_of(value))
     if pa.types.is_struct(kind):
         inside = {kind.field(index).name: _of(kind.field(index).type) for index in range(kind.num_fields)}
         return lambda value: {name: convert(value[name]) for name, convert in inside.items() if value[name] is not None}
@@ -64,6 +70,24 @@ def _of(kind: pa.DataType) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
+def _held(value: Any) -> Any:
+    """What a variant holds, by the rules of columns; a null inside it is kept."""
+    if isinstance(value, dict):
+        return {name: _held(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_held(part) for part in value]
+    convert = next((convert for kind, convert in _CONVERSIONS if isinstance(value, kind)), None)
+    return value if convert is None else convert(value)
+
+
+def _decimal(value: Decimal) -> float | str:
+    return float(value) if len(value.as_tuple().digits) <= EXACT_DIGITS else str(value)
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode()
+
+
 def _moment(value: datetime) -> str:
     moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     return moment.isoformat().replace("+00:00", "Z")
@@ -73,3 +97,16 @@ def _number(value: float) -> float:
     if not math.isfinite(value):
         raise InvalidOperationError(f"{value} is no number in JSON: replace it by null or a text")
     return value
+
+
+_CONVERSIONS: Final[tuple[tuple[type, Convert], ...]] = (
+    (datetime, _moment),  # before `date`, which it is too
+    (date, date.isoformat),
+    (time, time.isoformat),
+    (timedelta, timedelta.total_seconds),
+    (Decimal, _decimal),
+    (bytes, _base64),
+    (float, _number),
+    (UUID, str),
+)
+"""What makes JSON of what a variant may hold; texts, whole numbers and booleans stay as they are."""

@@ -74,6 +74,14 @@ def test_the_same_job_twice_is_one_set_of_messages(spark: SparkSession, pair: Em
     assert len(pair.take(orders)) == 600
 
 
+def test_a_variant_and_a_time_of_day_are_part_of_a_json_body(spark: SparkSession, pair: EmulatedPair) -> None:
+    orders = pair.create_queue("orders")
+    df = frame(spark, 1, "parse_json('{\"a\":[1]}') as v", "array(parse_json('2')) as deep", "time'01:02:03' as t")
+    write(df, pair, queue=orders, bodyFormat="json", messageIdMode="content")
+    (message,) = pair.take(orders)
+    assert json.loads(str(message)) == {"v": {"a": [1]}, "deep": [2], "t": "01:02:03"}
+
+
 def test_an_empty_frame_and_the_name_in_save_are_fine(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     writer = frame(spark, 10).write.format("servicebus").mode("append").options(**pair.options())

@@ -208,6 +208,43 @@ def test_columns_become_one_json_body() -> None:
     assert second == {"price": 2.25, "at": "1970-01-01T00:00:01.500000Z", "raw": ""}
 
 
+def variants(*texts: str | None) -> pa.Array:
+    """A column of variants, as Spark hands it over: it marks the struct's second field."""
+    mark = {b"variant": b"true"}
+    kind = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata=mark)])
+    values = [None if text is None else VariantVal.parseJson(text) for text in texts]
+    return pa.array([one and {"value": one.value, "metadata": one.metadata} for one in values], kind)
+
+
+def test_a_variant_is_what_it_holds_in_a_body_and_in_a_bad_record() -> None:
+    column = variants('{"a":[1,"x",null],"b":{"c":1.5}}', None, "true", "1e300")
+    deep = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4], pa.int32()), column)
+    fields = (("v", 0), ("deep", 1))
+    found = [json.loads(bytes(one)) for one in messages({"v": column, "deep": deep}, body=None, json_fields=fields)]
+    whole = {"a": [1, "x", None], "b": {"c": 1.5}}
+    assert found == [{"v": whole, "deep": [whole]}, {"deep": [None]}, *({"v": x, "deep": [x]} for x in (True, 1e300))]
+    bad = read({"body": pa.array([None], pa.string()), "v": column.slice(0, 1)})[0]
+    assert isinstance(bad, BadRow)
+    assert bad.record["v"] == whole
+
+
+def test_a_variant_follows_the_rules_of_columns_in_json() -> None:
+    at = b"\x30" + (1_500_000).to_bytes(8, "little")
+    values = {
+        b"\x30" + (1_500_000).to_bytes(8, "little"): "1970-01-01T00:00:01.500000Z",
+        b"\x2c" + (1).to_bytes(4, "little"): "1970-01-02",
+        b"\x3c" + (2).to_bytes(4, "little") + b"\x00\x01": "AAE=",
+        b"\x20\x02" + (150).to_bytes(4, "little"): 1.5,
+    }
+    kind = variants(None).type
+    metadata = VariantVal.parseJson("1").metadata
+    column = pa.array([{"value": value, "metadata": metadata} for value in (*values, at[:3])], kind)
+    rows = read({"v": column}, body=None, json_fields=(("v", 0),))
+    assert [json.loads(bytes(row.message))["v"] for row in rows if isinstance(row, Row)] == list(values.values())
+    assert isinstance(rows[-1], BadRow)
+    assert "'v'" in rows[-1].reason
+
+
 def test_a_time_of_day_is_a_text_in_a_body_and_in_a_bad_record() -> None:
     times = pa.array([time(1, 2, 3), time(1, 2, 3, 500_000), None], pa.time64("ns"))
     found = [json.loads(bytes(one)) for one in messages({"t": times}, body=None, json_fields=(("t", 0),))]
