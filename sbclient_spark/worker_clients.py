@@ -32,8 +32,20 @@ RANDOM: Final = SystemRandom()
 """The system's generator: workers are forked from one another and must not draw the same numbers."""
 
 
+class _OwningClient(ServiceBusClient):
+    """A client that owns the credential it was made with: azure-identity's hold connections of their own."""
+
+    credential: Any = None
+
+    async def close(self) -> None:
+        """Close the client, and then what proved who it is."""
+        await super().close()
+        if self.credential is not None:
+            await self.credential.close()
+
+
 def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> ServiceBusClient:
-    """A client for these options; nothing is connected yet.
+    """A client for these options, with a credential of its own where they name one; nothing is connected yet.
 
     Args:
         paired: False leaves the secondary out.
@@ -51,7 +63,7 @@ def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> Se
         random=RANDOM,
     )
     retry: dict[str, Any] = dict(options.retry)
-    return ServiceBusClient(
+    client = _OwningClient(
         transport=primary,
         secondary=_secondary(options, credential) if paired else None,
         options=options.pairing_options() if paired else None,
@@ -60,6 +72,8 @@ def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> Se
         random=RANDOM,
         **retry,
     )
+    client.credential = credential
+    return client
 
 
 def _secondary(options: ConnectionOptions, credential: Any) -> str | tuple[str, Any]:

@@ -4,6 +4,8 @@ import base64
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,6 +13,7 @@ from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions, Secret
 from sbclient_spark.credentials import connection_string_of, credential_of, resolve
+from sbclient_spark.worker_clients import open_client
 
 NAMESPACE = NamespaceOptions(fully_qualified_namespace="contoso.servicebus.windows.net")
 
@@ -78,3 +81,28 @@ def test_an_identity_without_its_package_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "azure.identity.aio", None)
     with pytest.raises(InvalidOperationError):
         credential_of(ConnectionOptions(primary=NAMESPACE, auth="default"), clock)
+
+
+class Identity:
+    """A credential of azure-identity, which holds a connection of its own until it is closed."""
+
+    made: ClassVar[list[Identity]] = []
+
+    def __init__(self, **_: Any) -> None:
+        self.closed = 0
+        self.made.append(self)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def test_a_credential_is_closed_with_the_client_that_it_was_made_for(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "azure.identity.aio", SimpleNamespace(ManagedIdentityCredential=Identity))
+    monkeypatch.setattr(Identity, "made", [])
+    options = ConnectionOptions(primary=NAMESPACE, auth="managedIdentity")
+    for _ in range(2):
+        async with open_client(options, paired=False, clock=clock):
+            assert Identity.made[-1].closed == 0
+    assert [credential.closed for credential in Identity.made] == [1, 1]
