@@ -44,6 +44,9 @@ DRAIN_SCHEMA: Final = (
     "queue string, moved long, failed long, dead_lettered long, remaining long, is_complete boolean, seconds double, "
     "attempt int, executor string"
 )
+NO_QUEUE: Final = ""
+"""In place of a queue's name in a survey: the secondary is down, and `unreachable` says how that showed."""
+
 SURVEY_SCHEMA: Final = (
     "queue string, waiting long, parked long, dead_letters long, destinations string, unreachable string"
 )
@@ -137,12 +140,14 @@ def drain(
 
     Raises:
         InvalidOperationError: an option cannot be used.
-        ServiceBusConnectionError: no destination of the backlog can be reached, and `force` is not set.
+        ServiceBusConnectionError: the secondary cannot be reached; or no destination of the backlog can be, and `force`
+            is not set.
     """
     texts = _texts(primary, secondary, parallelism, deadline, max_messages_per_second, options)
     drain_options(texts)
     spark.dataSource.register(DrainSource)
     survey = _now(spark, texts | {"work": "survey"})
+    _check_secondary(survey)
     if dry_run:
         return spark.createDataFrame(survey, SURVEY_SCHEMA)
     _check_reachable(survey, force=force)
@@ -154,7 +159,9 @@ def drain(
 def drain_continuously(
     spark: SparkSession, *, every: str = "1 minute", checkpoint: str | None = None, **arguments: Any
 ) -> StreamingQuery:
-    """Drain again and again until the query is stopped. A primary that is still down is waited for.
+    """Drain again and again until the query is stopped. A namespace that is down, or busy, is waited for.
+
+    What no waiting mends, as a wrong credential, fails the query.
 
     Args:
         every: the pause, as a trigger's processing time.
@@ -209,6 +216,12 @@ def _now(spark: SparkSession, options: Mapping[str, str]) -> list[Any]:
         return rows
 
 
+def _check_secondary(survey: Sequence[Any]) -> None:
+    for row in survey:
+        if row.queue == NO_QUEUE:
+            raise ServiceBusConnectionError(f"the backlog cannot be looked at: {row.unreachable}")
+
+
 def _check_reachable(survey: Sequence[Any], *, force: bool) -> None:
     destinations = {name for row in survey for name in row.destinations.split(",") if name}
     unreachable = {name for row in survey for name in row.unreachable.split(",") if name}
@@ -248,6 +261,18 @@ class SurveyReader(DataSourceReader):
         return iter(clients.run(self.look(clients.clock)))
 
     async def look(self, clock: Clock) -> list[tuple[Any, ...]]:
+        """One row for each queue that there is; one without a queue if the secondary is down.
+
+        As an error it would come back from Spark as a text, in which nobody can tell an outage from anything else.
+        """
+        try:
+            return await self._look(clock)
+        except ServiceBusError as error:
+            if not (error.is_outage or error.is_transient):
+                raise
+            return [(NO_QUEUE, 0, 0, 0, "", f"{type(error).__name__}: {error}")]
+
+    async def _look(self, clock: Clock) -> list[tuple[Any, ...]]:
         async with open_client(_without_sessions(self._options.connection), paired=True, clock=clock) as client:
             views = await Backlog(client.pair).survey(limit=SURVEY_MESSAGES)
             views += await _session_queues(self._options.connection, client.pair)

@@ -7,10 +7,17 @@ from typing import Any
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.errors import InvalidOperationError, ServiceBusAuthorizationError, ServiceBusConnectionError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory import drop_memory_host, memory_host
-from sbclient_spark.drain import DrainOptions, DrainReader, SurveyReader, _check_reachable, drain_options
+from sbclient_spark.drain import (
+    DrainOptions,
+    DrainReader,
+    SurveyReader,
+    _check_reachable,
+    _check_secondary,
+    drain_options,
+)
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
 
 GIVEN = {
@@ -141,8 +148,28 @@ def test_a_deadline_gives_back_what_is_left(namespaces: Namespaces) -> None:
     assert remaining > 100, "at 20 a second, 10 at a time, only a group or two of each queue fit into 0.2 s"
 
 
+def test_a_secondary_that_is_down_is_an_outage_that_can_be_waited_for(namespaces: Namespaces) -> None:
+    """An error of a task would come back from Spark as a text only."""
+    namespaces.divert(5)
+    namespaces.secondary.inject(Fault(FaultKind.DOWN))
+    found = [Row(row[4], row[5], row[0]) for row in namespaces.survey().values()]
+    with pytest.raises(ServiceBusConnectionError):
+        _check_secondary(found)
+    namespaces.secondary.heal()
+    found = [Row(row[4], row[5], row[0]) for row in namespaces.survey().values()]
+    _check_secondary(found)
+    assert len(found) == len(QUEUES + SESSION_QUEUES)
+
+
+def test_what_no_waiting_mends_is_no_outage(namespaces: Namespaces) -> None:
+    namespaces.secondary.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError))
+    with pytest.raises(ServiceBusAuthorizationError):
+        namespaces.survey()
+
+
 class Row:
-    def __init__(self, destinations: str, unreachable: str) -> None:
+    def __init__(self, destinations: str, unreachable: str, queue: str = "backlog/0") -> None:
+        self.queue = queue
         self.destinations = destinations
         self.unreachable = unreachable
 

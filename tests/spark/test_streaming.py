@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sbclient_spark
-from tests.spark.emulated import EmulatedPair
+from tests.spark.emulated import SECONDARY, EmulatedPair
 
 WINDOW: Final[dict[str, Any]] = {
     "requires_duplicate_detection": True,
@@ -80,8 +80,14 @@ def test_a_query_that_fails_in_mid_batch_replays_it_with_the_same_ids(
 
 def test_a_continuous_drain_brings_home_what_comes(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders", **WINDOW)
-    drain = sbclient_spark.drain_continuously(spark, every="1 second", options=pair.reading())
+    pair.cut(SECONDARY)
+    options = pair.reading(**{"sbclient.retry_total": 0})
+    drain = sbclient_spark.drain_continuously(spark, every="1 second", options=options)
     try:
+        while not drain.recentProgress:
+            assert drain.isActive, drain.exception()
+            sleep(0.1)
+        pair.heal()
         rows = spark.range(200).selectExpr("cast(id as string) as body", "string(id) as message_id")
         options = pair.options(queue=orders, failover="backlog")
         rows.write.format("servicebus").mode("append").options(**options).save()
