@@ -23,6 +23,7 @@ from sbclient.errors import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
+from sbclient_spark.credentials import resolve
 from sbclient_spark.reports import tell
 from sbclient_spark.rows import Destination
 from sbclient_spark.worker_clients import open_client, worker_clients
@@ -135,8 +136,11 @@ async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
         MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: see above.
     """
     connection, path = options.connection, options.entity_path or ""
-    has_secret_here = not (connection.primary.connection_string.env or connection.primary.connection_string.file)
+    secrets = (connection.primary.connection_string, connection.client_secret, connection.token)
+    has_secret_here = not any(secret.env or secret.file for secret in secrets)
     try:
+        if connection.auth == "token":
+            resolve(connection.token, "token")  # else only asked for by the service's client, which tells less
         client = open_client(connection, paired=False, clock=clock)
     except ServiceBusAuthenticationError as error:
         if has_secret_here:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,9 +107,24 @@ async def test_a_primary_that_is_down_is_told_and_let_pass(
     assert "destination.not_checked" in [record.message for record in caplog.records]
 
 
+BY_NAME = {"fullyQualifiedNamespace": "contoso.servicebus.windows.net", "tenantId": "t", "clientId": "c"}
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        {"connectionStringEnv": "ONLY_ON_EXECUTORS"},
+        {"connectionStringFile": "/only/on/executors"},
+        {**BY_NAME, "auth": "clientSecret", "clientSecretEnv": "ONLY_ON_EXECUTORS"},
+        {**BY_NAME, "auth": "clientSecret", "clientSecretFile": "/only/on/executors"},
+        {**BY_NAME, "auth": "token", "tokenEnv": "ONLY_ON_EXECUTORS"},
+        {**BY_NAME, "auth": "token", "tokenFile": "/only/on/executors"},
+    ],
+)
 async def test_a_secret_that_only_the_executors_know_is_told_and_let_pass(
-    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, secret: dict[str, str]
 ) -> None:
-    given = write_options({"connectionStringEnv": "ONLY_ON_EXECUTORS", "queue": "orders"})
+    monkeypatch.setitem(sys.modules, "azure.identity.aio", SimpleNamespace())
+    given = write_options({**secret, "queue": "orders"})
     assert await look_at(given, clock) == DestinationFacts()
     assert [record.message for record in caplog.records] == ["destination.not_checked"]
