@@ -133,7 +133,10 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
     properties = [name for name in _PROPERTY_COLUMNS if name in places]
     extra: dict[str, int] = {}
     if not is_json:
-        unknown_left = {name: place for name, place in unknown.items() if name not in _key_names(options)}
+        # A key column is known as such, and so neither refused nor in need of a place; where unknown columns are sent,
+        # it is, too: the option says that none is lost.
+        used = set() if options.unknown_columns == "property" else _key_names(options)
+        unknown_left = {name: place for name, place in unknown.items() if name not in used}
         extra = _extra_properties(schema, unknown_left, options, properties)
     if len(properties) > 1:
         raise InvalidOperationError(f"columns {' and '.join(properties)} are the same thing: keep one of them")

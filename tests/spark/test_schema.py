@@ -92,6 +92,13 @@ def test_an_unknown_column_is_refused_ignored_or_a_property() -> None:
 def test_key_columns_need_not_be_part_of_the_message() -> None:
     found = plan("body string, Customer string, seq bigint", messageIdColumns="customer,seq")
     assert (found.ids.mode, found.keys, found.extra_properties) == ("keys", (1, 2), ())
+    for unknown, properties in (("ignore", ()), ("property", (("Customer", 1), ("seq", 2)))):
+        columns = "body string, Customer string, seq bigint"
+        found = plan(columns, messageIdColumns="customer,seq", unknownColumns=unknown)
+        assert (found.keys, found.extra_properties) == ((1, 2), properties)
+    day = "body string, day date"
+    assert plan(day, messageIdColumns="day").keys == (1,)
+    assert "'day'" in refused(day, messageIdColumns="day", unknownColumns="property")
     assert "order" in refused("body string", messageIdColumns="order")
     assert "map" in refused("body string, m map<string,string>", messageIdColumns="m")
 
