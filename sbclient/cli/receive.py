@@ -45,7 +45,7 @@ def receive(
     Example: sbclient receive --queue orders --count 10
     Example: sbclient receive --queue orders --follow --format lines
     Example: sbclient receive --queue visits --session '*'
-    Example: sbclient receive --queue orders --dead-letter | sbclient send --queue orders --format messages
+    Example: sbclient receive --queue orders --dead-letter > dead.jsonl
     """
     progress = Progress("receiving", is_wanted=not sys.stdout.isatty())
     reception = Reception(

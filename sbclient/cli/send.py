@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
@@ -14,7 +15,8 @@ from typing import Annotated, Final
 import typer
 
 from sbclient.cli.common import AsJson, Exit, Primary, Secondary, open_client, print_json, run
-from sbclient.cli.feed import fed, standard_input
+from sbclient.cli.failed_file import FailedFile
+from sbclient.cli.feed import Feed, StandardInput
 from sbclient.cli.message_json import message_of, named, set_by_name
 from sbclient.cli.progress import Progress
 from sbclient.cli.records import Columns, Format, Record, format_of, json_objects, records_of
@@ -46,6 +48,7 @@ class Input:
         form: None = what the file's suffix says.
         settings: attributes of every message, by name, as text.
         body: the one message's body, instead of any input.
+        lines: of stdin.
     """
 
     source: str = STDIN
@@ -53,6 +56,17 @@ class Input:
     columns: Columns = field(default_factory=Columns)
     settings: list[tuple[str, str]] = field(default_factory=list, repr=False)
     body: str | None = field(default=None, repr=False)
+    lines: StandardInput = field(default_factory=StandardInput, init=False, repr=False)
+
+    @property
+    def is_stdin(self) -> bool:
+        """Whether what is read is nowhere else."""
+        return self.body is None and self.source == STDIN
+
+    @property
+    def file(self) -> Path | None:
+        """The file that is read, if it is one."""
+        return None if self.body is not None or self.is_stdin else Path(self.source)
 
     def messages(self) -> Iterator[ServiceBusMessage]:
         """Read them. May block.
@@ -68,11 +82,10 @@ class Input:
 
     def _read(self) -> Iterator[ServiceBusMessage]:
         path = Path(self.source)
-        is_stdin = self.source == STDIN
-        name = "stdin" if is_stdin else path.name
-        form = self.form or Form("lines" if is_stdin else format_of(path))
+        name = "stdin" if self.is_stdin else path.name
+        form = self.form or Form("lines" if self.is_stdin else format_of(path))
         # Stdin is not closed here: it is the process's own.
-        with nullcontext(standard_input()) if is_stdin else path.open(encoding="utf-8-sig", newline="") as lines:
+        with nullcontext(self.lines) if self.is_stdin else path.open(encoding="utf-8-sig", newline="") as lines:
             if form is Form.MESSAGES:
                 if self.columns.any_named:
                     raise InvalidOperationError("messages have no columns: use CSV or JSON Lines")
@@ -132,11 +145,11 @@ def send(
     \b
     Example: sbclient send --queue orders --input orders.csv --session-column OrderNo
     Example: sbclient send --queue orders --body hello --set subject=greeting
-    Example: sbclient receive --queue orders --dead-letter | sbclient send --queue orders --format messages
+    Example: sbclient send --queue orders --format messages --input dead.jsonl --failed failed.jsonl
     """
     is_typed = body is None and source == STDIN and sys.stdin.isatty()
     progress = Progress("sending", is_wanted=not is_typed)
-    shipment = Shipment(progress, failed)
+    shipment = Shipment(progress)
 
     async def work() -> None:
         if (queue is None) == (topic is None):
@@ -145,13 +158,29 @@ def send(
         given = Input(source, form, columns, named("--set", settings or []), body)
         if is_typed:
             typer.echo("reading lines from the terminal, each is a message; Ctrl-D ends", err=True)
-        await _send(primary, secondary, queue, topic, fed(given.messages()), shipment, timeout)
+        with nullcontext() if failed is None else FailedFile(failed, given.file) as shipment.failed:
+            messages = Feed(given.messages())
+            try:
+                await _send(primary, secondary, queue, topic, messages, shipment, timeout)
+            except (Exception, asyncio.CancelledError) as error:
+                if given.is_stdin and not is_typed:  # what wrote it may have it no more
+                    is_interrupted = isinstance(error, asyncio.CancelledError)
+                    await shipment.keep_rest(messages, given.lines.rest(), is_interrupted=is_interrupted)
+                raise
+            finally:
+                messages.close()
 
     try:
         run("send", work(), as_json=as_json, progress=progress)
     except typer.Exit:
-        if shipment.tally.read:
-            _report(shipment.tally, as_json)
+        tally = shipment.tally
+        if tally.read or tally.unsent:
+            _report(tally, as_json)
+        if tally.read and body is None and not as_json:
+            if source != STDIN:
+                typer.echo(f"nothing of {Path(source).name} after record {tally.read:,} was sent", err=True)
+            elif failed is None and not is_typed:
+                typer.echo("what was read ahead of stdin is not sent; --failed FILE keeps it and the rest", err=True)
         raise
     _report(shipment.tally, as_json)
     if shipment.tally.refused:
@@ -163,8 +192,9 @@ def _report(tally: Tally, as_json: bool) -> None:
         print_json(asdict(tally))
         return
     failed = f"   failed {tally.failed:,} ({tally.in_doubt:,} in doubt)" if tally.failed else ""
+    unsent = f"   unsent {tally.unsent:,}" if tally.unsent else ""
     typer.echo(
-        f"accepted {tally.accepted:,}   diverted {tally.diverted:,}   refused {tally.refused:,}{failed}   "
+        f"accepted {tally.accepted:,}   diverted {tally.diverted:,}   refused {tally.refused:,}{failed}{unsent}   "
         f"in {tally.seconds} s",
         err=True,
     )

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner, Result
@@ -58,6 +59,7 @@ def run_line(line: str) -> None:
     output = ""
     for part in line.split(" | "):
         program, *arguments = shlex.split(part)
+        arguments, into = (arguments[:-2], arguments[-1]) if ">" in arguments else (arguments, None)
         assert program == "sbclient"
         if arguments[:2] == ["admin", "create"]:
             named = [word for word in arguments[2:] if not word.startswith("--") and "=" not in word]
@@ -68,3 +70,5 @@ def run_line(line: str) -> None:
         result = CliRunner().invoke(make_app(arguments), arguments, input=output)
         assert result.exit_code == 0, result.output
         output = result.stdout
+        if into is not None:
+            Path(into).write_text(output, encoding="utf-8")

@@ -26,6 +26,7 @@ def _what_readers_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICEBUS_SECONDARY_CONNECTION_STRING", SECONDARY)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "orders.csv").write_text("OrderNo,text\n1,one\n2,two\n")
+    (tmp_path / "dead.jsonl").write_text('{"body": "x"}\n')
 
     async def work(client: ServiceBusClient) -> None:
         administration = client.administration

@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from sbclient.cli.feed import AHEAD, fed
+from sbclient.cli.feed import AHEAD, Feed
 
 pytestmark = pytest.mark.real_time
 
@@ -22,7 +22,7 @@ def lines_of(read: int) -> Iterator[str]:
 
 async def test_a_line_is_handed_on_while_the_pipe_is_idle() -> None:
     read, write = os.pipe()
-    feed = fed(lines_of(read))
+    feed = Feed(lines_of(read))
     waiting = asyncio.ensure_future(anext(feed))
     await asyncio.sleep(0)
     assert not waiting.done()  # and the loop goes on
@@ -34,9 +34,9 @@ async def test_a_line_is_handed_on_while_the_pipe_is_idle() -> None:
 
 async def test_it_reads_ahead_no_further_than_it_may() -> None:
     numbers = count()
-    feed = fed(numbers)
+    feed = Feed(numbers)
     assert [await anext(feed) for _ in range(3)] == [0, 1, 2]
-    await feed.aclose()
+    feed.close()
     for thread in threading.enumerate():
         if thread.name == "feed":
             thread.join(5)
@@ -49,7 +49,7 @@ async def test_an_error_of_what_is_read_is_raised_after_what_came_before() -> No
         yield 1
         raise ValueError("broken")
 
-    feed = fed(broken())
+    feed = Feed(broken())
     assert await anext(feed) == 1
     with pytest.raises(ValueError, match="broken"):
         await anext(feed)
@@ -59,7 +59,7 @@ def test_a_loop_that_has_ended_leaves_a_quiet_thread() -> None:
     read, write = os.pipe()
 
     async def main() -> None:
-        feed = fed(lines_of(read))
+        feed = Feed(lines_of(read))
         waiting = asyncio.ensure_future(anext(feed))
         await asyncio.sleep(0.01)
         waiting.cancel()
@@ -71,3 +71,16 @@ def test_a_loop_that_has_ended_leaves_a_quiet_thread() -> None:
         if thread.name == "feed":
             thread.join(5)
             assert not thread.is_alive()
+
+
+async def test_who_is_cancelled_while_it_waits_has_lost_nothing() -> None:
+    read, write = os.pipe()
+    feed = Feed(lines_of(read))
+    waiting = asyncio.ensure_future(anext(feed))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    os.write(write, b"one\ntwo\n")
+    os.close(write)
+    assert [line async for line in feed] == ["one\n", "two\n"]
+    assert [line async for line in feed] == []

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sbclient import ServiceBusClient
+from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.administration import ServiceBusAdministrationClient
+from sbclient.cli.failed_file import FailedFile
+from sbclient.cli.feed import AHEAD, Feed
+from sbclient.cli.message_json import message_of
 from sbclient.cli.progress import Progress
+from sbclient.cli.records import json_objects
 from sbclient.cli.send import Form, Input
-from sbclient.cli.shipment import MAX_TOLD, Shipment
+from sbclient.cli.shipment import IN_FLIGHT, MAX_TOLD, Shipment
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory import MemoryTransport, memory_host
 from tests.cli.calling import PRIMARY, call, lines, on, paired
@@ -45,6 +52,7 @@ def test_columns_become_what_they_are_named_for(tmp_path: Path) -> None:
         "refused": 0,
         "failed": 0,
         "in_doubt": 0,
+        "unsent": 0,
         "seconds": 0,
     }
     first, second, third = sorted(peeked("q"), key=lambda message: str(message["message_id"]))
@@ -123,6 +131,47 @@ def test_no_file_is_made_where_nothing_failed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_file_for_what_fails_is_not_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("q")
+    monkeypatch.chdir(tmp_path)
+    path = Path("in.jsonl")
+    path.write_text('{"body": "x"}\n')
+    arguments = ("send", "--queue", "q", "--format", "messages", "--input", "in.jsonl")
+    result = call(*arguments, "--failed", "./in.jsonl", status=2)
+    assert "is the --input as well" in result.stderr
+    assert path.read_text() == '{"body": "x"}\n'
+    assert peeked("q") == []
+
+
+def test_what_failed_before_is_not_written_over(tmp_path: Path) -> None:
+    make("q")
+    kept = tmp_path / "failed.jsonl"
+    kept.write_text("older\n")
+    assert "holds something already" in call("send", "--queue", "q", "--failed", str(kept), status=2, stdin="x").stderr
+    assert kept.read_text() == "older\n"
+    kept.write_text("")
+    call("send", "--queue", "q", "--failed", str(kept), stdin="x")
+    assert kept.exists()
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+    make("q")
+    kept = tmp_path / "no such directory" / "failed.jsonl"
+    result = call("send", "--queue", "q", "--failed", str(kept), status=2, stdin="x")
+    assert f"--failed {kept} cannot be written" in result.stderr
+    assert peeked("q") == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+def test_a_full_disk_does_not_hide_what_went_wrong() -> None:
+    result = call("send", "--queue", "missing", "--failed", "/dev/full", "--json", status=5, stdin="x\n" * 3)
+    assert "/dev/full cannot be written" in result.stderr
+    (told,) = (line for line in result.stderr.splitlines() if line.startswith("{"))
+    assert json.loads(told)["error"]["type"] == "MessagingEntityNotFoundError"
+    make("q", requires_session=True)
+    assert "No space left" in call("send", "--queue", "q", "--failed", "/dev/full", status=2, stdin="x\n" * 3).stderr
+
+
 def test_many_refusals_are_counted_and_not_all_told() -> None:
     make("q", requires_session=True)
     result = call("send", "--queue", "q", status=1, stdin="x\n" * 50)
@@ -136,6 +185,58 @@ def test_a_missing_entity_ends_it_at_once_with_its_own_status() -> None:
     assert report["accepted"] == 0
     assert report["failed"] == report["read"] < 100_000
     assert json.loads(result.stderr)["error"]["exit_status"] == 5
+
+
+@pytest.mark.real_time
+def test_the_rest_of_stdin_is_kept_when_something_ends_it(tmp_path: Path) -> None:
+    kept = tmp_path / "failed.jsonl"
+    count = AHEAD + 3 * IN_FLIGHT
+    stdin = "".join(json.dumps({"body": "x", "message_id": str(number)}) + "\n" for number in range(count))
+    arguments = ("send", "--queue", "late", "--format", "messages")
+    (report,) = lines(call(*arguments, "--failed", str(kept), "--json", status=5, stdin=stdin))
+    assert report["failed"] + report["unsent"] == count
+    assert report["read"] == report["failed"] < count
+    make("late")
+    call(*arguments, "--input", str(kept))
+    found = lines(call("peek", "--queue", "late", "--count", "5000"))
+    assert sorted(int(message["message_id"]) for message in found) == list(range(count))
+
+
+def test_a_line_of_stdin_that_cannot_be_used_is_kept_as_it_is_with_those_after_it(tmp_path: Path) -> None:
+    make("q")
+    kept = tmp_path / "failed.jsonl"
+    given = ['{"body": "1"}\n', '{"body": "2", "body_type": "value"}\n', "\n", '{"body":   "3"}\n']
+    arguments = ("send", "--queue", "q", "--format", "messages", "--failed", str(kept))
+    result = call(*arguments, status=2, stdin="".join(given))
+    assert "stdin, line 2" in result.stderr
+    assert "unsent 3" in result.stderr
+    assert kept.read_text().splitlines(keepends=True) == given[1:]
+
+
+@pytest.mark.real_time
+async def test_what_was_read_ahead_of_an_interruption_is_kept(tmp_path: Path) -> None:
+    kept = tmp_path / "failed.jsonl"
+    read, write = os.pipe()
+    os.write(write, b'{"body": "1"}\n{"body": "2"}\n')
+
+    def messages() -> Iterator[ServiceBusMessage]:
+        with open(read) as pipe:
+            yield from (message_of("pipe", fields) for _, fields in json_objects("pipe", pipe))
+
+    with FailedFile(kept) as failed:
+        shipment = Shipment(Progress("sending"), failed)
+        await shipment.keep_rest(Feed(messages()), iter(()), is_interrupted=True)
+    assert [json.loads(line)["body"] for line in kept.read_text().splitlines()] == ["1", "2"]
+    assert shipment.tally.unsent == 2
+    os.close(write)
+
+
+def test_a_file_is_read_again_so_its_rest_is_not_kept_but_the_report_says_where_it_ended(tmp_path: Path) -> None:
+    kept, path = tmp_path / "failed.jsonl", tmp_path / "in.txt"
+    path.write_text("x\n" * 5000)
+    result = call("send", "--queue", "missing", "--input", str(path), "--failed", str(kept), status=5)
+    (number,) = re.findall(r"nothing of in.txt after record ([\d,]+) was sent", result.stderr)
+    assert len(kept.read_text().splitlines()) == int(number.replace(",", ""))
 
 
 def test_a_line_that_cannot_be_read_ends_it_after_what_came_before() -> None:
@@ -171,7 +272,8 @@ async def test_what_is_interrupted_is_counted_and_kept_as_in_doubt(tmp_path: Pat
     await ServiceBusAdministrationClient(transport).create_queue("q")
     host.inject(Fault(FaultKind.HANG))
     kept = tmp_path / "failed.jsonl"
-    shipment = Shipment(Progress("sending"), kept)
+    failed = FailedFile(kept)
+    shipment = Shipment(Progress("sending"), failed)
     async with ServiceBusClient(transport=transport) as client, client.get_queue_sender("q") as sender:
 
         async def messages() -> Any:
@@ -181,7 +283,7 @@ async def test_what_is_interrupted_is_counted_and_kept_as_in_doubt(tmp_path: Pat
         sending = asyncio.create_task(shipment.send(sender, messages()))
         await asyncio.sleep(0.1)
         sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError), failed:
             await sending
     assert (shipment.tally.failed, shipment.tally.in_doubt) == (1, 1)
     assert json.loads(kept.read_text())["body"] == "x"
