@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -21,6 +22,8 @@ from sbclient.cli.progress import Progress
 from sbclient.client import ServiceBusClient
 from sbclient.errors import (
     InvalidOperationError,
+    MessageNotFoundError,
+    MessagingEntityAlreadyExistsError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WIDE: Final = 1000
+
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+"""What a disk says that is full, or of which no more may be taken."""
 
 logging.getLogger("azure").addHandler(
     logging.NullHandler()
@@ -195,9 +201,13 @@ def status_of(error: BaseException) -> Exit | None:
     """The exit status for an error; None for what nobody expected."""
     if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
         return Exit.NOT_ALLOWED
-    if isinstance(error, MessagingEntityNotFoundError):
+    if isinstance(error, MessagingEntityNotFoundError | MessageNotFoundError):
         return Exit.NOT_FOUND
-    if isinstance(error, ValueError | TypeError | FileNotFoundError | PermissionError | IsADirectoryError):
+    if isinstance(error, ValueError | TypeError | MessagingEntityAlreadyExistsError):
+        return Exit.BAD_INPUT
+    if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
+        return Exit.BAD_INPUT
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
         return Exit.BAD_INPUT
     return Exit.UNREACHABLE if isinstance(error, ServiceBusError | OSError) else None
 

@@ -30,6 +30,11 @@ def test_a_queue_is_made_shown_changed_listed_and_deleted() -> None:
     assert lines(call("admin", "list", "queue", "--json")) == []
 
 
+def test_what_exists_already_is_no_trouble_of_the_namespace() -> None:
+    call("admin", "create", "queue", "q")
+    call("admin", "create", "queue", "q", status=2)
+
+
 def test_people_are_told_in_words() -> None:
     assert call("admin", "create", "queue", "q").stdout == "created queue q\n"
     assert call("admin", "update", "queue", "q", "--set", "lock_duration=PT20S").stdout == "changed queue q\n"

@@ -65,7 +65,7 @@ def test_what_is_deferred_is_received_by_its_number() -> None:
     numbers = [message["sequence_number"] for message in lines(call("peek", "--queue", "q"))]
     by_number = [word for number in numbers for word in ("--sequence-number", str(number))]
     assert received("--queue", "q", *by_number) == ["0", "1"]
-    received("--queue", "q", *by_number, status=3)
+    received("--queue", "q", *by_number, status=5)
 
 
 def test_what_is_dead_lettered_has_its_reason_and_can_be_sent_again_without_it() -> None:
