@@ -20,7 +20,7 @@ from sbclient.entities import (
     TopicProperties,
     TrueRuleFilter,
 )
-from sbclient.errors import InvalidOperationError, OperationTimeoutError
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, OperationTimeoutError
 from sbclient.rules.entity_path import canonical
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.azure_entities import (
@@ -46,6 +46,9 @@ _NOUNS: Final = {
     EntityKind.SUBSCRIPTION: "subscription",
     EntityKind.RULE: "rule",
 }
+_TWINS: Final = {EntityKind.QUEUE: EntityKind.TOPIC, EntityKind.TOPIC: EntityKind.QUEUE}
+"""Of these there is one of a name, and the management API has the same address for both."""
+
 _KINDS: Final[dict[EntityKind, Any]] = {
     EntityKind.QUEUE: QueueProperties,
     EntityKind.TOPIC: TopicProperties,
@@ -90,9 +93,7 @@ class AzureAdministration(Administration):
         return await self.update(address, made)
 
     async def get(self, address: EntityAddress) -> EntityProperties:
-        sdk_properties = await self._ask(
-            lambda sdk: _method(sdk, "get", address.kind)(*address.names), f"describe {address}"
-        )
+        sdk_properties = await self._ask(lambda sdk: _got(sdk, address), f"describe {address}")
         return self._described(address.kind, sdk_properties)
 
     async def update(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
@@ -103,7 +104,12 @@ class AzureAdministration(Administration):
         return await self.get(address)
 
     async def delete(self, address: EntityAddress) -> None:
-        await self._ask(lambda sdk: _method(sdk, "delete", address.kind)(*address.names), f"delete {address}")
+        async def remove(sdk: Any) -> None:
+            if address.kind in _TWINS:
+                await _got(sdk, address)  # else what has the name is deleted, whatever it is
+            await _method(sdk, "delete", address.kind)(*address.names)
+
+        await self._ask(remove, f"delete {address}")
 
     async def list(self, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = "") -> list[EntityProperties]:
         async def gather(sdk: Any) -> list[EntityProperties]:
@@ -118,8 +124,7 @@ class AzureAdministration(Administration):
         if address.kind is EntityKind.RULE:
             raise InvalidOperationError(f"{address} has no counts: ask for those of its subscription")
         told = await self._ask(
-            lambda sdk: getattr(sdk, f"get_{_NOUNS[address.kind]}_runtime_properties")(*address.names),
-            f"describe {address}",
+            lambda sdk: _got(sdk, address, "_runtime_properties"), f"describe {address}"
         )
         return from_sdk_runtime(address.names[-1], told)
 
@@ -167,6 +172,30 @@ class AzureAdministration(Administration):
         return task.result()
 
 
-def _method(sdk: Any, verb: str, kind: EntityKind) -> Callable[..., Awaitable[Any]]:
-    method: Callable[..., Awaitable[Any]] = getattr(sdk, f"{verb}_{_NOUNS[kind]}")
+def _method(sdk: Any, verb: str, kind: EntityKind, what: str = "") -> Callable[..., Awaitable[Any]]:
+    method: Callable[..., Awaitable[Any]] = getattr(sdk, f"{verb}_{_NOUNS[kind]}{what}")
     return method
+
+
+async def _got(sdk: Any, address: EntityAddress, what: str = "") -> Any:
+    """What the SDK tells of an entity.
+
+    Args:
+        what: the end of the method's name; empty = the description.
+
+    Raises:
+        MessagingEntityNotFoundError: what has the name is of the other kind.
+    """
+    try:
+        told = await _method(sdk, "get", address.kind, what)(*address.names)
+        if what:
+            _ = told.created_at_utc  # counts are read out of the answer when they are asked for
+        return told
+    except AttributeError:
+        # The SDK stumbles over an answer that describes the other kind.
+        if (other := _TWINS.get(address.kind)) is None:
+            raise
+        await _method(sdk, "get", other)(*address.names)
+        raise MessagingEntityNotFoundError(
+            f"{address.names[0]!r} is a {_NOUNS[other]}, not a {_NOUNS[address.kind]}: name it as what it is"
+        ) from None

@@ -67,6 +67,23 @@ async def test_what_is_not_said_takes_the_services_default(kind: NamespaceKind) 
     assert (described.forward_to, described.user_metadata) == (None, None)
 
 
+async def test_a_name_is_not_taken_for_one_of_another_kind(kind: NamespaceKind) -> None:
+    administration = kind.administration
+    queue, topic = await kind.queue(), await kind.topic()
+    for asked in (
+        administration.get_topic(queue),
+        administration.get_topic_runtime_properties(queue),
+        administration.delete_topic(queue),
+        administration.get_queue(topic),
+        administration.get_queue_runtime_properties(topic),
+        administration.delete_queue(topic),
+    ):
+        with pytest.raises(MessagingEntityNotFoundError):
+            await asked
+    assert (await administration.get_queue(queue)).name == queue
+    assert (await administration.get_topic(topic)).name == topic
+
+
 async def test_a_queue_is_changed(kind: NamespaceKind) -> None:
     administration = kind.administration
     queue, target = await kind.queue(), await kind.queue()
