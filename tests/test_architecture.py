@@ -75,9 +75,9 @@ HOUSE: Final = {
         testing.served testing sbclient pytest_plugin
     """,
     8: """
-        cli.early cli.json_values cli.progress cli.common cli.records cli.outage cli.message_json cli.failed_file cli.feed
-        cli.shipment cli.send cli.source cli.reception cli.receive cli.peek cli.admin_report cli.admin cli.backlog_report cli.backlog
-        cli.demo_page cli.demo cli.syphon cli.emulator cli.app cli
+        cli.early cli.json_values cli.progress cli.common cli.records cli.outage cli.message_json cli.failed_file
+        cli.feed cli.shipment cli.send cli.source cli.reception cli.receive cli.peek cli.admin_report cli.admin
+        cli.backlog_report cli.backlog cli.demo_page cli.demo cli.syphon cli.emulator cli.app cli
         sbclient_spark.option_table sbclient_spark.connection_options sbclient_spark.message_ids
         sbclient_spark.write_options sbclient_spark.read_options sbclient_spark.variants sbclient_spark.json_values
         sbclient_spark.columns sbclient_spark.rows sbclient_spark.schema

@@ -106,6 +106,17 @@ def linked_from(page: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_nothing_is_left_to_be_filled_in_and_no_paragraph_is_there_twice(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.S)
+    # Names of the environment stand in code: what is left are words such as THESE_NUMBERS.
+    assert re.findall(r"\b[A-Z]+_[A-Z_]+\b|\bTODO\b|\bFIXME\b|\bXXX\b", prose) == []
+    paragraphs = [each for each in re.split(r"\n\n+", prose) if len(each) > 100 and not each.startswith("|")]
+    beginnings = [each[:100] for each in paragraphs]
+    assert [each for each in beginnings if beginnings.count(each) > 1] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_each_link_leads_somewhere(page: Path) -> None:
     assert [str(target) for target in linked_from(page) if not target.exists()] == []
 
