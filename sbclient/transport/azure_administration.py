@@ -123,9 +123,7 @@ class AzureAdministration(Administration):
     async def runtime(self, address: EntityAddress) -> RuntimeProperties:
         if address.kind is EntityKind.RULE:
             raise InvalidOperationError(f"{address} has no counts: ask for those of its subscription")
-        told = await self._ask(
-            lambda sdk: _got(sdk, address, "_runtime_properties"), f"describe {address}"
-        )
+        told = await self._ask(lambda sdk: _got(sdk, address, "_runtime_properties"), f"describe {address}")
         return from_sdk_runtime(address.names[-1], told)
 
     async def namespace(self) -> NamespaceProperties:

@@ -14,8 +14,10 @@ from sbclient import (
     InvalidOperationError,
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
+    ServiceBusError,
     ServiceBusMessage,
 )
+from sbclient.broker.faults import Fault, FaultKind
 from sbclient.message import ServiceBusReceivedMessage
 from tests.contract.kinds import NamespaceKind
 
@@ -218,3 +220,14 @@ async def test_a_ping_is_accepted_and_never_delivered(kind: NamespaceKind) -> No
     await link.send([ping], timeout_s=kind.patience_s)
     await link.close()
     assert await drained(kind, queue, 0) == []
+
+
+@pytest.mark.needs("faults")
+@pytest.mark.parametrize("fault", [FaultKind.DOWN, FaultKind.ERROR])
+async def test_a_namespace_that_is_struck_does_not_say_what_it_lacks(kind: NamespaceKind, fault: FaultKind) -> None:
+    kind.inject(Fault(fault))
+    async with kind.client(retry_total=0) as client:
+        with pytest.raises(ServiceBusError) as caught:
+            async with client.get_queue_sender("lacking") as sender:
+                await sender.send_messages(ServiceBusMessage("x"))
+    assert caught.value.is_outage

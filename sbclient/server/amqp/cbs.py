@@ -4,16 +4,26 @@ Laws (source: claims-based security, documented; the statuses are what the SDK's
 
 1. 202: the token counts. 401: it proves nothing, or not for its audience. 404: the audience is an entity that does not
    exist. Rights are not looked at here: a token that lacks one is good, and the attach that needs it is refused.
-2. The kind of a token is told from its text; what the client calls it is not believed.
+2. That an entity does not exist is said as at every other door, so that no fault of the namespace is passed by: one
+   that is down or hangs does not know what it holds.
+3. The kind of a token is told from its text; what the client calls it is not believed.
 """
 
 from __future__ import annotations
 
+from sbclient.broker.faults import Operation
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusError
 from sbclient.server.amqp.address import Node as Place
 from sbclient.server.amqp.address import node_of
-from sbclient.server.amqp.conditions import ACCEPTED, BAD_REQUEST, NOT_FOUND, UNAUTHORIZED, amqp_error_of, status_of
-from sbclient.server.amqp.peer import Peer
+from sbclient.server.amqp.conditions import (
+    ACCEPTED,
+    BAD_REQUEST,
+    UNAUTHORIZED,
+    amqp_error_of,
+    ends_connection,
+    status_of,
+)
+from sbclient.server.amqp.peer import OPERATION_TIMEOUT_S, Peer
 from sbclient.server.amqp.request_response import Replies, Request
 
 
@@ -25,25 +35,52 @@ class TokenNode:
 
     def on_request(self, request: Request, replies: Replies) -> None:
         """Take one token, and say whether it counts."""
-        status, description = self._answered(request)
-        # The SDK takes the mere presence of an error condition as a failure, so it is never sent here.
-        replies.send(request, {"status-code": status, "status-description": description})
+        try:
+            # At once: a link that is attached next finds its token here.
+            told = self._answered(request)
+        except MessagingEntityNotFoundError:
+            self._peer.start(self._answer_of_door(request, replies), name="amqp token for what is not there")
+        else:
+            _reply(request, replies, *told)
 
     def on_tokens_changed(self) -> None:
         """The node itself needs no token."""
 
     def _answered(self, request: Request) -> tuple[int, str]:
+        """The status, and what it means.
+
+        Raises:
+            MessagingEntityNotFoundError: the audience does not exist.
+        """
         if request.operation != "put-token":
             return BAD_REQUEST, f"$cbs knows put-token, not {request.operation[:64]!r}: send that"
         try:
             self._put(request)
-        except MessagingEntityNotFoundError as error:
-            return NOT_FOUND, error.message
+        except MessagingEntityNotFoundError:
+            raise
         except ServiceBusAuthenticationError as error:
             return UNAUTHORIZED, error.message
         except ServiceBusError as error:
             return status_of(amqp_error_of(error).condition), error.message
         return ACCEPTED, "Accepted"
+
+    async def _answer_of_door(self, request: Request, replies: Replies) -> None:
+        peer, path = self._peer, node_of(request.arguments.get("name")).path
+        try:
+            await peer.perform(
+                Operation.OPEN,
+                path,
+                lambda call: peer.host.namespace.open_sender(call, path),
+                timeout_s=OPERATION_TIMEOUT_S,
+            )
+            status, description = self._answered(request)  # somebody made it meanwhile
+        except ServiceBusError as error:
+            told = peer.told(error)
+            if ends_connection(error):
+                peer.flush()
+                return
+            status, description = status_of(told.condition), error.message
+        _reply(request, replies, status, description)
 
     def _put(self, request: Request) -> None:
         peer = self._peer
@@ -63,6 +100,11 @@ class TokenNode:
             peer.host.namespace.directory.find(audience.path)
         if peer.grants.add(path, grant):
             peer.tokens_changed()
+
+
+def _reply(request: Request, replies: Replies, status: int, description: str) -> None:
+    # The SDK takes the mere presence of an error condition as a failure, so it is never sent here.
+    replies.send(request, {"status-code": status, "status-description": description})
 
 
 def _audience_path(audience: Place) -> str:

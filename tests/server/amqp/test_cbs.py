@@ -9,6 +9,7 @@ import pytest
 
 from sbclient.amqp import encode_sections
 from sbclient.amqp.sections import Properties
+from sbclient.broker.faults import Fault, FaultKind
 from sbclient.broker.host import BrokerHost
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
 from sbclient.server.amqp import grants
@@ -54,6 +55,40 @@ async def test_bad_tokens_and_unknown_entities_are_refused(
     async with connected(context) as client:
         assert await client.put_token(path, bad if bad is not None else token(client, path)) == status
         assert await client.refusal(await client.sender(queue)) == "amqp:unauthorized-access"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "after_s"), [(FaultKind.ERROR, 500, 0), (FaultKind.BUSY, 503, 0), (FaultKind.SLOW, 404, 1)]
+)
+async def test_what_a_namespace_lacks_is_not_said_while_a_fault_strikes_it(
+    context: NamespaceContext, host: BrokerHost, kind: FaultKind, status: int, after_s: float
+) -> None:
+    async with connected(context) as client:
+        fault = host.inject(Fault(kind))
+        began_at = client.clock.monotonic()
+        assert await client.put_token("missing") == status
+        assert client.clock.monotonic() - began_at == pytest.approx(after_s, abs=0.1)
+        host.heal(fault)
+        assert await client.put_token("missing") == 404
+
+
+async def test_a_namespace_that_hangs_does_not_say_what_it_lacks(context: NamespaceContext, host: BrokerHost) -> None:
+    async with connected(context) as client:
+        host.inject(Fault(FaultKind.HANG))
+        with pytest.raises(TimeoutError):
+            await client.put_token("missing")
+
+
+async def test_a_namespace_that_is_down_ends_the_connection_that_asks_for_what_it_lacks(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    async with connected(context) as client:
+        host.inject(Fault(FaultKind.DOWN))
+        asking = asyncio.ensure_future(client.put_token("missing"))
+        closed = await asyncio.wait_for(client.closed, 60)
+        asking.cancel()
+        assert closed.error is not None
+        assert closed.error.condition == "amqp:connection:forced"
 
 
 @pytest.mark.parametrize("path", ["q", "t", "t/Subscriptions/s", "t/subscriptions/S/$deadletterqueue", ""])
