@@ -6,12 +6,14 @@ import ast
 import asyncio
 import re
 from collections.abc import Iterator
+from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from sbclient import ServiceBusClient
+from sbclient import PairedNamespaceOptions, ServiceBusClient
 from sbclient.emulator import Emulator
 from sbclient.transport import memory
 
@@ -77,6 +79,16 @@ def test_the_two_commands_are_the_ones_that_are_checked() -> None:
     assert "python -m pip install . && sbclient demo" in text
     assert "python -m pip install -e '.[dev]' && python -m pytest" in text
     assert "pip install --quiet -e '.[dev]'" in (ROOT / ".ci/run").read_text()
+
+
+OPTIONS: Final = {field.name for field in fields(PairedNamespaceOptions)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_an_option_of_the_pair_is_given_what_it_takes(page: Path) -> None:
+    for name, value in re.findall(r"`(\w+)=([^`…]+)`", page.read_text(encoding="utf-8")):
+        if name in OPTIONS and not value.isidentifier():  # a word alone is an option of a command
+            PairedNamespaceOptions(**{name: eval(value, {"timedelta": timedelta})})
 
 
 EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+")
