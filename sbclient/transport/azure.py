@@ -21,6 +21,7 @@ from sbclient.rules.connection_string import ConnectionString
 from sbclient.server.certificate import Certificate, default_directory
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.azure_administration import AzureAdministration
+from sbclient.transport.azure_errors import Place
 from sbclient.transport.azure_link import END_S, GivenUpError, SdkLink
 from sbclient.transport.azure_receiver import AzureReceiver
 from sbclient.transport.azure_sender import AzureSender, AzureTransaction
@@ -124,6 +125,14 @@ class AzureTransport(Transport):
         return self._connection.namespace if self._connection is not None else self._fully_qualified_namespace
 
     @property
+    def place(self) -> Place:
+        """The namespace, for errors."""
+        connection = self._connection
+        is_elsewhere = connection is not None and (connection.port is not None or connection.host in _LOOPBACK)
+        is_perhaps = connection is not None and is_elsewhere and not connection.use_development_emulator
+        return Place(self.namespace, is_perhaps)
+
+    @property
     def administration(self) -> AzureAdministration:
         return self._administration
 
@@ -152,7 +161,7 @@ class AzureTransport(Transport):
         self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float
     ) -> Sequence[str]:
         browser = self._sdk_client()._create_session_browser(entity_name=entity_path, keep_alive=0)
-        link = SdkLink(browser, repr(entity_path), self.clock, self.tasks)
+        link = SdkLink(browser, repr(entity_path), self.clock, self.tasks, place=self.place)
 
         async def gather(sdk: Any) -> list[str]:
             found = sdk.list_sessions(state_updated_after=state_updated_after, timeout=timeout_s)

@@ -33,7 +33,7 @@ from sbclient.transport.azure_entities import (
     from_sdk_runtime,
     to_sdk_properties,
 )
-from sbclient.transport.azure_errors import translated
+from sbclient.transport.azure_errors import Place, translated
 from sbclient.transport.base import Administration
 
 R = TypeVar("R")
@@ -61,6 +61,10 @@ class Owner(Protocol):
 
     clock: Clock
     tasks: OwnedTasks
+
+    @property
+    def place(self) -> Place:
+        """The namespace, for errors."""
 
     def sdk_administration(self) -> Any:
         """A new administration client of the SDK."""
@@ -153,7 +157,7 @@ class AzureAdministration(Administration):
             try:
                 return await work(self._sdk)
             except Exception as error:
-                own = translated(error, doing)
+                own = translated(error, doing, self._owner.place)
                 if own is error:
                     raise
                 raise own from error

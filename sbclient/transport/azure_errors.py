@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html import unescape
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sbclient import errors
 from sbclient.errors import (
@@ -132,6 +132,14 @@ _SUB_CODE: Final = re.compile(r"SubCode=(\d{5})")
 _DECORATION: Final = re.compile(r" Error condition: [\w:.-]+\.(?: Status Code: \d+\.)?$")
 """What the SDK puts behind the service's words; the class of the error says it already."""
 
+_NOT_CONNECTED: Final = re.compile(
+    r"Failed to initiate the connection due to exception: (?:\[Errno -?\d+\] )?"
+    r"|Cannot connect to host \S+ ssl:(?:<[^>]*>|\S+)"
+)
+"""How the SDK, and the HTTP library below it, begin to say that there is no connection; with objects of Python's."""
+
+_EMULATOR_ADVICE: Final = "; if it is an emulator, add UseDevelopmentEmulator=true to the connection string"
+
 _BYTES: Final = re.compile(r"\bb(['\"])(.*)\1")
 _MAX_TEXT: Final = 600
 
@@ -141,17 +149,34 @@ _SAYS_NOTHING: Final = "Operation returned an invalid status"
 _DETAIL: Final = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
 
 
-def translated(error: BaseException, subject: str) -> Exception:
+class Place(NamedTuple):
+    """Where a namespace is looked for.
+
+    Attributes:
+        namespace: its host, with the port if one is named.
+        is_perhaps_emulator: a host or a port that the service has not, and nothing says that it is no emulator.
+    """
+
+    namespace: str
+    is_perhaps_emulator: bool = False
+
+
+def translated(error: BaseException, subject: str, place: Place | None = None) -> Exception:
     """Our error for one that the SDK raised; raise it `from` that one.
 
     Args:
-        subject: what was being done and where: `send to 'orders'`.
+        subject: what was being done and with what: `send to 'orders'`.
+        place: named where the namespace itself cannot be reached.
     """
     if isinstance(error, ServiceBusError | MessageAlreadySettled):
         return error
     if type(error).__name__ == "MessageAlreadySettled":
         return MessageAlreadySettled(f"{subject}: the message is settled already")
-    return _class_of(error)(f"{subject}: {_said(error)}")
+    said = _said(error)
+    if place is not None and (reason := _NOT_CONNECTED.match(said)) is not None:
+        advice = _EMULATOR_ADVICE if place.is_perhaps_emulator else ""
+        said = f"the namespace {place.namespace} cannot be reached: {said[reason.end() :].strip('[] ')}{advice}"
+    return _class_of(error)(f"{subject}: {said}")
 
 
 def _class_of(error: BaseException) -> type[ServiceBusError]:

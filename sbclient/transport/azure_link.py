@@ -30,7 +30,7 @@ from sbclient.errors import (
 )
 from sbclient.log import get_logger
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.azure_errors import translated
+from sbclient.transport.azure_errors import Place, translated
 from sbclient.transport.azure_tracing import silence
 
 log = get_logger(__name__)
@@ -82,6 +82,7 @@ class SdkLink(Generic[S]):
         tasks: owns what runs on behind a call.
         prepare: called with the object when it has just been opened.
         idle_s: after how many seconds without a call it is closed; None = never.
+        place: the namespace, for errors.
     """
 
     def __init__(
@@ -93,8 +94,10 @@ class SdkLink(Generic[S]):
         *,
         prepare: Callable[[S], None] | None = None,
         idle_s: float | None = None,
+        place: Place | None = None,
     ) -> None:
         self._sdk: Any = sdk
+        self._place = place
         self._subject = subject
         self._clock = clock
         self._tasks = tasks
@@ -213,7 +216,7 @@ class SdkLink(Generic[S]):
                 self.is_open = not self.is_gone
             return await work(self._sdk)
         except Exception as error:
-            own = translated(error, f"{doing} {self._subject}")
+            own = translated(error, f"{doing} {self._subject}", self._place)
             if not is_harmless(own) or not getattr(self._sdk, "_running", False):
                 self.give_up()
             if own is error:

@@ -33,6 +33,7 @@ from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.log import get_logger
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
+from sbclient.transport.azure_errors import Place
 from sbclient.transport.azure_link import GivenUpError, SdkLink
 from sbclient.transport.azure_payload import Tap, is_known_sdk
 from sbclient.transport.azure_received import AzureReceivedMessage, received
@@ -73,6 +74,10 @@ class Owner(Protocol):
 
     clock: Clock
     tasks: OwnedTasks
+
+    @property
+    def place(self) -> Place:
+        """The namespace, for errors."""
 
     def sdk_receiver(
         self, path: str, session: SessionChoice, mode: ServiceBusReceiveMode, prefetch_count: int, wait_s: float | None
@@ -149,7 +154,9 @@ class AzureReceiver(ReceiverLink):
             )
         sdk = self._owner.sdk_receiver(self._path, self._session, self._mode, self._prefetch_count, wait_s)
         self._tap = None
-        self._link = SdkLink(sdk, repr(self._path), self._clock, self._owner.tasks, prepare=self._opened)
+        self._link = SdkLink(
+            sdk, repr(self._path), self._clock, self._owner.tasks, prepare=self._opened, place=self._owner.place
+        )
         return self._link
 
     def _check_open(self) -> None:

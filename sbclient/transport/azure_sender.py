@@ -23,6 +23,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.size import batch_size
 from sbclient.tasks import OwnedTasks
+from sbclient.transport.azure_errors import Place
 from sbclient.transport.azure_link import GivenUpError, SdkLink
 from sbclient.transport.azure_message import to_sdk
 from sbclient.transport.azure_payload import encoded, fill_batch, is_known_sdk, schedule_request
@@ -47,6 +48,10 @@ class Owner(Protocol):
 
     clock: Clock
     tasks: OwnedTasks
+
+    @property
+    def place(self) -> Place:
+        """The namespace, for errors."""
 
     def sdk_sender(self, path: str) -> Any:
         """A new sender of the SDK."""
@@ -257,6 +262,7 @@ class AzureSender(SenderLink):
                 self._owner.tasks,
                 prepare=self._note_limits,
                 idle_s=idle_s,
+                place=self._owner.place,
             )
             self._links.append(link)
             return link

@@ -23,6 +23,7 @@ from azure.servicebus._pyamqp.error import MessageSettlementUnconfirmed
 
 from sbclient.clock import Clock
 from sbclient.tasks import OwnedTasks
+from sbclient.transport.azure_errors import Place
 from sbclient.transport.base import ServiceBusReceiveMode, SessionChoice
 
 OPENING_S = 0.5
@@ -108,6 +109,8 @@ class OwnerDouble:
         self.receivers: list[Any] = []
         self.prepare: Callable[[Any], None] = lambda sdk: None
         self.forgotten: list[Any] = []
+
+    place = Place("contoso.example")
 
     def sdk_sender(self, path: str) -> SenderDouble:
         sender = SenderDouble()

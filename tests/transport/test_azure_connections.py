@@ -180,3 +180,18 @@ def test_a_misspelt_option_is_refused_with_the_nearest_one(name: str, near: str)
         ServiceBusClient.from_connection_string(
             "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k", **options
         )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_perhaps"),
+    [
+        ("Endpoint=sb://contoso.servicebus.windows.net/", False),
+        ("Endpoint=sb://localhost/", True),
+        ("Endpoint=sb://broker:5672/", True),
+        ("Endpoint=sb://localhost:5672/;UseDevelopmentEmulator=true", False),
+    ],
+)
+def test_what_is_perhaps_an_emulator_is_told_from_its_address(text: str, is_perhaps: bool) -> None:
+    connection = parse_connection_string(f"{text};SharedAccessKeyName=k;SharedAccessKey=secret")
+    place = open_azure_transport(connection, clock=Clock(), random=Random(1)).place
+    assert (place.namespace, place.is_perhaps_emulator) == (connection.namespace, is_perhaps)

@@ -44,7 +44,7 @@ from sbclient.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from sbclient.transport.azure_errors import translated
+from sbclient.transport.azure_errors import Place, translated
 
 CONDITIONS = {
     "amqp:not-found": MessagingEntityNotFoundError,
@@ -189,6 +189,25 @@ def test_the_http_library_is_understood_too(error: Exception, expected: type[Ser
 def test_no_text_shows_a_secret(secret: str) -> None:
     ours = translated(as_the_sdk_raises(OSError(f"failed with {secret}")), "send to 'q'")
     assert "hunter2" not in str(ours)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Failed to initiate the connection due to exception: [Errno 111] Connect call failed ('127.0.0.1', 5671)",
+        "Cannot connect to host localhost:5999 ssl:<ssl.SSLContext object at 0x7fbe> "
+        "[Connect call failed ('127.0.0.1', 5671)]",
+        "Cannot connect to host localhost:5999 ssl:default [Connect call failed ('127.0.0.1', 5671)]",
+    ],
+)
+def test_a_namespace_that_cannot_be_reached_is_named(said: str) -> None:
+    ours = translated(ServiceRequestError(said), "open 'q'", Place("localhost:5999", is_perhaps_emulator=True))
+    assert str(ours) == (
+        "open 'q': the namespace localhost:5999 cannot be reached: Connect call failed ('127.0.0.1', 5671); "
+        "if it is an emulator, add UseDevelopmentEmulator=true to the connection string"
+    )
+    ours = translated(ServiceRequestError(said), "open 'q'", Place("contoso.example"))
+    assert str(ours).endswith("contoso.example cannot be reached: Connect call failed ('127.0.0.1', 5671)")
 
 
 def test_ours_stay_as_they_are() -> None:
