@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from sbclient.broker.faults import Call, Fault, Operation
 from sbclient.broker.host import BrokerHost
@@ -47,6 +47,9 @@ from sbclient.server.wire_faults import WireFault, WireFaults
 log = get_logger(__name__)
 
 T = TypeVar("T")
+
+OF_PORTS: Final = (errno.EADDRINUSE, errno.EACCES)
+"""Errors for which the port is to blame; for any other it is the address."""
 
 
 class _Served(NamedTuple):
@@ -97,6 +100,11 @@ class Emulator:
         clock: Clock | None = None,
         settings: ServerSettings | None = None,
     ) -> None:
+        if not key or ";" in key:
+            raise InvalidOperationError(
+                f"the key {'is empty' if not key else 'has a semicolon'}, and could not stand in a connection string: "
+                "give another"
+            )
         self._host = host
         self._key = key
         self._clock = clock or Clock()
@@ -161,6 +169,11 @@ class Emulator:
         try:
             return await listener.start(self._host, port)
         except OSError as error:
+            if error.errno not in OF_PORTS:
+                raise InvalidOperationError(
+                    f"{what} cannot listen on {self._host} ({error.strerror}): give an address of this machine with "
+                    "--host, 0.0.0.0 for all"
+                ) from error
             reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
             raise InvalidOperationError(f"port {port} of {what} {reason} on {self._host}: {advice}") from error
 
@@ -209,6 +222,14 @@ class Emulator:
         """What a client must trust to speak TLS to this; the file is made when it is first asked for, if need be."""
         self._certificate.make()
         return self._certificate.path
+
+    def check_certificate_directory(self) -> None:
+        """See whether `certificate_path` can be made.
+
+        Raises:
+            OSError: it cannot.
+        """
+        self._certificate.check_directory()
 
     @property
     def expected_certificate_path(self) -> Path:

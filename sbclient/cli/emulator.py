@@ -119,32 +119,50 @@ async def _serve(served: Emulator, *, key: str, as_json: bool) -> None:
         with suppress(NotImplementedError):  # Windows has no handlers; there Ctrl-C ends the loop
             loop.add_signal_handler(number, ended.set)
     async with served:
-        show: Callable[[Emulator, str], None] = _show_json if as_json else _show
-        show(served, key)
+        certificate: Path | None = served.expected_certificate_path
+        try:
+            served.check_certificate_directory()
+        except OSError as error:
+            certificate = None
+            _tell_no_certificate(error, as_json=as_json)
+        show: Callable[[Emulator, str, Path | None], None] = _show_json if as_json else _show
+        show(served, key, certificate)
         sys.stdout.flush()
-        certificate = asyncio.create_task(asyncio.to_thread(lambda: served.certificate_path))
-        certificate.add_done_callback(_tell_failure)
+        making = [asyncio.create_task(asyncio.to_thread(lambda: served.certificate_path))] if certificate else []
+        for each in making:
+            each.add_done_callback(lambda made: _tell_failure(made, as_json=as_json))
         await ended.wait()
-        await asyncio.gather(certificate, return_exceptions=True)
+        await asyncio.gather(*making, return_exceptions=True)
 
 
-def _tell_failure(made: asyncio.Task[Path]) -> None:
+def _tell_failure(made: asyncio.Task[Path], *, as_json: bool) -> None:
     if not made.cancelled() and (error := made.exception()) is not None:
-        typer.echo(f"sbclient emulator: there is no certificate, so no TLS: {error}", err=True)
+        _tell_no_certificate(error, as_json=as_json)
+
+
+def _tell_no_certificate(error: BaseException, *, as_json: bool) -> None:
+    """It serves on, so the status that is told is 0."""
+    from sbclient.cli.common import tell_error
+
+    text = f"there is no certificate, so no TLS ({error}): set XDG_CACHE_HOME to a directory that can be written"
+    tell_error("emulator", text, type(error).__name__, 0, as_json=as_json)
 
 
 def _connection_strings(served: Emulator, key: str) -> dict[str, str]:
     """As they are to be shown: a key that was given stays with its owner."""
     hidden = ROOT_KEY if key == ROOT_KEY else HIDDEN_KEY
-    return {name: text.replace(key, hidden) for name, text in served.connection_strings.items()}
+    field = "SharedAccessKey={};"  # the rest of the text may have the key's letters too
+    return {
+        name: text.replace(field.format(key), field.format(hidden)) for name, text in served.connection_strings.items()
+    }
 
 
-def _show_json(served: Emulator, key: str) -> None:
+def _show_json(served: Emulator, key: str, certificate: Path | None) -> None:
     said: dict[str, Any] = {
         "connection_strings": _connection_strings(served, key),
         "ports": dict(served.ports),
         "http_port": served.http_port,
-        "certificate": str(served.expected_certificate_path),
+        "certificate": None if certificate is None else str(certificate),
     }
     typer.echo(json.dumps(said))
 
@@ -161,13 +179,14 @@ def _show_deviations(*, as_json: bool) -> None:
             typer.echo(f"{each.id}\n  Service Bus {each.service}\n  here it {each.ours}\n  why: {each.why}")
 
 
-def _show(served: Emulator, key: str) -> None:
+def _show(served: Emulator, key: str, certificate: Path | None) -> None:
     width = max(map(len, served.namespaces))
     for name, text in _connection_strings(served, key).items():
         typer.echo(f"{name:{width}}  {text}")
     typer.echo(f"\npage         http://localhost:{served.http_port}/  (and at / of each port above)")
     typer.echo(f"health       http://localhost:{served.http_port}/health")
-    typer.echo("for the management clients, which always speak TLS:")
-    for name in TRUST_VARIABLES:
-        typer.echo(f"             export {name}={served.expected_certificate_path}")
+    if certificate is not None:
+        typer.echo("for the management clients, which always speak TLS:")
+        for name in TRUST_VARIABLES:
+            typer.echo(f"             export {name}={certificate}")
     typer.echo("ready; Ctrl-C ends it, and what is stored is gone then")

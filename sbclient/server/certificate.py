@@ -49,6 +49,15 @@ class Certificate:
         """The file to be trusted; it is there once `make` has returned."""
         return self._directory / _AUTHORITY
 
+    def check_directory(self) -> None:
+        """See whether it is there or can be put there.
+
+        Raises:
+            OSError: it cannot.
+        """
+        if not (self._directory / _SERVER).exists():
+            self._new_directory().rmdir()
+
     def make(self) -> None:
         """Make it unless it is there; blocks for some tenths of a second.
 
@@ -57,8 +66,7 @@ class Certificate:
         """
         if (self._directory / _SERVER).exists():
             return
-        self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix="new-", dir=self._directory.parent))
+        made = self._new_directory()
         try:
             self._write(made)
             # Another process may have been faster: then its certificate is the one.
@@ -88,6 +96,10 @@ class Certificate:
         """Wait until nothing is being made. Safe to call twice."""
         if self._making is not None:
             await asyncio.wait([self._making])
+
+    def _new_directory(self) -> Path:
+        self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="new-", dir=self._directory.parent))
 
     def _made(self) -> ssl.SSLContext:
         self.make()

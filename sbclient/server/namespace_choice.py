@@ -29,7 +29,7 @@ def chosen_namespaces(
             not taken by others. 0 = any that are free.
 
     Raises:
-        InvalidOperationError: a name or port cannot be used, or is there twice.
+        InvalidOperationError: a name or port cannot be used, or is there twice; the configuration is not UTF-8.
         ConfigError: the configuration cannot be used.
         OSError: it cannot be read.
     """
@@ -66,7 +66,13 @@ def _give_ports(namespaces: Sequence[NamespaceConfig], first_port: int) -> None:
 def _read(path: Path, profile: Profile) -> list[NamespaceConfig]:
     from sbclient.server.config import read_config  # not needed by those who have no file
 
-    return read_config(path.read_text("utf-8"), path.name, profile)
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidOperationError(
+            f"{path.name} is not UTF-8, byte {error.object[error.start]:#04x} has no meaning in it: save it as UTF-8"
+        ) from None  # the error has the bytes
+    return read_config(text, path.name, profile)
 
 
 def _namespace_of(text: str) -> NamespaceConfig:

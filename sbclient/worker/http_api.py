@@ -38,6 +38,10 @@ Exposition = Callable[[], tuple[str, bytes]]
 """The content type and the text that Prometheus reads."""
 
 
+OF_PORTS: Final = (errno.EADDRINUSE, errno.EACCES)
+"""Errors for which the port is to blame; for any other it is the address."""
+
+
 class WorkerApi:
     """Answers the HTTP requests to one worker.
 
@@ -129,6 +133,11 @@ async def served(worker: SyphonWorker, settings: WorkerSettings, clock: Clock) -
         try:
             number = await port.start(settings.http_host, settings.http_port)
         except OSError as error:
+            if error.errno not in OF_PORTS:
+                raise InvalidOperationError(
+                    f"http_host is {settings.http_host!r}, on which nothing can listen here ({error.strerror}): "
+                    "give an address of this machine, 0.0.0.0 for all"
+                ) from error
             reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
             raise InvalidOperationError(
                 f"http_port {settings.http_port} {reason} on {settings.http_host}: choose another, 0 for any that is "

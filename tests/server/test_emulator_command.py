@@ -115,6 +115,32 @@ def test_key_that_was_given_is_not_printed(start: Start) -> None:
     assert "SharedAccessKey=<the key you gave>;" in said["connection_strings"]["contoso"]
 
 
+@pytest.mark.parametrize("key", ["S", "RootManageSharedAccessKey", "localhost"])
+def test_a_key_is_hidden_and_nothing_else(start: Start, key: str) -> None:
+    said = printed(start("--namespace", "contoso:0", "--http-port", "0", "--json", "--key", key))
+    assert said["connection_strings"]["contoso"] == (
+        f"Endpoint=sb://localhost:{said['ports']['contoso']};SharedAccessKeyName=RootManageSharedAccessKey;"
+        "SharedAccessKey=<the key you gave>;UseDevelopmentEmulator=true;"
+    )
+
+
+def test_without_a_place_for_the_certificate_it_serves_and_says_what_to_do(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    arguments = ("--namespace", "contoso:0", "--http-port", "0")
+    process = start(*arguments, "--json", XDG_CACHE_HOME=str(tmp_path / "file"))
+    said = printed(process)
+    assert said["certificate"] is None
+    assert health(said["http_port"])["status"] == "healthy"
+    process.send_signal(signal.SIGTERM)
+    error = json.loads(process.communicate(timeout=10)[1])["error"]
+    assert "XDG_CACHE_HOME" in error["message"]
+    assert (error["exit_status"], process.returncode) == (0, 0)
+    process = start(*arguments, XDG_CACHE_HOME=str(tmp_path / "file"))
+    assert process.stdout is not None
+    shown = "".join(iter(process.stdout.readline, "ready; Ctrl-C ends it, and what is stored is gone then\n"))
+    assert "export" not in shown
+
+
 def test_serves_what_is_configured(start: Start, tmp_path: Path) -> None:
     config = {"UserConfig": {"Namespaces": [{"Name": "shop", "Port": 0, "Queues": [{"Name": "orders"}]}]}}
     (tmp_path / "Config.json").write_text(json.dumps(config))
@@ -166,9 +192,23 @@ class TestMistakes:
         assert "Config.json, line 3: $.UserConfig.Namespaces[0].Queues[0].Properties.LockDuration" in text
         assert "Traceback" not in text
 
+    def test_a_configuration_that_is_not_utf_8(self, start: Start, tmp_path: Path) -> None:
+        (tmp_path / "Config.json").write_bytes(b'{"UserConfig": "\xe9"}')
+        text = self.refused(start("--config", "Config.json", "--http-port", "0"))
+        assert "Config.json is not UTF-8, byte 0xe9 has no meaning in it: save it as UTF-8" in text
+
+    @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+    def test_an_address_of_no_use_is_not_blamed_on_the_port(self, start: Start, host: str) -> None:
+        text = self.refused(start("--host", host, "--http-port", "0", "--namespace", "contoso:0"))
+        assert f"namespace contoso cannot listen on {host}" in text
+        assert "--host" in text
+        assert "port" not in text
+
     @pytest.mark.parametrize(
         "arguments",
         [
+            ("--key", ""),
+            ("--key", "a;b=c"),
             ("--config", "missing.json"),
             ("--namespace", "a b"),
             ("--profile", "none"),

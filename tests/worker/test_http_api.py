@@ -12,7 +12,8 @@ from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError
 from sbclient.server.http_messages import Request, Response
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from sbclient.worker.http_api import WorkerApi
+from sbclient.worker.http_api import WorkerApi, served
+from sbclient.worker.settings import WorkerSettings
 from tests.client.scene import BACKLOG, QUEUE
 from tests.worker.scene import Run, make_backlog
 
@@ -162,3 +163,11 @@ async def test_what_there_is_not_and_what_it_does_not_take_are_told(pair: Memory
         for path, method, allowed in (("/pause", "GET", "POST"), ("/healthz", "POST", "GET, HEAD")):
             refused = await asked(run, clock, path, method)
             assert (refused.status, refused.headers["Allow"]) == (405, allowed)
+
+
+async def test_an_address_of_no_use_is_not_blamed_on_the_port(pair: MemoryPair, clock: VirtualClock) -> None:
+    settings = WorkerSettings(primary="memory://a", secondary="memory://b", http_port=0, http_host="192.0.2.1")
+    async with Run(pair) as run:
+        with pytest.raises(InvalidOperationError, match=r"http_host is '192\.0\.2\.1'"):
+            async with served(run.worker, settings, clock):
+                pass
