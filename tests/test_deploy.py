@@ -242,3 +242,9 @@ def test_every_option_that_is_mentioned_exists() -> None:
     found = list(mentioned())
     assert len(found) >= 2
     assert [each for each in found if each[1]] == []
+
+
+def test_a_signal_is_sent_by_the_shell_since_the_image_has_no_other_kill() -> None:
+    page = (ROOT / "docs" / "syphon.md").read_text(encoding="utf-8")
+    for text in (KUBERNETES, page):
+        assert re.findall(r"kubectl exec POD -- (\w+)", text) == ["sh"]
