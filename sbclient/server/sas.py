@@ -189,9 +189,8 @@ class Authorizer:
                     if expires_at <= now:
                         raise _refuse(f"has expired {now - expires_at:.0f} s ago")
                     return Grant(scope, _rights(rule), expires_at, None if entity_rules is None else entity)
-        raise _refuse(
-            f"is not signed with a key named {key_name[:64]!r} of {scope[:260] or 'the namespace'!r} or the namespace"
-        )
+        owner = f"{scope[:260]!r} or the namespace" if scope else "the namespace"
+        raise _refuse(f"is not signed with a key named {key_name[:64]!r} of {owner}")
 
 
 def sign(uri: str, key_name: str, key: str, expires_at: float) -> str:

@@ -111,11 +111,18 @@ def _as_text(setting: Setting, value: Any, origin: str) -> str:
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
         raise InvalidOperationError(
             f"{setting.name} in {origin} is {_TYPES.get(type(value), 'something else')}: it must be "
-            f"{' or '.join(_TYPES[one] for one in allowed)}, {setting.kind.word}"
+            + _wanted(" or ".join(_TYPES[one] for one in allowed), setting.kind.word)
         )
     if isinstance(value, list):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wanted(types: str, word: str) -> str:
+    """The types that a value may have, and what it is besides where that says more."""
+    if word in types:
+        return types
+    return f"a {word}" if word.startswith(types.removeprefix("a ")) else f"{types}, {word}"
 
 
 _TYPES: Final[Mapping[type, str]] = {

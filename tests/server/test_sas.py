@@ -69,6 +69,10 @@ class TestSignatures:
     def test_wrong_key_is_refused(self) -> None:
         assert "is not signed" in refusal(token("sb://h/q", key="another"))
 
+    def test_whose_key_it_should_be_is_said_once(self) -> None:
+        assert " of 'q' or the namespace: " in refusal(token("sb://h/q", key="another"))
+        assert "RootManageSharedAccessKey' of the namespace: " in refusal(token("sb://h/", key="another"))
+
     def test_unknown_key_name_is_refused(self) -> None:
         assert "is not signed" in refusal(token("sb://h/q", key_name="nobody"))
 

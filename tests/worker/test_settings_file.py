@@ -74,6 +74,20 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_line(tmp_path: Path, line
     assert f"in syphon.toml, line 2 is {what}" in said
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ('sessions = "yes"', "it must be true or false"),
+        ('backlog_queue_count = "10"', "it must be a whole number from 1"),
+        ("primary_name = 5", "it must be a text"),
+        ("queue = 1.5", "it must be a whole number or a list, whole numbers"),
+        ("until = ['empty']", "it must be a text, empty"),
+    ],
+)
+def test_what_a_value_must_be_is_said_once(tmp_path: Path, line: str, wanted: str) -> None:
+    assert refusal(tmp_path, f"\n{line}\n").endswith(wanted)
+
+
 def test_a_connection_string_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
     said = refusal(tmp_path, 'primary = "Endpoint=sb://contoso/;SharedAccessKey=SECRET"\n')
     assert "SECRET" not in said
