@@ -51,7 +51,9 @@ backlog = typer.Typer(
 Queues = Annotated[int, typer.Option("--backlog-queue-count", min=1, help="How many backlog queues the pair has.")]
 Name = Annotated[str | None, typer.Option("--primary-name", help="As the pair was opened with.")]
 Reason = Annotated[str | None, typer.Option(help="Only those with this reason.")]
-One = Annotated[str | None, typer.Option("--backlog-queue", help="Only those of this backlog queue.")]
+One = Annotated[
+    str | None, typer.Option("--backlog-queue", help="Only those of this backlog queue: its name, or its number.")
+]
 Sessions = Annotated[bool, typer.Option("--sessions", help="The queues of ordering=session too.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
 Limit = Annotated[int, typer.Option(min=1, help="Look at so many messages of each queue.")]
@@ -167,17 +169,21 @@ def _deal_with(
     """Count the dead letters that are meant, ask, and put them back or delete them."""
     progress = Progress("counting the dead letters")
 
-    async def count() -> Counter[str]:
+    async def count() -> tuple[Counter[str], list[str | None]]:
         async with open_client(primary, needed(secondary), options) as client:
-            return _meant(await _found(Backlog(client.pair), LIMIT), reason, queue)
+            views = await _found(Backlog(client.pair), LIMIT)
+            if queue is None:
+                return _meant(views, reason), [None]
+            chosen = _chosen(views, queue)
+            return _meant(chosen, reason), [view.queue for view in chosen]
 
     async def work() -> int:
         async with open_client(primary, needed(secondary), options) as client:
             surveyor = Backlog(client.pair, on_progress=lambda moved: progress.tell(f"{_DONE[command]} {moved:,}"))
             deal = surveyor.resubmit if command == "resubmit" else surveyor.purge
-            return await deal(reason=reason, queue=queue)
+            return sum([await deal(reason=reason, queue=each) for each in chosen])
 
-    meant = run(f"backlog {command}", count(), as_json=as_json, progress=progress)
+    meant, chosen = run(f"backlog {command}", count(), as_json=as_json, progress=progress)
     done = 0
     if not is_dry and meant:
         question = _QUESTION[command].format(_words(meant))
@@ -207,16 +213,21 @@ async def _found(surveyor: Backlog, limit: int) -> list[BacklogQueueView]:
     return views
 
 
-def _meant(views: Sequence[BacklogQueueView], reason: str | None, queue: str | None) -> Counter[str]:
-    """The dead letters that were asked for, by reason.
+def _chosen(views: Sequence[BacklogQueueView], queue: str) -> list[BacklogQueueView]:
+    """The backlog queue of that name, or those with that number: one of the queues for sessions may have it as well.
 
     Raises:
-        InvalidOperationError: there is no such backlog queue.
+        InvalidOperationError: there is none.
     """
-    if queue is not None:
-        views = [view for view in views if view.queue.casefold() == queue.casefold()]
-        if not views:
-            raise InvalidOperationError(f"{queue!r} is no backlog queue of this pair: `sbclient backlog` lists them")
+    wanted = queue.casefold()
+    chosen = [view for view in views if wanted in (view.queue.casefold(), view.queue.rpartition("/")[2])]
+    if not chosen:
+        raise InvalidOperationError(f"{queue!r} is no backlog queue of this pair: `sbclient backlog` lists them")
+    return chosen
+
+
+def _meant(views: Sequence[BacklogQueueView], reason: str | None) -> Counter[str]:
+    """The dead letters that were asked for, by reason."""
     found = sum((view.dead_letters for view in views), Counter[str]())
     return found if reason is None else Counter({reason: found[reason]}) if found[reason] else Counter()
 

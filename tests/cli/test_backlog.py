@@ -155,6 +155,13 @@ def test_without_a_terminal_to_ask_on_nothing_is_done(command: str) -> None:
     assert shown()["dead_letters"] == {"DestinationMissing": 1}
 
 
+def test_a_backlog_queue_is_named_by_its_number_too() -> None:
+    with dead_letters(None, None):
+        assert paired("backlog", "purge", "--yes", "--backlog-queue", "1").stdout == "found 0 dead letters\n"
+        assert paired("backlog", "purge", "--yes", "--backlog-queue", "0").stdout == "deleted 2\n"
+    assert "'10'" in paired("backlog", "purge", "--yes", "--backlog-queue", "10", status=2).stderr
+
+
 def test_an_unknown_backlog_queue_is_refused() -> None:
     drain()
     assert "orders" in paired("backlog", "purge", "--yes", "--backlog-queue", "orders", status=2).stderr
