@@ -15,6 +15,7 @@ import typer
 from sbclient.cli.admin_report import print_description, print_list, shown
 from sbclient.cli.common import AsJson, Exit, Primary, Yes, is_confirmed, print_json, run, telling_errors
 from sbclient.cli.json_values import span_of
+from sbclient.cli.message_json import PROPERTY, property_named
 from sbclient.clock import Clock
 from sbclient.entities import (
     CorrelationRuleFilter,
@@ -67,7 +68,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="As often as needed: as lock_duration=30s, requires_session=true. A rule has sql and action.",
+        help="As often as needed: as lock_duration=30s, requires_session=true. A rule has sql and action, or "
+        "correlation_id, property.country and the like.",
     ),
 ]
 
@@ -83,6 +85,7 @@ def create(
     Example: sbclient admin create topic prices
     Example: sbclient admin create subscription prices eu --set max_delivery_count=5
     Example: sbclient admin create rule prices eu cheap --set "sql=price < 10"
+    Example: sbclient admin create rule prices eu irish --set property.country=IE
     """
 
     async def work(administration: Administration) -> EntityProperties:
@@ -157,6 +160,8 @@ def list_(
         expected = _KINDS[kind][0].value[1] - 1
         if len(above) != expected:
             raise InvalidOperationError(f"to list {kind}s give {expected} names after it, not {len(above)}")
+        if not all(above):
+            raise InvalidOperationError(f"to list {kind}s what they are of was named {'/'.join(above)!r}: name it")
         found = [shown(each) for each in await administration.list(_KINDS[kind][0], above)]
         if counts and kind is not Kind.RULE:
             for each in found:
@@ -210,6 +215,8 @@ def _address(kind: Kind, names: list[str]) -> EntityAddress:
     entity_kind = _KINDS[kind][0]
     if len(names) != entity_kind.value[1]:
         raise InvalidOperationError(f"a {kind} is named by {entity_kind.value[1]} names, not by {len(names)}")
+    if not all(names):
+        raise InvalidOperationError(f"a {kind} was named {'/'.join(names)!r}, with a part that is empty: name it")
     return EntityAddress(entity_kind, tuple(names))
 
 
@@ -232,7 +239,7 @@ def _values(kind: Kind, settings: list[str]) -> dict[str, Any]:
 
 
 def _rule_values(settings: list[str]) -> dict[str, Any]:
-    """A rule's filter and action: `sql=…`, `action=…`, or `correlation_id=…`, `label=…` and so on."""
+    """A rule's filter and action: `sql=…`, `action=…`, or `correlation_id=…`, `property.country=…` and so on."""
     values: dict[str, Any] = {}
     correlation: dict[str, Any] = {}
     known = {field.name for field in fields(CorrelationRuleFilter)} - {"properties"}
@@ -244,9 +251,12 @@ def _rule_values(settings: list[str]) -> dict[str, Any]:
             values["action"] = SqlRuleAction(text)
         elif name in known:
             correlation[name] = text
+        elif name.startswith(PROPERTY):
+            property_name, value = property_named(name, text)
+            correlation.setdefault("properties", {})[property_name] = value
         else:
             raise InvalidOperationError(
-                f"a rule has no setting {name!r}; it has sql, action, {', '.join(sorted(known))}"
+                f"a rule has no setting {name!r}; it has sql, action, {', '.join(sorted(known))} and {PROPERTY}<name>"
             )
     if correlation:
         if rule_filter is not None:
@@ -276,14 +286,27 @@ def _value(name: str, text: str, hint: Any) -> Any:
         if kind is timedelta:
             return span_of(text)
         if isinstance(kind, type) and issubclass(kind, Enum):
-            return kind(text)
+            return _member(kind, text)
     except (KeyError, ValueError) as error:
         wanted = {
             bool: "true or false",
             int: "a whole number",
             timedelta: "a span as 30s, 5m, 2h, 7d, PT30S or unlimited",
-        }.get(kind, "one of " + ", ".join(getattr(kind, "__members__", {})))
+        }.get(kind, "one of " + ", ".join(str(each.value) for each in kind))
         raise InvalidOperationError(f"{name} is {text!r}: it must be {wanted}") from error
     if kind is str:
         return text
     raise InvalidOperationError(f"{name} cannot be set from the command line")
+
+
+def _member(kind: type[Enum], text: str) -> Enum:
+    """The member with that value, as the service writes it, or of that name, as azure.servicebus does.
+
+    Raises:
+        ValueError: there is none.
+    """
+    wanted = text.casefold()
+    for each in kind:
+        if wanted in (str(each.value).casefold(), each.name.casefold()):
+            return each
+    return kind(text)

@@ -19,6 +19,7 @@ from sbclient.message import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
     AmqpMessageBodyType,
+    PropertyValue,
     ServiceBusMessage,
     ServiceBusReceivedMessage,
 )
@@ -176,19 +177,32 @@ def named(option: str, settings: list[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in pairs]
 
 
-def set_by_name(message: ServiceBusMessage, name: str, text: str) -> None:
-    """Set an attribute or an application property, `property.<name>` as text, `property.<name>:` as the JSON it is.
+def property_named(name: str, text: str) -> tuple[str, PropertyValue]:
+    """An application property that was named among attributes: `property.<name>` is a text, `property.<name>:` JSON.
 
     Raises:
         InvalidOperationError: the text is not what it may be.
     """
-    if name.startswith(PROPERTY) and name.endswith(TYPED):
-        try:
-            value = property_of(json.loads(text))
-        except json.JSONDecodeError as error:
-            raise InvalidOperationError(f"{name}={text!r:.50} is no JSON: {error.msg}") from error
-        message.application_properties[name.removeprefix(PROPERTY).removesuffix(TYPED)] = value
-    elif name.startswith(PROPERTY):
-        message.application_properties[name.removeprefix(PROPERTY)] = text
-    else:
+    short = name.removeprefix(PROPERTY)
+    if not short.endswith(TYPED):
+        return short, text
+    try:
+        return short.removesuffix(TYPED), property_of(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise InvalidOperationError(f"{name}={text!r:.50} is no JSON: {error.msg}") from error
+
+
+def set_by_name(message: ServiceBusMessage, name: str, text: str) -> None:
+    """Set an attribute or an application property by its name.
+
+    Raises:
+        InvalidOperationError: the text is not what it may be.
+    """
+    if name.startswith(PROPERTY):
+        short, value = property_named(name, text)
+        message.application_properties[short] = value
+        return
+    try:
         setattr(message, name, ATTRIBUTES[name](text))
+    except InvalidOperationError as error:
+        raise InvalidOperationError(f"{name} is {text!r:.50}: {error.message}") from error

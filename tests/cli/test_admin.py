@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -61,6 +62,33 @@ def test_a_subscription_with_a_rule() -> None:
     assert "true" in listed
 
 
+def test_a_correlation_takes_properties_as_a_message_does() -> None:
+    one("create", "topic", "prices")
+    one("create", "subscription", "prices", "eu")
+    rule = one(
+        "create", "rule", "prices", "eu", "irish", "--set", "property.country=IE", "--set", "property.price:=5",
+        "--set", "label=new",
+    )  # fmt: skip
+    assert rule["filter"] == {"type": "correlation", "label": "new", "properties": {"country": "IE", "price": 5}}
+
+
+@pytest.mark.parametrize("text", ["SendDisabled", "SEND_DISABLED", "senddisabled"])
+def test_a_status_is_named_as_the_service_or_the_library_does(text: str) -> None:
+    assert one("create", "queue", "q", "--set", f"status={text}")["status"] == "SendDisabled"
+
+
+def test_what_a_setting_may_be_is_listed_as_it_may_be_given() -> None:
+    told = call("admin", "create", "queue", "q", "--set", "status=closed", status=2).stderr
+    listed = re.findall(r"it must be one of (.*)", told)[0].split(", ")
+    for value in ("Active", "Disabled", "SendDisabled", "ReceiveDisabled"):
+        assert value in listed
+        assert one("create", "queue", f"q-{value}", "--set", f"status={value}")["status"] == value
+
+
+def test_an_empty_name_is_told_as_what_it_is() -> None:
+    assert "empty" in call("admin", "create", "queue", "", status=2).stderr
+
+
 def test_keys_are_never_printed() -> None:
     rule = AuthorizationRule(key_name="mine", rights=[AccessRights.SEND], primary_key="SECRET", secondary_key="SECRET")
 
@@ -76,6 +104,11 @@ def test_keys_are_never_printed() -> None:
     ("arguments", "status"),
     [
         (("create", "queue", "a", "b"), 2),
+        (("create", "queue", ""), 2),
+        (("create", "rule", "t", "", "r"), 2),
+        (("show", "queue", ""), 2),
+        (("list", "subscription", ""), 2),
+        (("create", "rule", "t", "s", "r", "--set", "property.price:=x"), 2),
         (("create", "queue", "q", "--set", "colour=red"), 2),
         (("create", "queue", "q", "--set", "lock_duration=soon"), 2),
         (("create", "queue", "q", "--set", "requires_session=perhaps"), 2),

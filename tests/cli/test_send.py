@@ -309,6 +309,12 @@ def test_wrong_input_sends_nothing(arguments: tuple[str, ...]) -> None:
     assert peeked("q") == []
 
 
+@pytest.mark.parametrize("name", ["time_to_live", "scheduled_enqueue_time_utc"])
+def test_a_setting_that_cannot_be_used_is_named(name: str) -> None:
+    result = call("send", "--queue", "q", "--body", "x", "--set", f"{name}=soon", status=2)
+    assert f"{name} is 'soon': " in result.stderr
+
+
 def test_the_suffix_says_the_form_unless_it_is_given(tmp_path: Path) -> None:
     path = tmp_path / "orders.csv"
     path.write_text("a\n1\n")
