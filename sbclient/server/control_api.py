@@ -7,7 +7,7 @@
     GET    /$control/faults                     the switches that are thrown
     PUT    /$control/faults                     [fault, ...] or {"seed": 7, "faults": [...]}: these, and no others
     POST   /$control/faults                     fault: one more
-    DELETE /$control/faults[/id]                heal all, or one
+    DELETE /$control/faults[/id]                heal all, or one; without a body
     GET    /$control/events                     a stream of server-sent events, as long as the token lasts
 
 Everything needs the Manage right on the whole namespace. Faults do not strike this API, but those of the
@@ -157,6 +157,7 @@ class ControlApi:
         if number is not None and request.method != "DELETE":
             return _refusal(405, "one fault can only be healed: use DELETE")
         if request.method == "DELETE":
+            _check_heals_what_is_named(request)
             return self._healed(number)
         if request.method in ("PUT", "POST"):
             said, seed = _read_faults(request)
@@ -253,6 +254,19 @@ def _read_object(request: Request, names: tuple[str, ...]) -> dict[str, Any]:
         allowed = f"an object with {' and '.join(names)} or nothing" if names else "nothing"
         raise InvalidOperationError(f"the body says something else than is expected: send {allowed}")
     return said
+
+
+def _check_heals_what_is_named(request: Request) -> None:
+    """
+    Raises:
+        InvalidOperationError: one fault was meant perhaps, and not named where it is read: all would be healed.
+    """
+    more = sorted(request.query.keys() - {"namespace"})
+    if more or request.body.strip():
+        what = f"has {more[0][:64]!r} in its address" if more else "has a body"
+        raise InvalidOperationError(
+            f"DELETE faults heals all, and {what}: to heal one write DELETE faults/<id>, with the id in GET faults"
+        )
 
 
 def _read_faults(request: Request) -> tuple[list[Any], int | None]:

@@ -148,6 +148,15 @@ class TestFaults:
         send(host, "orders", ServiceBusMessage(b"1"))
         await control.say("DELETE", f"faults/{fault['id']}", status=404)
 
+    @pytest.mark.parametrize(("what", "said"), [("faults?id=99", None), ("faults", {"id": 99})])
+    async def test_who_names_one_fault_where_it_is_not_read_heals_none(
+        self, control: Control, what: str, said: Any
+    ) -> None:
+        thrown = await control.say("POST", "faults", {"kind": "busy"})
+        assert "DELETE faults/<id>" in (await control.say("DELETE", what, said, status=400))["error"]
+        assert await control.say("GET", "faults") == thrown
+        assert await control.say("DELETE", "faults?namespace=contoso") == {"faults": []}
+
     async def test_put_replaces_all_of_them(self, control: Control, context: NamespaceContext) -> None:
         await control.say("POST", "faults", {"kind": "busy"})
         said = [{"kind": "latency", "latency_s": 0.5}, {"kind": "hang", "entity": "q", "fragments": [1]}]
