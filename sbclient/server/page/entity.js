@@ -147,6 +147,12 @@ export function entityView(namespace, path, moved) {
     ),
     h("section", { class: "panel tabbed" }, bar.element, ...Object.values(panels)),
   );
+  const actions = h(
+    "span",
+    { class: "push actions" },
+    h("button", { type: "button", class: "danger-text", onclick: purge }, "Purge…"),
+    isSubscription ? null : sendButton,
+  );
   const element = h(
     "div",
     { class: "view" },
@@ -157,12 +163,7 @@ export function entityView(namespace, path, moved) {
       h("h1", {}, visible(path)),
       badge,
       badges,
-      h(
-        "span",
-        { class: "push actions" },
-        h("button", { type: "button", class: "danger-text", onclick: purge }, "Purge…"),
-        isSubscription ? null : sendButton,
-      ),
+      actions,
     ),
     missing,
     content,
@@ -176,12 +177,12 @@ export function entityView(namespace, path, moved) {
       const row = rowOf(namespace, path);
       if (row) bar.open(hasTab(row, tab) ? tab : "messages");
     },
-    send: () => !isSubscription && send(),
+    send: () => !isSubscription && !content.hidden && send(),
     reload: () => messages.reload(),
     update() {
       const row = rowOf(namespace, path);
       missing.hidden = row !== undefined || state.link !== "live";
-      content.hidden = row === undefined;
+      for (const part of [content, actions, badge, badges]) part.hidden = row === undefined;
       if (!row) return;
       if (wanted !== null) this.open(wanted);
       wanted = null;

@@ -38,6 +38,13 @@ export function speed() {
   return state.story?.speed ?? 1;
 }
 
+/** Time stands still where a story is over: what is told as so long ago stays so. */
+function takeTime(at) {
+  const { story } = state;
+  if (story?.is_over) setClock(story.started_at + story.elapsed_s, 0);
+  else setClock(at, speed());
+}
+
 /** Watch everything, and one entity in detail; called again it looks at another one. */
 export function lookAt(namespace = null, entity = null) {
   stop?.abort();
@@ -81,7 +88,7 @@ function take(said) {
   state.link = "live";
   state.reason = null;
   if ("story" in said) state.story = said.story;
-  setClock(said.at, speed());
+  takeTime(said.at);
   const paths = new Map(said.namespaces.map((each) => [each.name, new Set()]));
   if (said.is_whole) forgetMissing(said.namespaces, paths);
   for (const each of said.namespaces) takeNamespace(each, said, before, paths.get(each.name));
