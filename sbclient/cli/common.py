@@ -264,3 +264,10 @@ def stdout_console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDE)
+
+
+def stderr_console() -> Console:
+    """The same on stderr, where stdout is for JSON."""
+    from rich.console import Console
+
+    return Console(stderr=True, width=None if sys.stderr.isatty() else WIDE)

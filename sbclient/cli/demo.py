@@ -16,12 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from sbclient.cli import early
-from sbclient.cli.common import Exit, print_json, stdout_console, telling_errors
+from sbclient.cli.common import Exit, print_json, stderr_console, stdout_console, telling_errors
 from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Account, Lane, Story, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
 from sbclient.options import SyphonLimits
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import run_virtual
+
+MESSAGES = 2000
 
 WATCHING_SPEED = 90.0
 """Virtual seconds in a real one when somebody watches."""
@@ -43,7 +45,9 @@ def demo(
     body_column: Annotated[str | None, typer.Option(help="The column that is the body, else the row.")] = None,
     session_column: Annotated[str | None, typer.Option(help="The column that is the session id.")] = None,
     key_column: Annotated[str | None, typer.Option(help="The column that is the partition key.")] = None,
-    messages: Annotated[int, typer.Option(min=4, max=1_000_000, help="How many, without --input.")] = 2000,
+    messages: Annotated[
+        int | None, typer.Option(min=4, max=1_000_000, show_default=str(MESSAGES), help="How many, without --input.")
+    ] = None,
     ordering: Annotated[str, typer.Option(help="'none', or 'session' to keep the order inside sessions.")] = "none",
     seed: Annotated[int, typer.Option(help="Repeats a run exactly.")] = 1,
     as_json: Annotated[
@@ -52,10 +56,16 @@ def demo(
     page: Annotated[
         bool, typer.Option("--page", help="Serve a web page to watch it on, at a pace to watch, until Ctrl-C.")
     ] = False,
-    page_port: Annotated[int, typer.Option(min=0, max=65_535, help="Of the page; 0 = any that is free.")] = 0,
+    page_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, show_default="0", help="With --page: its port; 0 = any that is free."),
+    ] = None,
     speed: Annotated[
-        float, typer.Option(min=1, max=1000, help="With --page: virtual seconds that pass in a real one.")
-    ] = PAGE_SPEED,
+        float | None,
+        typer.Option(
+            min=1, max=1000, show_default=str(PAGE_SPEED), help="With --page: virtual seconds that pass in a real one."
+        ),
+    ] = None,
 ) -> None:
     """Send through an outage of the primary namespace, and account for every message.
 
@@ -68,6 +78,9 @@ def demo(
         early.begin()
         if ordering not in ("none", "session"):
             raise typer.BadParameter(f"{ordering!r} is not one of 'none', 'session'", param_hint="--ordering")
+        for name, given in (("--page-port", page_port), ("--speed", speed)):
+            if given is not None and not page:
+                raise typer.BadParameter("it is for the page: add --page", param_hint=name)
         lanes = _lanes(input_file, Columns(body_column, session_column, key_column), messages, seed)
         story = Story(
             lanes,
@@ -76,7 +89,7 @@ def demo(
             limits=_watchable(lanes) if page else None,
         )
         if page:
-            account = _on_page(story, page_port, speed, as_json=as_json)
+            account = _on_page(story, page_port or 0, speed or PAGE_SPEED, as_json=as_json)
         elif as_json:
             account = run_virtual(story.tell())
             print_json(asdict(account))
@@ -86,11 +99,13 @@ def demo(
         raise typer.Exit(Exit.INCOMPLETE)
 
 
-def _lanes(path: Path | None, columns: Columns, count: int, seed: int) -> list[Lane]:
+def _lanes(path: Path | None, columns: Columns, count: int | None, seed: int) -> list[Lane]:
     if path is None:
         if columns.any_named:
             raise typer.BadParameter("columns are those of a file: add --input", param_hint="--input")
-        return sample_lanes(Random(seed), count)
+        return sample_lanes(Random(seed), count or MESSAGES)
+    if count is not None:
+        raise typer.BadParameter(f"all of {path} is sent: leave it out", param_hint="--messages")
     records = list(read_records(path, columns))
     if not records:
         raise typer.BadParameter(f"{path} holds no message", param_hint="--input")
@@ -105,7 +120,7 @@ def _on_page(story: Story, port: int, speed: float, *, as_json: bool) -> Account
     """Run the story at a pace to watch, show it on a page, and keep that until Ctrl-C."""
     from sbclient.cli.demo_page import DemoPage  # a server, which no other demo needs
 
-    console = Console(stderr=as_json)
+    console = stderr_console() if as_json else stdout_console()
 
     async def told() -> Account:
         pair = story.make_pair()

@@ -154,6 +154,16 @@ def send(
     async def work() -> None:
         if (queue is None) == (topic is None):
             raise InvalidOperationError("give one of --queue and --topic")
+        of_input = {
+            "--input": source != STDIN,
+            "--format": form,
+            "--body-column": body_column,
+            "--session-column": session_column,
+            "--key-column": key_column,
+            "--column": column,
+        }
+        if body is not None and (unread := [name for name, given in of_input.items() if given]):
+            raise InvalidOperationError(f"--body is the whole message, and nothing is read: leave {unread[0]} out")
         columns = Columns(body_column, session_column, key_column, tuple(named("--column", column or [])))
         given = Input(source, form, columns, named("--set", settings or []), body)
         if is_typed:

@@ -91,11 +91,15 @@ def test_without_json_it_tells_the_story_in_words() -> None:
         ("--session-column", "x"),
         ("--ordering", "alphabetical"),
         ("--messages", "0"),
+        ("--speed", "10"),
+        ("--page-port", "0"),
+        ("--input", "one.txt", "--messages", "10"),
         ("--input", "empty.txt"),
     ],
 )
 def test_bad_input_is_told_in_a_line_and_exit_status_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "one.txt").write_text("one\n")
     run = subprocess.run(
         [*COMMAND, *arguments],
         cwd=tmp_path,
