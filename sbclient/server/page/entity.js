@@ -240,7 +240,7 @@ function showHead(badge, badges, row) {
 function emptyText(path, isSubscription) {
   return isSubscription
     ? "No messages. Send one to the topic; it arrives here if the rules of this subscription let it in."
-    : `No messages. Send one with the button above, or: sbclient send ${path}`;
+    : `No messages. Send one with the button above, or: sbclient send --queue ${path}`;
 }
 
 function legend() {
