@@ -53,7 +53,7 @@ MORE_WAIT_S: Final = 0.5
 RENEW_BELOW_S: Final = 30.0
 LINKS_KEPT: Final = 100
 KEEP_EACH_S: Final = 10.0
-"""How often the lock of a session is looked at while its next message waits for its turn, or for a busy server."""
+"""How often the lock of a session is looked at while its next message waits for its turn, or is on its way."""
 
 LEAST_KEEP_S: Final = 0.5
 """However short the lock is, it is not renewed more often: each renewal is a request."""
@@ -186,14 +186,14 @@ class SessionSource:
             try:
                 for message in messages:
                     await self._wait_for_turn(link, message)
-                    await self._keep(link)
                     move = self._moves.start(self._bring_home(link, message), name=f"syphon {self.queue}")
                     try:
-                        is_done = await asyncio.shield(move)
-                    except asyncio.CancelledError:
+                        while await self._clock.wait([move], self._kept_for_s(link)):
+                            await self._keep(link)
+                    except (asyncio.CancelledError, ServiceBusError):
                         await self._clock.wait([move], self._shut_down_s)  # what is on its way arrives
                         raise
-                    if not is_done:
+                    if not move.result():
                         return
             finally:
                 for size in sizes:
@@ -218,18 +218,6 @@ class SessionSource:
         while await self._clock.wait([turn], self._kept_for_s(link)):
             await self._keep(link)
 
-    async def _give_time(self, link: ReceiverLink) -> None:
-        """Leave a busy server alone for a while, and keep the session meanwhile.
-
-        Raises:
-            SessionLockLostError: it was lost; somebody else may be moving its messages by now.
-        """
-        until_at = self._clock.monotonic() + SERVER_BUSY_PAUSE.total_seconds()
-        await self._keep(link)
-        while (left_s := until_at - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(left_s, self._kept_for_s(link)))
-            await self._keep(link)
-
     def _kept_for_s(self, link: ReceiverLink) -> float:
         """How long a session needs no look after: its queue may be one that somebody made, with a short lock."""
         until = link.session_locked_until_utc
@@ -238,6 +226,10 @@ class SessionSource:
         return min(KEEP_EACH_S, max((until.timestamp() - self._clock.now()) / 2, LEAST_KEEP_S))
 
     async def _keep(self, link: ReceiverLink) -> None:
+        """
+        Raises:
+            SessionLockLostError: it was lost; somebody else may be moving its messages by now.
+        """
         until = link.session_locked_until_utc
         if until is None or until.timestamp() - self._clock.now() < RENEW_BELOW_S:
             await link.renew_session_lock(timeout_s=TRY_S)
@@ -249,6 +241,7 @@ class SessionSource:
             await self._complete(link, message)
             return True
         while True:
+            await self._keep(link)
             try:
                 # Anew for each try: what is left of its life goes on shrinking while the destination is busy.
                 path, content = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)
@@ -269,7 +262,7 @@ class SessionSource:
                 await self._dead_letter(link, message, reason, str(error))
                 return True
             except ServiceBusServerBusyError:
-                await self._give_time(link)
+                await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
             except ServiceBusError as error:
                 return await self._refused(link, message, path, error)
             else:

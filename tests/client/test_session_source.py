@@ -210,6 +210,16 @@ async def test_a_session_with_a_short_lock_is_kept_too_and_nothing_of_it_sent_tw
     assert texts(await taken(pair)) == numbered("a", 5)
 
 
+async def test_a_session_with_a_short_lock_is_kept_while_its_message_is_on_its_way(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
+        home = await other.administration.get_queue(HOME)
+        await other.administration.update_queue(replace(home, lock_duration=timedelta(seconds=5)))
+        await divert(client, *numbered("a", 5))
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=7.0))
+        assert (await client.run_syphon(until="empty")).drained == 5
+    assert texts(await taken(pair)) == numbered("a", 5)
+
+
 async def test_senders_to_destinations_are_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_source, "LINKS_KEPT", 3)
     async with pair.client(ORDERED) as client:

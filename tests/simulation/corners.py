@@ -25,12 +25,12 @@ def with_corners(plan: Plan, random: Random, *, small: Profile) -> Plan:
     """
     is_silent, has_short_locks, is_crowded = random.random() < 0.4, random.random() < 0.5, random.random() < 0.15
     silent_s, busy_s = random.uniform(15.0, 90.0), random.uniform(6.0, 30.0)
-    has_refusals = random.random() < 0.06
+    has_refusals, is_slow = random.random() < 0.06, random.random() < 0.4
     has_sessions = plan.is_ordered and any(lane.requires_session for lane in plan.lanes)
     if is_silent and has_sessions:
         plan = _with_silent_secondary(plan, silent_s)
     if has_short_locks and has_sessions:
-        plan = _with_short_locks(plan, busy_s)
+        plan = _with_short_locks(plan, busy_s, FaultKind.SLOW if is_slow else FaultKind.BUSY)
     if is_crowded and any(lane.kind == "plain" for lane in plan.lanes):
         plan = _with_crowded_doubt(plan, small)
     if has_refusals:
@@ -47,15 +47,16 @@ def _with_silent_secondary(plan: Plan, silent_s: float) -> Plan:
     return replace(plan, timeout_s=8.0, strikes=_in_order(*plan.strikes, silence))
 
 
-def _with_short_locks(plan: Plan, busy_s: float) -> Plan:
-    """Backlog queues whose locks end sooner than a busy server is left alone, and a primary that is busy when it is
-    back."""
+def _with_short_locks(plan: Plan, busy_s: float, what: FaultKind) -> Plan:
+    """Backlog queues whose locks end sooner than a busy server is left alone, or a slow one has answered, and a primary
+    that is so when it is back."""
     busy = [
         Strike(
             kind=strike.kind,
             at_s=min(strike.at_s + strike.span_s, 0.8 * plan.traffic_s),
             span_s=busy_s,
-            what=FaultKind.BUSY,
+            what=what,
+            latency_s=7.0,
         )
         for strike in plan.strikes
         if strike.kind in OUTAGES and strike.side == "primary" and strike.what is not FaultKind.BUSY

@@ -43,6 +43,7 @@ def check_failovers(world: World) -> Iterator[Violation]:
             yield from _check_path(world.plan, path, its_events, own, _calls(world, client, path))
             if all(strike.side == "primary" for strike in world.plan.strikes):
                 yield from _check_served(world, client, path, its_events)
+    yield from _check_asked(world)
     if all(strike.side == "primary" for strike in world.plan.strikes) and not world.plan.options.failover_interval:
         yield from _check_diverted_at_once(world)
 
@@ -84,6 +85,17 @@ def _check_served(world: World, client: str, path: str, events: Sequence[PairEve
             is_failed_over = before[-1:] == ["failover.engaged"] and not meanwhile
             if call.client == client and is_failed_over and call.error and call.error not in _NOT_FOR_THE_BACKLOG:
                 yield Violation("I16", f"{letter.uid} met {call.error} while {path} was failed over")
+
+
+def _check_asked(world: World) -> Iterator[Violation]:
+    """Nobody's time is over before his message has left: to look into the backlog first takes a part of it only."""
+    attempts = world.history.attempts_of()
+    for letter in world.history.letters.values():
+        for call in letter.tries:
+            if call.error == "NotTriedError" and not any(
+                one.number in call.attempts and one.client == call.client for one in attempts.get(letter.uid, [])
+            ):
+                yield Violation("I16", f"{letter.uid} was given up before anybody was asked to take it")
 
 
 def _check_diverted_at_once(world: World) -> Iterator[Violation]:

@@ -831,18 +831,24 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
         (
             "session_source.py",
-            "        while True:\n            try:\n                # Anew for each try",
-            "        began_at = self._clock.now()\n        while True:\n            try:\n                # Anew for each try",
+            "        while True:\n            await self._keep(link)\n            try:\n                # Anew for each try",
+            "        began_at = self._clock.now()\n        while True:\n            await self._keep(link)\n"
+            "            try:\n                # Anew for each try",
         ),
     ),
     _mutant(
         _BACKLOG,
-        "a session with a short lock is not kept while its destination is busy",
+        "a session with a short lock is not kept while its message is on its way",
         (
             "session_source.py",
-            "                await self._give_time(link)\n",
-            "                await self._keep(link)\n"
-            "                await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())\n",
+            "                        while await self._clock.wait([move], self._kept_for_s(link)):\n"
+            "                            await self._keep(link)\n                    except",
+            "                        await asyncio.shield(move)\n                    except",
+        ),
+        (
+            "session_source.py",
+            "        while True:\n            await self._keep(link)\n            try:",
+            "        while True:\n            try:",
         ),
     ),
     _mutant(
@@ -856,7 +862,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _FAILOVER,
-        "a secondary that is silent takes all the time there is, and the primary is blamed",
+        "a secondary that is silent takes all the time there is, and the primary is not asked",
         ("session_order.py", "max((deadline - now) / 4, 0.001)", "max(deadline - now, 0.001)"),
     ),
     _mutant(
@@ -942,8 +948,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a refused token is told by its error",
         (
             "server/sas.py",
-            '            f"is not signed with a key named',
-            '            f"{text} is not signed with a key named',
+            'raise _refuse(f"is not signed with a key named',
+            'raise _refuse(f"{text} is not signed with a key named',
         ),
     ),
 )
