@@ -13,18 +13,20 @@ from typing import Final
 from sbclient.errors import ServiceBusError, SessionCannotBeLockedError
 from sbclient.pair import Pair, PairedEntity
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
+from sbclient.rules.known_sessions import ClearedSessions
 
 ASK_S: Final = 10.0
 """The longest that a send waits to hear about its session."""
 
 
 class SessionOrder:
-    """Where the next message of a session goes. Assumes one producer for each session, with any number of senders."""
+    """Where the next message of a session goes, for one sender. Assumes one producer for each session at a time."""
 
     def __init__(self, pair: Pair, entity: PairedEntity) -> None:
         self._pair = pair
         self._entity = entity
         self._known = entity.sessions
+        self._cleared = ClearedSessions(entity.sessions)
 
     async def must_divert(self, session_id: str, *, deadline: float) -> bool:
         """Whether the session's next message has to queue up in the backlog.
@@ -36,7 +38,7 @@ class SessionOrder:
         if self._entity.is_failed_over:
             self._known.diverted(session_id)
             return True
-        if self._known.is_clear(session_id, generation):
+        if self._cleared.has(session_id, generation):
             return False
         may_wait_there = self._known.may_wait(session_id)
         now = self._pair.clock.monotonic()
@@ -54,7 +56,7 @@ class SessionOrder:
         if not is_clear:
             self._known.diverted(session_id)
             return True
-        self._known.cleared(session_id, generation)
+        self._cleared.add(session_id, generation)
         return False
 
     def diverted(self, session_id: str) -> None:

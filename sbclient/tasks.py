@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from sbclient import tracing
+from sbclient.clock import Clock
 from sbclient.log import get_logger
 
 log = get_logger(__name__)
@@ -74,5 +75,8 @@ class OwnedTasks:
         ending = [task for task in self._tasks if task is not current]
         while ending:
             are_asked = [self.end(task) for task in ending]
-            await asyncio.wait(ending, timeout=None if all(are_asked) else _LOOK_AGAIN_S)
+            if all(are_asked):
+                await asyncio.wait(ending)
+            else:
+                await Clock().wait(ending, _LOOK_AGAIN_S)
             ending = [task for task in ending if not task.done()]

@@ -168,7 +168,7 @@ async def test_the_memory_of_sessions_is_bounded_and_what_was_forgotten_is_taken
         client.pair.force_failover(QUEUE)
         for session in "abcde":
             await sender.send_messages(of(session, 2))
-        assert client.pair.entity(QUEUE).sessions.size <= 6
+        assert client.pair.entity(QUEUE).sessions.size <= 3
         client.pair.mark_healthy(QUEUE)
         pair.secondary.inject(Fault(FaultKind.DOWN))
         with pytest.raises(ServiceBusConnectionError):
@@ -282,3 +282,18 @@ async def test_f12_no_transaction_overtakes_what_its_session_has_in_the_backlog(
         async with client.transaction() as transaction:
             await sender.send_messages(of("a", 3), transaction=transaction)
     assert texts(await taken(pair)) == ["a1", "a3"]
+
+
+async def test_f10_a_later_sender_asks_anew_for_another_client_may_have_diverted_meanwhile(pair: MemoryPair) -> None:
+    """As the tasks of a stream, one batch after the other, in processes that keep their clients."""
+    async with pair.client(ORDERED) as one, pair.client(ORDERED) as other:
+        async with one.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages(of("a", 1))
+        async with other.get_queue_sender(QUEUE) as sender:
+            other.pair.force_failover(QUEUE)
+            await sender.send_messages(of("a", 2))
+            other.pair.mark_healthy(QUEUE)
+        async with one.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages(of("a", 3))
+        await one.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a1", "a2", "a3"]

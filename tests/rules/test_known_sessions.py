@@ -5,25 +5,30 @@ from __future__ import annotations
 import pytest
 
 from sbclient.rules import known_sessions
-from sbclient.rules.known_sessions import ASK_AGAIN_S, KnownSessions
+from sbclient.rules.known_sessions import ASK_AGAIN_S, ClearedSessions, KnownSessions
 
 
-def test_a_session_is_clear_in_the_generation_in_which_it_was_found_so() -> None:
+def test_a_session_is_clear_in_the_generation_in_which_its_sender_was_told_so() -> None:
     known = KnownSessions()
-    known.cleared("a", 3)
-    assert known.is_clear("a", 3)
-    assert not known.is_clear("a", 4)
-    assert not known.is_clear("b", 3)
+    cleared, of_another = ClearedSessions(known), ClearedSessions(known)
+    cleared.add("a", 3)
+    assert cleared.has("a", 3)
+    assert not cleared.has("a", 4)
+    assert not cleared.has("b", 3)
+    assert not of_another.has("a", 3)
 
 
-def test_what_was_diverted_may_wait_until_it_is_found_to_be_gone() -> None:
+def test_what_one_sender_has_diverted_is_clear_for_none() -> None:
     known = KnownSessions()
-    known.cleared("a", 1)
+    cleared = ClearedSessions(known)
+    cleared.add("a", 1)
     known.diverted("a")
     assert known.may_wait("a")
-    assert not known.is_clear("a", 1)
-    known.cleared("a", 1)
+    assert known.is_diverted("a")
+    assert not cleared.has("a", 1)
+    cleared.add("a", 1)
     assert not known.may_wait("a")
+    assert cleared.has("a", 1)
 
 
 def test_a_secondary_that_did_not_answer_is_left_alone_for_a_while() -> None:
@@ -37,11 +42,13 @@ def test_a_secondary_that_did_not_answer_is_left_alone_for_a_while() -> None:
 def test_the_memory_is_bounded_and_what_was_forgotten_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_sessions, "SESSIONS_KEPT", 2)
     known = KnownSessions()
+    cleared = ClearedSessions(known)
     for session in "abc":
-        known.cleared(session, 1)
-    assert [known.is_clear(session, 1) for session in "abc"] == [False, True, True]
-    for session in "abc":
+        cleared.add(session, 1)
+    assert [cleared.has(session, 1) for session in "abc"] == [False, True, True]
+    for session in "abd":
         known.diverted(session)
     assert known.size == 2
     assert known.may_wait("a")
     assert known.may_wait("never seen")
+    assert not cleared.has("c", 1), "it may be among those that were forgotten"
