@@ -199,23 +199,23 @@ async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(
     assert texts(await taken(pair)) == numbered("a", 10)
 
 
-async def test_a_session_with_a_short_lock_is_kept_too_and_nothing_of_it_sent_twice(pair: MemoryPair) -> None:
-    """Somebody has made the queue, with a lock that is shorter than the time that a busy server is given."""
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(FaultKind.BUSY, operations=[Operation.SEND], count=4),
+        Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=7.0),
+    ],
+    ids=lambda fault: fault.kind.value,
+)
+async def test_a_session_with_a_short_lock_is_kept_too_and_nothing_of_it_sent_twice(
+    pair: MemoryPair, fault: Fault
+) -> None:
+    """Somebody has made the queue, with a lock shorter than what a busy server is given, or a slow one takes."""
     async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
         home = await other.administration.get_queue(HOME)
         await other.administration.update_queue(replace(home, lock_duration=timedelta(seconds=5)))
         await divert(client, *numbered("a", 5))
-        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=4))
-        assert (await client.run_syphon(until="empty")).drained == 5
-    assert texts(await taken(pair)) == numbered("a", 5)
-
-
-async def test_a_session_with_a_short_lock_is_kept_while_its_message_is_on_its_way(pair: MemoryPair) -> None:
-    async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
-        home = await other.administration.get_queue(HOME)
-        await other.administration.update_queue(replace(home, lock_duration=timedelta(seconds=5)))
-        await divert(client, *numbered("a", 5))
-        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=7.0))
+        pair.primary.inject(replace(fault))
         assert (await client.run_syphon(until="empty")).drained == 5
     assert texts(await taken(pair)) == numbered("a", 5)
 

@@ -14,18 +14,19 @@ async def fail() -> None:
     raise ZeroDivisionError
 
 
+async def tidying(clock: VirtualClock, tidied: list[float]) -> None:
+    """Work that needs 3 s to tidy up, and notes when it has."""
+    try:
+        await clock.sleep(100.0)
+    finally:
+        await clock.sleep(3.0)
+        tidied.append(clock.monotonic())
+
+
 async def test_closing_cancels_and_waits(clock: VirtualClock) -> None:
     tidied: list[float] = []
-
-    async def work() -> None:
-        try:
-            await clock.sleep(100.0)
-        finally:
-            await clock.sleep(3.0)
-            tidied.append(clock.monotonic())
-
     tasks = OwnedTasks()
-    task = tasks.start(work(), name="work")
+    task = tasks.start(tidying(clock, tidied), name="work")
     await clock.sleep(1.0)
     await tasks.close()
     assert task.cancelled()
@@ -35,16 +36,8 @@ async def test_closing_cancels_and_waits(clock: VirtualClock) -> None:
 
 async def test_a_second_close_does_not_break_into_what_tidies_up(clock: VirtualClock) -> None:
     tidied: list[float] = []
-
-    async def work() -> None:
-        try:
-            await clock.sleep(100.0)
-        finally:
-            await clock.sleep(3.0)
-            tidied.append(clock.monotonic())
-
     tasks = OwnedTasks()
-    tasks.start(work(), name="work")
+    tasks.start(tidying(clock, tidied), name="work")
     await clock.sleep(1.0)
     first = asyncio.ensure_future(tasks.close())
     await clock.sleep(1.0)
@@ -102,16 +95,8 @@ async def test_a_task_whose_timeout_is_over_at_that_very_moment_ends_too(clock: 
 
 async def test_a_task_that_was_asked_to_end_is_not_asked_again(clock: VirtualClock) -> None:
     tidied: list[float] = []
-
-    async def work() -> None:
-        try:
-            await clock.sleep(100.0)
-        finally:
-            await clock.sleep(3.0)
-            tidied.append(clock.monotonic())
-
     tasks = OwnedTasks()
-    task = tasks.start(work(), name="work")
+    task = tasks.start(tidying(clock, tidied), name="work")
     await clock.sleep(1.0)
     tasks.end(task)
     await clock.sleep(1.0)
