@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import Any, Final, Self, TypeAlias
 from sbclient.batch import ServiceBusMessageBatch
 from sbclient.core import ClientCore
 from sbclient.diversion import Diversion, reserve_s
-from sbclient.entities import EntityAddress, EntityKind, QueueProperties, TopicProperties
+from sbclient.entities import EntityAddress, EntityKind
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
@@ -29,11 +28,11 @@ from sbclient.pair import PairedEntity
 from sbclient.retry import BackOffInterrupted
 from sbclient.rules.failover import PingKeys
 from sbclient.rules.size import batch_size, encoded_size
-from sbclient.rules.transaction_key import transaction_key_of
 from sbclient.session_order import SessionOrder
 from sbclient.telemetry import BACKLOG, PRIMARY, Telemetry
 from sbclient.tracing import TRACE_BYTES, is_on, within
 from sbclient.transaction import Transaction
+from sbclient.transaction_keys import TransactionKeys
 from sbclient.transport.base import SenderLimits, TransactionLink
 
 LEAST_LIMIT_BYTES: Final = 256 * 1024
@@ -53,11 +52,7 @@ class ServiceBusSender:
     def __init__(self, core: ClientCore, path: str, kind: EntityKind, *, partitioned: bool | None = None) -> None:
         self._core = core
         self._path = path
-        self._address = EntityAddress(kind, (path,))
-        self._partitioned = partitioned
-        self._description: QueueProperties | TopicProperties | None = None
-        self._has_asked = False
-        self._describing = asyncio.Lock()
+        self._keys = TransactionKeys(core.primary.administration, EntityAddress(kind, (path,)), partitioned=partitioned)
         self._link = core.primary.open_sender(path)
         self._limits: SenderLimits | None = None
         self._entity: PairedEntity | None = None
@@ -452,7 +447,8 @@ class ServiceBusSender:
     # -- transactions --------------------------------------------------------------------------------------------
 
     async def _send_in(self, transaction: Transaction, messages: Sequence[ServiceBusMessage], deadline: float) -> None:
-        key = await self._transaction_key(transaction, messages)
+        self._check_transactable()
+        key = await self._keys.of(transaction, messages)
         await self._check_no_backlog(messages, deadline)
         link = await transaction.link()
         left_s = self._left_s(deadline)
@@ -463,13 +459,21 @@ class ServiceBusSender:
     async def _schedule_in(
         self, transaction: Transaction, messages: Sequence[ServiceBusMessage], deadline: float
     ) -> list[int]:
-        key = await self._transaction_key(transaction, messages)
+        self._check_transactable()
+        key = await self._keys.of(transaction, messages)
         link = await transaction.link()
         left_s = self._left_s(deadline)
         with self._watching(messages):
             numbers = await self._schedule_fitting(messages, left_s, link)
         transaction.pin(self._path, key)
         return numbers
+
+    def _check_transactable(self) -> None:
+        if self._entity is not None and self._entity.is_failed_over:
+            raise TransactionNotSupportedError(
+                f"{self._path!r} is failed over to the backlog, and a transaction is never diverted: roll back, "
+                "and try again after the recovery or send without a transaction"
+            )
 
     async def _check_no_backlog(self, messages: Sequence[ServiceBusMessage], deadline: float) -> None:
         """With `ordering="session"` no transaction overtakes what its sessions still have in the backlog."""
@@ -480,44 +484,6 @@ class ServiceBusSender:
                 f"earlier messages of a session for {self._path!r} still wait in the backlog, and a transaction is "
                 "never diverted: roll back, and try again when a syphon has brought them home, or send without one"
             )
-
-    async def _transaction_key(self, transaction: Transaction, messages: Sequence[ServiceBusMessage]) -> str | None:
-        """Refuse early what a partitioned entity, or one that may be, would refuse: no key, or a second one.
-
-        Returns:
-            The key the transaction is pinned to by these messages; None where the broker alone decides.
-        """
-        if self._entity is not None and self._entity.is_failed_over:
-            raise TransactionNotSupportedError(
-                f"{self._path!r} is failed over to the backlog, and a transaction is never diverted: roll back, "
-                "and try again after the recovery or send without a transaction"
-            )
-        if self._partitioned is None:
-            await self._describe()
-        if self._partitioned is False:
-            return None
-        description = self._description
-        return transaction_key_of(
-            messages,
-            pinned=transaction.key_of(self._path),
-            requires_session=isinstance(description, QueueProperties) and bool(description.requires_session),
-            requires_duplicate_detection=description is not None and bool(description.requires_duplicate_detection),
-        )
-
-    async def _describe(self) -> None:
-        """Learn, once, whether the entity is partitioned; without the right to know, it counts as partitioned."""
-        async with self._describing:
-            if self._has_asked:
-                return
-            try:
-                description = await self._core.primary.administration.get(self._address)
-            except ServiceBusError as error:
-                self._has_asked = not error.is_transient
-                return
-            self._has_asked = True
-        if isinstance(description, QueueProperties | TopicProperties):
-            self._description = description
-            self._partitioned = bool(description.enable_partitioning)
 
     def _watching(self, messages: Sequence[ServiceBusMessage]) -> _Watch:
         return _Watch(self._entity, messages[0])

@@ -63,7 +63,7 @@ HOUSE: Final = {
     """,
     5: "transport.choice retry provisioning pair core emulator deviations",
     6: """
-        outgoing batch transaction outbox diversion session_order sender lock_renewer receiver pinger
+        outgoing batch transaction transaction_keys outbox diversion session_order sender lock_renewer receiver pinger
         syphon_status sighting backlog_source destination destinations syphon_share
         resting_sessions session_choice session_source syphon backlog
     """,
