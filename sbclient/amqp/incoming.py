@@ -71,6 +71,8 @@ class IncomingLink(Link):
     ) -> None:
         """Answer the peer's attach; source and target are echoed unless given.
 
+        An answer that does not fit into the peer's frames ends the session; `LinkDetached` follows.
+
         Args:
             credit: kept up by itself from now on, whenever half of it is used; 0 = `grant` is called by the owner.
             source, target: what the peer is told, None to echo its own.
@@ -83,7 +85,8 @@ class IncomingLink(Link):
         if max_message_size is not None:
             self.max_message_size = max_message_size
         self._answer(source, target, self.max_message_size, properties)
-        self.keep_credit(credit)
+        if self.is_open:
+            self.keep_credit(credit)
 
     def keep_credit(self, credit: int) -> None:
         """Grant that much, and again whenever half of it is used."""

@@ -45,13 +45,14 @@ class OutgoingLink(Link):
     ) -> None:
         """Answer the peer's attach; source and target are echoed unless given.
 
-        If the peer has granted credit meanwhile, `CreditGranted` follows.
+        If the peer has granted credit meanwhile, `CreditGranted` follows. An answer that does not fit into the peer's
+        frames ends the session; `LinkDetached` follows.
 
         Raises:
             EndpointClosedError: the peer has given up meanwhile, or was answered already.
         """
         self._answer(source, target, max_message_size, properties)
-        if self._credit > 0:
+        if self._credit > 0 and self.is_open:
             self.session.emit(CreditGranted(self, self.credit, drain=False))
 
     def send(

@@ -774,6 +774,24 @@ def test_long_error_of_a_detach_end_or_close_is_cut_to_the_peers_frames() -> Non
         assert error.description.startswith("xxx")
 
 
+@pytest.mark.parametrize("receives", [False, True], ids=["incoming", "outgoing"])
+def test_accepting_a_link_whose_attach_is_too_long_for_the_peer_ends_the_session(*, receives: bool) -> None:
+    peer = Peer(is_open=False)
+    peer.raw(AMQP_HEADER)
+    peer.send(Open("peer", max_frame_size=512), Begin(None, 0, 100, 100))
+    asked = Attach("x" * 600, 0, receives, source=Source("s"), target=Target("t"), initial_delivery_count=0)
+    (requested,) = peer.send(asked)
+    peer.send(Flow(0, 100, 0, 100, 0, 0, 50))
+    requested.link.accept(**({} if receives else {"credit": 10}))
+    detached, ended = peer.raw(b"")
+    assert isinstance(detached, LinkDetached)
+    assert isinstance(ended, SessionEnded)
+    assert detached.error == ended.error
+    assert ended.error is not None
+    assert ended.error.condition == "amqp:frame-size-too-small"
+    assert not peer.server.is_over
+
+
 # Windows ------------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from sbclient.amqp import (
     LinkDetached,
     OutgoingLink,
     Rejected,
+    Target,
     encode_message,
     encode_sections,
     join_batch,
@@ -53,6 +54,18 @@ async def test_a_message_is_accepted_and_stored(context: NamespaceContext, host:
     (message,) = await host.receive("q", max_message_count=1, max_wait_time_s=0)
     assert str(message) == "hello"
     assert message.message_id == "1"
+
+
+async def test_a_link_name_too_long_for_the_frames_of_the_client_ends_its_session_only(
+    context: NamespaceContext, host: BrokerHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q", frame_size=512) as client:
+        link = client.session.attach_sender("x" * 600, target=Target(address=f"{HOST}/q"))
+        client.flush()
+        assert await client.refusal(link) == "amqp:frame-size-too-small"
+        assert not client.closed.done()
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_the_attach_says_how_large_messages_and_batches_may_be(
