@@ -116,13 +116,14 @@ class Attempt:
 
     Attributes:
         side: `primary` or `secondary`.
-        what: `send`, `schedule`, `open`, or `ping`.
+        what: `send`, `schedule`, `limits`, `open`, or `ping`.
         uids: of the messages, empty for pings.
         keys: (session id, partition key) of the first message.
         transaction: which one it was part of.
         error: the class of what came back; None on success.
         ids: of the messages.
         number: how many there were before it.
+        timeout_s: how long the client waits for the answer.
     """
 
     number: int
@@ -134,6 +135,7 @@ class Attempt:
     ids: tuple[str | None, ...]
     keys: tuple[str | None, str | None]
     begin: float
+    timeout_s: float
     transaction: int | None = None
     end: float = math.inf
     outcome: Outcome = Outcome.DOUBT

@@ -83,18 +83,18 @@ class WiredSender:
         return self._inner.is_open and not self._is_cut
 
     async def open(self, *, timeout_s: float) -> None:
-        with self._watched("open", (), None):
+        with self._watched("open", (), timeout_s):
             await self._wire.call(lambda: self._inner.open(timeout_s=timeout_s))
 
     async def limits(self, *, timeout_s: float) -> SenderLimits:
-        with self._watched("limits", (), None):
+        with self._watched("limits", (), timeout_s):
             return await self._wire.call(lambda: self._inner.limits(timeout_s=timeout_s))
 
     async def send(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> None:
         what = "ping" if any(map(is_ping, messages)) else "send"
-        with self._watched(what, messages, transaction):
+        with self._watched(what, messages, timeout_s, transaction):
             await self._wire.call(
                 lambda: self._inner.send(messages, timeout_s=timeout_s, transaction=_bare(transaction)),
                 is_send=what == "send",
@@ -103,7 +103,7 @@ class WiredSender:
     async def schedule(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
-        with self._watched("schedule", messages, transaction):
+        with self._watched("schedule", messages, timeout_s, transaction):
             return await self._wire.call(
                 lambda: self._inner.schedule(messages, timeout_s=timeout_s, transaction=_bare(transaction))
             )
@@ -114,7 +114,13 @@ class WiredSender:
     async def close(self) -> None:
         await self._inner.close()
 
-    def _watched(self, what: str, messages: Sequence[ServiceBusMessage], transaction: TransactionLink | None) -> _Watch:
+    def _watched(
+        self,
+        what: str,
+        messages: Sequence[ServiceBusMessage],
+        timeout_s: float,
+        transaction: TransactionLink | None = None,
+    ) -> _Watch:
         first = messages[0] if messages else None
         attempt = Attempt(
             len(self._wire.history.attempts),
@@ -126,6 +132,7 @@ class WiredSender:
             tuple(message.message_id for message in messages),
             (first.session_id, first.partition_key) if first is not None else (None, None),
             self._wire.history.now(),
+            timeout_s,
             transaction.number if isinstance(transaction, WiredTransaction) else None,
         )
         self._wire.history.attempts.append(attempt)

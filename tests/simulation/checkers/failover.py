@@ -130,7 +130,7 @@ def _check_engaged(
     path: str, at: float, interval_s: float, recovered_at: float, attempts: Sequence[Attempt]
 ) -> Iterator[Violation]:
     sends = [one for one in attempts if one.what in ("send", "schedule", "limits")]
-    outages = [one for one in sends if one.error is not None and is_outage(one.error)]
+    outages = [one for one in sends if _shows_outage(one)]
     armed = [one for one in outages if recovered_at - GRAIN_S <= one.end <= at - interval_s + GRAIN_S]
     if not armed:
         yield Violation("I16", f"{path} failed over without an outage {interval_s:g} s before")
@@ -149,6 +149,13 @@ def _check_engaged(
 
 def is_outage(error: type[BaseException]) -> bool:
     return issubclass(error, OUTAGES)
+
+
+def _shows_outage(attempt: Attempt) -> bool:
+    """Whether a client may count an attempt as an outage: a link that took all the time of its send to open is one."""
+    if attempt.error is not None:
+        return is_outage(attempt.error)
+    return attempt.what == "limits" and attempt.end - attempt.begin >= attempt.timeout_s - GRAIN_S
 
 
 def _check_recovered(
