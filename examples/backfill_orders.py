@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own custom)
 import sbclient_spark
 from sbclient import ServiceBusClient
 from sbclient.emulator import Emulator
-from sbclient.server.wire_faults import WireFault, WireFaultKind
+from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.testing import served
 
 INVOICES, LINES = 4, 15

@@ -1,7 +1,7 @@
 """Paired namespaces for Azure Service Bus, and the partitioned broker to test them against.
 
-Each name is imported when it is first asked for, so that a program pays only for what it uses: the emulator, a Spark
-worker and the command line each need a small part of the house.
+Each public name is imported on first use, so that the emulator, a Spark worker and the command line import only the
+parts that they need.
 """
 
 from importlib import import_module
@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbclient.administration import ServiceBusAdministrationClient
-    from sbclient.batch import ServiceBusMessageBatch
-    from sbclient.client import ServiceBusClient
+    from sbclient.client.batch import ServiceBusMessageBatch
+    from sbclient.client.client import ServiceBusClient
+    from sbclient.client.lock_renewer import AutoLockRenewer
+    from sbclient.client.receiver import ServiceBusReceiver, ServiceBusSession
+    from sbclient.client.sender import ServiceBusSender
+    from sbclient.client.transaction import Transaction
+    from sbclient.delivery import (
+        NEXT_AVAILABLE_SESSION,
+        ServiceBusReceiveMode,
+        ServiceBusSessionFilter,
+        ServiceBusSubQueue,
+    )
     from sbclient.errors import (
         AutoLockRenewFailed,
         AutoLockRenewTimeout,
@@ -38,7 +48,6 @@ if TYPE_CHECKING:
         SessionLockLostError,
         TransactionNotSupportedError,
     )
-    from sbclient.lock_renewer import AutoLockRenewer
     from sbclient.message import (
         AmqpMessageBodyType,
         ServiceBusMessage,
@@ -46,20 +55,11 @@ if TYPE_CHECKING:
         ServiceBusReceivedMessage,
     )
     from sbclient.options import PairedNamespaceOptions, RetryOptions, SyphonLimits
-    from sbclient.pair import Pair, PairEvent, PairStatus
-    from sbclient.receiver import ServiceBusReceiver, ServiceBusSession
+    from sbclient.pairing.pair import Pair, PairEvent, PairStatus
     from sbclient.rules.connection_string import ServiceBusConnectionStringProperties, parse_connection_string
     from sbclient.rules.failover import FailoverState
-    from sbclient.sender import ServiceBusSender
-    from sbclient.syphon import SyphonReport
-    from sbclient.transaction import Transaction
-    from sbclient.transport.base import (
-        NEXT_AVAILABLE_SESSION,
-        ServiceBusReceiveMode,
-        ServiceBusSessionFilter,
-        ServiceBusSubQueue,
-        TransportType,
-    )
+    from sbclient.syphon.syphon import SyphonReport
+    from sbclient.transport.base import TransportType
 
 __all__ = [
     "NEXT_AVAILABLE_SESSION",
@@ -116,82 +116,35 @@ __all__ = [
     "parse_connection_string",
 ]
 
-_HOMES: dict[str, tuple[str, ...]] = {
-    "administration": ("ServiceBusAdministrationClient",),
-    "batch": ("ServiceBusMessageBatch",),
-    "client": ("ServiceBusClient",),
-    "errors": (
-        "AutoLockRenewFailed",
-        "AutoLockRenewTimeout",
-        "BacklogUnavailableError",
-        "InvalidOperationError",
-        "MessageAlreadySettled",
-        "MessageLockLostError",
-        "MessageNotFoundError",
-        "MessageSizeExceededError",
-        "MessagingEntityAlreadyExistsError",
-        "MessagingEntityDisabledError",
-        "MessagingEntityNotFoundError",
-        "OperationTimeoutError",
-        "PairedClientError",
-        "ScheduleUnavailableError",
-        "ServiceBusAuthenticationError",
-        "ServiceBusAuthorizationError",
-        "ServiceBusCommunicationError",
-        "ServiceBusConnectionError",
-        "ServiceBusError",
-        "ServiceBusInternalError",
-        "ServiceBusQuotaExceededError",
-        "ServiceBusServerBusyError",
-        "SessionCannotBeLockedError",
-        "SessionLockLostError",
-        "TransactionNotSupportedError",
-    ),
-    "lock_renewer": ("AutoLockRenewer",),
-    "message": (
-        "AmqpMessageBodyType",
-        "ServiceBusMessage",
-        "ServiceBusMessageState",
-        "ServiceBusReceivedMessage",
-    ),
-    "options": (
-        "PairedNamespaceOptions",
-        "RetryOptions",
-        "SyphonLimits",
-    ),
-    "pair": (
-        "Pair",
-        "PairEvent",
-        "PairStatus",
-    ),
-    "receiver": (
-        "ServiceBusReceiver",
-        "ServiceBusSession",
-    ),
-    "rules.connection_string": (
-        "ServiceBusConnectionStringProperties",
-        "parse_connection_string",
-    ),
-    "rules.failover": ("FailoverState",),
-    "sender": ("ServiceBusSender",),
-    "syphon": ("SyphonReport",),
-    "transaction": ("Transaction",),
-    "transport.base": (
-        "NEXT_AVAILABLE_SESSION",
-        "ServiceBusReceiveMode",
-        "ServiceBusSessionFilter",
-        "ServiceBusSubQueue",
-        "TransportType",
-    ),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = (
+    "errors",
+    "delivery",
+    "message",
+    "options",
+    "transport.base",
+    "rules.connection_string",
+    "rules.failover",
+    "administration",
+    "client.batch",
+    "client.lock_renewer",
+    "pairing.pair",
+    "client.transaction",
+    "client.receiver",
+    "client.sender",
+    "syphon.syphon",
+    "client.client",
+)
+"""The modules that define the public names, those that import least first."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'sbclient' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"sbclient.{_HOME_OF[name]}"), name)
-    return value
+    if name in __all__:
+        for module_name in _MODULES:
+            module = import_module(f"sbclient.{module_name}")
+            if name in vars(module):
+                value = globals()[name] = getattr(module, name)
+                return value
+    raise AttributeError(f"module 'sbclient' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from sbclient import metrics
+from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.entities import EntityAddress, EntityKind
 from sbclient.errors import (
     InvalidOperationError,
@@ -28,21 +28,17 @@ from sbclient.errors import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from sbclient.log import get_logger
 from sbclient.message import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
     ServiceBusMessageState,
     ServiceBusReceivedMessage,
 )
-from sbclient.pair import Pair
+from sbclient.pairing.pair import Pair
 from sbclient.rules.entity_path import dead_letter_path
 from sbclient.rules.envelope import PATH
-from sbclient.transport.base import (
-    ServiceBusReceiveMode,
-    Settlement,
-    SettleMode,
-)
+from sbclient.telemetry import metrics
+from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
 

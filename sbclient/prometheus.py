@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from sbclient import metrics
 from sbclient.errors import InvalidOperationError
+from sbclient.telemetry import metrics
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider

@@ -21,8 +21,8 @@ from zlib import crc32
 import pytest
 
 if TYPE_CHECKING:
-    from sbclient.broker.host import BrokerHost
-    from sbclient.emulator import Emulator
+    from sbclient.emulator.emulator import Emulator
+    from sbclient.hosting.host import BrokerHost
     from sbclient.testing import MemoryNamespace, MemoryPair
 
 FIXTURES: Final = frozenset(("servicebus_namespace", "servicebus_pair", "servicebus_emulator"))

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from sbclient import tracing
 from sbclient.clock import Clock
-from sbclient.log import get_logger
+from sbclient.telemetry import tracing
+from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from sbclient.errors import InvalidOperationError
-from sbclient.rules.spans import seconds_of
+from sbclient.settings.durations import seconds_of
 from sbclient_spark.variants import value_of
 
 Values: TypeAlias = list[Any]

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 from sbclient.errors import InvalidOperationError
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.rules.option_values import Parser, choice, flag, span, text, whole
+from sbclient.settings.values import Parser, choice, flag, span, text, whole
 
 Auth = Literal["sas", "default", "managedIdentity", "clientSecret", "token"]
 Failover = Literal["auto", "primary", "backlog"]

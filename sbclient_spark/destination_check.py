@@ -13,7 +13,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Final
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.entities import QueueProperties, TopicProperties
 from sbclient.errors import (

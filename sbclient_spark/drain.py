@@ -25,10 +25,10 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.options import SyphonLimits
-from sbclient.pair import Pair
+from sbclient.pairing.pair import Pair
 from sbclient.rules.backlog import primary_name_of, session_backlog_queue_names
-from sbclient.rules.option_values import Parser, choice, names, rate, span, whole
-from sbclient.syphon import Syphon, SyphonReport
+from sbclient.settings.values import Parser, choice, names, rate, span, whole
+from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient_spark.connection_options import CONNECTION_TABLE, SDK_PREFIX, ConnectionOptions, connection_options
 from sbclient_spark.job_description import described
 from sbclient_spark.option_table import read_options

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from sbclient.errors import InvalidOperationError
-from sbclient.rules.option_values import Parser
+from sbclient.settings.values import Parser
 
 SPARKS_OWN: Final = ("checkpointlocation", "queryname")
 """Options of a streaming query itself, which Spark hands to its sink along with the sink's own."""

@@ -23,7 +23,9 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.outgoing import ALIAS_BYTES
+from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
 from sbclient.errors import (
     BacklogUnavailableError,
@@ -34,10 +36,8 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
-from sbclient.outgoing import ALIAS_BYTES
-from sbclient.pace import Pace
+from sbclient.rate_limit import Pace
 from sbclient.rules.size import encoded_size
-from sbclient.sender import ServiceBusSender
 from sbclient.tasks import OwnedTasks
 from sbclient_spark.bad_records import BadRecords, record_of
 from sbclient_spark.reports import TaskReport

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.rules.option_values import Parser, choice, flag, names, text, whole
+from sbclient.settings.values import Parser, choice, flag, names, text, whole
 from sbclient_spark.connection_options import CONNECTION_TABLE, SDK_PREFIX, ConnectionOptions, connection_options
 from sbclient_spark.option_table import read_options as read_table
 

@@ -28,12 +28,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.delivery import ServiceBusSubQueue
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
-from sbclient.receiver import ServiceBusReceiver
 from sbclient.rules.backlog import backlog_queue_names, primary_name_of, session_backlog_queue_names
-from sbclient.transport.base import ServiceBusSubQueue
 from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions
 from sbclient_spark.credentials import connection_string_of
 from sbclient_spark.read_options import ReadOptions, SubQueueWord

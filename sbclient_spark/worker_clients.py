@@ -15,10 +15,10 @@ from collections.abc import Coroutine
 from random import SystemRandom
 from typing import Any, Final, TypeVar
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
 from sbclient.errors import BacklogUnavailableError, ServiceBusError
-from sbclient.sender import ServiceBusSender
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.choice import open_transport
 from sbclient_spark.connection_options import ConnectionOptions

@@ -11,7 +11,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.entity_path import check_entity_path
-from sbclient.rules.option_values import Parser, choice, flag, names, rate, span, text, whole
+from sbclient.settings.values import Parser, choice, flag, names, rate, span, text, whole
 from sbclient_spark.connection_options import (
     CONNECTION_TABLE,
     SDK_PREFIX,

@@ -8,14 +8,17 @@ that returns both names runs each async test under both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 from hypothesis import settings
 
-from sbclient import metrics, tracing
-from sbclient.testing import VirtualClock, VirtualLoop
+from sbclient.client.client import ServiceBusClient
+from sbclient.telemetry import metrics, tracing
+from sbclient.testing import MemoryPair, VirtualClock, VirtualLoop, memory_pair
+from tests.client.scene import QUEUE, make_queue
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -72,3 +75,26 @@ def span_exporter() -> Iterator[InMemorySpanExporter]:
     tracing.attach(provider)
     yield exporter
     tracing.detach()
+
+
+@pytest_asyncio.fixture
+async def pair(clock: VirtualClock) -> AsyncIterator[MemoryPair]:
+    """Two namespaces, `contoso` with the queue `orders`, and `contoso-backup`; no task may outlive the test."""
+    pair = memory_pair(clock=clock, seed=1)
+    await make_queue(pair)
+    before = asyncio.all_tasks()
+    yield pair
+    left = [task.get_name() for task in asyncio.all_tasks() - before if task is not asyncio.current_task()]
+    assert not left, f"tasks were left behind: {left}"
+
+
+@pytest_asyncio.fixture
+async def client(pair: MemoryPair) -> AsyncIterator[ServiceBusClient]:
+    """A paired client with the documented defaults."""
+    async with pair.client() as client:
+        yield client
+
+
+@pytest.fixture
+def queue() -> str:
+    return QUEUE

@@ -6,7 +6,7 @@ from typing import Any
 
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
-from sbclient.metrics import Instrument
+from sbclient.telemetry.metrics import Instrument
 
 
 def values(reader: InMemoryMetricReader, instrument: Instrument, *attributes: str) -> dict[Any, float]:

@@ -15,7 +15,7 @@ import pytest
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient
 from sbclient.emulator import Emulator
-from sbclient.transport import memory
+from sbclient.transport.memory import transport as memory
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"

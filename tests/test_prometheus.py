@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sbclient import metrics, prometheus
+from sbclient import prometheus
+from sbclient.telemetry import metrics
 
 
 @pytest.fixture(autouse=True)

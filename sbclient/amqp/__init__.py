@@ -30,6 +30,7 @@ Messages: `Sections` finds the parts of one without decoding them, `WireMessage`
 """
 
 from sbclient.amqp.batch import join_batch, split_batch
+from sbclient.amqp.broker_annotations import Standing, encode_delivery, encode_received
 from sbclient.amqp.connection import Connection, ConnectionClosed, ConnectionOpened, CredentialsOffered
 from sbclient.amqp.delivery import DispositionReceived, IncomingDelivery, OutgoingDelivery
 from sbclient.amqp.errors import AmqpError, EncodeError, EndpointClosedError, WireError
@@ -43,7 +44,6 @@ from sbclient.amqp.performatives import BATCH_FORMAT, Attach, Coordinator, Open,
 from sbclient.amqp.sasl import PlainCredentials
 from sbclient.amqp.sections import Header, Properties, Sections, encode_sections
 from sbclient.amqp.session import DispositionWalked, Session, SessionBegun, SessionEnded
-from sbclient.amqp.standing import Standing, encode_delivery, encode_received
 from sbclient.amqp.states import (
     ACCEPTED,
     RELEASED,

@@ -23,9 +23,9 @@ from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import SessionLock
 from sbclient.broker.storage import COUNTER_BITS
+from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSessionFilter
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.entity_path import canonical
-from sbclient.transport.base import ServiceBusReceiveMode, ServiceBusSessionFilter
 
 PEEK_LIMIT_BYTES: Final = 2**18
 """What one peek gives at most, unless its first message alone is larger. Source: partitioned entities."""

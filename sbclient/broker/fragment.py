@@ -26,6 +26,7 @@ from sbclient.broker.locks import Locks
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import Session, SessionLock, Sessions
 from sbclient.broker.storage import Storage
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSessionFilter, Settlement, SettleMode
 from sbclient.errors import (
     MessageLockLostError,
     MessageNotFoundError,
@@ -34,7 +35,6 @@ from sbclient.errors import (
     SessionLockLostError,
 )
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusSessionFilter, Settlement, SettleMode
 
 Ring: TypeAlias = Callable[[str | ServiceBusSessionFilter | None], None]
 """Told of each message that can be received: the held session it belongs to, "next available" for a free session, or

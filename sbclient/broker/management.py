@@ -16,12 +16,12 @@ from typing import Final, TypeAlias
 
 from sbclient.broker.descriptions import changed, check_api_version, completed, policy_of
 from sbclient.broker.directory import Entity, kind_of, path_of
-from sbclient.broker.door import Door, touch
 from sbclient.broker.entity import Queue, QueueRing
 from sbclient.broker.entry import moment
 from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.profile import Partitioning, Profile
+from sbclient.broker.request_gate import Door, touch
 from sbclient.broker.rulebook import Rulebook
 from sbclient.broker.topic import Subscription, Topic
 from sbclient.broker.transactions import Transaction

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from sbclient.broker.admission import Transfer, admit, store
 from sbclient.broker.directory import Directory, Entity
-from sbclient.broker.door import Door
 from sbclient.broker.entity import PeekCursor, Queue, QueueRing
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Faults, Operation
@@ -23,16 +22,12 @@ from sbclient.broker.fragment import Fragment
 from sbclient.broker.management import Management
 from sbclient.broker.pings import Pings
 from sbclient.broker.profile import STD_2021, Profile
+from sbclient.broker.request_gate import Door
 from sbclient.broker.session import SessionLock
 from sbclient.broker.throttle import Throttle
 from sbclient.broker.topic import Topic
 from sbclient.broker.transactions import Scope, Step, Transaction
-from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.rules.entity_path import split_sub_queue
-from sbclient.rules.ping import is_ping
-from sbclient.rules.transaction_key import transaction_key_of
-from sbclient.transport.base import (
+from sbclient.delivery import (
     NEXT_AVAILABLE_SESSION,
     SenderLimits,
     ServiceBusReceiveMode,
@@ -40,6 +35,11 @@ from sbclient.transport.base import (
     Settlement,
     SettleMode,
 )
+from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.rules.entity_path import split_sub_queue
+from sbclient.rules.ping import is_ping
+from sbclient.rules.transaction_key import transaction_key_of
 
 
 class Namespace:

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sbclient.broker.directory import Entity, path_of
-from sbclient.broker.door import Door, touch
 from sbclient.broker.entry import moment
 from sbclient.broker.faults import Call
 from sbclient.broker.profile import Profile
+from sbclient.broker.request_gate import Door, touch
 from sbclient.broker.rule import Rule
 from sbclient.broker.topic import Subscription
 from sbclient.broker.transactions import Scope, Step, Transaction

@@ -19,7 +19,7 @@ import typer
 from sbclient.cli import early
 from sbclient.cli.json_values import plain
 from sbclient.cli.progress import Progress
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.errors import (
     InvalidOperationError,
     MessageNotFoundError,

@@ -9,19 +9,19 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sbclient.broker.host import BrokerHost
 from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Story
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.faults import WireFaults
+from sbclient.emulator.net.http_port import HttpPort
+from sbclient.emulator.page.namespace_registry import Neighbours
+from sbclient.emulator.page.namespace_watcher import INTERVAL_S, Told
+from sbclient.emulator.router import Front
+from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.errors import InvalidOperationError
-from sbclient.pair import PairStatus
-from sbclient.server.context import NamespaceContext
-from sbclient.server.front import Front
-from sbclient.server.http_port import HttpPort
-from sbclient.server.lookout import INTERVAL_S, Told
-from sbclient.server.neighbours import Neighbours
-from sbclient.server.sas import AuthorizationMode, Authorizer
-from sbclient.server.wire_faults import WireFaults
+from sbclient.hosting.host import BrokerHost
+from sbclient.pairing.pair import PairStatus
 from sbclient.testing import MemoryPair
-from sbclient.transport.memory_connection import SCHEME
+from sbclient.transport.memory.connection import SCHEME
 
 EVENTS_TOLD: Final = 100
 

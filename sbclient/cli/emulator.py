@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sbclient.emulator import Emulator
+from sbclient.emulator.emulator import Emulator
+from sbclient.emulator.sas import ROOT_KEY
 from sbclient.errors import ServiceBusError
-from sbclient.server.sas import ROOT_KEY
 
 BAD_INPUT: Final = 2
 HIDDEN_KEY: Final = "<the key you gave>"

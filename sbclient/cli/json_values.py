@@ -17,11 +17,11 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
+from sbclient.emulator.management.atom_values import NO_LIMIT, read_moment, write_span
 from sbclient.entities import NEVER, UNLIMITED
 from sbclient.errors import InvalidOperationError
 from sbclient.message import PropertyValue
-from sbclient.rules.spans import seconds_of
-from sbclient.server.atom_values import NO_LIMIT, read_moment, write_span
+from sbclient.settings.durations import seconds_of
 
 _NO_LIMIT: Final = ("none", "never", "unlimited")
 

@@ -15,16 +15,16 @@ from random import Random
 from typing import Any, Final, Literal
 
 from sbclient.cli.records import Record
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import VirtualClock
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions, SyphonLimits
-from sbclient.pair import PairEvent, PairStatus
-from sbclient.receiver import ServiceBusReceiver
+from sbclient.pairing.pair import PairEvent, PairStatus
 from sbclient.rules.failover import FailoverState
-from sbclient.sender import ServiceBusSender
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 
 TRAFFIC_S: Final = 480.0
 """Virtual seconds over which the messages are sent."""

@@ -12,10 +12,10 @@ from sbclient.cli.common import print_json, print_line
 from sbclient.cli.message_json import message_json
 from sbclient.cli.progress import Progress
 from sbclient.cli.source import ANY_SESSION, Source
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import InvalidOperationError, MessageAlreadySettled, OperationTimeoutError, ServiceBusError
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
-from sbclient.receiver import ServiceBusReceiver
 
 BATCH: Final = 100
 FOLLOWING_WAIT_S: Final = 60.0

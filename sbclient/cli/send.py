@@ -14,13 +14,13 @@ from typing import Annotated, Final
 
 import typer
 
+from sbclient.cli.bulk_sender import Shipment, Tally
 from sbclient.cli.common import AsJson, Exit, Primary, Secondary, open_client, print_json, run
 from sbclient.cli.failed_file import FailedFile
 from sbclient.cli.feed import Feed, StandardInput
 from sbclient.cli.message_json import message_of, named, set_by_name
 from sbclient.cli.progress import Progress
 from sbclient.cli.records import Columns, Format, Record, format_of, json_objects, records_of
-from sbclient.cli.shipment import Shipment, Tally
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage

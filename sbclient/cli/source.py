@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue, SessionChoice
 from sbclient.errors import InvalidOperationError
-from sbclient.receiver import ServiceBusReceiver
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue, SessionChoice
 
 ANY_SESSION = "*"
 

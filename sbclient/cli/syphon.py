@@ -21,9 +21,9 @@ import typer
 from sbclient.cli import early
 from sbclient.cli.common import AsJson, Exit, open_client, print_json, run, telling_errors
 from sbclient.cli.progress import Progress
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
-from sbclient.syphon import SyphonReport
+from sbclient.syphon.syphon import SyphonReport
 from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
 from sbclient.worker.dry_run import DryRun, dry_run
 from sbclient.worker.http_api import served

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sbclient.broker.host import BrokerHost
+from sbclient.emulator.control.namespace_state import state_of
+from sbclient.hosting.host import BrokerHost
 from sbclient.rules.backlog import is_backlog_path
-from sbclient.server.namespace_state import state_of
 
 NO_SYPHON: Final = "no syphon brought home: `await client.run_syphon(until='empty')`"
 NEVER_HOME: Final = "can never be brought home: see why they were dead-lettered"

@@ -6,12 +6,12 @@ from random import Random
 from typing import Any
 
 from sbclient.broker.faults import Fault
-from sbclient.broker.host import BrokerHost
 from sbclient.broker.profile import STD_2021, Profile
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
+from sbclient.hosting.host import BrokerHost
 from sbclient.options import PairedNamespaceOptions
-from sbclient.transport.memory import MemoryTransport
+from sbclient.transport.memory.transport import MemoryTransport
 
 
 class MemoryNamespace:

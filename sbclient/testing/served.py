@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from sbclient.emulator import Emulator
+    from sbclient.emulator.emulator import Emulator
 
 START_S: Final = 30.0
 
@@ -23,7 +23,7 @@ def served(*namespaces: str) -> Iterator[Emulator]:
     Raises:
         InvalidOperationError: a port is in use.
     """
-    from sbclient.emulator import Emulator
+    from sbclient.emulator.emulator import Emulator
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="servicebus emulator", daemon=True)

@@ -11,27 +11,13 @@ whether the service acted is in doubt. Cancellation passes through at any await.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum, StrEnum
-from typing import Final, Literal, Protocol, TypeAlias
+from enum import Enum
+from typing import Protocol
 
+from sbclient.delivery import SenderLimits, ServiceBusReceiveMode, SessionChoice, Settlement
 from sbclient.entities import EntityAddress, EntityKind, EntityProperties, NamespaceProperties, RuntimeProperties
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-
-
-class ServiceBusReceiveMode(StrEnum):
-    """Whether a received message is locked until it is settled, or gone when it is handed over."""
-
-    PEEK_LOCK = "peeklock"
-    RECEIVE_AND_DELETE = "receiveanddelete"
-
-
-class ServiceBusSubQueue(StrEnum):
-    """The queues behind a queue or subscription."""
-
-    DEAD_LETTER = "deadletter"
-    TRANSFER_DEAD_LETTER = "transferdeadletter"
 
 
 class TransportType(Enum):
@@ -42,43 +28,6 @@ class TransportType(Enum):
 
     Amqp = 1
     AmqpOverWebsocket = 2
-
-
-class ServiceBusSessionFilter(Enum):
-    """Which session to accept, where it is not named."""
-
-    NEXT_AVAILABLE = 0
-
-
-NEXT_AVAILABLE_SESSION: Final = ServiceBusSessionFilter.NEXT_AVAILABLE
-
-SessionChoice: TypeAlias = str | Literal[ServiceBusSessionFilter.NEXT_AVAILABLE] | None
-
-
-@dataclass(frozen=True, slots=True)
-class SenderLimits:
-    """What the entity accepts, in encoded bytes."""
-
-    max_message_size_bytes: int
-    max_batch_size_bytes: int
-
-
-class SettleMode(StrEnum):
-    """The four ways in which a received message ends."""
-
-    COMPLETE = "complete"
-    ABANDON = "abandon"
-    DEFER = "defer"
-    DEAD_LETTER = "dead_letter"
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """How a received message ends. `reason` and `error_description` go with DEAD_LETTER only."""
-
-    mode: SettleMode
-    reason: str | None = None
-    error_description: str | None = None
 
 
 class TransactionLink(Protocol):

@@ -34,10 +34,10 @@ def open_transport(
             raise InvalidOperationError(
                 f"{', '.join(sorted(sdk_options))} mean nothing to {connection.namespace}: leave them out"
             )
-        from sbclient.transport.memory import MemoryTransport, memory_host  # with a whole broker behind it
+        from sbclient.transport.memory.transport import MemoryTransport, memory_host  # with a whole broker behind it
 
         return MemoryTransport(memory_host(connection.host, clock=clock))
-    from sbclient.transport.azure import open_azure_transport  # the SDK is loaded only where it is used
+    from sbclient.transport.sdk.transport import open_azure_transport  # the SDK is loaded only where it is used
 
     return open_azure_transport(
         connection,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, BacklogQueueView
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.errors import ServiceBusError
-from sbclient.pair import Pair
+from sbclient.pairing.pair import Pair
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import is_entity_path
 from sbclient.worker.inspection import ASK_S, AT_ONCE, check_primary, check_queues

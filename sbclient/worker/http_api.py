@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from sbclient import prometheus
 from sbclient.clock import Clock
+from sbclient.emulator.net.http_messages import JSON, Request, Response
+from sbclient.emulator.net.http_port import HttpPort
 from sbclient.errors import InvalidOperationError
-from sbclient.log import get_logger
-from sbclient.server.http_messages import JSON, Request, Response
-from sbclient.server.http_port import HttpPort
-from sbclient.syphon_status import QueueStatus, Trouble
+from sbclient.syphon.status import QueueStatus, Trouble
+from sbclient.telemetry.log import get_logger
 from sbclient.worker.readiness import NamespaceHealth
 from sbclient.worker.service import SyphonWorker
 from sbclient.worker.settings import WorkerSettings

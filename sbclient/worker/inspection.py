@@ -14,7 +14,7 @@ from sbclient.errors import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from sbclient.pair import Pair
+from sbclient.pairing.pair import Pair
 
 ASK_S: Final = 15.0
 """How long one question may take."""

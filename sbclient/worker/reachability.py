@@ -7,8 +7,8 @@ from typing import Final
 
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
-from sbclient.log import get_logger
-from sbclient.syphon_status import Trouble
+from sbclient.syphon.status import Trouble
+from sbclient.telemetry.log import get_logger
 from sbclient.worker.inspection import is_unreachable
 from sbclient.worker.readiness import NamespaceHealth
 

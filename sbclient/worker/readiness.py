@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sbclient.syphon_status import QueueStatus, SyphonStatus, Trouble
+from sbclient.syphon.status import QueueStatus, SyphonStatus, Trouble
 
 GRACE_S: Final = 60.0
 """How much later than expected an answer of a backlog queue may come."""

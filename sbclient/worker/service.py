@@ -16,15 +16,15 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any, Final
 
-from sbclient import metrics
 from sbclient.backlog import Backlog
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
-from sbclient.log import get_logger
-from sbclient.syphon import Syphon, SyphonReport
-from sbclient.syphon_status import SyphonStatus
+from sbclient.syphon.status import SyphonStatus
+from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient.tasks import OwnedTasks
+from sbclient.telemetry import metrics
+from sbclient.telemetry.log import get_logger
 from sbclient.worker.inspection import (
     ask_primary,
     ask_queue,

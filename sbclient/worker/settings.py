@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from sbclient.errors import InvalidOperationError
 from sbclient.options import MAX_MESSAGES_IN_FLIGHT, PairedNamespaceOptions, SyphonLimits
-from sbclient.rules.option_values import choice, flag, rate, span, text, whole
+from sbclient.settings.values import choice, flag, rate, span, text, whole
 
 VARIABLE_PREFIX: Final = "SBCLIENT_SYPHON_"
 

@@ -17,6 +17,7 @@ from azure.servicebus._pyamqp.types import AMQPTypes
 from hypothesis import given, settings
 
 from sbclient.amqp.batch import split_batch
+from sbclient.amqp.broker_annotations import Standing, encode_delivery
 from sbclient.amqp.decode import decode_value
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.errors import AmqpError
@@ -37,7 +38,6 @@ from sbclient.amqp.performatives import (
     Transfer,
 )
 from sbclient.amqp.sections import Properties, Sections, encode_sections
-from sbclient.amqp.standing import Standing, encode_delivery
 from sbclient.amqp.states import ACCEPTED, Modified, Rejected
 from sbclient.amqp.transfers import write_disposition, write_transfers
 from sbclient.amqp.types import (

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.amqp.batch import join_batch, split_batch
+from sbclient.amqp.broker_annotations import Standing, encode_delivery, encode_received
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.errors import EncodeError, WireError
 from sbclient.amqp.fields import encode_composite
@@ -31,7 +32,6 @@ from sbclient.amqp.sections import (
     map_entries,
     rewritten_map,
 )
-from sbclient.amqp.standing import Standing, encode_delivery, encode_received
 from sbclient.amqp.states import Declare, Discharge
 from sbclient.amqp.types import Byte, Described, Float, Long, Symbol, Timestamp, UInt, ULong
 from sbclient.errors import InvalidOperationError

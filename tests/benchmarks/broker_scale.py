@@ -18,9 +18,9 @@ from uuid import UUID
 from sbclient.broker.entity import PeekCursor
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.namespace import Namespace
+from sbclient.delivery import Settlement, SettleMode
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.message import ServiceBusMessage
-from sbclient.transport.base import Settlement, SettleMode
 
 SMALL: Final = 1_000
 LARGE: Final = 1_000_000

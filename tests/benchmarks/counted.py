@@ -9,8 +9,8 @@ from weakref import WeakSet
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.transport.memory import MemoryTransport
-from sbclient.transport.memory_sender import MemorySender
+from sbclient.transport.memory.sender import MemorySender
+from sbclient.transport.memory.transport import MemoryTransport
 
 T = TypeVar("T")
 

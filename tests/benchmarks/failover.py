@@ -15,12 +15,12 @@ import tracemalloc
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
+from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import Fault, FaultKind, memory_pair, run_virtual
-from sbclient.transport.base import ServiceBusReceiveMode
 
 QUEUES = ("orders", "bills", "visits")
 CALLERS = 200

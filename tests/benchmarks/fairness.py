@@ -52,8 +52,8 @@ from sbclient.amqp.performatives import Attach, Detach, Flow
 from sbclient.amqp.transfers import write_disposition, write_transfers
 from sbclient.amqp.types import Int, Long
 from sbclient.emulator import Emulator
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.message import ServiceBusMessage
-from sbclient.server.sas import ROOT_KEY, ROOT_KEY_NAME
 from tests.benchmarks.server import EngineClient
 
 GOOD, FLOODED = "good", "flooded"

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Final
 
-from sbclient import metrics, tracing
+from sbclient.telemetry import metrics, tracing
 from sbclient.testing import run_virtual
 from tests.benchmarks.failover import passed_through
 

@@ -44,8 +44,8 @@ from sbclient.amqp import (
     Target,
     encode_message,
 )
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.message import ServiceBusMessage
-from sbclient.server.sas import ROOT_KEY, ROOT_KEY_NAME
 from tests.wire.serving import ServedNamespace, ServingThread
 
 BODY = b"x" * 1000

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sbclient import ServiceBusClient
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.errors import OperationTimeoutError
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from tests.benchmarks.spark import session
 from tests.processes.namespaces import Namespace, connection_string
 from tests.processes.programs import SBCLIENT, Program

@@ -17,9 +17,9 @@ from statistics import median
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator import Emulator
+from sbclient.emulator.sas import AuthorizationMode
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.message import ServiceBusMessage
-from sbclient.server.sas import AuthorizationMode
 
 ENTITIES = 1_000
 MESSAGES = 100_000

@@ -29,20 +29,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
-from sbclient.broker.host import BrokerHost
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
+from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import MessagingEntityDisabledError
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
-from sbclient.pair import EVENTS_KEPT
+from sbclient.pairing.pair import EVENTS_KEPT
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
 from sbclient.rules.entity_path import canonical, split_sub_queue, split_subscription
 from sbclient.rules.envelope import seal
-from sbclient.syphon import Syphon
+from sbclient.syphon.syphon import Syphon
 from sbclient.testing import MemoryPair, memory_pair, run_virtual
-from sbclient.transport.base import ServiceBusReceiveMode
 from tests.benchmarks.counted import CountedTransport
 
 DAY_S: Final = 24 * 3600.0

@@ -13,6 +13,13 @@ from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction
+from sbclient.delivery import (
+    NEXT_AVAILABLE_SESSION,
+    ServiceBusReceiveMode,
+    ServiceBusSessionFilter,
+    Settlement,
+    SettleMode,
+)
 from sbclient.entities import (
     EntityAddress,
     EntityKind,
@@ -25,13 +32,6 @@ from sbclient.entities import (
 )
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.partition_key import fragment_of
-from sbclient.transport.base import (
-    NEXT_AVAILABLE_SESSION,
-    ServiceBusReceiveMode,
-    ServiceBusSessionFilter,
-    Settlement,
-    SettleMode,
-)
 
 START = 1_700_000_000.0
 NO_LIFE = timedelta.max

@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from sbclient.broker.faults import Operation
+from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
@@ -17,7 +18,6 @@ from sbclient.errors import (
     MessageSizeExceededError,
 )
 from sbclient.message import ServiceBusMessageState
-from sbclient.transport.base import Settlement, SettleMode
 from tests.broker.driver import (
     ABANDON,
     DEAD_LETTER,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sbclient.delivery import NEXT_AVAILABLE_SESSION
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
@@ -13,7 +14,6 @@ from sbclient.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION
 from tests.broker.driver import ABANDON, DEAD_LETTER, DEFER, DELETE, START, Driver, at, bodies, message, seconds
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sbclient import ServiceBusClient
-from sbclient.transport.memory import drop_memory_host
+from sbclient.transport.memory.transport import drop_memory_host
 from tests.cli.calling import PRIMARY, SECONDARY, on
 
 

@@ -16,7 +16,7 @@ from sbclient.cli.reception import Form, Reception, Settle
 from sbclient.cli.source import Source
 from sbclient.errors import MessageLockLostError
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
-from sbclient.transport.memory import memory_host
+from sbclient.transport.memory.transport import memory_host
 from tests.cli.calling import PRIMARY, call, lines, on, sent
 
 

@@ -15,15 +15,15 @@ import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.administration import ServiceBusAdministrationClient
+from sbclient.cli.bulk_sender import IN_FLIGHT, MAX_TOLD, Shipment
 from sbclient.cli.failed_file import FailedFile
 from sbclient.cli.feed import AHEAD, Feed
 from sbclient.cli.message_json import message_of
 from sbclient.cli.progress import Progress
 from sbclient.cli.records import json_objects
 from sbclient.cli.send import Form, Input
-from sbclient.cli.shipment import IN_FLIGHT, MAX_TOLD, Shipment
 from sbclient.testing import Fault, FaultKind
-from sbclient.transport.memory import MemoryTransport, memory_host
+from sbclient.transport.memory.transport import MemoryTransport, memory_host
 from tests.cli.calling import PRIMARY, call, lines, on, paired
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.cli.app import make_app
-from sbclient.transport.memory import drop_memory_host
+from sbclient.transport.memory.transport import drop_memory_host
 from sbclient.worker.settings import SETTINGS
 
 PRIMARY = "memory://syphon-test"

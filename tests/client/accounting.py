@@ -10,7 +10,7 @@ from datetime import timedelta
 from random import Random
 
 from sbclient.broker.faults import Operation
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import MemoryPair
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 
 QUEUE = "orders"
 BACKLOG = [f"contoso/x-servicebus-transfer/{index}" for index in range(10)]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sbclient.backlog_source import BacklogSource
-from sbclient.destination import Destination
-from sbclient.diversion import Diversion
-from sbclient.sender import ServiceBusSender
-from sbclient.session_source import SessionSource
+from sbclient.client.sender import ServiceBusSender
+from sbclient.pairing.diversion import Diversion
+from sbclient.syphon.destination import Destination
+from sbclient.syphon.queue_source import BacklogSource
+from sbclient.syphon.session_source import SessionSource
 from tests.client.accounting import played
 
 SEEDS = 200

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from sbclient.batch import ServiceBusMessageBatch
+from sbclient.client.batch import ServiceBusMessageBatch
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.size import batch_size

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
+from sbclient.delivery import ServiceBusSubQueue
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
@@ -21,10 +22,9 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.failover import FailoverState
-from sbclient.syphon import Syphon
+from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from sbclient.transport.base import ServiceBusSubQueue
-from sbclient.transport.memory import MemoryTransport, drop_memory_host, memory_host
+from sbclient.transport.memory.transport import MemoryTransport, drop_memory_host, memory_host
 from tests.client.scene import QUEUE, diverted, make_queue, options, taken, texts
 
 SYPHONING = options(enable_syphon=True)

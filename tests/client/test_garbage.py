@@ -11,12 +11,12 @@ from types import TracebackType
 
 import pytest
 
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import VirtualClock
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
-from sbclient.receiver import ServiceBusReceiver
-from sbclient.sender import ServiceBusSender
 from sbclient.testing import Fault, FaultKind, memory_pair
 
 

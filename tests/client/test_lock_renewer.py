@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.clock import VirtualClock
 from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout
-from sbclient.lock_renewer import AutoLockRenewer
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import QUEUE, make_queue, taken, texts

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sbclient.client.outbox import MAX_SHARED_MESSAGES, Outbox
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
@@ -18,7 +19,6 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.message import ServiceBusMessage
-from sbclient.outbox import MAX_SHARED_MESSAGES, Outbox
 
 WAY = "the way"
 

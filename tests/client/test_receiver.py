@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from sbclient.broker.faults import Operation
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
@@ -25,8 +26,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.ping import PING_CONTENT_TYPE
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
-from sbclient.transport.memory_receiver import MemoryReceiver
+from sbclient.transport.memory.receiver import MemoryReceiver
 from tests.client.scene import QUEUE, make_queue, taken, texts
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE

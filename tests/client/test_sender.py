@@ -14,7 +14,7 @@ from azure import servicebus as sdk
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from sbclient.broker.faults import Operation
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
     InvalidOperationError,

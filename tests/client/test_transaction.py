@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from sbclient.broker.faults import Operation
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.transaction import Transaction, TransactionState
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
     InvalidOperationError,
@@ -22,7 +23,6 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from sbclient.transaction import Transaction, TransactionState
 from tests.client.scene import AT_ONCE, QUEUE, diverted, make_queue, taken, texts
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from sbclient.emulator import Emulator
 from sbclient.testing import VirtualLoop
-from sbclient.transport.memory import drop_memory_host
+from sbclient.transport.memory.transport import drop_memory_host
 from tests.contract.kinds import Memory, NamespaceKind, Service, Wire
 
 T = TypeVar("T")

@@ -12,11 +12,11 @@ from uuid import uuid4
 from sbclient import PairedNamespaceOptions, ServiceBusClient
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.broker.faults import Fault
-from sbclient.broker.host import BrokerHost
 from sbclient.clock import Clock, VirtualClock
 from sbclient.emulator import Emulator
-from sbclient.server.wire_faults import WireFault
-from sbclient.transport.memory import memory_host
+from sbclient.emulator.faults import WireFault
+from sbclient.hosting.host import BrokerHost
+from sbclient.transport.memory.transport import memory_host
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sbclient import InvalidOperationError, ServiceBusMessage, TransactionNotSupportedError
-from sbclient.transaction import Transaction
+from sbclient.client.transaction import Transaction
 from tests.contract.kinds import NamespaceKind
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sbclient.broker.faults import Call, Operation
+from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator import Emulator
 from sbclient.entities import (
     EntityAddress,
@@ -20,7 +21,6 @@ from sbclient.entities import (
     TopicProperties,
 )
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.transport.base import ServiceBusReceiveMode, Settlement, SettleMode
 
 T = TypeVar("T")
 

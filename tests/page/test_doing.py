@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sbclient.broker.faults import Fault, FaultKind
+from sbclient.emulator.faults import WireFaultKind
 from sbclient.message import ServiceBusMessage
-from sbclient.server.wire_faults import WireFaultKind
 from tests.page.conftest import Watch
 from tests.page.served import Served
 from tests.page.test_looking import expect, figure, link, open_entity

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sbclient.broker.faults import Fault, FaultKind
+from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.message import ServiceBusMessage
-from sbclient.server.wire_faults import WireFault, WireFaultKind
 from tests.page.conftest import PATIENCE_MS
 from tests.page.served import SECONDARY, Served
 

@@ -15,9 +15,9 @@ from random import Random
 from typing import Any, Final, Self
 
 from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusReceivedMessage
+from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusError
-from sbclient.receiver import ServiceBusReceiver
 from tests.processes.letters import is_whole, uid_of
 from tests.processes.record import Record
 

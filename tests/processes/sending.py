@@ -19,9 +19,9 @@ from random import Random
 from typing import Any, Final, Self
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
+from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
-from sbclient.sender import ServiceBusSender
 from tests.processes.letters import body_of
 from tests.processes.record import Line, Record, lines_of
 

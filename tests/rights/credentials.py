@@ -14,8 +14,8 @@ from itertools import combinations
 from typing import Final
 from urllib.parse import quote
 
+from sbclient.emulator.sas import AuthorizationMode, sign
 from sbclient.entities import AccessRights
-from sbclient.server.sas import AuthorizationMode, sign
 from tests.rights.world import KEY_NAME, OTHER, SECONDARY, TOP_ENTITIES, TOPIC, key_of
 
 HOST: Final = "contoso.example"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.emulator.requests import described, request
 from tests.rights.oracle import Claim
 from tests.rights.world import OTHER, QUEUE, RULE, SESSIONS, SUBSCRIPTION, TOPIC, World
-from tests.server.requests import described, request
 
 QUEUE_BODY: Final = described("Queue")
 TOPIC_BODY: Final = described("Topic")

@@ -25,9 +25,10 @@ from sbclient.amqp import (
 )
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Int, longs, uuids
+from sbclient.emulator.amqp.receiver_link import SESSION_FILTER
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import dead_letter_path
-from sbclient.server.amqp.receiver_link import SESSION_FILTER
+from tests.emulator.amqp.client import SETTLED, Client
 from tests.rights.oracle import Claim
 from tests.rights.world import (
     BACKLOG,
@@ -42,7 +43,6 @@ from tests.rights.world import (
     TOPIC,
     World,
 )
-from tests.server.amqp.client import SETTLED, Client
 
 OK: Final = "ok"
 SESSION_LOST: Final = "com.microsoft:session-lock-lost"

@@ -6,15 +6,15 @@ import pytest
 
 from sbclient.amqp import PlainCredentials
 from sbclient.clock import VirtualClock
+from sbclient.emulator.sas import AuthorizationMode
 from sbclient.entities import AccessRights
-from sbclient.server.sas import AuthorizationMode
+from tests.emulator.amqp.client import Client, connected
 from tests.rights import matrix, oracle
 from tests.rights.credentials import EVERY_RIGHT, FLAWLESS, RIGHTS, scopes_of
 from tests.rights.matrix import Cell, Worlds
 from tests.rights.messaging import MANAGEMENT, OK, OPERATIONS, AmqpOperation
 from tests.rights.oracle import UNAUTHORIZED
 from tests.rights.world import KEY_NAME, QUEUE, World, key_of
-from tests.server.amqp.client import Client, connected
 
 CHUNKS = 8
 """Tests that each set of cells is cut into."""

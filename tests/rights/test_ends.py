@@ -10,9 +10,11 @@ import pytest
 from sbclient.amqp import ACCEPTED, LinkDetached, TransactionalState, encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.clock import VirtualClock
+from sbclient.emulator.amqp.receiver_link import SESSION_FILTER
+from sbclient.emulator.sas import AuthorizationMode, sign
 from sbclient.entities import AccessRights, EntityAddress, EntityKind, QueueProperties
-from sbclient.server.amqp.receiver_link import SESSION_FILTER
-from sbclient.server.sas import AuthorizationMode, sign
+from tests.emulator.amqp.client import Client, connected, create
+from tests.emulator.requests import request
 from tests.rights.credentials import EVERY_RIGHT, HOST
 from tests.rights.messaging import (
     MESSAGE,
@@ -28,8 +30,6 @@ from tests.rights.messaging import (
 )
 from tests.rights.oracle import UNAUTHORIZED
 from tests.rights.world import KEY_NAME, QUEUE, SESSION, SESSIONS, World, key_of, rule_of
-from tests.server.amqp.client import Client, connected, create
-from tests.server.requests import request
 
 LIFE_S = 30
 """Of tokens; shorter than a lock, whose end would be a change as well."""

@@ -7,18 +7,18 @@ from random import Random
 
 import pytest
 
-from sbclient.broker.host import BrokerHost
 from sbclient.clock import VirtualClock
-from sbclient.server.context import NamespaceContext
-from sbclient.server.front import Front
-from sbclient.server.neighbours import Neighbours
-from sbclient.server.sas import ROOT_KEY_NAME, Authorizer, root_rule, sign
-from sbclient.server.wire_faults import WireFaults
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.faults import WireFaults
+from sbclient.emulator.page.namespace_registry import Neighbours
+from sbclient.emulator.router import Front
+from sbclient.emulator.sas import ROOT_KEY_NAME, Authorizer, root_rule, sign
+from sbclient.hosting.host import BrokerHost
+from tests.emulator.requests import request
 from tests.rights import matrix, oracle
 from tests.rights.managing import OPERATIONS, HttpOperation
 from tests.rights.matrix import Cell, Worlds
 from tests.rights.oracle import Claim
-from tests.server.requests import request
 
 CHUNKS = 4
 REFUSED = 401

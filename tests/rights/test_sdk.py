@@ -22,13 +22,13 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 
 import sbclient
 from sbclient.broker.faults import Call, Operation
-from sbclient.broker.host import BrokerHost
 from sbclient.emulator import Emulator
+from sbclient.emulator.control.namespace_state import state_of
+from sbclient.emulator.sas import sign
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage as OwnMessage
-from sbclient.server.namespace_state import state_of
-from sbclient.server.sas import sign
-from tests.server.amqp.client import create
+from tests.emulator.amqp.client import create
 
 pytestmark = pytest.mark.real_time
 

@@ -11,19 +11,19 @@ from uuid import UUID
 
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Operation
-from sbclient.broker.host import BrokerHost
 from sbclient.clock import Clock
+from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
+from sbclient.emulator.context import NamespaceContext, entity_rules_of
+from sbclient.emulator.control.namespace_state import state_of
+from sbclient.emulator.faults import WireFaults
+from sbclient.emulator.page.namespace_registry import Neighbours
+from sbclient.emulator.router import Front
+from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import AccessRights, AuthorizationRule, CorrelationRuleFilter, EntityKind
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import subscription_path
-from sbclient.server.context import NamespaceContext, entity_rules_of
-from sbclient.server.front import Front
-from sbclient.server.namespace_state import state_of
-from sbclient.server.neighbours import Neighbours
-from sbclient.server.sas import AuthorizationMode, Authorizer
-from sbclient.server.wire_faults import WireFaults
-from sbclient.transport.base import ServiceBusReceiveMode, Settlement, SettleMode
-from tests.server.amqp.client import create
+from tests.emulator.amqp.client import create
 
 QUEUE: Final = "q1"
 DESTINATION: Final = "q2"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.cli.app import COMMANDS, make_app, run_telling_json
 from sbclient.entities import AccessRights, AuthorizationRule
-from sbclient.transport.memory import drop_memory_host
+from sbclient.transport.memory.transport import drop_memory_host
 from tests.cli.calling import PRIMARY, SECONDARY, on, sent
 from tests.secrets.canaries import BODY, KEY, PROPERTY, SECOND_KEY, SIGNATURE, connection_string, found_in
 from tests.secrets.ear import Ear, listening

@@ -14,10 +14,12 @@ from azure.servicebus.aio import ServiceBusClient as SdkClient
 import sbclient
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.emulator import Emulator
+from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.emulator.sas import ROOT_KEY_NAME, sign
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
 from sbclient.message import ServiceBusMessage
-from sbclient.server.sas import ROOT_KEY_NAME, sign
-from sbclient.server.wire_faults import WireFault, WireFaultKind
+from tests.emulator.amqp.client import create
+from tests.emulator.requests import described
 from tests.rights.credentials import web_token
 from tests.secrets.alive import told_by
 from tests.secrets.canaries import (
@@ -32,8 +34,6 @@ from tests.secrets.canaries import (
     found_in,
 )
 from tests.secrets.ear import Ear, debug, listening
-from tests.server.amqp.client import create
-from tests.server.requests import described
 
 pytestmark = pytest.mark.real_time
 

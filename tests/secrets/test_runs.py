@@ -14,12 +14,12 @@ import pytest
 
 from sbclient import errors
 from sbclient.backlog import Backlog
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.clock import VirtualClock
 from sbclient.entities import SqlRuleAction, SqlRuleFilter
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.receiver import ServiceBusReceiver
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
 from tests.client.scene import options
 from tests.secrets.alive import told_by

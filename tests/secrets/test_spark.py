@@ -21,7 +21,7 @@ import pyarrow as pa
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
 from sbclient.testing import Fault, FaultKind
-from sbclient.transport.memory import drop_memory_host, memory_host
+from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.credentials import credential_of, resolve
 from sbclient_spark.drain import drain_options
 from sbclient_spark.message_ids import MessageIdPlan

@@ -10,9 +10,9 @@ import pytest
 
 from sbclient import prometheus
 from sbclient.clock import VirtualClock
+from sbclient.emulator.net.http_messages import Request
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
-from sbclient.server.http_messages import Request
 from sbclient.testing import Fault, FaultKind, memory_pair
 from sbclient.worker.configuration import configure
 from sbclient.worker.http_api import WorkerApi

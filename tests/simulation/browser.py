@@ -9,15 +9,15 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from sbclient.broker.host import BrokerHost
 from sbclient.broker.storage import COUNTER_BITS
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.delivery import ServiceBusSubQueue
 from sbclient.errors import ServiceBusError
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.receiver import ServiceBusReceiver
 from sbclient.testing import Fault, FaultKind, Operation
-from sbclient.transport.base import ServiceBusSubQueue
-from sbclient.transport.memory import MemoryTransport
+from sbclient.transport.memory.transport import MemoryTransport
 from tests.simulation.census import stored
 from tests.simulation.history import History
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import Entry
-from sbclient.broker.host import BrokerHost
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessageState
 from tests.simulation.history import uid_of
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.receiver import ServiceBusReceiver
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from tests.simulation.history import Delivery, History, Outcome, StateNote, told_by, uid_of
 from tests.simulation.plan import Lane
 from tests.simulation.producer import patience_s

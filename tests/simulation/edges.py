@@ -13,13 +13,13 @@ from typing import Final
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import Profile
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.size import batch_size, encoded_size
 from sbclient.testing import MemoryPair
-from sbclient.transport.base import ServiceBusReceiveMode
 from tests.simulation.history import CANARY, History
 
 QUEUE: Final = "edges"

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from sbclient.delivery import SenderLimits, Settlement, SettleMode
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.ping import is_ping
-from sbclient.transport.base import ReceiverLink, SenderLimits, SenderLink, Settlement, SettleMode, TransactionLink
+from sbclient.transport.base import ReceiverLink, SenderLink, TransactionLink
 from tests.simulation.history import (
     Attempt,
     Handed,

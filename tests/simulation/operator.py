@@ -10,7 +10,6 @@ from random import Random
 from typing import Any, Final
 
 from sbclient.broker.faults import Call, NoAnswer
-from sbclient.broker.host import BrokerHost
 from sbclient.entities import (
     EntityAddress,
     EntityAvailabilityStatus,
@@ -22,8 +21,9 @@ from sbclient.entities import (
     TopicProperties,
 )
 from sbclient.errors import ServiceBusError
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from sbclient.provisioning import backlog_queue
+from sbclient.pairing.provisioning import backlog_queue
 from sbclient.rules.backlog import backlog_queue_names, session_backlog_queue_names
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation
 from tests.simulation.census import count_of, uids_in

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.sender import ServiceBusSender
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError, ServiceBusError
-from sbclient.sender import ServiceBusSender
 from tests.simulation.history import GAVE_UP, History, Letter, Outcome, TransactionStory, Try, told_by
 from tests.simulation.post import Unit
 from tests.simulation.program import Program

@@ -8,12 +8,12 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock, VirtualClock
 from sbclient.errors import ServiceBusError
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import MemoryPair
-from sbclient.transport.memory import MemoryTransport
+from sbclient.transport.memory.transport import MemoryTransport
 from tests.simulation.history import History
 from tests.simulation.lifeline import Lifeline
 from tests.simulation.plan import Death, Plan

@@ -14,16 +14,16 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from sbclient.amqp import ACCEPTED, DeliveryReceived, IncomingLink, LinkDetached, OutgoingLink
-from sbclient.broker.host import BrokerHost
+from sbclient.emulator.amqp.connection import serve_amqp
+from sbclient.emulator.context import NamespaceContext, entity_rules_of
+from sbclient.emulator.faults import WireFaults
+from sbclient.emulator.sas import AuthorizationMode, Authorizer, sign
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import ServiceBusError
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from sbclient.server.amqp.connection import serve_amqp
-from sbclient.server.context import NamespaceContext, entity_rules_of
-from sbclient.server.sas import AuthorizationMode, Authorizer, sign
-from sbclient.server.wire_faults import WireFaults
+from tests.emulator.amqp.client import HOST, Client, connected, wire
 from tests.fuzz.amqp_engine import Author
-from tests.server.amqp.client import HOST, Client, connected, wire
 from tests.simulation.history import CANARY, History
 
 FORGERIES: Final = 5

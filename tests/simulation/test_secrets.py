@@ -16,12 +16,12 @@ from random import Random
 
 import pytest
 
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.emulator.sas import Grant
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.server.sas import Grant
 from sbclient.testing import memory_pair
 
 KEY = "canarykey4711"

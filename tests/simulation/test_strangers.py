@@ -11,7 +11,7 @@ from sbclient.clock import VirtualClock
 from sbclient.entities import AccessRights, EntityAddress, EntityKind, QueueProperties
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import MemoryPair, memory_pair
-from tests.server.amqp.client import connected
+from tests.emulator.amqp.client import connected
 from tests.simulation.edges import CHECKS, Edges
 from tests.simulation.history import History
 from tests.simulation.plan import draw_plan

@@ -13,16 +13,9 @@ from datetime import datetime
 from random import Random
 from typing import Final, TypeVar
 
+from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import ServiceBusConnectionError
-from sbclient.transport.base import (
-    Administration,
-    ReceiverLink,
-    SenderLink,
-    ServiceBusReceiveMode,
-    SessionChoice,
-    TransactionLink,
-    Transport,
-)
+from sbclient.transport.base import Administration, ReceiverLink, SenderLink, TransactionLink, Transport
 from tests.simulation.history import History
 from tests.simulation.lifeline import Lifeline, RunawayError
 from tests.simulation.links import WiredReceiver, WiredSender, WiredTransaction

@@ -10,16 +10,16 @@ from itertools import chain
 from random import Random
 from typing import Any, Final
 
-from sbclient.broker.host import BrokerHost
-from sbclient.client import ServiceBusClient
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.clock import VirtualClock
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.errors import MessageNotFoundError, OperationTimeoutError
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessageState
 from sbclient.options import PairedNamespaceOptions
-from sbclient.receiver import ServiceBusReceiver
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import MemoryPair
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from tests.simulation.browser import Browser
 from tests.simulation.census import stored
 from tests.simulation.consumer import SUBSCRIPTION, Consumer, delivery_path

@@ -14,11 +14,11 @@ from typing import Any, Final, Self, TypeVar
 
 from sbclient import ServiceBusClient, ServiceBusReceivedMessage
 from sbclient.broker.faults import Fault, FaultKind
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.emulator import Emulator
+from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.errors import OperationTimeoutError
-from sbclient.server.wire_faults import WireFault, WireFaultKind
-from sbclient.transport.base import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
-from sbclient.transport.memory import MemoryTransport
+from sbclient.transport.memory.transport import MemoryTransport
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import pytest
 
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.testing import Fault, FaultKind, VirtualClock
-from sbclient.transport.memory import drop_memory_host, memory_host
+from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.destination_check import DestinationFacts, check_destination, look_at
 from sbclient_spark.worker_clients import open_client
 from sbclient_spark.write_options import WriteOptions, write_options

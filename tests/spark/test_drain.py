@@ -9,7 +9,7 @@ import pytest
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.errors import InvalidOperationError, ServiceBusAuthorizationError, ServiceBusConnectionError
 from sbclient.testing import Fault, FaultKind
-from sbclient.transport.memory import drop_memory_host, memory_host
+from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.drain import (
     DrainOptions,
     DrainReader,

@@ -12,8 +12,8 @@ import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.broker.faults import Operation
+from sbclient.client.sender import ServiceBusSender
 from sbclient.options import PairedNamespaceOptions
-from sbclient.sender import ServiceBusSender
 from sbclient.testing import Fault, FaultKind, MemoryPair, VirtualClock, memory_pair
 from sbclient_spark.bad_records import BadRecords
 from sbclient_spark.partition_writer import PartitionWriter, WriteFailedError

@@ -9,7 +9,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, SessionCannotBeLockedError
-from sbclient.transport.memory import drop_memory_host, memory_host
+from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.read_options import read_options
 from sbclient_spark.reader import READ_SCHEMA, PeekReader
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients

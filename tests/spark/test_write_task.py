@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.testing import Fault, FaultKind
-from sbclient.transport.memory import drop_memory_host, memory_host
+from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.message_ids import MessageIdPlan
 from sbclient_spark.partition_writer import WriteFailedError
 from sbclient_spark.reports import TaskReport

@@ -10,8 +10,11 @@ from random import Random
 from typing import Any, TypeVar
 
 from sbclient.broker.faults import Call, Fault, Operation
-from sbclient.broker.host import BrokerHost
 from sbclient.broker.profile import PROFILES
+from sbclient.emulator.context import NamespaceContext, entity_rules_of
+from sbclient.emulator.faults import WireFault, WireFaults
+from sbclient.emulator.listener import Listener
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, Authorizer
 from sbclient.entities import (
     EntityAddress,
     EntityKind,
@@ -20,11 +23,8 @@ from sbclient.entities import (
     SubscriptionProperties,
     TopicProperties,
 )
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.server.context import NamespaceContext, entity_rules_of
-from sbclient.server.listener import Listener
-from sbclient.server.sas import ROOT_KEY, ROOT_KEY_NAME, Authorizer
-from sbclient.server.wire_faults import WireFault, WireFaults
 
 T = TypeVar("T")
 

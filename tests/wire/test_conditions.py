@@ -12,8 +12,8 @@ from azure.servicebus.aio import ServiceBusClient
 
 from sbclient import errors
 from sbclient.broker.faults import Fault, FaultKind, Operation
+from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.errors import ServiceBusError
-from sbclient.server.wire_faults import WireFault, WireFaultKind
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.serving import ServedNamespace
 

@@ -24,7 +24,7 @@ from sbclient.amqp import (
     Target,
 )
 from sbclient.amqp.frames import AMQP_HEADER, SASL_HEADER
-from sbclient.server.sas import ROOT_KEY, ROOT_KEY_NAME
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from tests.wire.checks import Names
 from tests.wire.serving import ServedNamespace
 

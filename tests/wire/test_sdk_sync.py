@@ -28,7 +28,7 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
-from sbclient.server.sas import sign
+from sbclient.emulator.sas import sign
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.serving import ServedNamespace, seconds
 

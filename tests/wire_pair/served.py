@@ -13,7 +13,7 @@ import json
 import sys
 
 from sbclient.emulator import Emulator
-from sbclient.server.wire_faults import WireFault, WireFaultKind
+from sbclient.emulator.faults import WireFault, WireFaultKind
 
 
 async def serve(name: str) -> None:

@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage, ServiceBusServerBusyError
+from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
-from sbclient.sender import ServiceBusSender
 from tests.wire_pair.conftest import NamespaceProcess
 
 QUEUE = "orders"

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.conftest import client, pair
 from tests.worker.scene import Listener
-
-__all__ = ["client", "pair"]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sbclient.message import ServiceBusMessage
-from sbclient.syphon import SyphonReport
+from sbclient.syphon.syphon import SyphonReport
 from sbclient.testing import MemoryPair
 from sbclient.worker.service import SyphonWorker
 from sbclient.worker.settings import WorkerSettings

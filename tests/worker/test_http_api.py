@@ -9,8 +9,8 @@ import pytest
 
 from sbclient.broker.faults import Operation
 from sbclient.clock import VirtualClock
+from sbclient.emulator.net.http_messages import Request, Response
 from sbclient.errors import InvalidOperationError
-from sbclient.server.http_messages import Request, Response
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.worker.http_api import WorkerApi, served
 from sbclient.worker.settings import WorkerSettings

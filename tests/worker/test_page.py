@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
 from sbclient.cli.syphon import LAST_RESORT_S
-from sbclient.rules.spans import seconds_of
+from sbclient.settings.durations import seconds_of
 from sbclient.worker.dry_run import LOOKED_AT
 from sbclient.worker.http_api import PATHS
 from sbclient.worker.reachability import AGAIN_S

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sbclient.errors import ServiceBusConnectionError
-from sbclient.syphon_status import QueueStatus, SyphonStatus, Trouble
+from sbclient.syphon.status import QueueStatus, SyphonStatus, Trouble
 from sbclient.worker.readiness import GRACE_S, NamespaceHealth, WorkerState, reasons_against
 
 PRIMARY = NamespaceHealth("contoso", 100.0, None)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
-from sbclient import backlog_source, metrics
 from sbclient.broker.faults import Operation
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
@@ -20,7 +19,9 @@ from sbclient.errors import (
     ServiceBusConnectionError,
 )
 from sbclient.message import ServiceBusMessage
-from sbclient.syphon import SyphonReport
+from sbclient.syphon import queue_source as backlog_source
+from sbclient.syphon.syphon import SyphonReport
+from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.worker.inspection import UNKNOWN_ENTITY
 from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, diverted, make_queue, taken, texts

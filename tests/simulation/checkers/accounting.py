@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from sbclient.delivery import SettleMode
 from sbclient.rules.envelope import TTL_EXPIRED
-from sbclient.transport.base import SettleMode
 from tests.simulation.consumer import REASON
 from tests.simulation.history import GAVE_UP, Delivery, Handed, Letter, Outcome, Violation
 from tests.simulation.plan import Lane

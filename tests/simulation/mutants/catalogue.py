@@ -53,7 +53,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the sender takes a timeout for an acknowledgement",
         (
-            "outbox.py",
+            "client/outbox.py",
             "            if isinstance(error, ServiceBusError):\n                error.is_in_doubt = error.is_in_doubt or is_in_doubt\n",
             '            if type(error).__name__ == "OperationTimeoutError":\n'
             "                for item in group:\n"
@@ -64,7 +64,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the diversion takes any answer of a backlog queue for an acknowledgement",
         (
-            "diversion.py",
+            "pairing/diversion.py",
             "                    causes[queue] = error\n                    await self._drop(queue, link)\n",
             "                    return queue\n",
         ),
@@ -72,13 +72,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _LOSS,
         "the diversion acknowledges what every backlog queue refused",
-        ("diversion.py", "            raise self._refusal(causes)\n", "            return ''\n"),
+        ("pairing/diversion.py", "            raise self._refusal(causes)\n", "            return ''\n"),
     ),
     _mutant(
         _LOSS,
         "a list that is diverted loses its last message",
         (
-            "diversion.py",
+            "pairing/diversion.py",
             "sender.send(sealed, timeout_s",
             "sender.send(sealed[: max(1, len(sealed) - 1)], timeout_s",
         ),
@@ -87,7 +87,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the syphon forgets a backlog queue",
         (
-            "syphon.py",
+            "syphon/syphon.py",
             "for name in pair.backlog_queues if name in chosen",
             "for name in pair.backlog_queues[-1:] if name in chosen",
         ),
@@ -96,7 +96,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the syphon completes before the primary has accepted",
         (
-            "destination.py",
+            "syphon/destination.py",
             "        try:\n            sending = self._link.send(messages, timeout_s=TRY_S)\n",
             "        try:\n            await asyncio.gather(*(held.source.complete(held) for held in group))\n"
             "            sending = self._link.send(messages, timeout_s=TRY_S)\n",
@@ -106,7 +106,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the syphon completes what the primary has not answered",
         (
-            "destination.py",
+            "syphon/destination.py",
             "            return error\n        self.accepted_at",
             "            if not error.is_in_doubt:\n                return error\n        self.accepted_at",
         ),
@@ -115,7 +115,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the ordered syphon completes before the primary has accepted",
         (
-            "session_source.py",
+            "syphon/session_source.py",
             "                sender = await self._sender(path)\n",
             "                await self._complete(link, message)\n                sender = await self._sender(path)\n",
         ),
@@ -124,7 +124,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "what is put aside in the backlog is completed",
         (
-            "backlog_source.py",
+            "syphon/queue_source.py",
             "await self.settle(held.message, Settlement(SettleMode.DEFER))",
             "await self.settle(held.message, Settlement(SettleMode.COMPLETE))",
         ),
@@ -133,22 +133,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the syphon dead-letters what its destination cannot take now",
         (
-            "destination.py",
+            "syphon/destination.py",
             "            if isinstance(error, InvalidOperationError | MessageSizeExceededError):\n",
             "            if isinstance(error, ServiceBusInternalError | InvalidOperationError | MessageSizeExceededError):\n",
         ),
         (
-            "destination.py",
+            "syphon/destination.py",
             "    return not isinstance(error, InvalidOperationError | MessageSizeExceededError |",
             "    return not isinstance(error, ServiceBusInternalError | InvalidOperationError | MessageSizeExceededError |",
         ),
-        ("destination.py", "    ServiceBusError,\n", "    ServiceBusError,\n    ServiceBusInternalError,\n"),
+        ("syphon/destination.py", "    ServiceBusError,\n", "    ServiceBusError,\n    ServiceBusInternalError,\n"),
     ),
     _mutant(
         _LOSS,
         "the memory of accepted copies drops everything that comes again",
         (
-            "backlog_source.py",
+            "syphon/queue_source.py",
             "return self._accepted.has(self.queue, message)",
             "return self._accepted.has(self.queue, message) or message.delivery_count > 0",
         ),
@@ -255,7 +255,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _TRANSACTION,
         "a failed commit is told as done",
         (
-            "transaction.py",
+            "client/transaction.py",
             "        except BaseException:\n            self._undone()\n            raise\n",
             "        except ServiceBusError:\n            self._undone()\n",
         ),
@@ -264,7 +264,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _TRANSACTION,
         "a transaction goes to the backlog",
         (
-            "sender.py",
+            "client/sender.py",
             '            await self._telemetry.sending("send", messages, self._send_in(transaction, messages, deadline))\n            return\n',
             "            if self._entity is None or not self._entity.is_failed_over:\n"
             "                await self._send_in(transaction, messages, deadline)\n                return\n",
@@ -349,11 +349,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _BACKLOG,
         "messages of different sessions go home in one transfer",
         (
-            "destination.py",
+            "syphon/destination.py",
             "            key = _key(held)\n",
             "            key = None\n",
         ),
-        ("destination.py", "        if len(group) > 1:\n", "        if False:\n"),
+        ("syphon/destination.py", "        if len(group) > 1:\n", "        if False:\n"),
     ),
     _mutant(
         _BACKLOG,
@@ -364,7 +364,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _BACKLOG,
         "parked messages that a scan finds are not taken note of",
         (
-            "destination.py",
+            "syphon/destination.py",
             "            known[message.sequence_number] = None\n            self._arrived.set()\n        return True\n",
             "            pass\n        return True\n",
         ),
@@ -373,7 +373,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _BACKLOG,
         "a run until empty ends while something is left",
         (
-            "syphon.py",
+            "syphon/syphon.py",
             "if not scan.active and not source.held and is_stuck and (waiting or not scan.overlooked):",
             "if not source.held:",
         ),
@@ -381,7 +381,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _BACKLOG,
         "the syphon sends again what the primary has accepted",
-        ("backlog_source.py", "return self._accepted.has(self.queue, message)", "return False"),
+        ("syphon/queue_source.py", "return self._accepted.has(self.queue, message)", "return False"),
     ),
     # -- failing over ---------------------------------------------------------------------------------------------
     _mutant(
@@ -431,7 +431,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a refused ping brings the entity back",
         (
-            "pinger.py",
+            "pairing/pinger.py",
             '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return error\n',
             '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return None\n',
         ),
@@ -445,7 +445,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "sends go on to the primary while it is failed over",
         (
-            "sender.py",
+            "client/sender.py",
             "        if not entity.is_failed_over:\n            generation =",
             "        if not entity.is_failed_over or len(messages) > 1:\n            generation =",
         ),
@@ -454,7 +454,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "an outage keeps everybody from filling a batch",
         (
-            "sender.py",
+            "client/sender.py",
             "                if not entity.failed(error, PingKeys()):\n                    raise\n        return pair",
             "                raise\n        return pair",
         ),
@@ -463,7 +463,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "all entities share one state",
         (
-            "pair.py",
+            "pairing/pair.py",
             "        key = canonical(path)\n        entity = self._entities.get(key)\n",
             '        key = "*"\n        entity = self._entities.get(key)\n',
         ),
@@ -490,17 +490,21 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a doubt is told as a refusal by the diversion",
         (
-            "diversion.py",
+            "pairing/diversion.py",
             "        refusal.is_in_doubt = _is_in_doubt(causes)\n",
             "        refusal.is_in_doubt = False\n",
         ),
-        ("sender.py", "            error.is_in_doubt = error.is_in_doubt or is_in_doubt\n", "            pass\n"),
+        (
+            "client/sender.py",
+            "            error.is_in_doubt = error.is_in_doubt or is_in_doubt\n",
+            "            pass\n",
+        ),
     ),
     _mutant(
         _FAILOVER,
         "a refusal of a link that was opened anew settles what the stale one left in doubt",
         (
-            "sender.py",
+            "client/sender.py",
             "                    error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt\n",
             "                    pass\n",
         ),
@@ -515,7 +519,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "        if lock is not None:\n            self.check_session(lock)\n        entry = self._locks.get(token)\n",
         ),
         (
-            "broker/door.py",
+            "broker/request_gate.py",
             "        touch(entity, call.now)\n        return entity, target\n",
             "        return entity, target\n",
         ),
@@ -575,7 +579,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _IDENTITY,
         "a message gets a new id at each try",
         (
-            "outgoing.py",
+            "client/outgoing.py",
             "        copy = message.copy()\n",
             "        copy = message.copy(message_id=new_id())\n",
         ),
@@ -602,7 +606,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _IDENTITY,
         "a send that succeeded is repeated",
         (
-            "sender.py",
+            "client/sender.py",
             "            await self._send_fitting(messages, timeout_s)\n",
             "            await self._send_fitting(messages, timeout_s)\n"
             "            if len(messages) > 2:\n                await self._link.send(messages, timeout_s=timeout_s)\n",
@@ -612,7 +616,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _IDENTITY,
         "a diversion goes to two queues",
         (
-            "diversion.py",
+            "pairing/diversion.py",
             "                    self._accepted(queue, len(sealed))\n",
             "                    await self._link(queue)._link.send(sealed, timeout_s=remaining_s)\n"
             "                    self._accepted(queue, len(sealed))\n",
@@ -635,7 +639,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _ORDER,
         "sessions do not queue up behind what was diverted",
         (
-            "session_order.py",
+            "pairing/session_order.py",
             "        if not is_clear:\n            self._known.diverted(session_id)\n            return True\n",
             "        if not is_clear:\n            return False\n",
         ),
@@ -644,7 +648,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _ORDER,
         "the ordered syphon brings a session home backwards",
         (
-            "session_source.py",
+            "syphon/session_source.py",
             "                for message in messages:\n                    await self._wait_for_turn(link, message)\n",
             "                for message in reversed(messages):\n                    await self._wait_for_turn(link, message)\n",
         ),
@@ -719,7 +723,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _COUNT,
         "the client counts transfers for messages",
         (
-            "diversion.py",
+            "pairing/diversion.py",
             "        self._entity.diverted += count\n",
             "        self._entity.diverted += 1\n",
         ),
@@ -728,7 +732,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _LIMIT,
         "one byte too much is let through",
-        ("sender.py", "        if max(sizes) > limit:\n", "        if max(sizes) > limit + 1:\n"),
+        ("client/sender.py", "        if max(sizes) > limit:\n", "        if max(sizes) > limit + 1:\n"),
         (
             "broker/admission.py",
             "        if size_bytes > policy.max_message_size_bytes:\n",
@@ -738,13 +742,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _LIMIT,
         "one byte too little is let through",
-        ("sender.py", "        if max(sizes) > limit:\n", "        if max(sizes) >= limit:\n"),
+        ("client/sender.py", "        if max(sizes) > limit:\n", "        if max(sizes) >= limit:\n"),
     ),
     _mutant(
         _SECRET,
         "an error tells the body",
         (
-            "sender.py",
+            "client/sender.py",
             'raise self._too_large("a message", max(sizes), limit)',
             "raise self._too_large(str(messages[0]), max(sizes), limit)",
         ),
@@ -753,12 +757,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _SECRET,
         "a log event tells the body",
         (
-            "destination.py",
+            "syphon/destination.py",
             '            self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=held.source.queue)\n',
             '            self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=str(held.message))\n',
         ),
         (
-            "syphon.py",
+            "syphon/syphon.py",
             'self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=source.queue)',
             'self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=str(message))',
         ),
@@ -784,14 +788,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _PROGRESS,
         "a wait too short to pass never ends",
-        ("broker/host.py", "LEAST_WAIT_S: Final = 1e-6", "LEAST_WAIT_S: Final = 0.0"),
+        ("hosting/host.py", "LEAST_WAIT_S: Final = 1e-6", "LEAST_WAIT_S: Final = 0.0"),
     ),
     _mutant(
         _PROGRESS,
         "a destination that refused is never tried again",
-        ("destination.py", "LONGEST_PAUSE_S: Final = 60.0", "LONGEST_PAUSE_S: Final = 1e9"),
+        ("syphon/destination.py", "LONGEST_PAUSE_S: Final = 60.0", "LONGEST_PAUSE_S: Final = 1e9"),
         (
-            "destination.py",
+            "syphon/destination.py",
             "FIRST_PAUSE_S * 2 ** min(self.failures - 1, 16), LONGEST_PAUSE_S)",
             "LONGEST_PAUSE_S, LONGEST_PAUSE_S)",
         ),
@@ -810,7 +814,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _LIMIT,
         "only messages that travel alone are measured",
-        ("sender.py", "        if max(sizes) > limit:\n", "        if len(sizes) == 1 and max(sizes) > limit:\n"),
+        (
+            "client/sender.py",
+            "        if max(sizes) > limit:\n",
+            "        if len(sizes) == 1 and max(sizes) > limit:\n",
+        ),
     ),
     _mutant(
         _FAILOVER,
@@ -825,12 +833,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _BACKLOG,
         "a life does not shrink while the ordered syphon waits for a busy destination",
         (
-            "session_source.py",
+            "syphon/session_source.py",
             "                path, content = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)\n",
             "                path, content = unseal(message, now=began_at, life=self._pair.options.backlog_time_to_live)\n",
         ),
         (
-            "session_source.py",
+            "syphon/session_source.py",
             "        while True:\n            await self._keep(link)\n            try:\n                # Anew for each try",
             "        began_at = self._clock.now()\n        while True:\n            await self._keep(link)\n"
             "            try:\n                # Anew for each try",
@@ -840,13 +848,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _BACKLOG,
         "a session with a short lock is not kept while its message is on its way",
         (
-            "session_source.py",
+            "syphon/session_source.py",
             "                        while await self._clock.wait([move], self._kept_for_s(link)):\n"
             "                            await self._keep(link)\n                    except",
             "                        await asyncio.shield(move)\n                    except",
         ),
         (
-            "session_source.py",
+            "syphon/session_source.py",
             "        while True:\n            await self._keep(link)\n            try:",
             "        while True:\n            try:",
         ),
@@ -863,13 +871,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _FAILOVER,
         "a secondary that is silent takes all the time there is, and the primary is not asked",
-        ("session_order.py", "max((deadline - now) / 4, 0.001)", "max(deadline - now, 0.001)"),
+        ("pairing/session_order.py", "max((deadline - now) / 4, 0.001)", "max(deadline - now, 0.001)"),
     ),
     _mutant(
         _FAILOVER,
         "a refusal of one message settles what the shared transfer before it left in doubt",
         (
-            "outbox.py",
+            "client/outbox.py",
             "await self._send_group([item], is_in_doubt=error.is_in_doubt)",
             "await self._send_group([item])",
         ),
@@ -896,13 +904,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _RIGHTS,
         "a token for q1 grants q10",
-        ("server/sas.py", 'inner.startswith(outer + "/")', "inner.startswith(outer)"),
+        ("emulator/sas.py", 'inner.startswith(outer + "/")', "inner.startswith(outer)"),
     ),
     _mutant(
         _RIGHTS,
         "a token counts beyond its time",
         (
-            "server/sas.py",
+            "emulator/sas.py",
             "                    if expires_at <= now:\n",
             "                    if expires_at <= now - 3600:\n",
         ),
@@ -911,7 +919,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _RIGHTS,
         "any signature proves a token",
         (
-            "server/sas.py",
+            "emulator/sas.py",
             "                if hmac.compare_digest(proof, signature):\n",
             "                if signature:\n",
         ),
@@ -920,7 +928,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _RIGHTS,
         "a key of a name counts for every key of that name",
         (
-            "server/sas.py",
+            "emulator/sas.py",
             "        for rule in (rule for rule in (*(entity_rules or ()), *self._rules) if rule.key_name == key_name):\n",
             "        for rule in (*(entity_rules or ()), *self._rules) if scope else ():\n            if rule.key_name == key_name and entity_rules and rule in entity_rules:\n                return Grant(scope, _rights(rule), expires_at)\n",
         ),
@@ -929,7 +937,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _RIGHTS,
         "every right includes every other",
         (
-            "server/sas.py",
+            "emulator/sas.py",
             "    return ALL_RIGHTS if AccessRights.MANAGE in rule.rights else frozenset(rule.rights)\n",
             "    return ALL_RIGHTS\n",
         ),
@@ -938,7 +946,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _RIGHTS,
         "who has any token may attach",
         (
-            "server/amqp/peer.py",
+            "emulator/amqp/peer.py",
             "        if right not in self.rights(path):\n",
             "        if not self.grants.has_begun:\n",
         ),
@@ -947,7 +955,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _SECRET,
         "a refused token is told by its error",
         (
-            "server/sas.py",
+            "emulator/sas.py",
             'raise _refuse(f"is not signed with a key named',
             'raise _refuse(f"{text} is not signed with a key named',
         ),

@@ -1,0 +1,1 @@
+"""The client that an application opens, with its senders, receivers and transactions."""

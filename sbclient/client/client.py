@@ -1,0 +1,435 @@
+"""Opens one namespace, or a pair of them, and hands out senders and receivers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from sbclient.administration import ServiceBusAdministrationClient
+from sbclient.client.core import ClientCore
+from sbclient.client.lock_renewer import AutoLockRenewer
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.client.sender import ServiceBusSender
+from sbclient.client.transaction import Transaction
+from sbclient.clock import Clock
+from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSubQueue, SessionChoice
+from sbclient.entities import EntityKind
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError
+from sbclient.options import PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions, SyphonLimits
+from sbclient.pairing.pair import Pair
+from sbclient.pairing.pinger import Pinger
+from sbclient.rules.connection_string import ConnectionString, parse_connection_string
+from sbclient.rules.entity_path import (
+    check_entity_path,
+    dead_letter_path,
+    subscription_path,
+    transfer_dead_letter_path,
+)
+from sbclient.syphon.syphon import Syphon, SyphonReport
+from sbclient.telemetry import metrics
+from sbclient.telemetry.log import get_logger
+from sbclient.transport.base import Transport
+from sbclient.transport.choice import open_transport
+
+log = get_logger(__name__)
+
+SYPHON_RESTART_S: Final = 10.0
+LIST_SESSIONS_S: Final = 60.0
+
+Secondary: TypeAlias = "str | tuple[str, Any] | ServiceBusClient"
+
+
+class ServiceBusClient:
+    """A namespace, and perhaps its partner.
+
+    Open it with `async with`, or close it with `close`.
+
+    Args:
+        fully_qualified_namespace: `contoso.servicebus.windows.net`, with `credential`; or a parsed connection string.
+        credential: an azure-identity credential.
+        transport: instead of both, any object with the transport port.
+        secondary: where the backlog queues are kept: a connection string, a pair `(namespace, credential)`, or another
+            open client, which is borrowed and not closed with this one. None = no pairing.
+        secondary_transport: instead of `secondary`.
+        options: how pairing behaves; None = the documented defaults.
+        retry_total, retry_backoff_factor, retry_backoff_max, timeout: see `RetryOptions`.
+        clock, random: for tests and simulations; None = the real ones.
+        sdk_options: handed on to azure-servicebus, see `transport.choice.open_transport`.
+
+    Raises:
+        InvalidOperationError: an argument cannot be used, primary and secondary are the same namespace, or the client
+            given as secondary is part of another pair.
+    """
+
+    def __init__(
+        self,
+        fully_qualified_namespace: str | ConnectionString | None = None,
+        credential: Any = None,
+        *,
+        transport: Transport | None = None,
+        secondary: Secondary | None = None,
+        secondary_transport: Transport | None = None,
+        options: PairedNamespaceOptions | None = None,
+        retry_total: int = 3,
+        retry_backoff_factor: float = 0.8,
+        retry_backoff_max: float = 30.0,
+        timeout: float = 60.0,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        **sdk_options: Any,
+    ) -> None:
+        retry = RetryOptions(
+            retry_total=retry_total,
+            retry_backoff_factor=retry_backoff_factor,
+            retry_backoff_max=retry_backoff_max,
+            timeout=timeout,
+        )
+        self._clock = clock or Clock()
+        # The system's generator: processes forked from one another must never draw the same message ids.
+        self._random = random or SystemRandom()
+        self._sdk_options = sdk_options
+        primary = transport or self._open_namespace(fully_qualified_namespace, credential)
+        self._lender = secondary if isinstance(secondary, ServiceBusClient) else None
+        if self._lender is not None:
+            self._lender._check_lendable()
+        partner = secondary_transport or self._secondary_transport(secondary)
+        if partner is None and options is not None:
+            raise InvalidOperationError("pairing options were given without a secondary namespace: add secondary=")
+        pair = (
+            Pair(primary, partner, options or PairedNamespaceOptions(), self._clock, self._random) if partner else None
+        )
+        self._core = ClientCore(primary, pair, retry, self._clock, self._random, on_open=self._start_background)
+        self._borrower: ServiceBusClient | None = None
+        self._entity_path: str | None = None
+        if self._lender is not None:
+            self._lender._borrower = self
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        conn_str: str,
+        *,
+        secondary: Secondary | None = None,
+        options: PairedNamespaceOptions | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """A client for a connection string of the service, of an emulator, or for `memory://name`.
+
+        Args:
+            conn_str: it names the primary; one with `EntityPath` opens that entity only.
+            secondary, options, kwargs: as for the class.
+
+        Raises:
+            InvalidOperationError: the connection string cannot be read; the text never repeats a key.
+        """
+        connection = parse_connection_string(conn_str)
+        client = cls(connection, secondary=secondary, options=options, **kwargs)
+        client._entity_path = connection.entity_path
+        return client
+
+    def _open_namespace(self, where: str | ConnectionString | None, credential: Any) -> Transport:
+        """A transport for what was given: a parsed connection string, or a name with a credential."""
+        connection = where if isinstance(where, ConnectionString) else None
+        if isinstance(where, str) and (credential is None or "=" in where):
+            raise InvalidOperationError(
+                "a namespace was given without a credential: give credential=, or use from_connection_string"
+            )
+        if where is None:
+            raise InvalidOperationError("no namespace was given: use from_connection_string, or give transport=")
+        return open_transport(
+            connection,
+            fully_qualified_namespace=where if isinstance(where, str) else None,
+            credential=credential,
+            clock=self._clock,
+            random=self._random,
+            **self._sdk_options,
+        )
+
+    def _secondary_transport(self, secondary: Secondary | None) -> Transport | None:
+        if secondary is None:
+            return None
+        if isinstance(secondary, ServiceBusClient):
+            return secondary._core.primary
+        if isinstance(secondary, str):
+            return self._open_namespace(parse_connection_string(secondary), None)
+        namespace, credential = secondary
+        return self._open_namespace(namespace, credential)
+
+    # -- open and closed -----------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._core.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _start_background(self) -> None:
+        pair = self._core.pair
+        if pair is None:
+            return
+        self._core.tasks.start(Pinger(pair, self._core.tasks).run(), name="pinger")
+        if pair.options.enable_syphon:
+            self._core.tasks.start(self._keep_syphoning(pair), name="syphon")
+
+    async def _keep_syphoning(self, pair: Pair) -> None:
+        """Run a syphon for as long as the client is open, whatever happens to it."""
+        while True:
+            try:
+                await Syphon(pair).run()
+            except Exception as error:
+                log.error("syphon.restarted", error=type(error).__name__, exc_info=error)
+            await self._clock.sleep(SYPHON_RESTART_S)
+
+    async def close(self) -> None:
+        """Close the client with everything it handed out; a borrowed secondary stays open.
+
+        Safe to call twice, also after a call that was cancelled.
+        """
+        if not self._core.is_closed:
+            self._core.is_closed = True
+            self._tell_partner()
+        await self._core.tasks.close()
+        for link in list(self._core.links):
+            await link.close()
+        await self._core.primary.close()
+        pair = self._core.pair
+        if pair is not None:
+            metrics.unwatch(pair)
+            if self._lender is None:
+                await pair.secondary.close()
+
+    def _tell_partner(self) -> None:
+        """In the process that hosts the syphon, one namespace's client does not outlive the other for long."""
+        for partner in (self._lender, self._borrower):
+            pair = self._core.pair or (partner._core.pair if partner is not None else None)
+            if partner is None or pair is None or not pair.options.enable_syphon:
+                continue
+            cause = ServiceBusConnectionError(f"the client of {self._core.primary.namespace} was closed")
+            self._clock.call_later(PARTNER_CLOSE_GRACE.total_seconds(), partner._fault_later(cause))
+        if self._lender is not None and self._lender._borrower is self:
+            self._lender._borrower = None
+
+    def _fault_later(self, cause: ServiceBusError) -> Any:
+        return lambda: self._core.fault(cause)
+
+    def _check_lendable(self) -> None:
+        self._core.check()
+        if self._core.pair is not None or self._borrower is not None:
+            raise InvalidOperationError(
+                f"the client of {self._core.primary.namespace} is part of another pair: open one for each pair"
+            )
+
+    # -- what it hands out ---------------------------------------------------------------------------------------
+
+    @property
+    def fully_qualified_namespace(self) -> str:
+        """What names the primary namespace."""
+        return self._core.primary.namespace
+
+    @property
+    def pair(self) -> Pair:
+        """The pairing: its status and events, and control by hand.
+
+        Raises:
+            InvalidOperationError: the client has no secondary.
+        """
+        if self._core.pair is None:
+            raise InvalidOperationError(
+                f"the client of {self._core.primary.namespace} is not paired: open it with secondary="
+            )
+        return self._core.pair
+
+    @property
+    def administration(self) -> ServiceBusAdministrationClient:
+        """The management side of the primary namespace."""
+        self._core.check()
+        return ServiceBusAdministrationClient(self._core.primary)
+
+    def get_queue_sender(self, queue_name: str, *, partitioned: bool | None = None) -> ServiceBusSender:
+        """A sender for a queue.
+
+        Args:
+            partitioned: whether the queue is partitioned, for the early check of keys in transactions. None = it is
+                looked up, and where that is not allowed it counts as partitioned.
+
+        Raises:
+            InvalidOperationError: the name is not legal, or not the one of the connection string.
+        """
+        return self._sender(queue_name, EntityKind.QUEUE, partitioned)
+
+    def get_topic_sender(self, topic_name: str, *, partitioned: bool | None = None) -> ServiceBusSender:
+        """A sender for a topic; see `get_queue_sender`."""
+        return self._sender(topic_name, EntityKind.TOPIC, partitioned)
+
+    def _sender(self, name: str, kind: EntityKind, partitioned: bool | None) -> ServiceBusSender:
+        self._core.check()
+        sender = ServiceBusSender(self._core, self._checked(name, kind), kind, partitioned=partitioned)
+        self._core.links[sender] = None
+        return sender
+
+    def get_queue_receiver(
+        self,
+        queue_name: str,
+        *,
+        session_id: SessionChoice = None,
+        sub_queue: ServiceBusSubQueue | str | None = None,
+        receive_mode: ServiceBusReceiveMode | str = ServiceBusReceiveMode.PEEK_LOCK,
+        max_wait_time: float | None = None,
+        auto_lock_renewer: AutoLockRenewer | None = None,
+        prefetch_count: int = 0,
+    ) -> ServiceBusReceiver:
+        """A receiver for a queue.
+
+        Args:
+            session_id: a session's name, or `NEXT_AVAILABLE_SESSION`; None = not a session receiver.
+            sub_queue: the dead letters, or the transfer dead letters, instead of the queue.
+            receive_mode: locked until settled, or deleted as it is handed over.
+            max_wait_time: seconds without a message after which iterating ends and `receive_messages` returns; for
+                `NEXT_AVAILABLE_SESSION` also how long to wait for a session. None = 60 s, and iterating never ends.
+            auto_lock_renewer: keeps what is received locked.
+            prefetch_count: how many messages may be fetched, and locked, ahead. 0 to 50,000.
+        """
+        return self._receiver(
+            self._checked(queue_name, EntityKind.QUEUE),
+            session_id,
+            sub_queue,
+            receive_mode,
+            max_wait_time,
+            auto_lock_renewer,
+            prefetch_count,
+        )
+
+    def get_subscription_receiver(
+        self,
+        topic_name: str,
+        subscription_name: str,
+        *,
+        session_id: SessionChoice = None,
+        sub_queue: ServiceBusSubQueue | str | None = None,
+        receive_mode: ServiceBusReceiveMode | str = ServiceBusReceiveMode.PEEK_LOCK,
+        max_wait_time: float | None = None,
+        auto_lock_renewer: AutoLockRenewer | None = None,
+        prefetch_count: int = 0,
+    ) -> ServiceBusReceiver:
+        """A receiver for a subscription; see `get_queue_receiver`."""
+        topic = self._checked(topic_name, EntityKind.TOPIC)
+        return self._receiver(
+            subscription_path(topic, check_entity_path(subscription_name, "subscription")),
+            session_id,
+            sub_queue,
+            receive_mode,
+            max_wait_time,
+            auto_lock_renewer,
+            prefetch_count,
+        )
+
+    def _receiver(
+        self,
+        path: str,
+        session: SessionChoice,
+        sub_queue: ServiceBusSubQueue | str | None,
+        receive_mode: ServiceBusReceiveMode | str,
+        max_wait_time: float | None,
+        auto_lock_renewer: AutoLockRenewer | None,
+        prefetch_count: int,
+    ) -> ServiceBusReceiver:
+        self._core.check()
+        receiver = ServiceBusReceiver(
+            self._core,
+            _below(path, sub_queue),
+            session=session,
+            receive_mode=receive_mode,
+            max_wait_time=max_wait_time,
+            prefetch_count=prefetch_count,
+            auto_lock_renewer=auto_lock_renewer,
+        )
+        self._core.links[receiver] = None
+        return receiver
+
+    def _checked(self, name: str, kind: EntityKind) -> str:
+        path = check_entity_path(name, kind.value[0])
+        if self._entity_path is not None and path.casefold() != self._entity_path.casefold():
+            raise InvalidOperationError(
+                f"the connection string is for {self._entity_path!r}, not for {path!r}: use one of the namespace"
+            )
+        return path
+
+    def transaction(self) -> Transaction:
+        """A transaction on the primary namespace: `async with client.transaction() as transaction: …`."""
+        self._core.check()
+        return Transaction(self._core)
+
+    async def run_syphon(
+        self, until: Literal["empty"] | None = None, *, limits: SyphonLimits | None = None
+    ) -> SyphonReport:
+        """Bring the backlog home, here and now.
+
+        Args:
+            until: `"empty"` returns when nothing is left that can be moved; None runs until it is cancelled, and then
+                lets what is on its way arrive and gives back the rest.
+            limits: how fast it goes, and how much it has in hand; None = the defaults.
+
+        Raises:
+            InvalidOperationError: the client has no secondary, was closed meanwhile, or `until` is something else.
+        """
+        if until not in (None, "empty"):
+            raise InvalidOperationError(f"until is {until!r}: it must be 'empty' or None")
+        pair = self.pair
+        await self._core.open()
+        syphon = self._core.tasks.start(Syphon(pair, until=until, limits=limits).run(), name="syphon")
+        try:
+            return await syphon
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is None or not current.cancelling():
+                self._core.check()  # the client was closed, or faulted, under it
+            raise
+
+    async def list_queue_sessions(
+        self, queue_name: str, *, state_updated_after: datetime | None = None, timeout: float | None = None
+    ) -> AsyncIterator[str]:
+        """The sessions of a queue that have messages or a state; with a moment, those whose state was set after it."""
+        async for session in self._sessions(self._checked(queue_name, EntityKind.QUEUE), state_updated_after, timeout):
+            yield session
+
+    async def list_subscription_sessions(
+        self,
+        topic_name: str,
+        subscription_name: str,
+        *,
+        state_updated_after: datetime | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[str]:
+        """The sessions of a subscription; see `list_queue_sessions`."""
+        path = subscription_path(
+            self._checked(topic_name, EntityKind.TOPIC), check_entity_path(subscription_name, "subscription")
+        )
+        async for session in self._sessions(path, state_updated_after, timeout):
+            yield session
+
+    async def _sessions(self, path: str, after: datetime | None, timeout: float | None) -> AsyncIterator[str]:
+        await self._core.open()
+        sessions = await self._core.primary.list_sessions(
+            path, state_updated_after=after, timeout_s=LIST_SESSIONS_S if timeout is None else timeout
+        )
+        for session in sessions:
+            yield session
+
+
+def _below(path: str, sub_queue: ServiceBusSubQueue | str | None) -> str:
+    if sub_queue is None:
+        return path
+    try:
+        which = ServiceBusSubQueue(sub_queue)
+    except ValueError as error:
+        raise InvalidOperationError(
+            f"sub_queue is {sub_queue!r}: it must be 'deadletter' or 'transferdeadletter'"
+        ) from error
+    return dead_letter_path(path) if which is ServiceBusSubQueue.DEAD_LETTER else transfer_dead_letter_path(path)

@@ -1,0 +1,378 @@
+"""Receives from one queue, subscription, sub-queue or session, and settles what it received."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from sbclient.client.core import ClientCore
+from sbclient.client.lock_renewer import AutoLockRenewer
+from sbclient.client.transaction import Transaction
+from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageAlreadySettled,
+    ServiceBusError,
+)
+from sbclient.message import ServiceBusReceivedMessage, sequence_numbers_of
+from sbclient.rules.ping import is_ping
+from sbclient.telemetry import tracing
+from sbclient.telemetry.log import get_logger
+from sbclient.telemetry.operations import Telemetry
+from sbclient.transport.base import ReceiverLink
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+DEFAULT_WAIT_S: Final = 60.0
+"""How long `receive_messages` waits for a first message where neither it nor the receiver says (the SDK's)."""
+
+
+class ServiceBusSession:
+    """The session a receiver holds: its lock and its state. As `receiver.session`."""
+
+    def __init__(self, receiver: ServiceBusReceiver) -> None:
+        self._receiver = receiver
+        self.auto_renew_error: Exception | None = None
+
+    @property
+    def session_id(self) -> str:
+        """Which session it is; known once the receiver has been entered or used."""
+        session_id = self._receiver._link.session_id
+        if session_id is None:
+            raise InvalidOperationError("the session is not accepted yet: enter the receiver with `async with` first")
+        return session_id
+
+    @property
+    def locked_until_utc(self) -> datetime | None:
+        """When the lock ends, unless it is renewed."""
+        return self._receiver._link.session_locked_until_utc
+
+    async def renew_lock(self, *, timeout: float | None = None) -> datetime:
+        """Hold the session for another lock duration; returns when it ends.
+
+        Raises:
+            SessionLockLostError: it has ended already.
+        """
+        return await self._receiver._run(self._receiver._link.renew_session_lock, timeout)
+
+    async def get_state(self, *, timeout: float | None = None) -> bytes | None:
+        """The state that was stored, None if there is none."""
+        return await self._receiver._run(self._receiver._link.get_session_state, timeout)
+
+    async def set_state(self, state: str | bytes | bytearray | None, *, timeout: float | None = None) -> None:
+        """Store the state; None removes it. It outlives the messages of the session.
+
+        Raises:
+            SessionLockLostError: the session is no longer held; with `is_in_doubt` an earlier try may have stored it.
+        """
+        data = state.encode() if isinstance(state, str) else None if state is None else bytes(state)
+
+        async def store(*, timeout_s: float) -> None:
+            await self._receiver._link.set_session_state(data, timeout_s=timeout_s)
+
+        await self._receiver._run(store, timeout)
+
+
+class ServiceBusReceiver:
+    """Receives from the primary namespace; made by `get_queue_receiver` and `get_subscription_receiver` of a client.
+
+    It iterates: `async for message in receiver` ends when `max_wait_time` passes without a message.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        path: str,
+        *,
+        session: SessionChoice = None,
+        receive_mode: ServiceBusReceiveMode | str = ServiceBusReceiveMode.PEEK_LOCK,
+        max_wait_time: float | None = None,
+        prefetch_count: int = 0,
+        auto_lock_renewer: AutoLockRenewer | None = None,
+    ) -> None:
+        if max_wait_time is not None and max_wait_time <= 0:
+            raise InvalidOperationError(f"max_wait_time is {max_wait_time} s: it must be more than 0")
+        if not 0 <= prefetch_count <= 50_000:
+            raise InvalidOperationError(f"prefetch_count is {prefetch_count}: it must be between 0 and 50000")
+        try:
+            self._mode = ServiceBusReceiveMode(receive_mode)
+        except ValueError as error:
+            raise InvalidOperationError(
+                f"receive_mode is {receive_mode!r}: it must be 'peeklock' or 'receiveanddelete'"
+            ) from error
+        self._core = core
+        self._path = path
+        self._next_peek = 1
+        self._max_wait_time = max_wait_time
+        self._renewer = auto_lock_renewer
+        self._link: ReceiverLink = core.primary.open_receiver(
+            path, session=session, receive_mode=self._mode, prefetch_count=prefetch_count
+        )
+        self._session = ServiceBusSession(self) if session is not None else None
+        self._is_named_session = isinstance(session, str)
+        self._telemetry = Telemetry(core.clock, core.primary.namespace, path)
+        self._opening = asyncio.Lock()
+        self._is_open = False
+        self._is_closed = False
+
+    @property
+    def entity_path(self) -> str:
+        """The path received from."""
+        return self._path
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    @property
+    def session(self) -> ServiceBusSession | None:
+        """The session, on a session receiver; None on others."""
+        return self._session
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ServiceBusReceivedMessage:
+        while True:
+            messages = await self.receive_messages(max_message_count=1, max_wait_time=self._max_wait_time)
+            if messages:
+                return messages[0]
+            if self._max_wait_time is not None:
+                raise StopAsyncIteration
+
+    async def close(self) -> None:
+        """Give back what was not handed out, release the session, detach. Safe to call twice."""
+        self._is_closed = True
+        await self._link.close()
+
+    async def receive_messages(
+        self, max_message_count: int | None = 1, max_wait_time: float | None = None
+    ) -> list[ServiceBusReceivedMessage]:
+        """Wait for a first message and return it with those that are at hand; an empty list if none came.
+
+        Args:
+            max_message_count: at most so many; a call may return fewer although there are more.
+            max_wait_time: seconds for the first message; None = the receiver's own, or 60.
+
+        Raises:
+            SessionLockLostError: the session is no longer held.
+            ServiceBusError: the primary namespace cannot be received from; receiving is never diverted.
+        """
+        count = 1 if max_message_count is None else max_message_count
+        if count < 1:
+            raise InvalidOperationError(f"max_message_count is {max_message_count}: it must be at least 1")
+        if max_wait_time is not None and max_wait_time <= 0:
+            raise InvalidOperationError(f"max_wait_time is {max_wait_time} s: it must be more than 0")
+        await self._open()
+        wait_s = max_wait_time or self._max_wait_time or DEFAULT_WAIT_S
+        clock = self._core.clock
+        began_at = clock.now()
+        end_at = clock.monotonic() + wait_s
+
+        async def attempt(timeout_s: float) -> list[ServiceBusReceivedMessage]:
+            span_s = max(end_at - clock.monotonic(), 0.0)
+            return await self._link.receive(max_message_count=count, max_wait_time_s=span_s)
+
+        while True:
+            received = await self._core.retry.run(attempt, deadline=end_at + self._core.retry.options.timeout)
+            messages = [message for message in received if not is_ping(message)]
+            if len(messages) < len(received):
+                await self._drop_pings(received)
+            if messages or clock.monotonic() >= end_at:
+                if self._renewer is not None and self._mode is ServiceBusReceiveMode.PEEK_LOCK and not self._session:
+                    for message in messages:
+                        self._renewer.register(self, message)
+                self._telemetry.received(tracing.RECEIVE, messages, began_at)
+                return messages
+
+    async def _drop_pings(self, received: Sequence[ServiceBusReceivedMessage]) -> None:
+        """Pings say nothing to an application; those that a foreign broker lets through end here."""
+        if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
+            return
+        for ping in filter(is_ping, received):
+            try:
+                await self._link.settle(ping, Settlement(SettleMode.COMPLETE), timeout_s=self._timeout_s(None))
+            except ServiceBusError as error:
+                log.info("receiver.ping_not_completed", path=self._path, error=type(error).__name__)
+
+    async def peek_messages(
+        self, max_message_count: int = 1, *, sequence_number: int = 0, timeout: float | None = None
+    ) -> list[ServiceBusReceivedMessage]:
+        """Look at messages without taking them; may return fewer than asked although there are more.
+
+        Args:
+            sequence_number: the first one of interest; 0 = behind the last one that this receiver has peeked, the
+                first there is at first. Calling again until nothing comes shows every message once, on a partitioned
+                entity fragment by fragment.
+        """
+        if max_message_count < 1:
+            raise InvalidOperationError(f"max_message_count is {max_message_count}: it must be at least 1")
+        await self._open()
+        first = sequence_number or self._next_peek
+
+        async def peek(*, timeout_s: float) -> list[ServiceBusReceivedMessage]:
+            return await self._link.peek(
+                max_message_count=max_message_count, sequence_number=first, timeout_s=timeout_s
+            )
+
+        began_at = self._core.clock.now()
+        messages = await self._run(peek, timeout)
+        if messages:
+            self._next_peek = messages[-1].sequence_number + 1
+        self._telemetry.received(tracing.PEEK, messages, began_at, is_consuming=False)
+        return messages
+
+    async def receive_deferred_messages(
+        self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
+    ) -> list[ServiceBusReceivedMessage]:
+        """Take messages that were deferred, by their sequence numbers: all of them or none.
+
+        Raises:
+            MessageNotFoundError: one is not there, or somebody else holds it.
+        """
+        numbers = sequence_numbers_of(sequence_numbers)
+        if not numbers:
+            return []
+        await self._open()
+
+        async def take(*, timeout_s: float) -> list[ServiceBusReceivedMessage]:
+            return await self._link.receive_deferred(numbers, timeout_s=timeout_s)
+
+        began_at = self._core.clock.now()
+        messages = await self._run(take, timeout)
+        self._telemetry.received(tracing.RECEIVE_DEFERRED, messages, began_at)
+        return messages
+
+    async def complete_message(
+        self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
+    ) -> None:
+        """The message is done with and removed.
+
+        Args:
+            transaction: do it as part of one, as for every settlement.
+
+        Raises:
+            MessageLockLostError: it will be, or was, delivered again; so for every settlement.
+            MessageAlreadySettled: so for every settlement.
+            TypeError: it is no received message; so for every settlement.
+        """
+        await self._settle(message, Settlement(SettleMode.COMPLETE), transaction)
+
+    async def abandon_message(
+        self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
+    ) -> None:
+        """Give the message back at once; it is delivered again with one more delivery counted."""
+        await self._settle(message, Settlement(SettleMode.ABANDON), transaction)
+
+    async def defer_message(
+        self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
+    ) -> None:
+        """Set the message aside; from now on only its sequence number fetches it."""
+        await self._settle(message, Settlement(SettleMode.DEFER), transaction)
+
+    async def dead_letter_message(
+        self,
+        message: ServiceBusReceivedMessage,
+        reason: str | None = None,
+        error_description: str | None = None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Move the message to the dead-letter queue, with a reason and a description of at most 4,096 characters."""
+        await self._settle(message, Settlement(SettleMode.DEAD_LETTER, reason, error_description), transaction)
+
+    async def renew_message_lock(self, message: ServiceBusReceivedMessage, *, timeout: float | None = None) -> datetime:
+        """Hold the message for another lock duration; returns when it ends, as the message's `locked_until_utc`.
+
+        Raises:
+            MessageLockLostError: it has ended already.
+            InvalidOperationError: on a session receiver; renew the session's lock instead.
+        """
+        if self._session is not None:
+            raise InvalidOperationError("messages of a session have no lock of their own: use session.renew_lock()")
+        self._check_settleable(message, "renew_message_lock")
+
+        async def renew(*, timeout_s: float) -> datetime:
+            return await self._link.renew_lock(message, timeout_s=timeout_s)
+
+        message.locked_until_utc = await self._run(renew, timeout)
+        return message.locked_until_utc
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        await self._core.open()
+        if self._is_closed:
+            raise InvalidOperationError(f"the receiver of {self._path!r} is closed: get a new one from the client")
+        if self._session is None or self._is_open:
+            return
+        async with self._opening:
+            if self._is_open:
+                return
+            # A session is awaited once, by the transport: retrying would make somebody wait several times as long.
+            wait_s = self._max_wait_time if self._max_wait_time is not None and not self._is_named_session else None
+            await self._link.open(timeout_s=wait_s or self._core.retry.options.timeout)
+            self._is_open = True
+            if self._renewer is not None:
+                self._renewer.register(self, self._session)
+
+    async def _settle(
+        self, message: ServiceBusReceivedMessage, settlement: Settlement, transaction: Transaction | None
+    ) -> None:
+        self._check_settleable(message, f"{settlement.mode}_message")
+        await self._open()
+        if transaction is not None:
+            await self._telemetry.settling(message, settlement.mode, self._settle_in(transaction, message, settlement))
+            return
+
+        async def settle(*, timeout_s: float) -> None:
+            await self._link.settle(message, settlement, timeout_s=timeout_s)
+
+        await self._telemetry.settling(message, settlement.mode, self._run(settle, None))
+        message.is_settled = True
+
+    async def _settle_in(
+        self, transaction: Transaction, message: ServiceBusReceivedMessage, settlement: Settlement
+    ) -> None:
+        link = await transaction.link()
+        await self._link.settle(message, settlement, timeout_s=self._timeout_s(None), transaction=link)
+        message.is_settled = True
+        transaction.settled(message)
+
+    def _check_settleable(self, message: ServiceBusReceivedMessage, operation: str) -> None:
+        if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
+            raise InvalidOperationError(
+                f"{operation} is not possible: the receiver of {self._path!r} deletes what it receives; use PEEK_LOCK"
+            )
+        if not isinstance(message, ServiceBusReceivedMessage):
+            raise TypeError(f"{operation} takes a message that was received, not {type(message).__name__}")
+        if message.lock_token is None:
+            raise InvalidOperationError(f"{operation} is not possible for a peeked message: receive it")
+        if message.is_settled:
+            raise MessageAlreadySettled(f"message {message.message_id!r} of {self._path!r} is settled already")
+
+    async def _run(self, operation: Callable[..., Awaitable[T]], timeout: float | None) -> T:
+        await self._open()
+
+        async def attempt(timeout_s: float) -> T:
+            return await operation(timeout_s=timeout_s)
+
+        return await self._core.retry.run(attempt, deadline=self._core.retry.deadline(timeout))
+
+    def _timeout_s(self, timeout: float | None) -> float:
+        return self._core.retry.options.timeout if timeout is None else timeout

@@ -1,0 +1,111 @@
+"""Sends and settlements that happen all together or not at all, in the primary namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+from sbclient.client.core import ClientCore
+from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.rules.entity_path import canonical
+from sbclient.transport.base import TransactionLink
+
+
+class TransactionState(Enum):
+    """Where a transaction stands; only an active one takes sends and settlements."""
+
+    NEW = "not begun"
+    ACTIVE = "active"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+
+
+class Transaction:
+    """Made by `client.transaction()`; commits when its `async with` block ends, rolls back if the block raises.
+
+    Rules of the service: at most 100 messages and 2 minutes; on a partitioned entity one key for everything; receiving
+    is not part of it, settling is. Nothing in a transaction is retried or diverted: the whole of it is to be repeated.
+    """
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+        self._link: TransactionLink | None = None
+        self._beginning = asyncio.Lock()
+        self._keys: dict[str, str] = {}
+        self._settled: list[ServiceBusReceivedMessage] = []
+        self.state = TransactionState.NEW
+
+    async def __aenter__(self) -> Self:
+        await self.link()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.state is not TransactionState.ACTIVE:
+            return
+        if kind is None:
+            await self.commit()
+        else:
+            try:
+                await self.rollback()
+            except ServiceBusError as rollback_error:
+                if error is not None:
+                    error.add_note(f"and the rollback failed, so the service rolls back by itself: {rollback_error}")
+
+    async def link(self) -> TransactionLink:
+        """The transport's side of it; begins the transaction if it has not begun."""
+        self._core.check()
+        await self._core.open()
+        async with self._beginning:
+            if self.state is TransactionState.NEW:
+                self._link = await self._core.primary.begin_transaction(timeout_s=self._core.retry.options.timeout)
+                self.state = TransactionState.ACTIVE
+        if self.state is not TransactionState.ACTIVE or self._link is None:
+            raise InvalidOperationError(f"the transaction is {self.state.value}: begin another one")
+        return self._link
+
+    def key_of(self, path: str) -> str | None:
+        """The key that sends to this entity are pinned to, None before the first."""
+        return self._keys.get(canonical(path))
+
+    def pin(self, path: str, key: str | None) -> None:
+        """Pin sends to this entity to the key of the first one that was taken; None pins nothing."""
+        if key is not None:
+            self._keys[canonical(path)] = key
+
+    def settled(self, message: ServiceBusReceivedMessage) -> None:
+        """Remember a message settled in this transaction: after a rollback it is not settled."""
+        self._settled.append(message)
+
+    async def commit(self, *, timeout: float | None = None) -> None:
+        """Make everything happen.
+
+        Raises:
+            ServiceBusError: nothing of it happened; on `OperationTimeoutError` and `ServiceBusConnectionError` whether
+                it did is in doubt.
+        """
+        link = await self.link()
+        try:
+            await link.commit(timeout_s=self._timeout_s(timeout))
+        except BaseException:
+            self._undone()
+            raise
+        self.state = TransactionState.COMMITTED
+
+    async def rollback(self, *, timeout: float | None = None) -> None:
+        """Undo everything; messages settled in it are locked and unsettled as before."""
+        link = await self.link()
+        self._undone()
+        await link.rollback(timeout_s=self._timeout_s(timeout))
+
+    def _undone(self) -> None:
+        self.state = TransactionState.ROLLED_BACK
+        for message in self._settled:
+            message.is_settled = False
+
+    def _timeout_s(self, timeout: float | None) -> float:
+        return self._core.retry.options.timeout if timeout is None else timeout

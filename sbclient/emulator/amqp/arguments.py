@@ -1,0 +1,103 @@
+"""What a management request says, read with the types that its operation expects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from sbclient.emulator.amqp.conditions import ArgumentError
+from sbclient.emulator.amqp.request_response import Request
+
+_INT64: Final = range(-(2**63), 2**63)
+
+
+class Arguments:
+    """The body of one request.
+
+    Args:
+        request: its body is a map; none counts as an empty one.
+
+    Raises:
+        ArgumentError: the body is something else; so for each reading, where a value is missing or of another type.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._operation = request.operation
+        self._body: Mapping[Any, Any] = request.body if request.body is not None else {}
+        if not isinstance(self._body, Mapping):
+            raise ArgumentError(f"the body of {self._operation} is a {type(self._body).__name__}: give a map")
+
+    def text(self, name: str) -> str:
+        """A string that must be there."""
+        value = self.optional_text(name)
+        if value is None:
+            raise self._wrong(name, "a string", None)
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        """A string, None if there is none."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self._wrong(name, "a string", value)
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole number of 64 bits."""
+        value = self._body.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
+            raise self._wrong(name, "a whole number", value)
+        return int(value)
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """A whole number that is not negative."""
+        value = self.number(name, default)
+        if value < 0:
+            raise self._wrong(name, "a number of at least 0", value)
+        return value
+
+    def numbers(self, name: str) -> list[int]:
+        """At least one whole number."""
+        return [int(value) for value in self._several(name, int, "whole numbers")]
+
+    def tokens(self, name: str) -> list[UUID]:
+        """At least one lock token."""
+        return self._several(name, UUID, "uuids")
+
+    def maps(self, name: str) -> list[Mapping[str, Any]]:
+        """At least one map."""
+        return self._several(name, Mapping, "maps")
+
+    def binary(self, name: str) -> bytes | None:
+        """Bytes, None if there are none."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, bytes):
+            raise self._wrong(name, "binary or null", value)
+        return value
+
+    def moment(self, name: str) -> datetime | None:
+        """A moment; None if there is none, or if it lies beyond the calendar, as "the end of time" does."""
+        value = self._body.get(name)
+        if value is None or isinstance(value, datetime):
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return None
+        raise self._wrong(name, "a timestamp", value)
+
+    def any(self, name: str) -> Any:
+        """Whatever is there."""
+        return self._body.get(name)
+
+    def _several(self, name: str, kind: type, what: str) -> list[Any]:
+        values = self._body.get(name)
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes) or not values:
+            raise self._wrong(name, f"an array of {what}, at least one", values)
+        for value in values:
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise self._wrong(name, f"an array of {what}", value)
+        return list(values)
+
+    def _wrong(self, name: str, expected: str, value: Any) -> ArgumentError:
+        found = "is missing" if value is None else f"is a {type(value).__name__}"
+        return ArgumentError(f"{name} of {self._operation} {found}: give {expected}")

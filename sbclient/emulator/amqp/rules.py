@@ -1,0 +1,113 @@
+"""The rules of a subscription as `$management` speaks of them: a map when one is added, described lists later.
+
+Source: the service's documented request-response operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sbclient.amqp.types import Described, ULong
+from sbclient.emulator.amqp.conditions import ArgumentError
+from sbclient.entities import (
+    CorrelationRuleFilter,
+    FalseRuleFilter,
+    RuleFilter,
+    RuleProperties,
+    SqlRuleAction,
+    SqlRuleFilter,
+    TrueRuleFilter,
+)
+
+RULE: Final = 0x13700000004
+EMPTY_ACTION: Final = 0x13700000005
+SQL_ACTION: Final = 0x13700000006
+SQL_FILTER: Final = 0x1370000006
+TRUE_FILTER: Final = 0x1370000007
+FALSE_FILTER: Final = 0x1370000008
+CORRELATION_FILTER: Final = 0x1370000009
+"""What describes each list."""
+
+_CORRELATION_FIELDS: Final = {
+    "correlation-id": "correlation_id",
+    "message-id": "message_id",
+    "to": "to",
+    "reply-to": "reply_to",
+    "label": "label",
+    "session-id": "session_id",
+    "reply-to-session-id": "reply_to_session_id",
+    "content-type": "content_type",
+}
+"""In the order of the described list."""
+
+_SQL_COMPATIBILITY_LEVEL: Final = 20
+
+
+def rule_of(name: str, description: Any) -> RuleProperties:
+    """The rule that a map describes.
+
+    Raises:
+        ArgumentError: the map is none, or says nothing of a filter.
+    """
+    if not isinstance(description, Mapping):
+        raise ArgumentError(f"the description of rule {name!r} is a {type(description).__name__}: give a map")
+    return RuleProperties(name, _filter_of(name, description), _action_of(name, description.get("sql-rule-action")))
+
+
+def described(rule: RuleProperties) -> dict[str, Any]:
+    """One entry of the list of rules."""
+    action: Any = Described(ULong(EMPTY_ACTION), [])
+    if rule.action is not None:
+        action = Described(ULong(SQL_ACTION), [rule.action.sql_expression, _SQL_COMPATIBILITY_LEVEL])
+    fields = [_described_filter(rule.filter), action, rule.name, rule.created_at_utc]
+    return {"rule-description": Described(ULong(RULE), fields)}
+
+
+def _filter_of(name: str, description: Mapping[str, Any]) -> RuleFilter:
+    sql, correlation = description.get("sql-filter"), description.get("correlation-filter")
+    if isinstance(sql, Mapping):
+        return SqlRuleFilter(_expression(f"the filter of rule {name!r}", sql))
+    if isinstance(correlation, Mapping):
+        fields = {field: _text(name, key, correlation.get(key)) for key, field in _CORRELATION_FIELDS.items()}
+        properties = correlation.get("properties")
+        if properties is not None and not isinstance(properties, Mapping):
+            raise ArgumentError(f"the properties in the filter of rule {name!r} are no map: give names and values")
+        return CorrelationRuleFilter(properties=dict(properties or {}) or None, **fields)
+    if "true-filter" in description:
+        return TrueRuleFilter()
+    if "false-filter" in description:
+        return FalseRuleFilter()
+    raise ArgumentError(f"rule {name!r} has no filter: give a sql-filter or a correlation-filter, each a map")
+
+
+def _action_of(name: str, action: Any) -> SqlRuleAction | None:
+    if action is None:
+        return None
+    if not isinstance(action, Mapping):
+        raise ArgumentError(f"the action of rule {name!r} is a {type(action).__name__}: give a map with expression")
+    return SqlRuleAction(_expression(f"the action of rule {name!r}", action))
+
+
+def _expression(what: str, found: Mapping[str, Any]) -> str:
+    expression = found.get("expression")
+    if not isinstance(expression, str):
+        raise ArgumentError(f"{what} has no expression: give one, a string")
+    return expression
+
+
+def _text(name: str, key: str, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ArgumentError(f"{key} in the filter of rule {name!r} is a {type(value).__name__}: give a string")
+    return value
+
+
+def _described_filter(rule_filter: RuleFilter) -> Described:
+    if isinstance(rule_filter, TrueRuleFilter):
+        return Described(ULong(TRUE_FILTER), [])
+    if isinstance(rule_filter, FalseRuleFilter):
+        return Described(ULong(FALSE_FILTER), [])
+    if isinstance(rule_filter, SqlRuleFilter):
+        return Described(ULong(SQL_FILTER), [rule_filter.sql_expression, _SQL_COMPATIBILITY_LEVEL])
+    fields = [getattr(rule_filter, field) for field in _CORRELATION_FIELDS.values()]
+    return Described(ULong(CORRELATION_FILTER), [*fields, rule_filter.properties or {}])

@@ -1,0 +1,58 @@
+"""What the outcome that a receiver states means to the broker, and how it is confirmed.
+
+    accepted                        complete
+    rejected(error)                 dead-letter; reason and description stand in the error's info, or are the error
+    modified, undeliverable-here    defer
+    modified                        abandon, a failed delivery whatever delivery-failed says
+    released, or none               put back as if never delivered
+
+Source: the service's documented outcomes. The confirmation repeats the outcome, a rejected one without its error: with
+one it would say that the settlement failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sbclient.amqp import RELEASED, Accepted, AmqpError, Modified, Rejected
+from sbclient.amqp.states import DeliveryState
+from sbclient.delivery import Settlement, SettleMode
+from sbclient.emulator.amqp.conditions import DEAD_LETTER
+from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+
+_COMPLETE = Settlement(SettleMode.COMPLETE)
+_ABANDON = Settlement(SettleMode.ABANDON)
+_DEFER = Settlement(SettleMode.DEFER)
+
+
+def settlement_of(outcome: DeliveryState | None) -> Settlement | None:
+    """How a message ends by an outcome; None = it is released."""
+    if isinstance(outcome, Accepted):
+        return _COMPLETE
+    if isinstance(outcome, Modified):
+        return _DEFER if outcome.undeliverable_here else _ABANDON
+    if isinstance(outcome, Rejected):
+        return _dead_lettering(outcome.error)
+    return None
+
+
+def confirmation_of(outcome: DeliveryState | None) -> DeliveryState:
+    """What the client is told once its outcome has taken effect."""
+    if isinstance(outcome, Rejected):
+        return Rejected()
+    return RELEASED if outcome is None else outcome
+
+
+def _dead_lettering(error: AmqpError | None) -> Settlement:
+    if error is None:
+        return Settlement(SettleMode.DEAD_LETTER)
+    info: Mapping[str, Any] = error.info or {}
+    reason, description = info.get(DEAD_LETTER_REASON), info.get(DEAD_LETTER_DESCRIPTION)
+    if error.condition != DEAD_LETTER and reason is None and description is None:
+        reason, description = error.condition, error.description
+    return Settlement(SettleMode.DEAD_LETTER, _text(reason), _text(description))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,1 @@
+"""The configuration of the emulator: Microsoft's Config.json and its extensions."""

@@ -1,0 +1,268 @@
+"""The emulator's configuration: Microsoft's Config.json, and what we add to it, read into entities.
+
+Laws (source: the file's documented form, unless said otherwise):
+
+1. What a queue or subscription does not say is as in Microsoft's emulator: messages live an hour, three deliveries, a
+   lock of a minute, a duplicate window of 20 s. Values may be anything that the profile allows, beyond its limits.
+2. Rules that a subscription names take the place of the rule that lets every message pass.
+3. Names of fields count in any case of letters; an unknown one is an error, for it is a setting that has no effect.
+4. Ours: several namespaces, each with a Port and AuthorizationRules; EnablePartitioning, MaxSizeInMegabytes,
+   AutoDeleteOnIdle, Status, UserMetadata and AuthorizationRules of entities; the filter types True and False.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from sbclient.broker.descriptions import completed
+from sbclient.broker.profile import Profile
+from sbclient.broker.rule import Rule
+from sbclient.emulator.config.entities import Description, EntityConfig, NamespaceConfig, without_sub_code
+from sbclient.emulator.config.located_json import Located, read_located
+from sbclient.emulator.config.values import (
+    choice_of,
+    count_of,
+    destination_of,
+    entries_of,
+    fields_of,
+    flag_of,
+    key_of,
+    name_of,
+    required,
+    scalar_of,
+    span_of,
+    status_of,
+    text_of,
+    whole_of,
+)
+from sbclient.entities import (
+    AccessRights,
+    AuthorizationRule,
+    CorrelationRuleFilter,
+    EntityAddress,
+    EntityKind,
+    FalseRuleFilter,
+    QueueProperties,
+    RuleFilter,
+    RuleProperties,
+    SqlRuleAction,
+    SqlRuleFilter,
+    SubscriptionProperties,
+    TopicProperties,
+    TrueRuleFilter,
+)
+from sbclient.errors import InvalidOperationError
+from sbclient.rules.entity_path import canonical
+
+_NAMESPACE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}[A-Za-z0-9])?")
+
+
+def read_config(text: str, source: str, profile: Profile) -> list[NamespaceConfig]:
+    """The namespaces of a configuration.
+
+    Args:
+        source: the name of the file, for errors.
+        profile: whose limits the values must keep.
+
+    Raises:
+        ConfigError: it cannot be used; the text names file, line, path and what is allowed.
+    """
+    document = read_located(text, source)
+    place = fields_of(document, "UserConfig", "$schema").get("userconfig")
+    if place is None:
+        raise document.error("has no UserConfig: put the Namespaces in one")
+    config = fields_of(place, "Namespaces", "Logging")
+    if "logging" in config:
+        fields_of(config["logging"], "Type")
+    namespaces = [_namespace(each, profile) for each in entries_of(config.get("namespaces"))]
+    if not namespaces:
+        raise place.error("has no Namespaces: name at least one")
+    _check_unique(
+        [(namespace.name, each) for namespace, each in zip(namespaces, entries_of(config["namespaces"]), strict=True)]
+    )
+    return namespaces
+
+
+# ---------------------------------------------------------------------- entities
+
+
+def _namespace(place: Located, profile: Profile) -> NamespaceConfig:
+    fields = fields_of(place, "Name", "Port", "AuthorizationRules", "Queues", "Topics")
+    name = text_of(required(place, fields, "Name"))
+    if _NAMESPACE_NAME.fullmatch(name) is None:
+        raise fields["name"].error(f"is {name[:80]!r}: a namespace has letters, digits and hyphens, up to 64 of them")
+    port = whole_of(fields["port"], 0, 65_535) if "port" in fields else None
+    rules = _authorization_rules(fields["authorizationrules"]) if "authorizationrules" in fields else []
+    found = NamespaceConfig(name, port, rules)
+    for each in entries_of(fields.get("queues")):
+        found.entities.append(_entity(each, EntityKind.QUEUE, (), profile))
+    for each in entries_of(fields.get("topics")):
+        topic = _entity(each, EntityKind.TOPIC, (), profile)
+        found.entities.append(topic)
+        found.entities.extend(_subscriptions(each, topic, profile))
+    _check_unique([("/".join(entity.address.names), entity.place) for entity in found.entities])
+    return found
+
+
+def _entity(place: Located, kind: EntityKind, parents: tuple[str, ...], profile: Profile) -> EntityConfig:
+    fields = fields_of(place, *_FIELDS_BESIDE[kind])
+    name = name_of(required(place, fields, "Name"), kind)
+    described, table = _TABLES[kind]
+    properties = described(name, **{key: value for key, value in _DEFAULTS.items() if key in _attributes(table)})
+    if "properties" in fields:
+        said = fields_of(fields["properties"], *table)
+        for label, (attribute, read) in table.items():
+            each = said.get(label.casefold())
+            if each is not None:
+                value = read(each)
+                _check_value(each, described(name, **{attribute: value}), profile)
+                properties = replace(properties, **{attribute: value})
+    return EntityConfig(EntityAddress(kind, (*parents, name)), properties, place)
+
+
+def _subscriptions(place: Located, topic: EntityConfig, profile: Profile) -> list[EntityConfig]:
+    found: list[EntityConfig] = []
+    for each in entries_of(fields_of(place, *_FIELDS_BESIDE[EntityKind.TOPIC]).get("subscriptions")):
+        subscription = _entity(each, EntityKind.SUBSCRIPTION, topic.address.names, profile)
+        found.append(subscription)
+        rules = fields_of(each, *_FIELDS_BESIDE[EntityKind.SUBSCRIPTION]).get("rules")
+        found.extend(_rule(rule, subscription.address.names) for rule in entries_of(rules))
+    return found
+
+
+def _rule(place: Located, parents: tuple[str, ...]) -> EntityConfig:
+    fields = fields_of(place, "Name", "Properties")
+    name = name_of(required(place, fields, "Name"), EntityKind.RULE)
+    said = required(place, fields, "Properties")
+    parts = fields_of(said, "FilterType", "CorrelationFilter", "SqlFilter", "Action")
+    action = _sql(parts["action"]) if "action" in parts else None
+    rule = RuleProperties(name, _filter(said, parts), None if action is None else SqlRuleAction(action))
+    try:
+        Rule(rule)
+    except InvalidOperationError as error:
+        raise said.error(f"cannot be used: {error.message}") from error
+    return EntityConfig(EntityAddress(EntityKind.RULE, (*parents, name)), rule, place)
+
+
+def _filter(place: Located, parts: Mapping[str, Located]) -> RuleFilter:
+    kind = required(place, parts, "FilterType")
+    if kind.value == "Correlation":
+        fields = fields_of(required(place, parts, "CorrelationFilter"), *_CORRELATION, "Properties")
+        given = {
+            attribute: text_of(fields[label.casefold()])
+            for label, attribute in _CORRELATION.items()
+            if label.casefold() in fields
+        }
+        properties = {}
+        if "properties" in fields:
+            if not isinstance(fields["properties"].value, dict):
+                raise fields["properties"].error("is no object: give names and values")
+            properties = {key: scalar_of(each) for key, each in fields["properties"].value.items()}
+        if not given and not properties:
+            raise place.error("has a CorrelationFilter that says nothing: give at least one property")
+        return CorrelationRuleFilter(**given, properties=properties or None)
+    if kind.value == "Sql":
+        return SqlRuleFilter(_sql(required(place, parts, "SqlFilter")))
+    if kind.value in ("True", "False"):
+        return TrueRuleFilter() if kind.value == "True" else FalseRuleFilter()
+    raise kind.error(f"is {kind.plain()!r}: it is one of Correlation, Sql, True and False")
+
+
+def _sql(place: Located) -> str:
+    return text_of(required(place, fields_of(place, "SqlExpression"), "SqlExpression"))
+
+
+def _check_value(place: Located, description: Description, profile: Profile) -> None:
+    """Let the broker itself say whether a value is allowed, so that the ranges are in one place."""
+    try:
+        completed(description, profile)
+    except InvalidOperationError as error:
+        raise place.error(f"is not allowed: {without_sub_code(error)}") from error
+
+
+def _check_unique(named: list[tuple[str, Located]]) -> None:
+    seen: dict[str, Located] = {}
+    for name, place in named:
+        before = seen.setdefault(canonical(name), place)
+        if before is not place:
+            raise place.error(f"is named {name!r} as is {before.path} in line {before.line}: rename one")
+
+
+def _authorization_rules(place: Located) -> list[AuthorizationRule]:
+    rules = []
+    for each in entries_of(place):
+        fields = fields_of(each, "KeyName", "Rights", "PrimaryKey", "SecondaryKey")
+        rules.append(
+            AuthorizationRule(
+                key_name=text_of(required(each, fields, "KeyName")),
+                rights=[choice_of(right, AccessRights) for right in entries_of(required(each, fields, "Rights"))],
+                primary_key=key_of(required(each, fields, "PrimaryKey")),
+                secondary_key=key_of(fields["secondarykey"]) if "secondarykey" in fields else None,
+            )
+        )
+    return rules
+
+
+# ---------------------------------------------------------------------- the tables
+
+Table: TypeAlias = Mapping[str, tuple[str, Callable[[Located], Any]]]
+
+_LIFE: Final[Table] = {"DefaultMessageTimeToLive": ("default_message_time_to_live", span_of)}
+_WINDOW: Final[Table] = {
+    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_history_time_window", span_of),
+    "RequiresDuplicateDetection": ("requires_duplicate_detection", flag_of),
+}
+_RECEIVED_FROM: Final[Table] = {
+    "DeadLetteringOnMessageExpiration": ("dead_lettering_on_message_expiration", flag_of),
+    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_messages_to", destination_of),
+    "ForwardTo": ("forward_to", destination_of),
+    "LockDuration": ("lock_duration", span_of),
+    "MaxDeliveryCount": ("max_delivery_count", count_of),
+    "RequiresSession": ("requires_session", flag_of),
+}
+_STORE: Final[Table] = {
+    "EnablePartitioning": ("enable_partitioning", flag_of),
+    "MaxSizeInMegabytes": ("max_size_in_megabytes", count_of),
+    "MaxMessageSizeInKilobytes": ("max_message_size_in_kilobytes", count_of),
+    "AuthorizationRules": ("authorization_rules", _authorization_rules),
+}
+_ANY: Final[Table] = {
+    "AutoDeleteOnIdle": ("auto_delete_on_idle", span_of),
+    "Status": ("status", status_of),
+    "UserMetadata": ("user_metadata", text_of),
+}
+_TABLES: Final[Mapping[EntityKind, tuple[type[Description], Table]]] = {
+    EntityKind.QUEUE: (QueueProperties, {**_LIFE, **_WINDOW, **_RECEIVED_FROM, **_STORE, **_ANY}),
+    EntityKind.TOPIC: (TopicProperties, {**_LIFE, **_WINDOW, **_STORE, **_ANY}),
+    EntityKind.SUBSCRIPTION: (SubscriptionProperties, {**_LIFE, **_RECEIVED_FROM, **_ANY}),
+}
+_FIELDS_BESIDE: Final = {
+    EntityKind.QUEUE: ("Name", "Properties"),
+    EntityKind.TOPIC: ("Name", "Properties", "Subscriptions"),
+    EntityKind.SUBSCRIPTION: ("Name", "Properties", "Rules"),
+}
+_CORRELATION: Final = {
+    "ContentType": "content_type",
+    "CorrelationId": "correlation_id",
+    "Label": "label",
+    "MessageId": "message_id",
+    "ReplyTo": "reply_to",
+    "ReplyToSessionId": "reply_to_session_id",
+    "SessionId": "session_id",
+    "To": "to",
+}
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "default_message_time_to_live": timedelta(hours=1),
+    "duplicate_detection_history_time_window": timedelta(seconds=20),
+    "lock_duration": timedelta(minutes=1),
+    "max_delivery_count": 3,
+}
+
+
+def _attributes(table: Table) -> set[str]:
+    """The attributes of a description that a table can set."""
+    return {attribute for attribute, _ in table.values()}

@@ -1,0 +1,99 @@
+"""What a configuration names, and how it is made in a namespace: first all entities, then who forwards to whom."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from sbclient.broker.faults import Call, Operation
+from sbclient.emulator.config.located_json import ConfigError, Located
+from sbclient.entities import (
+    DEFAULT_RULE_NAME,
+    AuthorizationRule,
+    EntityAddress,
+    EntityKind,
+    QueueProperties,
+    RuleProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from sbclient.errors import ServiceBusError
+from sbclient.hosting.host import BrokerHost
+
+Description: TypeAlias = QueueProperties | TopicProperties | SubscriptionProperties
+
+_SUB_CODE = re.compile(r"SubCode=\d{5}\. *")
+
+
+@dataclass(frozen=True, slots=True)
+class EntityConfig:
+    """One entity, and where it stands in the file."""
+
+    address: EntityAddress
+    properties: Description | RuleProperties
+    place: Located
+
+
+@dataclass(slots=True)
+class NamespaceConfig:
+    """One namespace.
+
+    Attributes:
+        port: None = not said, 0 = any that is free.
+        rules: keys of the namespace besides the root key.
+        entities: in an order in which they can be made.
+    """
+
+    name: str
+    port: int | None = None
+    rules: list[AuthorizationRule] = field(default_factory=list)
+    entities: list[EntityConfig] = field(default_factory=list)
+
+
+def make_entities(config: NamespaceConfig, host: BrokerHost) -> None:
+    """Make what a configuration names, in a namespace that has none of it.
+
+    Raises:
+        ConfigError: the namespace refuses an entity; the text names its line and path.
+    """
+    call = Call(Operation.MANAGE, host.clock.now())
+    named = {entity.address.names[:2] for entity in config.entities if entity.address.kind is EntityKind.RULE}
+    for entity in config.entities:
+        _make(entity, host, call)
+        if entity.address.kind is EntityKind.SUBSCRIPTION and entity.address.names in named:
+            default = EntityAddress(EntityKind.RULE, (*entity.address.names, DEFAULT_RULE_NAME))
+            host.namespace.management.delete(call, default)
+    for entity in config.entities:
+        _direct(entity, host, call)
+
+
+def _make(entity: EntityConfig, host: BrokerHost, call: Call) -> None:
+    properties = entity.properties
+    if not isinstance(properties, RuleProperties | TopicProperties):
+        properties = replace(properties, forward_to=None, forward_dead_lettered_messages_to=None)
+    try:
+        host.namespace.management.create(call, entity.address, properties)
+    except ServiceBusError as error:
+        raise _refused(entity, error) from error
+
+
+def _direct(entity: EntityConfig, host: BrokerHost, call: Call) -> None:
+    properties = entity.properties
+    if isinstance(properties, RuleProperties | TopicProperties):
+        return
+    if properties.forward_to is None and properties.forward_dead_lettered_messages_to is None:
+        return
+    try:
+        host.namespace.management.update(call, entity.address, properties)
+    except ServiceBusError as error:
+        raise _refused(entity, error) from error
+
+
+def without_sub_code(error: ServiceBusError) -> str:
+    """The text of an error, without the number that is meant for management clients."""
+    return _SUB_CODE.sub("", error.message)
+
+
+def _refused(entity: EntityConfig, error: ServiceBusError) -> ConfigError:
+    return entity.place.error(f"cannot be made: {without_sub_code(error)}")

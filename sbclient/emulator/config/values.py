@@ -1,0 +1,137 @@
+"""The values of a configuration, each read as what it must be.
+
+Each function raises a `ConfigError` for a value that is something else: with its place, and what is expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from sbclient.emulator.config.located_json import Located
+from sbclient.emulator.management.atom_values import read_span
+from sbclient.entities import EntityKind, EntityStatus
+from sbclient.errors import InvalidOperationError
+from sbclient.rules.entity_path import check_entity_path
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def fields_of(place: Located, *names: str) -> dict[str, Located]:
+    """The fields of an object, by name in small letters."""
+    if not isinstance(place.value, dict):
+        raise place.error(f"is {shown(place)}: an object with {', '.join(names)} is expected")
+    allowed = {name.casefold() for name in names}
+    found: dict[str, Located] = {}
+    for name, each in place.value.items():
+        if name.casefold() not in allowed:
+            raise each.error(f"is not known: {place.path} may have {', '.join(names)}")
+        if name.casefold() in found:
+            raise each.error(f"is there twice, also in line {found[name.casefold()].line}: keep one")
+        if each.value is not None:
+            found[name.casefold()] = each
+    return found
+
+
+def entries_of(place: Located | None) -> list[Located]:
+    """The entries of an array; none where there is no array."""
+    if place is None:
+        return []
+    if not isinstance(place.value, list):
+        raise place.error(f"is {shown(place)}: an array is expected")
+    return place.value
+
+
+def required(place: Located, fields: Mapping[str, Located], name: str) -> Located:
+    """The field of that name, which must be there."""
+    if name.casefold() not in fields:
+        raise place.error(f"has no {name}: give one")
+    return fields[name.casefold()]
+
+
+def shown(place: Located) -> str:
+    """A value as an error shows it; nothing of what may be a key that stands in a wrong place."""
+    if ".authorizationrules" in place.path.casefold():
+        return f"a {type(place.value).__name__}"
+    if isinstance(place.value, dict | list):
+        return "an object" if isinstance(place.value, dict) else "an array"
+    return repr(place.value)[:80]
+
+
+def text_of(place: Located) -> str:
+    """A text."""
+    if not isinstance(place.value, str):
+        raise place.error(f"is {shown(place)}: a text is expected")
+    return place.value
+
+
+def key_of(place: Located) -> str:
+    """A key, which no error shows."""
+    if not isinstance(place.value, str) or not place.value:
+        raise place.error("is no key: a text that is not empty is expected")
+    return place.value
+
+
+def name_of(place: Located, kind: EntityKind) -> str:
+    """A name that an entity of that kind may have."""
+    name = text_of(place)
+    try:
+        return check_entity_path(name, kind.value[0])
+    except InvalidOperationError as error:
+        raise place.error(f"is not allowed: {error.message}") from error
+
+
+def scalar_of(place: Located) -> Any:
+    """A text, a number or a flag."""
+    if not isinstance(place.value, str | int | float | bool):
+        raise place.error(f"is {shown(place)}: a text, a number, true or false is expected")
+    return place.value
+
+
+def flag_of(place: Located) -> bool:
+    """True or false."""
+    if not isinstance(place.value, bool):
+        raise place.error(f"is {shown(place)}: true or false is expected")
+    return place.value
+
+
+def whole_of(place: Located, least: int = -(2**31), most: int = 2**31 - 1) -> int:
+    """A whole number of that range."""
+    is_whole = isinstance(place.value, int) and not isinstance(place.value, bool)
+    if not is_whole or not least <= place.value <= most:
+        raise place.error(f"is {shown(place)}: a whole number from {least} to {most} is expected")
+    return int(place.value)
+
+
+def count_of(place: Located) -> int:
+    """A whole number; its range is checked with the description that it belongs to."""
+    return whole_of(place)
+
+
+def span_of(place: Located) -> timedelta:
+    """A time span in ISO 8601."""
+    text = text_of(place)
+    try:
+        return read_span(text)
+    except InvalidOperationError as error:
+        raise place.error(f"is not allowed: {error.message}") from error
+
+
+def choice_of(place: Located, choices: type[Choice]) -> Choice:
+    """One of some words, in any case of letters."""
+    for choice in choices:
+        if isinstance(place.value, str) and place.value.casefold() == choice.casefold():
+            return choice
+    raise place.error(f"is {shown(place)}: it is one of {', '.join(choices)}")
+
+
+def status_of(place: Located) -> EntityStatus:
+    """The status of an entity."""
+    return choice_of(place, EntityStatus)
+
+
+def destination_of(place: Located) -> str | None:
+    """The path of an entity to forward to; an empty one means none."""
+    return text_of(place).strip("/") or None

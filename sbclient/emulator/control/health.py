@@ -1,0 +1,48 @@
+"""Whether a namespace works: a message is really sent and received, in a queue that nobody else ever sees.
+
+The queue is made, used and deleted in one step of the event loop, through the same door as everybody's requests, so
+that what stops them stops this.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sbclient.broker.faults import Call, Operation
+from sbclient.delivery import ServiceBusReceiveMode
+from sbclient.entities import EntityAddress, EntityKind, QueueProperties
+from sbclient.errors import ServiceBusError, ServiceBusInternalError
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessage
+
+TIMEOUT_S: Final = 5.0
+
+_QUEUE: Final = "sbclient.health-check"
+_BODY: Final = b"healthy"
+
+
+async def health_of(host: BrokerHost) -> str | None:
+    """What is wrong with a namespace; None = nothing."""
+    try:
+        await host.perform(Operation.MANAGE, None, lambda call: _send_and_receive(host, call), timeout_s=TIMEOUT_S)
+    except ServiceBusError as error:
+        return f"{type(error).__name__}: {error.message}"
+    return None
+
+
+def _send_and_receive(host: BrokerHost, call: Call) -> None:
+    namespace, address = host.namespace, EntityAddress(EntityKind.QUEUE, (_QUEUE,))
+    namespace.management.create(call, address, QueueProperties(_QUEUE, enable_partitioning=False))
+    try:
+        sending = Call(Operation.SEND, call.now)
+        namespace.send(sending, _QUEUE, [ServiceBusMessage(_BODY)])
+        receiving = Call(Operation.RECEIVE, call.now)
+        received = namespace.receive(
+            receiving, _QUEUE, max_message_count=1, mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        )
+        call.answer_not_before(max(sending.answer_after_s, receiving.answer_after_s))
+        if [bytes(message) for message in received] != [_BODY]:
+            raise ServiceBusInternalError(f"namespace {namespace.name} took a message and did not give it back")
+    finally:
+        # Not by a request: a fault that strikes now and then must not leave the queue behind.
+        namespace.directory.remove(namespace.directory.at(address))

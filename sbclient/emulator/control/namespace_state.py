@@ -1,0 +1,92 @@
+"""A namespace from the inside, for tests and the curious: what each fragment holds, and how it becomes as it was."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from typing import Any, Final
+
+from sbclient.broker.directory import Entity, kind_of
+from sbclient.broker.entity import Queue
+from sbclient.broker.fragment import Fragment
+from sbclient.broker.namespace import Namespace
+from sbclient.emulator.control.message_store import entity_at
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessageState
+
+MAX_LOOKED_AT: Final = 10_000
+"""Messages of one fragment that are looked at for locks and states; its counts are exact all the same."""
+
+MAX_LISTED: Final = 100
+"""Locks and sessions of one fragment that are named."""
+
+
+def state_of(namespace: Namespace, now: float, path: str | None = None) -> dict[str, Any]:
+    """All entities, or one, as values that can be written as JSON.
+
+    Raises:
+        MessagingEntityNotFoundError: there is no such entity.
+    """
+    entities = list(namespace.directory.all()) if path is None else [entity_at(namespace, path)]
+    return {
+        "namespace": namespace.name,
+        "profile": namespace.profile.name,
+        "operation_count": namespace.operation_count,
+        "entities": [_entity_state(entity, now) for entity in entities],
+    }
+
+
+def clear(host: BrokerHost) -> None:
+    """Heal every fault and remove every entity: the namespace is as it was at first.
+
+    This is no request: nothing at the door, where idle entities vanish and requests cost credits, can end it half way.
+    """
+    host.heal()
+    directory = host.namespace.directory
+    for entity in directory.all():
+        if entity.topic is None:
+            directory.remove(entity)
+
+
+def _entity_state(entity: Entity, now: float) -> dict[str, Any]:
+    names = ("", *entity.sub_queues)
+    return {
+        "path": entity.path,
+        "kind": kind_of(entity).value[0],
+        "status": str(entity.description.status),
+        "is_partitioned": entity.is_partitioned,
+        "forwards_to": entity.body.forward_to if isinstance(entity.body, Queue) else None,
+        "fragments": [_fragment_state(fragment, now) for fragment in entity.body.fragments],
+        "sub_queues": {
+            name: {"fragments": [_fragment_state(fragment, now) for fragment in body.fragments]}
+            for name, body in zip(names, entity.queues(), strict=True)
+            if name
+        },
+    }
+
+
+def _fragment_state(fragment: Fragment, now: float) -> dict[str, Any]:
+    looked_at = list(islice(fragment.browse(now, 0), MAX_LOOKED_AT))
+    held = [entry for entry in looked_at if entry.token]
+    states = [entry.state for entry in looked_at]
+    sessions = fragment.session_ids(now, state_set_after=None) if fragment.has_sessions else []
+    return {
+        "index": fragment.index,
+        "message_count": len(fragment),
+        "scheduled_count": fragment.scheduled_count,
+        "deferred_count": states.count(ServiceBusMessageState.DEFERRED),
+        "locked_count": len(held),
+        "size_bytes": fragment.size_bytes,
+        "duplicate_window_count": len(fragment.seen),
+        "session_count": fragment.session_count,
+        "sessions": sessions[:MAX_LISTED],
+        "locks": [
+            {
+                "sequence_number": entry.number,
+                "locked_until": entry.locked_until if entry.locked_until < math.inf else None,
+                "delivery_count": entry.delivery_count,
+            }
+            for entry in held[:MAX_LISTED]
+        ],
+        "is_complete": len(looked_at) == len(fragment),
+    }

@@ -1,0 +1,370 @@
+"""The broker as a server in this process: one port for each namespace, for any Service Bus client.
+
+    async with Emulator("contoso", "contoso-backup") as emulator:
+        client = ServiceBusClient.from_connection_string(emulator.connection_string)
+
+Entities are made through the management API, or come from a Config.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from sbclient.broker.faults import Call, Fault, Operation
+from sbclient.broker.profile import PROFILES, STD_2021, Profile
+from sbclient.certificate import LOCAL_NAMES, Certificate, default_directory
+from sbclient.clock import Clock
+from sbclient.emulator.config.entities import NamespaceConfig, make_entities
+from sbclient.emulator.config.namespace_choice import chosen_namespaces
+from sbclient.emulator.context import NamespaceContext, ServerSettings, entity_rules_of
+from sbclient.emulator.control.message_store import purge
+from sbclient.emulator.control.namespace_state import clear
+from sbclient.emulator.faults import WireFault, WireFaults
+from sbclient.emulator.listener import Listener
+from sbclient.emulator.page.namespace_registry import Neighbours
+from sbclient.emulator.router import Front
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, AuthorizationMode, Authorizer, root_rule
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    EntityProperties,
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from sbclient.errors import InvalidOperationError
+from sbclient.hosting.host import BrokerHost
+from sbclient.telemetry.log import get_logger
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+OF_PORTS: Final = (errno.EADDRINUSE, errno.EACCES)
+"""Errors for which the port is to blame; for any other it is the address."""
+
+
+class _Served(NamedTuple):
+    config: NamespaceConfig
+    context: NamespaceContext
+    listener: Listener
+
+
+class Emulator:
+    """One or more namespaces of the broker, served over AMQP, HTTP and WebSockets, each plain and over TLS.
+
+    Args:
+        namespaces: `"contoso"`, or `"contoso:5672"` with the port. One namespace named `sbemulatorns` if neither these
+            nor a configuration name any.
+        first_port: of the first namespace for which no port is named, the next ones follow; 0 = any that are free.
+        config: Microsoft's Config.json: a path. A namespace named in both has the entities from there and the port from
+            here.
+        host: the address to listen on; all of them with `"0.0.0.0"`.
+        http_port: one more port, for the first namespace, as Microsoft's emulator has at 5300; None = none, 0 = any.
+        profile: tier and year, or its name.
+        auth: `"sas"`, `"none"` or `"jwt-any"`.
+        key: the value of the root key of every namespace.
+        seed: of all chance in the broker, so that a run can be repeated.
+        certificate_directory: where the certificate is kept; the user's cache by default.
+        certificate_names: names that it bears besides those of this machine.
+        clock: for all times.
+        settings: limits of the servers.
+
+    Raises:
+        InvalidOperationError: a name, port, profile or mode cannot be used.
+        ConfigError: the configuration cannot be used.
+        OSError: it cannot be read.
+    """
+
+    def __init__(
+        self,
+        *namespaces: str,
+        first_port: int = 0,
+        config: str | Path | None = None,
+        host: str = "127.0.0.1",
+        http_port: int | None = None,
+        profile: Profile | str = STD_2021,
+        auth: str = AuthorizationMode.SAS,
+        key: str = ROOT_KEY,
+        seed: int | None = None,
+        certificate_directory: Path | None = None,
+        certificate_names: Sequence[str] = (),
+        clock: Clock | None = None,
+        settings: ServerSettings | None = None,
+    ) -> None:
+        if not key or ";" in key:
+            raise InvalidOperationError(
+                f"the key {'is empty' if not key else 'has a semicolon'}, and could not stand in a connection string: "
+                "give another"
+            )
+        self._host = host
+        self._key = key
+        self._clock = clock or Clock()
+        self._settings = settings or ServerSettings()
+        self._profile = _profile_of(profile)
+        self._mode = _mode_of(auth)
+        self._seed = seed
+        names = (*LOCAL_NAMES, *certificate_names, *([] if host in ("0.0.0.0", "::") else [host]))
+        self._certificate = Certificate(certificate_directory or default_directory(), names)
+        self._neighbours = Neighbours(names)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._http_port = http_port
+        self._http: Listener | None = None
+        self._ports: dict[str, int] = {}
+        configs = chosen_namespaces(namespaces, config, self._profile, first_port=first_port)
+        self._served: dict[str, _Served] = {each.name: self._serving(each) for each in configs}
+
+    # ------------------------------------------------------------------ life
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Listen on every port.
+
+        Raises:
+            InvalidOperationError: a port is in use, or may not be used.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            for name, served in self._served.items():
+                port = served.config.port or 0
+                advice = f"choose another with --namespace {name}:<port>, 0 for any that is free"
+                self._ports[name] = await self._listen(served.listener, port, f"namespace {name}", advice)
+            self._neighbours.ports.update(self._ports)
+            if self._http_port is not None:
+                first = next(iter(self._served.values()))
+                front = Front(first.context, self._neighbours, tells_of_all=True)
+                unharmed = replace(first.context, wire_faults=WireFaults(Random(0)))  # here they are healed
+                self._http = Listener(unharmed, front.answer, self._certificate.server_context)
+                advice = "choose another with --http-port, 0 for any that is free"
+                self._http_port = await self._listen(self._http, self._http_port, "HTTP", advice)
+                self._neighbours.http_port = self._http_port
+        except BaseException:
+            await self.close()
+            raise
+        log.info("emulator.started", namespaces=dict(self._ports), http_port=self._http_port)
+
+    async def close(self) -> None:
+        """End every connection and stop listening; what was stored is gone. Safe to call twice."""
+        for listener in [*(served.listener for served in self._served.values()), *([self._http] if self._http else [])]:
+            await listener.close()
+        await self._certificate.close()
+
+    async def _listen(self, listener: Listener, port: int, what: str, advice: str) -> int:
+        try:
+            return await listener.start(self._host, port)
+        except OSError as error:
+            if error.errno not in OF_PORTS:
+                raise InvalidOperationError(
+                    f"{what} cannot listen on {self._host} ({error.strerror}): give an address of this machine with "
+                    "--host, 0.0.0.0 for all"
+                ) from error
+            reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            raise InvalidOperationError(f"port {port} of {what} {reason} on {self._host}: {advice}") from error
+
+    # ------------------------------------------------------------------ how to reach it
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(self._served)
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """The port of each namespace that listens."""
+        return dict(self._ports)
+
+    @property
+    def http_port(self) -> int | None:
+        """The port for HTTP alone, if there is one."""
+        return self._http_port
+
+    @property
+    def connection_string(self) -> str:
+        """How to reach the first namespace."""
+        return self.connection_strings[self.namespaces[0]]
+
+    @property
+    def connection_strings(self) -> Mapping[str, str]:
+        """How to reach each namespace; with the key, which is public unless another was given."""
+        host = (
+            "localhost"
+            if self._host in ("127.0.0.1", "0.0.0.0")
+            else f"[{self._host}]"
+            if ":" in self._host
+            else self._host
+        )
+        return {
+            name: (
+                f"Endpoint=sb://{host}:{port};SharedAccessKeyName={ROOT_KEY_NAME};SharedAccessKey={self._key};"
+                "UseDevelopmentEmulator=true;"
+            )
+            for name, port in self._ports.items()
+        }
+
+    @property
+    def certificate_path(self) -> Path:
+        """What a client must trust to speak TLS to this; the file is made when it is first asked for, if need be."""
+        self._certificate.make()
+        return self._certificate.path
+
+    def check_certificate_directory(self) -> None:
+        """See whether `certificate_path` can be made.
+
+        Raises:
+            OSError: it cannot.
+        """
+        self._certificate.check_directory()
+
+    @property
+    def expected_certificate_path(self) -> Path:
+        """Where that file is, or will be once somebody has needed it."""
+        return self._certificate.path
+
+    # ------------------------------------------------------------------ entities, from any thread
+
+    def create_queue(self, name: str, namespace: str | None = None, **settings: Any) -> None:
+        """Make a queue in a namespace, the first one unless it is named.
+
+        Args:
+            settings: as for `create_queue` of the administration client: `requires_session=True`, …
+
+        Raises:
+            MessagingEntityAlreadyExistsError: it is there.
+            InvalidOperationError: a setting is out of its range.
+        """
+        self._create(namespace, EntityAddress(EntityKind.QUEUE, (name,)), QueueProperties(name, **settings))
+
+    def create_topic(self, name: str, namespace: str | None = None, **settings: Any) -> None:
+        """Make a topic; as `create_queue`."""
+        self._create(namespace, EntityAddress(EntityKind.TOPIC, (name,)), TopicProperties(name, **settings))
+
+    def create_subscription(self, topic: str, name: str, namespace: str | None = None, **settings: Any) -> None:
+        """Make a subscription of a topic; as `create_queue`."""
+        address = EntityAddress(EntityKind.SUBSCRIPTION, (topic, name))
+        self._create(namespace, address, SubscriptionProperties(name, **settings))
+
+    def _create(self, namespace: str | None, address: EntityAddress, properties: EntityProperties) -> None:
+        broker = self.context(namespace).host.namespace
+        call = Call(Operation.MANAGE, self._clock.now())
+        self._in_loop(lambda: broker.management.create(call, address, properties))
+
+    # ------------------------------------------------------------------ switches, from any thread
+
+    def context(self, namespace: str | None = None) -> NamespaceContext:
+        """What serves a namespace, the first one unless it is named: its broker, faults and events.
+
+        Raises:
+            InvalidOperationError: there is none of that name.
+        """
+        return self._find(namespace).context
+
+    def inject(self, fault: Fault | WireFault, namespace: str | None = None) -> None:
+        """Throw a switch, of the broker or of the wire, in a namespace, the first one unless it is named."""
+        context = self.context(namespace)
+        if isinstance(fault, Fault):
+            self._in_loop(lambda: context.host.inject(fault))
+        else:
+            self._in_loop(lambda: context.wire_faults.inject(fault))
+
+    def heal(self, fault: Fault | WireFault | None = None, namespace: str | None = None) -> None:
+        """Heal one fault of a namespace, or all of them."""
+        context = self.context(namespace)
+        if not isinstance(fault, WireFault):
+            self._in_loop(lambda: context.host.heal(fault))
+        if not isinstance(fault, Fault):
+            self._in_loop(lambda: context.wire_faults.heal(fault))
+
+    def reset(self, namespace: str | None = None) -> None:
+        """Make a namespace, or all, what they were at the start: configured entities, no messages, no faults."""
+        for served in self._served.values() if namespace is None else [self._find(namespace)]:
+            self._in_loop(partial(self._reset, served))
+
+    def purge(self, path: str | None = None, namespace: str | None = None) -> int:
+        """Remove the messages of one entity, or of all, in a namespace; returns how many there were.
+
+        Raises:
+            MessagingEntityNotFoundError: there is no such entity.
+        """
+        broker = self.context(namespace).host.namespace
+        return self._in_loop(lambda: purge(broker, self._clock.now(), path))
+
+    def _reset(self, served: _Served) -> None:
+        served.context.wire_faults.heal()
+        clear(served.context.host)
+        make_entities(served.config, served.context.host)
+        if self._seed is not None:
+            served.context.random.seed(self._seed)
+        served.context.events.publish("namespace.reset", self._clock.now())
+
+    def _in_loop(self, work: Callable[[], T]) -> T:
+        """Do something where the servers run: sockets and waiting receivers belong to that loop's thread alone."""
+        loop = self._loop
+        if loop is None or not loop.is_running() or loop is _running_loop():
+            return work()
+
+        async def called() -> T:
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(called(), loop).result()
+
+    def _find(self, namespace: str | None) -> _Served:
+        name = self.namespaces[0] if namespace is None else namespace
+        if name not in self._served:
+            raise InvalidOperationError(f"there is no namespace {name!r}: there are {', '.join(self._served)}")
+        return self._served[name]
+
+    # ------------------------------------------------------------------ parts
+
+    def _serving(self, config: NamespaceConfig) -> _Served:
+        random = Random(self._seed)
+        host = BrokerHost(config.name, clock=self._clock, random=random, profile=self._profile)
+        make_entities(config, host)
+        authorizer = Authorizer(
+            self._mode,
+            rules=[root_rule(self._key), *config.rules],
+            entity_rules=lambda path: entity_rules_of(host, path),
+        )
+        context = NamespaceContext(host, authorizer, WireFaults(random), random, settings=self._settings)
+        self._neighbours.add(context, lambda: self.reset(config.name))
+        front = Front(context, self._neighbours)
+        return _Served(config, context, Listener(context, front.answer, self._certificate.server_context))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _profile_of(profile: Profile | str) -> Profile:
+    if isinstance(profile, Profile):
+        return profile
+    if profile not in PROFILES:
+        raise InvalidOperationError(f"there is no profile {profile!r}: choose one of {', '.join(PROFILES)}")
+    return PROFILES[profile]
+
+
+def _mode_of(auth: str) -> AuthorizationMode:
+    try:
+        return AuthorizationMode(auth)
+    except ValueError as error:
+        raise InvalidOperationError(
+            f"there is no authorization mode {auth!r}: choose one of {', '.join(AuthorizationMode)}"
+        ) from error

@@ -1,0 +1,172 @@
+"""One port of one namespace: AMQP, HTTP, either over TLS, and AMQP over WebSockets, told apart by the first byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.net.http_messages import Handler
+from sbclient.emulator.net.socket_stream import SocketStream
+from sbclient.emulator.net.stream import ByteStream
+from sbclient.emulator.net.tls_stream import HANDSHAKE_RECORD, TlsStream
+from sbclient.tasks import OwnedTasks
+from sbclient.telemetry.log import get_logger
+
+if TYPE_CHECKING:
+    import ssl
+
+    import h11
+
+
+log = get_logger(__name__)
+
+AMQP: Final = b"A"
+BACKLOG: Final = 1_024
+
+
+class Listener:
+    """Serves the clients of one port.
+
+    Args:
+        context: the namespace.
+        handler: answers HTTP requests.
+        tls: awaited for the certificate when the first client speaks TLS.
+    """
+
+    def __init__(
+        self, context: NamespaceContext, handler: Handler, tls: Callable[[], Awaitable[ssl.SSLContext]]
+    ) -> None:
+        self._context = context
+        self._handler = handler
+        self._tls = tls
+        self._tasks = OwnedTasks()
+        self._streams: set[SocketStream] = set()
+        self._server: asyncio.Server | None = None
+        self._forget: Callable[[], None] = lambda: None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which is a free one where 0 was asked for.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._new_stream, host, port, backlog=BACKLOG)
+        self._forget = self._context.wire_faults.listen(self._look_at_faults)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and end every connection. Safe to call twice."""
+        self._forget()
+        for timer in self._timers:
+            timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        await self._tasks.close()
+        for stream in list(self._streams):
+            stream.cut()
+        if self._server is not None:
+            await self._server.wait_closed()
+        await self._context.clock.sleep(0)  # lets the last sockets close
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that stand."""
+        return len(self._streams)
+
+    def _new_stream(self) -> SocketStream:
+        return SocketStream(self._context.wire_faults, self._context.clock, self._accepted, self._ended)
+
+    def _accepted(self, stream: SocketStream) -> None:
+        if self._tasks.is_closed:
+            stream.cut()
+            return
+        self._streams.add(stream)
+        self._tasks.start(self._serve(stream), name=f"serve {stream.peer}")
+
+    def _ended(self, stream: SocketStream) -> None:
+        self._streams.discard(stream)
+
+    def _look_at_faults(self) -> None:
+        for stream in list(self._streams):
+            stream.look_at_faults()
+        for timer in self._timers:
+            timer.cancel()
+        clock, faults = self._context.clock, self._context.wire_faults
+        now = clock.now()
+        ends = {fault.until_at - now for fault in faults.active(now) if fault.until_at - now < 1e9}
+        self._timers = [clock.call_later(span_s, self._look_at_faults) for span_s in ends]
+
+    async def _serve(self, stream: SocketStream) -> None:
+        protocol, began_at = "none", self._context.clock.now()
+        try:
+            opened = await self._opened(stream)
+            if opened is None:
+                return
+            carrier, first = opened
+            protocol = "amqp" if first[:1] == AMQP else "http"
+            if not isinstance(carrier, SocketStream):
+                protocol += "s"
+            self._context.events.publish(
+                "connection.opened", self._context.clock.now(), protocol=protocol, client=stream.peer
+            )
+            if first[:1] == AMQP:
+                await self._serve_amqp(carrier, first)
+            else:
+                await self._serve_http(carrier, first)
+        finally:
+            if protocol != "none":
+                now = self._context.clock.now()
+                facts = {"protocol": protocol, "client": stream.peer, "lasted_s": round(now - began_at, 3)}
+                self._context.events.publish("connection.closed", now, **facts)
+            await stream.close()
+
+    async def _opened(self, stream: SocketStream) -> tuple[ByteStream, bytes] | None:
+        """What carries the client's protocol, and its first bytes; None if nothing of use comes in time."""
+        try:
+            async with self._context.clock.timeout(self._context.settings.handshake_timeout_s):
+                first = await stream.read()
+                if not first:
+                    return None
+                if first[0] != HANDSHAKE_RECORD:
+                    return stream, first
+                secure = TlsStream(stream, await self._tls(), first, self._context.clock)
+                if not await secure.handshake():
+                    return None
+                first = await secure.read()
+                return (secure, first) if first and first[0] != HANDSHAKE_RECORD else None
+        except TimeoutError:
+            return None
+        except OSError as error:
+            log.error("tls.no_certificate", error=str(error))
+            return None
+
+    async def _serve_amqp(self, stream: ByteStream, first: bytes) -> None:
+        from sbclient.emulator.amqp.connection import serve_amqp
+
+        await serve_amqp(stream, self._context, first)
+
+    async def _serve_http(self, stream: ByteStream, first: bytes) -> None:
+        from sbclient.emulator.net.http import serve_http  # its libraries are not needed by AMQP clients
+
+        await serve_http(stream, self._context, first, self._handler, self._serve_websocket)
+
+    async def _serve_websocket(self, stream: ByteStream, asked: h11.Request, after: bytes) -> None:
+        from sbclient.emulator.net.websocket_stream import accept_websocket
+
+        websocket = await accept_websocket(stream, asked, after, self._context.clock)
+        if websocket is None:
+            return
+        try:
+            first = b""
+            with suppress(TimeoutError):
+                async with self._context.clock.timeout(self._context.settings.handshake_timeout_s):
+                    first = await websocket.read()
+            if first[:1] == AMQP:
+                await self._serve_amqp(websocket, first)
+        finally:
+            await websocket.close()

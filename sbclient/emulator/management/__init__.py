@@ -1,0 +1,1 @@
+"""The management API of Service Bus: ATOM documents over HTTP."""

@@ -1,0 +1,318 @@
+"""The management API: requests about the entities of a namespace, answered from the broker's management side.
+
+Laws (source: the service's documents and recorded answers, unless said otherwise):
+
+1. Everything needs the Manage right on the entity asked about; the namespace and its lists need it on the namespace. A
+   token for the address of the list itself, such as `$Resources/Queues`, is as good.
+2. PUT creates, and with an If-Match header updates: what is there already is a conflict, what is not there is missing.
+3. Forwarding needs Manage on the destination too, by the token of the request or a supplementary one.
+4. An error has a status and a sub-code; 500 and 503 mean "try again". A namespace that is down does not answer at all.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from secrets import token_bytes
+from typing import Final, TypeVar
+
+from sbclient.broker.directory import path_of
+from sbclient.broker.faults import Call, Operation
+from sbclient.broker.management import Management
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.management.atom import (
+    ENTRY_TYPE,
+    FEED_TYPE,
+    described,
+    entry_document,
+    entry_of,
+    feed_document,
+    kind_of,
+    read_default_rule,
+    read_properties,
+)
+from sbclient.emulator.management.atom_descriptions import Shown
+from sbclient.emulator.management.errors import refusal_of
+from sbclient.emulator.management.paths import (
+    Target,
+    bounds_of,
+    check_method,
+    list_url,
+    parts,
+    scopes_of,
+    target_of,
+    title_of,
+    url,
+    version_of,
+)
+from sbclient.emulator.net.http_messages import NoResponse, Request, Response
+from sbclient.emulator.sas import Grant
+from sbclient.entities import (
+    DEFAULT_RULE_NAME,
+    AccessRights,
+    AuthorizationRule,
+    EntityAddress,
+    EntityKind,
+    EntityProperties,
+    RuleProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 60.0
+NAMESPACE_INFO: Final = "$namespaceinfo"
+
+_SUPPLEMENTARY: Final = {
+    "forward_to": "servicebussupplementaryauthorization",
+    "forward_dead_lettered_messages_to": "servicebusdlqsupplementaryauthorization",
+}
+
+
+class _MissingDestinationError(InvalidOperationError):
+    """What an entity is to forward to is not there: a bad value, where a missing entity itself would be a 404."""
+
+
+class ManagementApi:
+    """The management API of one namespace."""
+
+    def __init__(self, context: NamespaceContext) -> None:
+        self._context = context
+        self._host = context.host
+        self._management: Management = context.host.namespace.management
+
+    async def answer(self, request: Request) -> Response:
+        """Carry out one request.
+
+        Raises:
+            NoResponse: the namespace is down, or its answer is lost.
+        """
+        try:
+            answer = await self._carried_out(request)
+        except ServiceBusConnectionError as error:
+            raise NoResponse from error
+        except ServiceBusError as error:
+            return refusal_of(error, self._now())
+        if self._context.wire_faults.drops_acknowledgement("/".join(request.segments), self._context.clock.now()):
+            raise NoResponse
+        return answer
+
+    async def _carried_out(self, request: Request) -> Response:
+        if self._context.wire_faults.is_busy("/".join(request.segments), self._context.clock.now()):
+            raise ServiceBusServerBusyError(f"{self._context.name} is too busy: wait 10 seconds and try again")
+        grant = self._grant(request)
+        version = version_of(request)
+        if [segment.casefold() for segment in request.segments] == [NAMESPACE_INFO]:
+            return await self._namespace(request, grant)
+        target = target_of(request.segments)
+        grant.check(_covered(grant, scopes_of(target)), AccessRights.MANAGE)
+        if target.is_list:
+            check_method(request, "GET")
+            return await self._list(request, target)
+        check_method(request, "GET", "PUT", "DELETE")
+        if request.method == "PUT":
+            return await self._put(request, target, grant, version)
+        if request.method == "DELETE":
+            return await self._delete(target)
+        return await self._get(request, target)
+
+    def _grant(self, request: Request) -> Grant:
+        authorizer, token = self._context.authorizer, request.headers.get("authorization", "")
+        if not token and not authorizer.is_open:
+            raise ServiceBusAuthenticationError(
+                "SubCode=40102. The request has no Authorization header: send a token that grants Manage"
+            )
+        return authorizer.authenticate(token, self._context.clock.now())
+
+    # ------------------------------------------------------------------ get and list
+
+    async def _namespace(self, request: Request, grant: Grant) -> Response:
+        grant.check(_covered(grant, ("", NAMESPACE_INFO)), AccessRights.MANAGE)
+        check_method(request, "GET")
+        namespace = await self._ask(None, self._management.namespace)
+        entry = entry_of(namespace, url(request, NAMESPACE_INFO), self._now())
+        return Response(200, entry_document(entry, self._context.name), ENTRY_TYPE)
+
+    async def _get(self, request: Request, target: Target) -> Response:
+        def get(call: Call) -> Shown | RuleProperties:
+            return self._shown(call, self._management.get(call, self._existing(target)), target, request)
+
+        return self._entry(200, await self._ask(target, get), target, request)
+
+    async def _list(self, request: Request, target: Target) -> Response:
+        skip, top = bounds_of(request)
+        kind = target.kind
+        assert kind is not None  # every list is of one kind
+
+        def listed(call: Call) -> tuple[list[Shown | RuleProperties], bool]:
+            found = self._management.listed(call, kind, target.names)
+            page = found[skip : skip + top]
+            shown = [self._shown(call, each, target.below(each.name), request) for each in page]
+            return shown, top > 0 and len(found) > skip + top
+
+        page, has_more = await self._ask(target, listed)
+        entries = [entry_of(each, url(request, *parts(target.below(_name_of(each)))), self._now()) for each in page]
+        document = feed_document(
+            title_of(kind),
+            list_url(request, target, skip, top),
+            list_url(request, target, skip + top, top) if has_more else None,
+            entries,
+            self._context.name,
+        )
+        return Response(200, document, FEED_TYPE)
+
+    # ------------------------------------------------------------------ change
+
+    async def _put(self, request: Request, target: Target, grant: Grant, version: str | None) -> Response:
+        element = described(request.body)
+        kind = kind_of(element)
+        if (target.kind or kind) is not kind or len(target.names) != kind.value[1]:
+            raise InvalidOperationError(
+                f"SubCode=40000. {'/'.join(target.names)} is no {kind.value[0]}: "
+                "send the description that fits the path"
+            )
+        address = EntityAddress(kind, target.names)
+        properties = read_properties(element, target.names[-1])
+        self._check_supplementary(request, properties, grant)
+        properties = _with_keys(properties, self._now())
+        if "if-match" in request.headers:
+            return await self._update(request, address, properties)
+        rule = read_default_rule(element) if kind is EntityKind.SUBSCRIPTION else None
+
+        def create(call: Call) -> Shown | RuleProperties:
+            made = self._checked(lambda: self._created(call, address, properties, rule, version), properties)
+            return self._shown(call, made, target, request, is_new=True)
+
+        shown = await self._ask(target, create)
+        self._publish("entity.created", address)
+        return self._entry(201, shown, target, request)
+
+    async def _update(self, request: Request, address: EntityAddress, properties: EntityProperties) -> Response:
+        target = Target(address.names, address.kind)
+
+        def update(call: Call) -> Shown | RuleProperties:
+            made = self._checked(lambda: self._management.update(call, address, properties), properties)
+            return self._shown(call, made, target, request)
+
+        shown = await self._ask(target, update)
+        self._publish("entity.updated", address)
+        return self._entry(200, shown, target, request)
+
+    async def _delete(self, target: Target) -> Response:
+        def delete(call: Call) -> EntityAddress:
+            address = self._existing(target)
+            self._management.delete(call, address)
+            return address
+
+        self._publish("entity.deleted", await self._ask(target, delete))
+        return Response(200)
+
+    def _created(
+        self,
+        call: Call,
+        address: EntityAddress,
+        properties: EntityProperties,
+        rule: RuleProperties | None,
+        version: str | None,
+    ) -> EntityProperties:
+        made = self._management.create(call, address, properties, api_version=version)
+        if rule is None:
+            return made
+        try:
+            self._management.delete(call, EntityAddress(EntityKind.RULE, (*address.names, DEFAULT_RULE_NAME)))
+            self._management.create(call, EntityAddress(EntityKind.RULE, (*address.names, rule.name)), rule)
+        except ServiceBusError:
+            self._management.delete(call, address)
+            raise
+        return made
+
+    def _checked(self, work: Callable[[], T], properties: EntityProperties) -> T:
+        """Do something with a description; a destination that is missing is the description's fault."""
+        try:
+            return work()
+        except MessagingEntityNotFoundError as error:
+            directory = self._host.namespace.directory
+            paths = (getattr(properties, name, None) for name in _SUPPLEMENTARY)
+            if any(path is not None and directory.get(path) is None for path in paths):
+                raise _MissingDestinationError(error.message) from error
+            raise
+
+    def _check_supplementary(self, request: Request, properties: EntityProperties, grant: Grant) -> None:
+        for attribute, header in _SUPPLEMENTARY.items():
+            path, token = getattr(properties, attribute, None), request.headers.get(header)
+            if path is not None and token:
+                given = self._context.authorizer.authenticate(token, self._context.clock.now())
+                given.check(path, AccessRights.MANAGE)
+            elif path is not None:
+                grant.check(path, AccessRights.MANAGE)
+
+    # ------------------------------------------------------------------ what both need
+
+    async def _ask(self, target: Target | None, work: Callable[[Call], T]) -> T:
+        path = "/".join(target.names[:1]) if target is not None else ""
+        return await self._host.perform(Operation.MANAGE, path or None, work, timeout_s=TIMEOUT_S)
+
+    def _existing(self, target: Target) -> EntityAddress:
+        """The address of what a path names; of a path alone only what is there says whether it is a queue or topic."""
+        if target.kind is not None:
+            return EntityAddress(target.kind, target.names)
+        entity = self._host.namespace.directory.get(target.names[0])
+        is_topic = entity is not None and isinstance(entity.description, TopicProperties)
+        return EntityAddress(EntityKind.TOPIC if is_topic else EntityKind.QUEUE, target.names)
+
+    def _shown(
+        self, call: Call, properties: EntityProperties, target: Target, request: Request, *, is_new: bool = False
+    ) -> Shown | RuleProperties:
+        if isinstance(properties, RuleProperties):
+            return properties
+        runtime = self._management.runtime(call, self._existing(target))
+        return Shown(properties, runtime, f"sb://{request.authority}/", is_new)
+
+    def _entry(self, status: int, shown: Shown | RuleProperties, target: Target, request: Request) -> Response:
+        entry = entry_of(shown, url(request, *parts(target)), self._now())
+        return Response(status, entry_document(entry, self._context.name), ENTRY_TYPE)
+
+    def _publish(self, event: str, address: EntityAddress) -> None:
+        kind, path = address.kind.value[0], path_of(address)
+        rule = {"rule": address.names[2]} if address.kind is EntityKind.RULE else {}
+        self._context.events.publish(event, self._context.clock.now(), kind=kind, path=path, **rule)
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._context.clock.now(), UTC)
+
+
+def _covered(grant: Grant, scopes: Sequence[str]) -> str:
+    """The first of some paths that a token covers; of those that it does not, the first."""
+    return next((scope for scope in scopes if grant.covers(scope)), scopes[0])
+
+
+def _name_of(shown: Shown | RuleProperties) -> str:
+    return shown.description.name if isinstance(shown, Shown) else shown.name
+
+
+def _with_keys(properties: EntityProperties, now: datetime) -> EntityProperties:
+    """A description whose authorization rules have keys and times; keys that were not given are made."""
+    if isinstance(properties, RuleProperties | SubscriptionProperties) or not properties.authorization_rules:
+        return properties
+    return replace(properties, authorization_rules=[_with_key(rule, now) for rule in properties.authorization_rules])
+
+
+def _with_key(rule: AuthorizationRule, now: datetime) -> AuthorizationRule:
+    return replace(
+        rule,
+        primary_key=rule.primary_key or b64encode(token_bytes(32)).decode(),
+        secondary_key=rule.secondary_key or b64encode(token_bytes(32)).decode(),
+        created_at_utc=rule.created_at_utc or now,
+        modified_at_utc=now,
+    )

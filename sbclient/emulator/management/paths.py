@@ -1,0 +1,151 @@
+"""What the target of a management request names: an entity, or a list of them.
+
+Laws (source: the service's documents and recorded answers, unless said otherwise):
+
+1. A name's own slashes are written `%2F`; a path with plain ones is accepted where it cannot mean anything else (ours).
+2. Words such as `subscriptions` count in any case of letters.
+3. A page has at most 100 entities; the next one is asked for with `$skip` and `$top`, which are not negative.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from sbclient.broker.directory import path_of
+from sbclient.emulator.net.http_messages import Request
+from sbclient.entities import EntityAddress, EntityKind
+from sbclient.errors import InvalidOperationError
+
+MAX_PAGE: Final = 100
+
+_VERSION = re.compile(r"\d{4}-\d{2}", re.ASCII)
+_LISTS: Final = {"queues": EntityKind.QUEUE, "topics": EntityKind.TOPIC}
+
+
+class MethodError(InvalidOperationError):
+    """What is asked for is not done with that method."""
+
+
+class Target(NamedTuple):
+    """What a path names.
+
+    Attributes:
+        names: of the entity, or of what the list lies below.
+        kind: None = a queue or a topic, whichever is there.
+        is_list: whether all entities below are meant.
+    """
+
+    names: tuple[str, ...]
+    kind: EntityKind | None
+    is_list: bool = False
+
+    def below(self, name: str) -> Target:
+        """One entity of a list."""
+        return Target((*self.names, name), self.kind)
+
+
+def target_of(segments: Sequence[str]) -> Target:
+    """What the path of a request names.
+
+    Raises:
+        InvalidOperationError: it names nothing that there could be.
+    """
+    words = [segment.casefold() for segment in segments]
+    match len(segments):
+        case 2 if words[0] == "$resources" and words[1] in _LISTS:
+            return Target((), _LISTS[words[1]], is_list=True)
+        case 2 if words[1] == "subscriptions":
+            return Target((segments[0],), EntityKind.SUBSCRIPTION, is_list=True)
+        case 3 if words[1] == "subscriptions":
+            return Target((segments[0], segments[2]), EntityKind.SUBSCRIPTION)
+        case 4 if words[1::2] == ["subscriptions", "rules"]:
+            return Target((segments[0], segments[2]), EntityKind.RULE, is_list=True)
+        case 5 if words[1::2] == ["subscriptions", "rules"]:
+            return Target((segments[0], segments[2], segments[4]), EntityKind.RULE)
+        case count if count and words[0] and not words[0].startswith("$") and "subscriptions" not in words:
+            return Target(("/".join(segments),), None)
+    raise InvalidOperationError(
+        f"SubCode=40000. /{'/'.join(segments)[:300]} names no entity: "
+        "ask for /queue, /topic/subscriptions/name/rules/name or /$Resources/queues"
+    )
+
+
+def scopes_of(target: Target) -> tuple[str, ...]:
+    """Paths, one of which a token must cover: an entity's own; for lists that of what they lie below, or their own.
+
+    A rule may be asked for by a token for its subscription, or for an address of its own.
+    """
+    scope = "".join(target.names[:1])
+    if len(target.names) > 1:
+        scope = path_of(EntityAddress(EntityKind.SUBSCRIPTION, target.names[:2]))
+    if target.kind is not None and target.is_list:
+        return scope, f"{scope or '$Resources'}/{title_of(target.kind)}"
+    if target.kind is EntityKind.RULE:
+        return scope, f"{scope}/{title_of(target.kind)}/{target.names[2]}"
+    return (scope,)
+
+
+def parts(target: Target) -> tuple[str, ...]:
+    """The segments of the path of what is named, or of what a list lies below."""
+    labels = ("", "subscriptions", "rules")
+    return tuple(part for label, name in zip(labels, target.names, strict=False) for part in (label, name) if part)
+
+
+def title_of(kind: EntityKind) -> str:
+    """The heading of a list."""
+    return f"{kind.value[0].capitalize()}s"
+
+
+def url(request: Request, *segments: str) -> str:
+    """Where something is, as the client calls this server."""
+    return f"https://{request.authority}/{'/'.join(quote(segment, safe='$') for segment in segments)}"
+
+
+def list_url(request: Request, target: Target, skip: int, top: int) -> str:
+    """Where one page of a list is."""
+    kind = target.kind or EntityKind.QUEUE
+    label = title_of(kind).lower()
+    where = url(request, *parts(target), label) if target.names else url(request, "$Resources", label)
+    version = f"&api-version={quote(request.query['api-version'])}" if "api-version" in request.query else ""
+    return f"{where}?$skip={skip}&$top={top}{version}"
+
+
+def check_method(request: Request, *allowed: str) -> None:
+    """
+    Raises:
+        MethodError: the request uses another.
+    """
+    if request.method not in allowed:
+        raise MethodError(
+            f"{request.method[:16]} is not done with /{'/'.join(request.segments)[:300]}: use {' or '.join(allowed)}"
+        )
+
+
+def version_of(request: Request) -> str | None:
+    """The api-version asked for; None = the newest.
+
+    Raises:
+        InvalidOperationError: it is none.
+    """
+    version = request.query.get("api-version")
+    if version is not None and _VERSION.fullmatch(version) is None:
+        raise InvalidOperationError(f"SubCode=40000. api-version is {version[:64]!r}: write it as 2021-05")
+    return version
+
+
+def bounds_of(request: Request) -> tuple[int, int]:
+    """How many entities to skip, and how many a page has.
+
+    Raises:
+        InvalidOperationError: one of them is no number, or negative.
+    """
+    bounds = []
+    for name, default in (("$skip", 0), ("$top", MAX_PAGE)):
+        text = request.query.get(name, str(default))
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise InvalidOperationError(f"SubCode=40000. {name} is {text[:64]!r}: give a number from 0")
+        bounds.append(int(text))
+    return bounds[0], min(bounds[1], MAX_PAGE)

@@ -1,0 +1,1 @@
+"""Byte streams and HTTP of the emulator: TCP, TLS, WebSockets, and their faults."""

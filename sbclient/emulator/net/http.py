@@ -1,0 +1,253 @@
+"""The server's side of HTTP/1.1: bytes of one connection to requests, and responses to bytes.
+
+Laws:
+
+1. One request at a time. The connection stays for the next one unless either side says otherwise.
+2. What a client can make this side hold is bounded: `ServerSettings` limits head and body, a request that has begun
+   must be whole in time, an answer must be read in time, and a silent connection ends.
+3. What is wrong with a request is told with a status, and that ends the connection; a handler's own fault is a 500.
+4. However much a client sends, all others have their turn in between: see `server.turn`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeAlias
+from urllib.parse import parse_qsl, unquote
+
+import h11
+
+from sbclient.clock import Clock
+from sbclient.emulator.context import ServerSettings
+from sbclient.emulator.net.http_messages import EventSource, Handler, NoResponse, Request, Response
+from sbclient.emulator.net.stream import ByteStream
+from sbclient.emulator.net.time_slice import Turn
+from sbclient.telemetry.log import get_logger
+
+log = get_logger(__name__)
+
+WEBSOCKET_PATH: Final = "/$servicebus/websocket"
+MAX_TARGET_LENGTH: Final = 8192
+MAX_HEADER_LINES: Final = 200
+"""Of one request: each costs some time to read, and a head of `max_header_bytes` has room for thousands."""
+
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
+
+Upgrade: TypeAlias = Callable[[ByteStream, Any, bytes], Awaitable[None]]
+"""Takes over a connection: with the `h11.Request` that asked for it, and the bytes that came after."""
+
+
+class Serving(Protocol):
+    """What is served: here, how long that may take and how much it may hold."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def settings(self) -> ServerSettings: ...
+
+
+async def serve_http(
+    stream: ByteStream, context: Serving, first: bytes, handler: Handler, upgrade: Upgrade | None = None
+) -> None:
+    """Serve one connection until it ends.
+
+    Args:
+        first: what was read already.
+        handler: answers requests.
+        upgrade: takes over a connection that becomes a WebSocket; None = none does.
+    """
+    connection = _Connection(stream, context, handler, upgrade)
+    try:
+        await connection.serve(first)
+    except NoResponse:
+        log.info("http.cut", client=stream.peer)
+    finally:
+        await stream.close()
+
+
+class _Connection:
+    def __init__(self, stream: ByteStream, context: Serving, handler: Handler, upgrade: Upgrade | None) -> None:
+        self._stream = stream
+        self._clock = context.clock
+        self._settings = context.settings
+        self._handler = handler
+        self._upgrade = upgrade
+        self._turn = Turn(context.clock)
+        self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=context.settings.max_header_bytes)
+
+    async def serve(self, first: bytes) -> None:
+        if first:  # nothing would mean the end of the connection
+            self._engine.receive_data(first)
+        try:
+            while await self._serve_request():
+                self._engine.start_next_cycle()
+        except h11.RemoteProtocolError as error:
+            # The library's text may show what the client sent, a token among it.
+            await self._refuse(error.error_status_hint, "the request cannot be understood: send HTTP/1.1")
+        except TimeoutError:
+            await self._refuse(408, f"the request was not whole within {self._settings.request_timeout_s:g} s")
+
+    async def _serve_request(self) -> bool:
+        """Answer one request; False if there will be no other on this connection."""
+        if not await self._begun():
+            return False
+        async with self._clock.timeout(self._settings.request_timeout_s):
+            asked = await self._event()
+            if not isinstance(asked, h11.Request):
+                return False
+            if asked.http_version not in (b"1.0", b"1.1"):
+                await self._refuse(505, "the request is of another version: send HTTP/1.1")
+                return False
+            upgrade = self._upgrade if _wants_websocket(asked) else None
+            body = await self._body() if upgrade is None else b""
+        if upgrade is not None:
+            await upgrade(self._stream, asked, self._engine.trailing_data[0])
+            return False
+        if body is None:
+            await self._refuse(413, f"the body is larger than the {self._settings.max_body_bytes} bytes allowed")
+            return False
+        request = _request_of(asked, body, self._stream.peer)
+        if request is None:
+            await self._refuse(400, "the target of the request cannot be read")
+            return False
+        await self._respond(await self._answer(request), is_head=asked.method == b"HEAD")
+        return self._engine.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
+
+    async def _begun(self) -> bool:
+        """Wait for the first byte of a request; False if none comes."""
+        if self._engine.trailing_data[0]:
+            await self._turn.pass_on()
+            return True
+        try:
+            async with self._clock.timeout(self._settings.http_idle_timeout_s):
+                data = await self._stream.read()
+        except TimeoutError:
+            return False
+        self._engine.receive_data(data)
+        return bool(data)
+
+    async def _event(self) -> Any:
+        self._turn.count()
+        if self._turn.is_over:
+            await self._turn.pass_on()
+        while True:
+            if self._engine.their_state is h11.IDLE:
+                self._check_head()
+            event = self._engine.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            if self._engine.they_are_waiting_for_100_continue:
+                self._send(h11.InformationalResponse(status_code=100, headers=[]))
+            self._engine.receive_data(await self._stream.read())
+
+    def _check_head(self) -> None:
+        """Look at the head of a request before the engine reads all of it at one go."""
+        came, _ = self._engine.trailing_data
+        end = _END_OF_HEAD.search(came)
+        if came.count(b"\n", 0, end.start() if end else len(came)) > MAX_HEADER_LINES:
+            raise h11.RemoteProtocolError(f"more than {MAX_HEADER_LINES} headers", error_status_hint=431)
+
+    async def _body(self) -> bytes | None:
+        """The whole body; None if it is too large."""
+        parts, size_bytes = [], 0
+        while isinstance(event := await self._event(), h11.Data):
+            size_bytes += len(event.data)
+            if size_bytes > self._settings.max_body_bytes:
+                return None
+            parts.append(bytes(event.data))
+        return b"".join(parts)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return await self._handler(request)
+        except NoResponse:
+            raise
+        except Exception as error:
+            log.error("http.handler_failed", method=request.method, error=type(error).__name__, exc_info=error)
+            return Response(500, b"an error that was not expected: see the log")
+
+    async def _refuse(self, status: int, text: str) -> None:
+        if self._engine.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            with suppress(h11.LocalProtocolError):
+                await self._respond(Response(status, text.encode(), headers={"Connection": "close"}))
+
+    async def _respond(self, response: Response, *, is_head: bool = False) -> None:
+        headers = {"Content-Type": response.content_type, "Server": "sbclient", **response.headers}
+        if response.events is None:
+            headers["Content-Length"] = str(len(response.body))
+        self._send(h11.Response(status_code=response.status, headers=list(headers.items())))
+        if not is_head:
+            self._send(h11.Data(data=response.body))
+            if response.events is not None:
+                await self._stream_out(response.events)
+        self._send(h11.EndOfMessage())
+        async with self._clock.timeout(self._settings.request_timeout_s):
+            await self._stream.drain()
+
+    async def _stream_out(self, events: EventSource) -> None:
+        """Send events as they come; a client that says anything, or goes, has had enough.
+
+        Raises:
+            NoResponse: it does not read what it is sent.
+        """
+        gone = asyncio.ensure_future(self._stream.read())
+
+        async def send_all() -> None:
+            async for event in events:
+                self._send(h11.Data(data=event))
+                async with self._clock.timeout(self._settings.request_timeout_s):
+                    await self._stream.drain()
+
+        sending = asyncio.ensure_future(send_all())
+        try:
+            await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (gone, sending):
+                task.cancel()
+            ends = await asyncio.gather(gone, sending, return_exceptions=True)
+            await events.aclose()
+        if isinstance(ends[1], TimeoutError):
+            raise NoResponse
+
+    def _send(self, event: Any) -> None:
+        data = self._engine.send(event)
+        if data:
+            self._stream.write(data)
+
+
+def _wants_websocket(asked: h11.Request) -> bool:
+    path = unquote(asked.target.partition(b"?")[0].decode("ascii", "replace"))
+    return path.casefold() == WEBSOCKET_PATH and any(
+        name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in asked.headers
+    )
+
+
+def _request_of(asked: h11.Request, body: bytes, client: str) -> Request | None:
+    """The request, or None if its target cannot be read."""
+    target = asked.target.decode("ascii", "replace")
+    if "://" in target[:12]:
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    path, _, query = target.partition("?")
+    if not path.startswith("/") or len(target) > MAX_TARGET_LENGTH:
+        return None
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in asked.headers:
+        name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    try:
+        fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=64))
+        segments = tuple(unquote(part, errors="strict") for part in path.strip("/").split("/"))
+    except ValueError:
+        return None
+    return Request(
+        method=asked.method.decode("ascii").upper(),
+        segments=() if segments == ("",) else segments,
+        query=fields,
+        headers=headers,
+        body=body,
+        client=client,
+    )

@@ -1,0 +1,207 @@
+"""One TCP connection, with the faults of the wire that strike below the protocols.
+
+Laws:
+
+1. What has come and was not read is bounded: the socket is not read while too much waits.
+2. What was written leaves in order, each piece as late as the latency says, and nothing while the connection is in a
+   black hole; then what has come is not handed out either.
+3. A connection that is cut tells its peer so with a reset, not with an orderly end.
+4. Between two reads every other connection has its turn, however much waits here.
+5. What has come over a connection that broke is forgotten, for nobody can be answered; after an orderly end it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+from sbclient.clock import Clock
+from sbclient.emulator.faults import WireFault, WireFaults
+from sbclient.emulator.net.stream import READ_BYTES
+
+MAX_WAITING_BYTES: Final = 2**20
+MAX_HELD_BYTES: Final = 2**20
+CLOSING_S: Final = 2.0
+"""How long a peer may take to read what is left when its connection is closed."""
+
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class SocketStream(asyncio.Protocol):
+    """A `ByteStream` over a TCP connection.
+
+    Args:
+        faults: of the wire.
+        clock: for faults.
+        accepted: told when the connection stands.
+        ended: told when it is gone.
+    """
+
+    def __init__(
+        self,
+        faults: WireFaults,
+        clock: Clock,
+        accepted: Callable[[SocketStream], None],
+        ended: Callable[[SocketStream], None],
+    ) -> None:
+        self._faults = faults
+        self._clock = clock
+        self._accepted = accepted
+        self._ended = ended
+        self._hole: WireFault | None = None
+        self._came = bytearray()
+        self._is_at_end = False
+        self._is_closing = False
+        self._is_paused = False
+        self._reader: asyncio.Future[None] | None = None
+        self._held: deque[tuple[float, bytes]] = deque()
+        self._held_bytes = 0
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self._is_gone = asyncio.Event()
+
+    # ------------------------------------------------------------------ what asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        self._peer = f"{address[0]}:{address[1]}" if address else "unknown"
+        if self._faults.refuses(self._clock.now()):
+            self.cut()
+            return
+        with suppress(OSError):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._hole = self._faults.black_hole(self._clock.now())
+        self._accepted(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._came += data
+        if len(self._came) > MAX_WAITING_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+        self._wake_reader()
+
+    def eof_received(self) -> bool:
+        self._is_at_end = True
+        self._wake_reader()
+        return True
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        if self._held_bytes < MAX_HELD_BYTES:
+            self._can_write.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_at_end = self._is_closing = True
+        self._came.clear()
+        self._hole = None
+        self._held.clear()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self._is_gone.set()
+        self._can_write.set()
+        self._wake_reader()
+        self._ended(self)
+
+    # ------------------------------------------------------------------ what servers use
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    async def read(self) -> bytes:
+        if self._came:
+            await self._clock.sleep(0)
+        while self._hole is not None or not (self._came or self._is_at_end):
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        data = bytes(self._came[:READ_BYTES])
+        del self._came[:READ_BYTES]
+        if self._is_paused and len(self._came) <= MAX_WAITING_BYTES // 2:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return data
+
+    def write(self, data: bytes) -> None:
+        if self._is_closing or self._transport.is_closing() or not data:
+            return  # a transport that met an error is closing before it says so
+        latency_s = self._faults.latency_s(self._clock.now())
+        if not latency_s and not self._held and self._hole is None:
+            self._transport.write(data)
+            return
+        self._held.append((self._clock.monotonic() + latency_s, data))
+        self._held_bytes += len(data)
+        if self._held_bytes >= MAX_HELD_BYTES:
+            self._can_write.clear()
+        self._flush()
+
+    async def drain(self) -> None:
+        await self._can_write.wait()
+
+    async def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            if not self._held and self._hole is None:
+                self._transport.close()
+        if self._hole is not None:
+            return  # nobody hears of the end before the network is mended
+        with suppress(TimeoutError):
+            async with self._clock.timeout(CLOSING_S):
+                await self._is_gone.wait()
+                return
+        self._transport.abort()
+
+    # ------------------------------------------------------------------ faults
+
+    def cut(self) -> None:
+        """End the connection at once, with a reset."""
+        self._is_closing = True
+        with suppress(OSError):
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._transport.abort()
+
+    def look_at_faults(self) -> None:
+        """A switch was thrown or healed."""
+        now = self._clock.now()
+        if self._faults.resets(now):
+            self.cut()
+        elif self._hole is None:
+            self._hole = self._faults.black_hole(now)
+        elif not self._faults.is_active(self._hole, now):
+            self._hole = None
+            self._wake_reader()
+            self._flush()
+
+    def _flush(self) -> None:
+        """Let everything go that is due and has nothing before it that is not, and come back for the rest."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if self._hole is not None:
+            return
+        now = self._clock.monotonic()
+        while self._held and self._held[0][0] <= now:
+            _, data = self._held.popleft()
+            self._held_bytes -= len(data)
+            self._transport.write(data)
+        if self._held:
+            self._flush_timer = self._clock.call_later(self._held[0][0] - now, self._flush)
+        elif self._is_closing:
+            self._transport.close()
+        if self._held_bytes < MAX_HELD_BYTES and not self._transport.get_write_buffer_size():
+            self._can_write.set()
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

@@ -1,0 +1,99 @@
+"""TLS over any stream: the cryptography is done in memory, so that peeking, faults and pacing stay where they are."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from typing import Final
+
+from sbclient.clock import Clock
+from sbclient.emulator.net.stream import READ_BYTES, ByteStream
+
+HANDSHAKE_RECORD: Final = 0x16
+"""The first byte of a client that speaks TLS."""
+
+
+class TlsStream:
+    """A `ByteStream` over another one that carries TLS.
+
+    Args:
+        stream: carries the records; closed with this one.
+        context: with the certificate.
+        first: what was read already.
+        clock: gives all others their turn between two records.
+    """
+
+    def __init__(self, stream: ByteStream, context: ssl.SSLContext, first: bytes, clock: Clock) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._engine = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._incoming.write(first)
+        self._is_over = False
+
+    @property
+    def peer(self) -> str:
+        return self._stream.peer
+
+    async def handshake(self) -> bool:
+        """Agree on keys; False if the client cannot, and then the stream is of no use."""
+        while True:
+            try:
+                self._engine.do_handshake()
+            except ssl.SSLWantReadError:
+                self._send()
+                if not await self._receive():
+                    return False
+            except ssl.SSLError:
+                self._send()
+                return False
+            else:
+                self._send()
+                return True
+
+    async def read(self) -> bytes:
+        if self._incoming.pending:
+            await self._clock.sleep(0)
+        while not self._is_over:
+            try:
+                data = self._engine.read(READ_BYTES)
+            except ssl.SSLWantReadError:
+                self._send()
+                await self._stream.drain()  # who asks for new keys has to read the answers
+                await self._receive()
+            except ssl.SSLError:
+                self._is_over = True
+            else:
+                return data
+        return b""
+
+    def write(self, data: bytes) -> None:
+        if self._is_over or not data:
+            return
+        rest = memoryview(data)
+        with suppress(ssl.SSLError):
+            while rest:
+                rest = rest[self._engine.write(rest) :]
+        self._send()
+
+    async def drain(self) -> None:
+        await self._stream.drain()
+
+    async def close(self) -> None:
+        with suppress(ssl.SSLError, ValueError):
+            self._engine.unwrap()
+        self._send()
+        self._is_over = True
+        await self._stream.close()
+
+    async def _receive(self) -> bool:
+        data = await self._stream.read()
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+        return bool(data)
+
+    def _send(self) -> None:
+        if self._outgoing.pending:
+            self._stream.write(self._outgoing.read())

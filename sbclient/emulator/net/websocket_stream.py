@@ -1,0 +1,147 @@
+"""A WebSocket as a stream of bytes, for AMQP clients that can only reach port 443.
+
+Source: AMQP WebSocket binding; the sub-protocol is `AMQPWSB10` for Service Bus clients and `amqp` by the standard.
+Where one message ends and the next begins means nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+import h11
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Event,
+    Ping,
+    RejectConnection,
+    Request,
+    TextMessage,
+)
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+
+from sbclient.clock import Clock
+from sbclient.emulator.net.stream import ByteStream
+from sbclient.emulator.net.time_slice import Turn
+
+SUB_PROTOCOLS: Final = ("AMQPWSB10", "amqp")
+
+
+class WebSocketStream:
+    """A `ByteStream` over another one that carries WebSocket frames.
+
+    Args:
+        stream: carries the frames; closed with this one.
+        engine: has accepted.
+        clock: for the turns of others.
+    """
+
+    def __init__(self, stream: ByteStream, engine: WSConnection, clock: Clock) -> None:
+        self._stream = stream
+        self._engine = engine
+        self._turn = Turn(clock)
+        self._events = engine.events()
+        self._came = bytearray()
+        self._is_over = False
+
+    @property
+    def peer(self) -> str:
+        return self._stream.peer
+
+    def take(self, data: bytes) -> None:
+        """Frames, or parts of them, that have come; nothing = there will be no more."""
+        if not data:
+            self._is_over = True
+            return
+        self._engine.receive_data(data)
+        self._events = self._engine.events()
+
+    async def read(self) -> bytes:
+        await self._take_events()
+        while not self._came and not self._is_over:
+            self.take(await self._stream.read())
+            await self._take_events()
+            await self._stream.drain()  # who asks for pongs has to read them
+        data = bytes(self._came)
+        self._came.clear()
+        return data
+
+    def write(self, data: bytes) -> None:
+        if not self._is_over and data:
+            self._send(BytesMessage(data=data))
+
+    async def drain(self) -> None:
+        await self._stream.drain()
+
+    async def close(self) -> None:
+        self._end(CloseConnection(code=CloseReason.NORMAL_CLOSURE))
+        await self._stream.close()
+
+    async def _take_events(self) -> None:
+        """Take what has come, with turns for others in between."""
+        try:
+            for event in self._events:
+                self._take(event)
+                self._turn.count()
+                if self._turn.is_over:
+                    await self._stream.drain()
+                    await self._turn.pass_on()
+        except RemoteProtocolError as error:
+            self._end(error.event_hint or CloseConnection(code=CloseReason.PROTOCOL_ERROR))
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case BytesMessage():
+                self._came += event.data
+            case Ping():
+                self._send(event.response())
+            case CloseConnection():
+                self._end(event.response())
+            case TextMessage():
+                self._end(CloseConnection(code=CloseReason.UNSUPPORTED_DATA))
+
+    def _end(self, event: Event) -> None:
+        if not self._is_over:
+            self._send(event)
+            self._is_over = True
+
+    def _send(self, event: Event) -> None:
+        with suppress(LocalProtocolError):  # the close was said already
+            self._stream.write(self._engine.send(event))
+
+
+async def accept_websocket(stream: ByteStream, asked: Any, after: bytes, clock: Clock) -> WebSocketStream | None:
+    """Answer a request to become a WebSocket; None if it was refused.
+
+    Args:
+        asked: the `h11.Request`.
+        after: the bytes that came after it.
+        clock: for the turns of others.
+    """
+    assert isinstance(asked, h11.Request)
+    engine = WSConnection(ConnectionType.SERVER)
+    headers = [(bytes(name), bytes(value)) for name, value in asked.headers]
+    try:
+        engine.initiate_upgrade_connection(headers, asked.target.decode("ascii", "replace"))
+        request = next(iter(engine.events()), None)
+    except RemoteProtocolError as error:
+        request = None
+        if isinstance(error.event_hint, RejectConnection):
+            stream.write(engine.send(error.event_hint))
+            return None
+    if not isinstance(request, Request):
+        stream.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        return None
+    chosen = next((name for name in SUB_PROTOCOLS if name in request.subprotocols), None)
+    if request.subprotocols and chosen is None:
+        stream.write(engine.send(RejectConnection(status_code=400)))
+        return None
+    stream.write(engine.send(AcceptConnection(subprotocol=chosen)))
+    websocket = WebSocketStream(stream, engine, clock)
+    if after:
+        websocket.take(after)
+    return websocket

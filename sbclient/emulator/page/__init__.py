@@ -1,0 +1,1 @@
+"""The web page of the emulator, and the live data behind it."""

@@ -1,0 +1,100 @@
+"""The part of the control API that is about all namespaces of an emulator at once.
+
+    GET /$control/overview                              everything, once
+    GET /$control/watch[?namespace=contoso&entity=q]    everything, then what changes, as server-sent events
+
+Who asks sees those namespaces on which he has the Manage right, and watches as long as his token lasts. The entity that
+is named is told of in detail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sbclient.emulator.control.api import ControlApi, refusal
+from sbclient.emulator.net.http_messages import JSON, Request, Response
+from sbclient.emulator.page.namespace_watcher import Lookout
+from sbclient.emulator.page.watch_stream import WatchStream, detail_in, pairs_of
+from sbclient.emulator.sas import Grant
+from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizationError
+
+MAX_VIEWERS: Final = 20
+ABOUT_ALL: Final = ("overview", "watch")
+"""What is answered here and not by the control API of one namespace."""
+
+
+class WatchApi:
+    """Tells of all namespaces.
+
+    Args:
+        controls: the control API of each.
+        lookout: looks at them.
+        about: what is to be said of the emulator itself.
+    """
+
+    def __init__(
+        self, controls: Mapping[str, ControlApi], lookout: Lookout, about: Callable[[], Mapping[str, Any]] = dict
+    ) -> None:
+        self._controls = controls
+        self._about = about
+        self._viewer_count = 0
+        self.lookout = lookout
+
+    async def answer(self, request: Request) -> Response:
+        """Carry out one request for what `ABOUT_ALL` names."""
+        what = request.segments[1].casefold()
+        if len(request.segments) > 2 or request.method != "GET":
+            return _refusal(405, f"{what} is only looked at: use GET /$control/{what}")
+        grants: dict[str, Grant] = {}
+        error: ServiceBusAuthenticationError | ServiceBusAuthorizationError | None = None
+        for name, control in self._controls.items():
+            try:
+                grants[name] = control.check_right(request)
+            except (ServiceBusAuthenticationError, ServiceBusAuthorizationError) as reason:
+                error = reason
+        if error is not None and not grants:
+            return refusal(401, error)
+        return await self._overview(list(grants)) if what == "overview" else self._watch(request, grants)
+
+    async def _overview(self, names: list[str]) -> Response:
+        sight = await self.lookout.next(0)
+        said = {
+            "at": sight.at,
+            "about": self._about(),
+            "namespaces": [
+                {**sight.namespaces[name].facts, "entities": list(sight.namespaces[name].rows.values())}
+                for name in names
+            ],
+            "pairs": pairs_of(sight, names),
+            "story": sight.story,
+        }
+        return Response(200, json.dumps(said, indent=1, default=str).encode(), JSON)
+
+    def _watch(self, request: Request, grants: Mapping[str, Grant]) -> Response:
+        names = list(grants)
+        has_room = all(self._controls[name].context.events.has_room for name in names)
+        if self._viewer_count >= MAX_VIEWERS or not has_room:
+            return _refusal(503, "too many watch already: end one of them")
+        self._viewer_count += 1
+        name, path = request.query.get("namespace", names[0]), request.query.get("entity")
+        control = self._controls[name] if name in names else None
+        stream = WatchStream(
+            self.lookout,
+            names,
+            detail=lambda: detail_in(control, path) if control is not None and path else None,
+            watchers={name: self._controls[name].context.events.watch() for name in names},
+            ended=self._ended,
+            ends_at=min(grant.expires_at for grant in grants.values()),
+        )
+        about = json.dumps(self._about(), default=str)
+        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+        return Response(200, f"event: about\ndata: {about}\n\n".encode(), "text/event-stream", headers, events=stream)
+
+    def _ended(self) -> None:
+        self._viewer_count -= 1
+
+
+def _refusal(status: int, text: str) -> Response:
+    return Response(status, json.dumps({"error": text}).encode(), JSON)

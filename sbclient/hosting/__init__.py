@@ -1,0 +1,1 @@
+"""The broker in running time: receivers wait for messages, deadlines pass."""

@@ -1,0 +1,100 @@
+"""Watches the entities of a pair: lets deadlines pass, and pings what is failed over until it answers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.message import ServiceBusMessage
+from sbclient.pairing.pair import Pair, PairedEntity
+from sbclient.rules.failover import PingKeys
+from sbclient.rules.ping import ping_message
+from sbclient.tasks import OwnedTasks
+from sbclient.telemetry import metrics
+from sbclient.telemetry.log import get_logger
+from sbclient.telemetry.operations import ACCEPTED, REFUSED, result_of
+
+log = get_logger(__name__)
+
+PING_TIMEOUT_S: Final = 20.0
+"""The service needs up to 15 s to place a keyless message on another fragment; a ping waits a little longer."""
+
+
+class Pinger:
+    """One for each paired client; runs until it is cancelled."""
+
+    def __init__(self, pair: Pair, tasks: OwnedTasks) -> None:
+        self._pair = pair
+        self._tasks = tasks
+        self._needs_session: set[str] = set()
+
+    async def run(self) -> None:
+        """Wake at each deadline of each entity, and whenever one changes."""
+        pair = self._pair
+        while not self._tasks.is_closed:
+            pair.attention.clear()
+            now = pair.clock.monotonic()
+            wake_at: list[float] = []
+            for entity in pair.entities():
+                pair.note(entity, entity.failover.advance(now))
+                if entity.failover.is_ping_due(now):
+                    generation = entity.failover.ping_started()
+                    self._tasks.start(self._ping(entity, generation), name=f"ping {entity.path}")
+                elif (deadline := entity.failover.next_deadline()) is not None:
+                    wake_at.append(deadline)
+            span_s = max(0.0, min(wake_at) - now) if wake_at else None
+            try:
+                async with pair.clock.timeout(span_s):
+                    await pair.attention.wait()
+            except TimeoutError:
+                continue
+
+    async def _ping(self, entity: PairedEntity, generation: int) -> None:
+        pair = self._pair
+        began_at = pair.clock.monotonic()
+        accepted = False
+        try:
+            refusal = await self._refusal(entity)
+            accepted = refusal is None
+            result = {**entity.attributes, **result_of(refusal), metrics.OUTCOME: ACCEPTED if accepted else REFUSED}
+            metrics.record(metrics.PING_DURATION, pair.clock.monotonic() - began_at, result)
+        finally:
+            pair.counts["pings"] += 1
+            now = pair.clock.monotonic()
+            pair.note(entity, entity.failover.ping_answered(now, accepted=accepted, generation=generation))
+            pair.attention.set()
+
+    async def _refusal(self, entity: PairedEntity) -> ServiceBusError | None:
+        """Ping once; returns why it was not accepted, None if it was."""
+        link = self._pair.primary.open_sender(entity.path)
+        keys = entity.failover.ping_keys
+        try:
+            if self._pair.options.probe == "link":
+                await link.open(timeout_s=PING_TIMEOUT_S)
+                return None
+            if entity.path in self._needs_session:
+                keys = self._with_session(keys)
+            try:
+                await link.send([self._message(keys)], timeout_s=PING_TIMEOUT_S)
+            except InvalidOperationError:
+                if keys.session_id is not None:
+                    raise
+                # A ping without session is refused by an entity that needs one: it does answer, so ask again properly.
+                self._needs_session.add(entity.path)
+                await link.send([self._message(self._with_session(keys))], timeout_s=PING_TIMEOUT_S)
+        except ServiceBusError as error:
+            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)
+            return error
+        finally:
+            await link.close()
+        return None
+
+    def _with_session(self, keys: PingKeys) -> PingKeys:
+        """A session of the same key, so that the ping reaches the same fragment; a random one if there is no key."""
+        return keys._replace(session_id=keys.session_id or keys.partition_key or self._new_id())
+
+    def _message(self, keys: PingKeys) -> ServiceBusMessage:
+        return ping_message(message_id=self._new_id(), session_id=keys.session_id, partition_key=keys.partition_key)
+
+    def _new_id(self) -> str:
+        return f"{self._pair.random.getrandbits(128):032x}"

@@ -1,1 +1,0 @@
-"""The broker over the network: AMQP and HTTP on one port for each namespace."""

@@ -1,0 +1,1 @@
+"""How options are read and checked: durations, numbers, flags and choices as people write them."""

@@ -1,0 +1,1 @@
+"""Logs, metrics and traces: what the package reports about its own work."""

@@ -1,0 +1,134 @@
+"""What one sender or receiver tells of its work: measurements and spans, in one place.
+
+Work is handed in as a coroutine. While nobody wants to know it is handed back as it is, so that being watched costs
+only those who are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from sbclient.clock import Clock
+from sbclient.errors import ServiceBusError
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.telemetry import metrics, tracing
+
+T = TypeVar("T")
+
+OPENTELEMETRY: Final = "opentelemetry"
+"""While nobody has imported it, nobody wants to know anything."""
+
+PRIMARY: Final = "primary"
+BACKLOG: Final = "backlog"
+ROUTES: Final = (PRIMARY, BACKLOG)
+
+ACCEPTED: Final = "accepted"
+REFUSED: Final = "refused"
+IN_DOUBT: Final = "in_doubt"
+
+
+class Telemetry:
+    """For one entity of one namespace.
+
+    Args:
+        route: says which way messages go now, `primary` or `backlog`.
+    """
+
+    def __init__(self, clock: Clock, namespace: str, path: str, route: Callable[[], str] | None = None) -> None:
+        self._clock = clock
+        self._where = {metrics.DESTINATION: path, **metrics.server(namespace)}
+        self._measured = {metrics.SYSTEM: "servicebus", **self._where}
+        self._route = route
+        self._signed: dict[int, ServiceBusMessage] = {}
+
+    def sending(
+        self, operation: str, messages: Sequence[ServiceBusMessage], work: Coroutine[Any, Any, T]
+    ) -> Awaitable[T]:
+        """A call that sends messages.
+
+        Args:
+            operation: `send` or `schedule`.
+            messages: private copies, which are given a trace context to bear.
+            work: sends them; if it returns a route, that is the one they went.
+        """
+        if OPENTELEMETRY not in sys.modules or not (metrics.is_read() or tracing.is_on()):
+            return work
+        return self._sent(operation, messages, work)
+
+    async def _sent(self, operation: str, messages: Sequence[ServiceBusMessage], work: Coroutine[Any, Any, T]) -> T:
+        began_at = self._clock.monotonic()
+        name = tracing.SCHEDULE if operation == "schedule" else tracing.SEND
+        spans, signed = tracing.sending(name, messages, self._where, self._clock)
+        self._signed.update((id(message), message) for message in signed)
+        result: dict[str, str | int] = {}
+        try:
+            with spans:
+                try:
+                    answer = await work
+                except BaseException as error:
+                    result = self._result(error)
+                    raise
+                else:
+                    result = self._result(None, answer)
+                    return answer
+                finally:
+                    spans.set(metrics.ROUTE, result[metrics.ROUTE])
+        finally:
+            for message in signed:
+                self._signed.pop(id(message), None)
+            if metrics.is_read():
+                attributes = {**self._measured, metrics.OPERATION: operation, **result}
+                metrics.record(metrics.OPERATION_DURATION, self._clock.monotonic() - began_at, attributes)
+                metrics.add(metrics.SENT, len(messages), attributes)
+
+    def _result(self, error: BaseException | None, answer: Any = None) -> dict[str, str | int]:
+        route = answer if answer in ROUTES else PRIMARY if self._route is None else self._route()
+        return {metrics.ROUTE: route, **result_of(error)}
+
+    @property
+    def has_signed(self) -> bool:
+        """Whether messages that are on their way bear a trace context given by `sending`."""
+        return bool(self._signed)
+
+    def unsign(self, messages: Iterable[ServiceBusMessage]) -> bool:
+        """Take away the trace contexts that messages were given by `sending`; returns whether there were any."""
+        given = [message for message in messages if id(message) in self._signed]
+        for message in given:
+            tracing.unsign(message)
+            del self._signed[id(message)]
+        return bool(given)
+
+    def received(
+        self, name: str, messages: Sequence[ServiceBusReceivedMessage], began_at: float, *, is_consuming: bool = True
+    ) -> None:
+        """Messages were handed over.
+
+        Args:
+            name: of the span.
+            began_at: wall-clock seconds, when the wait for them began.
+            is_consuming: whether they were taken, not only looked at.
+        """
+        if messages and is_consuming and metrics.is_read():
+            metrics.add(metrics.CONSUMED, len(messages), {**self._measured, metrics.OPERATION: "receive"})
+        if messages and tracing.is_on():
+            with tracing.handling(name, "receive", messages, self._where, self._clock, began_at=began_at):
+                pass
+
+    def settling(self, message: ServiceBusReceivedMessage, mode: str, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """A call that ends a message."""
+        return self._settled(message, mode, work) if OPENTELEMETRY in sys.modules and tracing.is_on() else work
+
+    async def _settled(self, message: ServiceBusReceivedMessage, mode: str, work: Coroutine[Any, Any, T]) -> T:
+        name = f"ServiceBus.{mode.replace('_', '-')}"
+        with tracing.handling(name, "settle", [message], self._where, self._clock):
+            return await work
+
+
+def result_of(error: BaseException | None) -> dict[str, str | int]:
+    """The attributes of what ended with this error, or well: a call that was given up has no answer."""
+    if error is None:
+        return {metrics.OUTCOME: ACCEPTED}
+    is_refused = isinstance(error, ServiceBusError) and not error.is_in_doubt
+    return {metrics.OUTCOME: REFUSED if is_refused else IN_DOUBT, metrics.ERROR: type(error).__name__}

@@ -1,0 +1,1 @@
+"""The bundled broker in this process, behind the transport port."""

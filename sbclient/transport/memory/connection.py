@@ -1,0 +1,123 @@
+"""One connection to a namespace in this process, and the transactions that are begun through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from sbclient.broker.faults import Call, Operation
+from sbclient.broker.session import SessionLock
+from sbclient.broker.transactions import Transaction
+from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
+from sbclient.errors import InvalidOperationError
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.transport.base import ReceiverLink, TransactionLink
+
+T = TypeVar("T")
+
+SCHEME: Final = "memory://"
+
+
+class MemoryConnection:
+    """One connection; it leads to one front end of the namespace.
+
+    Args:
+        host: the namespace.
+    """
+
+    def __init__(self, host: BrokerHost) -> None:
+        self._host = host
+        self._front_end = host.connect()
+        self._receivers: dict[ReceiverLink, None] = {}
+        self._is_closed = False
+
+    @property
+    def host(self) -> BrokerHost:
+        """The namespace, with its faults."""
+        return self._host
+
+    @property
+    def namespace(self) -> str:
+        return SCHEME + self._host.namespace.name
+
+    async def ask(self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float) -> T:
+        """One request through this connection."""
+        self.check_open()
+        return await self._host.perform(operation, path, work, timeout_s=timeout_s, front_end=self._front_end)
+
+    async def receive(
+        self, path: str, max_message_count: int, wait_s: float, mode: ServiceBusReceiveMode, lock: SessionLock | None
+    ) -> list[ServiceBusReceivedMessage]:
+        """Wait for messages through this connection's front end."""
+        self.check_open()
+        return await self._host.receive(
+            path,
+            max_message_count=max_message_count,
+            max_wait_time_s=wait_s,
+            mode=mode,
+            lock=lock,
+            front_end=self._front_end,
+        )
+
+    async def accept_session(self, path: str, session: SessionChoice, timeout_s: float) -> SessionLock:
+        """Wait for a session through this connection's front end."""
+        self.check_open()
+        assert session is not None  # asked for by receivers of sessions only
+        return await self._host.accept_session(path, session, timeout_s=timeout_s, front_end=self._front_end)
+
+    def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
+        """What the broker does by itself when a link is closed: no fault can stop it."""
+        return work(Call(operation, self._host.clock.now(), front_end=self._front_end))
+
+    def forget(self, receiver: ReceiverLink) -> None:
+        """A receiver was closed: there is nothing of it to close with the connection."""
+        self._receivers.pop(receiver, None)
+
+    def check_open(self) -> None:
+        """
+        Raises:
+            InvalidOperationError: the transport was closed.
+        """
+        if self._is_closed:
+            raise InvalidOperationError(f"the connection to {self.namespace} was closed: open a new client")
+
+    async def close(self) -> None:
+        for receiver in list(self._receivers):
+            await receiver.close()
+        self._is_closed = True
+
+
+class MemoryTransaction(TransactionLink):
+    """A transaction of the broker, begun through one connection."""
+
+    def __init__(self, connection: MemoryConnection, transaction: Transaction) -> None:
+        self._connection = connection
+        self.transaction = transaction
+
+    async def commit(self, *, timeout_s: float) -> None:
+        namespace, transaction = self._connection.host.namespace, self.transaction
+        await self._connection.ask(
+            Operation.TRANSACTION, None, lambda call: namespace.commit(call, transaction), timeout_s
+        )
+
+    async def rollback(self, *, timeout_s: float) -> None:
+        namespace, transaction = self._connection.host.namespace, self.transaction
+        await self._connection.ask(
+            Operation.TRANSACTION, None, lambda call: namespace.rollback(call, transaction), timeout_s
+        )
+
+
+def core_of(link: TransactionLink | None) -> Transaction | None:
+    if link is None:
+        return None
+    if not isinstance(link, MemoryTransaction):
+        raise InvalidOperationError(
+            f"a {type(link).__name__} was begun on another transport: begin the transaction on the one it is used with"
+        )
+    return link.transaction
+
+
+def check_link(is_closed: bool, path: str) -> None:
+    if is_closed:
+        raise InvalidOperationError(f"the link to {path} was closed: open a new one")

@@ -1,0 +1,180 @@
+"""Links that receive from entities, sub-queues and sessions of a namespace in this process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeVar, cast
+from uuid import UUID
+
+from sbclient.broker.entity import PeekCursor
+from sbclient.broker.entry import moment
+from sbclient.broker.faults import Call, Operation
+from sbclient.broker.session import SessionLock
+from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement
+from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.transport.base import ReceiverLink, TransactionLink
+from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of
+
+T = TypeVar("T")
+
+
+class MemoryReceiver(ReceiverLink):
+    """Receives from one entity, sub-queue or session of a namespace in this process."""
+
+    def __init__(
+        self,
+        connection: MemoryConnection,
+        path: str,
+        session: SessionChoice,
+        mode: ServiceBusReceiveMode,
+        prefetch_count: int,
+    ) -> None:
+        self._connection = connection
+        self._namespace = connection.host.namespace
+        self._path = path
+        self._session = session
+        self._mode = mode
+        self._prefetch_count = prefetch_count if mode is ServiceBusReceiveMode.PEEK_LOCK else 0
+        self._prefetched: deque[ServiceBusReceivedMessage] = deque()
+        self._cursor = PeekCursor()
+        self._lock: SessionLock | None = None
+        self._is_open = False
+        self._is_closed = False
+
+    @property
+    def session_id(self) -> str | None:
+        return None if self._lock is None else self._lock.session_id
+
+    @property
+    def session_locked_until_utc(self) -> datetime | None:
+        return None if self._lock is None else moment(self._lock.locked_until)
+
+    async def open(self, *, timeout_s: float) -> None:
+        check_link(self._is_closed, self._path)
+        if self._is_open:
+            return
+        if self._session is None:
+            await self._connection.ask(
+                Operation.OPEN,
+                self._path,
+                lambda call: self._namespace.open_receiver(call, self._path, with_session=False),
+                timeout_s,
+            )
+        else:
+            self._lock = await self._connection.accept_session(self._path, self._session, timeout_s)
+        self._is_open = True
+
+    async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
+        await self._attach(max_wait_time_s)
+        if not self._prefetched:
+            wanted = max_message_count + self._prefetch_count
+            self._prefetched.extend(
+                await self._connection.receive(self._path, wanted, max_wait_time_s, self._mode, self._lock)
+            )
+        return [self._prefetched.popleft() for _ in range(min(max_message_count, len(self._prefetched)))]
+
+    async def peek(
+        self, *, max_message_count: int, sequence_number: int, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        def work(call: Call) -> list[ServiceBusReceivedMessage]:
+            return self._namespace.peek(
+                call,
+                self._path,
+                self._cursor,
+                max_message_count=max_message_count,
+                from_number=sequence_number,
+                session_id=self.session_id,
+            )
+
+        return await self._ask(Operation.PEEK, work, timeout_s)
+
+    async def receive_deferred(
+        self, sequence_numbers: Sequence[int], *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        def work(call: Call) -> list[ServiceBusReceivedMessage]:
+            return self._namespace.receive_deferred(
+                call, self._path, sequence_numbers, mode=self._mode, lock=self._lock
+            )
+
+        return await self._ask(Operation.RECEIVE_DEFERRED, work, timeout_s)
+
+    async def settle(
+        self,
+        message: ServiceBusReceivedMessage,
+        settlement: Settlement,
+        *,
+        timeout_s: float,
+        transaction: TransactionLink | None = None,
+    ) -> None:
+        token, core = _token_of(message, self._path), core_of(transaction)
+
+        def work(call: Call) -> None:
+            self._namespace.settle(call, self._path, [token], settlement, lock=self._lock, transaction=core)
+
+        await self._ask(Operation.SETTLE, work, timeout_s)
+
+    async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
+        token = _token_of(message, self._path)
+        (until,) = await self._ask(
+            Operation.RENEW, lambda call: self._namespace.renew_locks(call, self._path, [token]), timeout_s
+        )
+        return moment(until)
+
+    async def renew_session_lock(self, *, timeout_s: float) -> datetime:
+        return moment(await self._in_session(Operation.RENEW, self._namespace.renew_session, timeout_s))
+
+    async def get_session_state(self, *, timeout_s: float) -> bytes | None:
+        return await self._in_session(Operation.SESSION, self._namespace.get_session_state, timeout_s)
+
+    async def set_session_state(self, state: bytes | None, *, timeout_s: float) -> None:
+        def work(call: Call, path: str, lock: SessionLock) -> None:
+            self._namespace.set_session_state(call, path, lock, state)
+
+        await self._in_session(Operation.SESSION, work, timeout_s)
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._connection.forget(self)
+        tokens = [cast(UUID, message.lock_token) for message in self._prefetched]
+        self._prefetched.clear()
+        lock = self._lock
+        if tokens:
+            self._connection.at_once(Operation.RECEIVE, lambda call: self._namespace.release(call, self._path, tokens))
+        if lock is not None:
+            self._connection.at_once(
+                Operation.SESSION, lambda call: self._namespace.release_session(call, self._path, lock)
+            )
+
+    async def _attach(self, timeout_s: float) -> None:
+        """Hold the session if there is one; without one each request proves by itself what opening would."""
+        check_link(self._is_closed, self._path)
+        if self._session is not None:
+            await self.open(timeout_s=timeout_s)
+
+    async def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> T:
+        await self._attach(timeout_s)
+        return await self._connection.ask(operation, self._path, work, timeout_s)
+
+    async def _in_session(
+        self, operation: Operation, work: Callable[[Call, str, SessionLock], T], timeout_s: float
+    ) -> T:
+        if self._session is None:
+            raise InvalidOperationError(
+                f"the receiver of {self._path} has no session: open it with a session_id or NEXT_AVAILABLE_SESSION"
+            )
+        await self._attach(timeout_s)
+        lock = cast(SessionLock, self._lock)
+        return await self._ask(operation, lambda call: work(call, self._path, lock), timeout_s)
+
+
+def _token_of(message: ServiceBusReceivedMessage, path: str) -> UUID:
+    if message.lock_token is None:
+        raise InvalidOperationError(
+            f"message {message.sequence_number} of {path} is not held: it was peeked, or deleted when it was received"
+        )
+    return message.lock_token

@@ -1,0 +1,75 @@
+"""Links that send to entities of a namespace in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sbclient.broker.faults import Call, Operation
+from sbclient.delivery import SenderLimits
+from sbclient.errors import ServiceBusConnectionError
+from sbclient.message import ServiceBusMessage
+from sbclient.transport.base import SenderLink, TransactionLink
+from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of
+
+T = TypeVar("T")
+
+
+class MemorySender(SenderLink):
+    """Sends to one entity of a namespace in this process."""
+
+    def __init__(self, connection: MemoryConnection, path: str) -> None:
+        self._connection = connection
+        self._namespace = connection.host.namespace
+        self._path = path
+        self._is_open = False
+        self._is_closed = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    async def open(self, *, timeout_s: float) -> None:
+        if not self._is_open:
+            await self.limits(timeout_s=timeout_s)
+
+    async def limits(self, *, timeout_s: float) -> SenderLimits:
+        return await self._ask(Operation.OPEN, lambda call: self._namespace.open_sender(call, self._path), timeout_s)
+
+    async def send(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
+    ) -> None:
+        core = core_of(transaction)
+        await self._ask(
+            Operation.SEND, lambda call: self._namespace.send(call, self._path, messages, transaction=core), timeout_s
+        )
+
+    async def schedule(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
+    ) -> list[int]:
+        core = core_of(transaction)
+        return await self._ask(
+            Operation.SCHEDULE,
+            lambda call: self._namespace.schedule(call, self._path, messages, transaction=core),
+            timeout_s,
+        )
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
+        await self._ask(
+            Operation.CANCEL,
+            lambda call: self._namespace.cancel_scheduled(call, self._path, sequence_numbers),
+            timeout_s,
+        )
+
+    async def close(self) -> None:
+        self._is_open, self._is_closed = False, True
+
+    async def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> T:
+        check_link(self._is_closed, self._path)
+        try:
+            answer = await self._connection.ask(operation, self._path, work, timeout_s)
+        except ServiceBusConnectionError:
+            self._is_open = False
+            raise
+        self._is_open = True
+        return answer

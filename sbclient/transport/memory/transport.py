@@ -1,0 +1,96 @@
+"""The broker in this process, behind the transport port.
+
+A namespace is shared by its name: every transport on `memory_host("contoso")` sees the same entities. Each transport is
+one connection and leads to one front end of the namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from random import Random
+
+from sbclient.broker.faults import Call, Operation
+from sbclient.broker.profile import PROFILES, STD_2021, Profile
+from sbclient.clock import Clock
+from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
+from sbclient.hosting.host import BrokerHost
+from sbclient.transport.base import Transport
+from sbclient.transport.memory.administration import MemoryAdministration
+from sbclient.transport.memory.connection import SCHEME, MemoryConnection, MemoryTransaction
+from sbclient.transport.memory.receiver import MemoryReceiver
+from sbclient.transport.memory.sender import MemorySender
+
+_hosts: dict[str, BrokerHost] = {}
+
+
+def memory_host(
+    name: str, *, clock: Clock | None = None, random: Random | None = None, profile: Profile | str = STD_2021
+) -> BrokerHost:
+    """The namespace of that name in this process, made when it is first asked for.
+
+    Args:
+        name: `contoso` or `memory://contoso`; letters' case does not matter.
+        clock, random, profile: of a namespace that is made now; ignored for one that exists. A profile may be named.
+    """
+    key = _key(name)
+    host = _hosts.get(key)
+    if host is None:
+        chosen = PROFILES[profile] if isinstance(profile, str) else profile
+        bare = name.strip().removeprefix(SCHEME).rstrip("/")
+        host = _hosts[key] = BrokerHost(bare, clock=clock, random=random, profile=chosen)
+    return host
+
+
+def drop_memory_host(name: str) -> None:
+    """Forget the namespace of that name, if there is one; who still holds it keeps it."""
+    _hosts.pop(_key(name), None)
+
+
+def _key(name: str) -> str:
+    return name.strip().casefold().removeprefix(SCHEME).rstrip("/")
+
+
+class MemoryTransport(MemoryConnection, Transport):
+    """One connection to a namespace in this process.
+
+    Args:
+        host: the namespace.
+    """
+
+    def __init__(self, host: BrokerHost) -> None:
+        super().__init__(host)
+        self._administration = MemoryAdministration(self)
+
+    @property
+    def administration(self) -> MemoryAdministration:
+        return self._administration
+
+    def open_sender(self, entity_path: str) -> MemorySender:
+        return MemorySender(self, entity_path)
+
+    def open_receiver(
+        self,
+        entity_path: str,
+        *,
+        session: SessionChoice = None,
+        receive_mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
+        prefetch_count: int = 0,
+    ) -> MemoryReceiver:
+        receiver = MemoryReceiver(self, entity_path, session, receive_mode, prefetch_count)
+        self._receivers[receiver] = None
+        return receiver
+
+    async def begin_transaction(self, *, timeout_s: float) -> MemoryTransaction:
+        namespace = self._host.namespace
+        return MemoryTransaction(
+            self, await self.ask(Operation.TRANSACTION, None, namespace.begin_transaction, timeout_s)
+        )
+
+    async def list_sessions(
+        self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float
+    ) -> Sequence[str]:
+        def work(call: Call) -> list[str]:
+            return self._host.namespace.list_sessions(call, entity_path, state_updated_after=state_updated_after)
+
+        return await self.ask(Operation.SESSION, entity_path, work, timeout_s)

@@ -1,0 +1,1 @@
+"""The service through azure-servicebus, behind the transport port."""

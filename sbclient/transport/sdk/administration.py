@@ -1,0 +1,203 @@
+"""The management side of a namespace through azure-servicebus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar
+
+from sbclient.clock import Clock
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    EntityProperties,
+    EntityStatus,
+    NamespaceProperties,
+    QueueProperties,
+    RuleProperties,
+    RuntimeProperties,
+    SubscriptionProperties,
+    TopicProperties,
+    TrueRuleFilter,
+)
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, OperationTimeoutError
+from sbclient.rules.entity_path import canonical
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.base import Administration
+from sbclient.transport.sdk.entities import (
+    action_to_sdk,
+    creation_options,
+    filter_to_sdk,
+    from_sdk_namespace,
+    from_sdk_properties,
+    from_sdk_rule,
+    from_sdk_runtime,
+    to_sdk_properties,
+)
+from sbclient.transport.sdk.errors import Place, translated
+
+R = TypeVar("R")
+
+TIMEOUT_S: Final = 60.0
+
+_NOUNS: Final = {
+    EntityKind.QUEUE: "queue",
+    EntityKind.TOPIC: "topic",
+    EntityKind.SUBSCRIPTION: "subscription",
+    EntityKind.RULE: "rule",
+}
+_TWINS: Final = {EntityKind.QUEUE: EntityKind.TOPIC, EntityKind.TOPIC: EntityKind.QUEUE}
+"""Of these there is one of a name, and the management API has the same address for both."""
+
+_KINDS: Final[dict[EntityKind, Any]] = {
+    EntityKind.QUEUE: QueueProperties,
+    EntityKind.TOPIC: TopicProperties,
+    EntityKind.SUBSCRIPTION: SubscriptionProperties,
+}
+
+
+class Owner(Protocol):
+    """What the administration needs of its transport."""
+
+    clock: Clock
+    tasks: OwnedTasks
+
+    @property
+    def place(self) -> Place:
+        """The namespace, for errors."""
+
+    def sdk_administration(self) -> Any:
+        """A new administration client of the SDK."""
+
+
+class AzureAdministration(Administration):
+    """The entities of one namespace. The SDK's client for them is safe for concurrent calls, and made when needed."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._sdk: Any = None
+        self._is_closed = False
+
+    async def create(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
+        async def make(sdk: Any) -> Any:
+            if isinstance(properties, RuleProperties):
+                # without an argument the SDK takes a filter that matches everything
+                chosen = properties.filter
+                options: dict[str, Any] = {"action": action_to_sdk(properties.action)}
+                if not isinstance(chosen, TrueRuleFilter):
+                    options["filter"] = filter_to_sdk(chosen)
+                return await sdk.create_rule(*address.names, **options)
+            return await _method(sdk, "create", address.kind)(*address.names, **creation_options(properties))
+
+        made = self._described(address.kind, await self._ask(make, f"create {address}"))
+        status = getattr(properties, "status", None)
+        if status in (None, EntityStatus.ACTIVE) or isinstance(made, RuleProperties):
+            return made
+        made.status = status
+        return await self.update(address, made)
+
+    async def get(self, address: EntityAddress) -> EntityProperties:
+        sdk_properties = await self._ask(lambda sdk: _got(sdk, address), f"describe {address}")
+        return self._described(address.kind, sdk_properties)
+
+    async def update(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
+        wanted = to_sdk_properties(properties)
+        await self._ask(
+            lambda sdk: _method(sdk, "update", address.kind)(*address.names[:-1], wanted), f"update {address}"
+        )
+        return await self.get(address)
+
+    async def delete(self, address: EntityAddress) -> None:
+        async def remove(sdk: Any) -> None:
+            if address.kind in _TWINS:
+                await _got(sdk, address)  # else what has the name is deleted, whatever it is
+            await _method(sdk, "delete", address.kind)(*address.names)
+
+        await self._ask(remove, f"delete {address}")
+
+    async def list(self, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = "") -> list[EntityProperties]:
+        async def gather(sdk: Any) -> list[EntityProperties]:
+            found: AsyncIterator[Any] = getattr(sdk, f"list_{_NOUNS[kind]}s")(*parents)
+            return [self._described(kind, each) async for each in found]
+
+        listed = await self._ask(gather, f"list {_NOUNS[kind]}s of {'/'.join(parents) or 'the namespace'}")
+        wanted = [each for each in listed if canonical(each.name).startswith(canonical(prefix))]
+        return sorted(wanted, key=lambda each: canonical(each.name))
+
+    async def runtime(self, address: EntityAddress) -> RuntimeProperties:
+        if address.kind is EntityKind.RULE:
+            raise InvalidOperationError(f"{address} has no counts: ask for those of its subscription")
+        told = await self._ask(lambda sdk: _got(sdk, address, "_runtime_properties"), f"describe {address}")
+        return from_sdk_runtime(address.names[-1], told)
+
+    async def namespace(self) -> NamespaceProperties:
+        return from_sdk_namespace(await self._ask(lambda sdk: sdk.get_namespace_properties(), "describe the namespace"))
+
+    async def close(self) -> None:
+        """Close the SDK's client, if there is one. Safe to call twice."""
+        self._is_closed = True
+        if self._sdk is not None:
+            await self._sdk.close()
+            self._sdk = None
+
+    def _described(self, kind: EntityKind, sdk_properties: Any) -> EntityProperties:
+        if kind is EntityKind.RULE:
+            return from_sdk_rule(sdk_properties)
+        described: EntityProperties = from_sdk_properties(_KINDS[kind], sdk_properties)
+        return described
+
+    async def _ask(self, work: Callable[[Any], Awaitable[R]], doing: str) -> R:
+        """Do `work` in a task of its own; who goes away, or has waited long enough, leaves it to its end."""
+        if self._is_closed:
+            raise InvalidOperationError(f"{doing}: the connection was closed, open a new client")
+        if self._sdk is None:
+            self._sdk = self._owner.sdk_administration()
+
+        async def working() -> R:
+            try:
+                return await work(self._sdk)
+            except Exception as error:
+                own = translated(error, doing, self._owner.place)
+                if own is error:
+                    raise
+                raise own from error
+
+        task: asyncio.Task[R] = self._owner.tasks.start(working(), name=doing)
+        try:
+            late = await self._owner.clock.wait({task}, TIMEOUT_S)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if late:
+            task.cancel()
+            raise OperationTimeoutError(f"{doing}: no answer within {TIMEOUT_S:g} s, whether it happened is in doubt")
+        return task.result()
+
+
+def _method(sdk: Any, verb: str, kind: EntityKind, what: str = "") -> Callable[..., Awaitable[Any]]:
+    method: Callable[..., Awaitable[Any]] = getattr(sdk, f"{verb}_{_NOUNS[kind]}{what}")
+    return method
+
+
+async def _got(sdk: Any, address: EntityAddress, what: str = "") -> Any:
+    """What the SDK tells of an entity.
+
+    Args:
+        what: the end of the method's name; empty = the description.
+
+    Raises:
+        MessagingEntityNotFoundError: what has the name is of the other kind.
+    """
+    try:
+        told = await _method(sdk, "get", address.kind, what)(*address.names)
+        if what:
+            _ = told.created_at_utc  # counts are read out of the answer when they are asked for
+        return told
+    except AttributeError:
+        # The SDK stumbles over an answer that describes the other kind.
+        if (other := _TWINS.get(address.kind)) is None:
+            raise
+        await _method(sdk, "get", other)(*address.names)
+        raise MessagingEntityNotFoundError(
+            f"{address.names[0]!r} is a {_NOUNS[other]}, not a {_NOUNS[address.kind]}: name it as what it is"
+        ) from None

@@ -1,0 +1,219 @@
+"""Tokens: what each answer of the token node means, and what a token opens."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from sbclient.amqp import encode_sections
+from sbclient.amqp.sections import Properties
+from sbclient.broker.faults import Fault, FaultKind
+from sbclient.emulator.amqp import grants
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.faults import WireFaults
+from sbclient.emulator.sas import AuthorizationMode, Authorizer, sign
+from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
+from sbclient.hosting.host import BrokerHost
+from tests.emulator.amqp.client import HOST, Client, connected, create
+
+
+@pytest.fixture
+async def queue(host: BrokerHost) -> str:
+    rule = AuthorizationRule(key_name="sender", rights=[AccessRights.SEND], primary_key="secret")
+    create(host, EntityKind.QUEUE, "q", authorization_rules=[rule])
+    return "q"
+
+
+def token(client: Client, path: str, *, key_name: str = "RootManageSharedAccessKey", key: str = "SAS_KEY_VALUE") -> str:
+    return sign(f"{HOST}/{path}", key_name, key, client.clock.now() + 3600)
+
+
+async def test_a_good_token_is_accepted_with_dashes_in_the_names(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        arguments = {"type": "jwt", "name": f"{HOST}/{queue}"}
+        reply, body = await client.request("$cbs", "put-token", token(client, queue), arguments=arguments)
+        assert reply == {"status-code": 202, "status-description": "Accepted"}
+        assert body is None
+
+
+@pytest.mark.parametrize(
+    ("path", "bad", "status"),
+    [
+        ("missing", None, 404),
+        ("q/$Nowhere", None, 404),
+        ("q", "SharedAccessSignature sr=x", 401),
+        ("q", "", 401),
+        ("q", "eyJ.eyJ.x", 401),
+        ("q", "SharedAccessSignature sr=sb%3a%2f%2fcontoso%2fq&sig=AAAA&se=1&skn=RootManageSharedAccessKey", 401),
+    ],
+)
+async def test_bad_tokens_and_unknown_entities_are_refused(
+    context: NamespaceContext, queue: str, path: str, bad: str | None, status: int
+) -> None:
+    async with connected(context) as client:
+        assert await client.put_token(path, bad if bad is not None else token(client, path)) == status
+        assert await client.refusal(await client.sender(queue)) == "amqp:unauthorized-access"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "after_s"), [(FaultKind.ERROR, 500, 0), (FaultKind.BUSY, 503, 0), (FaultKind.SLOW, 404, 1)]
+)
+async def test_what_a_namespace_lacks_is_not_said_while_a_fault_strikes_it(
+    context: NamespaceContext, host: BrokerHost, kind: FaultKind, status: int, after_s: float
+) -> None:
+    async with connected(context) as client:
+        fault = host.inject(Fault(kind))
+        began_at = client.clock.monotonic()
+        assert await client.put_token("missing") == status
+        assert client.clock.monotonic() - began_at == pytest.approx(after_s, abs=0.1)
+        host.heal(fault)
+        assert await client.put_token("missing") == 404
+
+
+async def test_a_namespace_that_hangs_does_not_say_what_it_lacks(context: NamespaceContext, host: BrokerHost) -> None:
+    async with connected(context) as client:
+        host.inject(Fault(FaultKind.HANG))
+        with pytest.raises(TimeoutError):
+            await client.put_token("missing")
+
+
+async def test_a_namespace_that_is_down_ends_the_connection_that_asks_for_what_it_lacks(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    async with connected(context) as client:
+        host.inject(Fault(FaultKind.DOWN))
+        asking = asyncio.ensure_future(client.put_token("missing"))
+        closed = await asyncio.wait_for(client.closed, 60)
+        asking.cancel()
+        assert closed.error is not None
+        assert closed.error.condition == "amqp:connection:forced"
+
+
+@pytest.mark.parametrize("path", ["q", "t", "t/Subscriptions/s", "t/subscriptions/S/$deadletterqueue", ""])
+async def test_every_path_can_be_an_audience(context: NamespaceContext, queue: str, path: str) -> None:
+    create(context.host, EntityKind.TOPIC, "t")
+    create(context.host, EntityKind.SUBSCRIPTION, "t", "s")
+    async with connected(context) as client:
+        assert await client.put_token(path) == 202
+
+
+async def test_a_wrong_key_and_a_wrong_key_name_are_refused(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        assert await client.put_token(queue, token(client, queue, key="guess")) == 401
+        assert await client.put_token(queue, token(client, queue, key_name="nobody")) == 401
+
+
+async def test_an_expired_token_is_refused(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        old = sign(f"{HOST}/{queue}", "RootManageSharedAccessKey", "SAS_KEY_VALUE", client.clock.now() - 1)
+        assert await client.put_token(queue, old) == 401
+
+
+async def test_a_token_that_lacks_a_right_is_good_and_the_attach_is_refused(
+    context: NamespaceContext, queue: str
+) -> None:
+    async with connected(context) as client:
+        assert await client.put_token(queue, token(client, queue, key_name="sender", key="secret")) == 202
+        assert (await client.sender(queue)).is_open
+        assert await client.refusal(await client.receiver(queue)) == "amqp:unauthorized-access"
+
+
+async def test_a_token_for_the_management_node_opens_only_that(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        assert await client.put_token(f"{queue}/$management") == 202
+        assert (await client.ask(queue, "peek-message", {}))[0] == 204
+        assert await client.refusal(await client.sender(queue)) == "amqp:unauthorized-access"
+
+
+async def test_without_a_token_the_management_node_is_refused(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        assert await client.refusal(await client.sender(f"{queue}/$management")) == "amqp:unauthorized-access"
+        assert await client.refusal(await client.sender("$management")) == "amqp:not-found"
+
+
+async def test_who_may_do_nothing_does_not_learn_which_entities_there_are(
+    context: NamespaceContext, queue: str
+) -> None:
+    async with connected(context) as client:
+        assert await client.refusal(await client.sender("missing/$management")) == "amqp:unauthorized-access"
+        assert await client.refusal(await client.sender("missing")) == "amqp:unauthorized-access"
+        assert await client.refusal(await client.receiver("missing")) == "amqp:unauthorized-access"
+        assert await client.put_token("missing", token(client, "missing", key="guess")) == 401
+        assert await client.put_token("") == 202
+        assert await client.refusal(await client.receiver("missing/$management")) == "amqp:not-found"
+
+
+async def test_no_text_of_a_token_comes_back(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        bad = token(client, queue, key="guess")
+        arguments = {"name": f"{HOST}/{queue}"}
+        reply, _ = await client.request("$cbs", "put-token", bad, arguments=arguments)
+        signature = bad.partition("sig=")[2].partition("&")[0]
+        assert signature not in reply["status-description"]
+
+
+@pytest.mark.parametrize("body", [5, None, ["x"], b"\xff\xfe"])
+async def test_what_is_no_token_is_refused(context: NamespaceContext, queue: str, body: object) -> None:
+    async with connected(context) as client:
+        reply, _ = await client.request("$cbs", "put-token", body, arguments={"name": f"{HOST}/{queue}"})
+        assert reply["status-code"] == 401
+
+
+@pytest.mark.parametrize(("operation", "name"), [("get-token", f"{HOST}/q"), ("put-token", 5), ("", None)])
+async def test_what_cannot_be_understood_is_answered(
+    context: NamespaceContext, queue: str, operation: str, name: object
+) -> None:
+    async with connected(context) as client:
+        reply, _ = await client.request("$cbs", operation, "x", arguments={"name": name})
+        assert reply["status-code"] == 400
+
+
+async def test_audiences_of_a_connection_are_bounded(
+    context: NamespaceContext, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grants, "MAX_GRANTS", 2)
+    for name in ("a", "b"):
+        create(context.host, EntityKind.QUEUE, name)
+    async with connected(context) as client:
+        statuses = [await client.put_token(path) for path in ("a", "b", "q", "a")]
+        assert statuses == [202, 202, 403, 202]
+
+
+async def test_with_authorization_switched_off_nobody_needs_a_token(host: BrokerHost, queue: str) -> None:
+    context = context_of(host, AuthorizationMode.NONE)
+    async with connected(context) as client:
+        assert (await client.sender(queue)).is_open
+        assert await client.put_token(queue, "anything") == 202
+        assert await client.put_token("missing", "anything") == 404
+
+
+async def test_any_web_token_is_good_where_that_was_asked_for(host: BrokerHost, queue: str) -> None:
+    context = context_of(host, AuthorizationMode.ANY_JWT)
+    async with connected(context) as client:
+        assert await client.put_token(queue, "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.") == 202
+        assert (await client.sender(queue)).is_open
+
+
+def context_of(host: BrokerHost, mode: AuthorizationMode) -> NamespaceContext:
+    return NamespaceContext(host=host, authorizer=Authorizer(mode), wire_faults=WireFaults(Random(1)))
+
+
+async def test_replies_need_no_credit_however_many_there_are(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        _, replies = await client.node("$cbs")
+        assert replies.credit == 0
+        for _ in range(300):
+            assert await client.put_token(queue) == 202
+
+
+async def test_a_request_without_a_reply_link_harms_nobody(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        link = await client.sender("$cbs")
+        payload = encode_sections(
+            properties=Properties(message_id="1"), application_properties={"operation": "put-token"}, value="x"
+        )
+        await client.transfer(link, payload)
+        await asyncio.sleep(1)
+        assert await client.put_token(queue) == 202

@@ -1,0 +1,323 @@
+"""Local transactions over AMQP: what is done in one happens at the commit, all of it, or never."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sbclient.amqp import (
+    ACCEPTED,
+    RELEASED,
+    Declared,
+    DeliveryReceived,
+    IncomingDelivery,
+    Modified,
+    Rejected,
+    TransactionalState,
+    encode_message,
+    encode_sections,
+)
+from sbclient.amqp.types import longs, uuids
+from sbclient.broker.faults import Fault, FaultKind, Operation
+from sbclient.emulator.amqp.coordinator import MAX_OPEN
+from sbclient.emulator.context import NamespaceContext
+from sbclient.entities import EntityKind
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessage
+from tests.emulator.amqp.client import Client, connected, create
+
+
+@pytest.fixture
+async def queue(host: BrokerHost) -> str:
+    create(host, EntityKind.QUEUE, "q")
+    return "q"
+
+
+def stored(context: NamespaceContext, path: str = "q") -> int:
+    return len(context.host.namespace.queue(path))
+
+
+async def begun(client: Client) -> tuple[Any, bytes]:
+    """A control link, and a transaction declared on it."""
+    coordinator = await client.coordinator()
+    declared = await client.declare(coordinator)
+    assert isinstance(declared, Declared)
+    return coordinator, declared.txn_id
+
+
+async def received(client: Client, path: str) -> IncomingDelivery:
+    return (await client.event(DeliveryReceived, await client.receiver(path, credit=1))).delivery
+
+
+def condition_of(outcome: object) -> str:
+    assert isinstance(outcome, Rejected), outcome
+    assert outcome.error is not None
+    return outcome.error.condition
+
+
+async def test_a_commit_stores_what_was_sent(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator, txn = await begun(client)
+        link = await client.sender(queue)
+        state = TransactionalState(txn)
+        assert await client.send(link, ServiceBusMessage("a"), state=state) == TransactionalState(txn, ACCEPTED)
+        batch = [ServiceBusMessage("b"), ServiceBusMessage("c")]
+        assert await client.send(link, *batch, state=state) == TransactionalState(txn, ACCEPTED)
+        assert stored(context) == 0
+        assert await client.discharge(coordinator, txn) == ACCEPTED
+        assert stored(context) == 3
+
+
+async def test_a_rollback_stores_nothing(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator, txn = await begun(client)
+        await client.send(await client.sender(queue), ServiceBusMessage("a"), state=TransactionalState(txn))
+        assert await client.discharge(coordinator, txn, fail=True) == ACCEPTED
+        assert stored(context) == 0
+
+
+async def test_a_commit_settles_what_was_settled_in_it(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        link = await client.sender(queue)
+        await client.send(link, ServiceBusMessage("in"))
+        delivery = await received(client, queue)
+        coordinator, txn = await begun(client)
+        await client.send(link, ServiceBusMessage("out"), state=TransactionalState(txn))
+        state = TransactionalState(txn, ACCEPTED)
+        assert await client.settle(delivery, state) == state
+        assert stored(context) == 1
+        assert await client.discharge(coordinator, txn) == ACCEPTED
+        assert [str(each) for each in await left(context)] == ["out"]
+
+
+async def left(context: NamespaceContext) -> Any:
+    return await context.host.receive("q", max_message_count=10, max_wait_time_s=0)
+
+
+async def test_b056_a_rolled_back_completion_keeps_the_lock(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        await client.send(await client.sender(queue), ServiceBusMessage("in"))
+        delivery = await received(client, queue)
+        coordinator, txn = await begun(client)
+        await client.settle(delivery, TransactionalState(txn, ACCEPTED))
+        await client.discharge(coordinator, txn, fail=True)
+        assert await left(context) == []
+        request = {"disposition-status": "completed", "lock-tokens": uuids([UUID(bytes_le=delivery.tag)])}
+        assert (await client.ask(queue, "update-disposition", request))[0] == 200
+        assert stored(context) == 0
+
+
+@pytest.mark.parametrize("outcome", [Modified(True, False), Modified(True, True), Rejected(None)])
+async def test_every_settlement_waits_for_the_commit(
+    context: NamespaceContext, queue: str, outcome: Modified | Rejected
+) -> None:
+    async with connected(context, queue) as client:
+        await client.send(await client.sender(queue), ServiceBusMessage("in"))
+        delivery = await received(client, queue)
+        coordinator, txn = await begun(client)
+        state = TransactionalState(txn, outcome)
+        assert await client.settle(delivery, state) == state
+        await asyncio.sleep(1)
+        assert await left(context) == []
+        assert stored(context) == 1
+        assert await client.discharge(coordinator, txn) == ACCEPTED
+        assert stored(context) == (0 if isinstance(outcome, Rejected) else 1)
+
+
+async def test_a_release_cannot_be_part_of_a_transaction(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        await client.send(await client.sender(queue), ServiceBusMessage("in"))
+        delivery = await received(client, queue)
+        _, txn = await begun(client)
+        answer = await client.settle(delivery, TransactionalState(txn, RELEASED))
+        assert condition_of(answer) == "amqp:not-allowed"
+
+
+async def test_pipelined_transfers_belong_to_the_commit_that_follows(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator, txn = await begun(client)
+        link = await client.sender(queue)
+        async with asyncio.TaskGroup() as group:
+            for number in range(50):
+                message = ServiceBusMessage(str(number))
+                group.create_task(client.send(link, message, state=TransactionalState(txn)))
+            committed = group.create_task(client.discharge(coordinator, txn))
+        assert committed.result() == ACCEPTED
+        assert stored(context) == 50
+
+
+async def test_b052_the_hundred_and_first_operation_is_refused(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator, txn = await begun(client)
+        link = await client.sender(queue)
+        for _ in range(100):
+            await client.send(link, ServiceBusMessage("x"), state=TransactionalState(txn))
+        refused = await client.send(link, ServiceBusMessage("x"), state=TransactionalState(txn))
+        assert condition_of(refused) == "amqp:not-allowed"
+        assert await client.discharge(coordinator, txn) == ACCEPTED
+        assert stored(context) == 100
+
+
+async def test_b052_after_two_minutes_nothing_is_committed(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator, txn = await begun(client)
+        await client.send(await client.sender(queue), ServiceBusMessage("x"), state=TransactionalState(txn))
+        await asyncio.sleep(121)
+        assert condition_of(await client.discharge(coordinator, txn)) == "amqp:transaction:rollback"
+        assert stored(context) == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("a", None)])
+async def test_p083_p082_keys_of_a_transaction_on_a_partitioned_queue(
+    context: NamespaceContext, first: str, second: str | None
+) -> None:
+    create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
+    async with connected(context, "p") as client:
+        coordinator, txn = await begun(client)
+        link = await client.sender("p")
+        state = TransactionalState(txn)
+        assert await client.send(link, ServiceBusMessage("x", partition_key=first), state=state) == state._replace(
+            outcome=ACCEPTED
+        )
+        refused = await client.send(link, ServiceBusMessage("x", partition_key=second), state=state)
+        assert condition_of(refused) == "amqp:not-allowed"
+        assert await client.discharge(coordinator, txn) == ACCEPTED
+        assert stored(context, "p") == 1
+
+
+async def test_b054_two_entities_in_one_transaction_are_refused(context: NamespaceContext, queue: str) -> None:
+    create(context.host, EntityKind.QUEUE, "other")
+    async with connected(context, queue, "other") as client:
+        _, txn = await begun(client)
+        state = TransactionalState(txn)
+        await client.send(await client.sender(queue), ServiceBusMessage("x"), state=state)
+        refused = await client.send(await client.sender("other"), ServiceBusMessage("x"), state=state)
+        assert condition_of(refused) == "amqp:not-allowed"
+
+
+async def test_b060_send_by_way_of_another_queue_in_one_transaction(context: NamespaceContext, queue: str) -> None:
+    create(context.host, EntityKind.QUEUE, "other")
+    async with connected(context, queue, "other") as client:
+        await client.send(await client.sender(queue), ServiceBusMessage("in"))
+        delivery = await received(client, queue)
+        coordinator, txn = await begun(client)
+        properties = {"com.microsoft:transfer-destination-address": "other"}
+        via = await client.sender(queue, properties=properties)
+        state = TransactionalState(txn)
+        assert await client.send(via, ServiceBusMessage("out"), state=state) == TransactionalState(txn, ACCEPTED)
+        await client.settle(delivery, TransactionalState(txn, ACCEPTED))
+        assert stored(context, "other") == 0
+        assert await client.discharge(coordinator, txn) == ACCEPTED
+        assert await received(client, "other")
+        assert stored(context) == 0
+
+
+async def test_scheduling_waits_for_the_commit(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator, txn = await begun(client)
+        at = datetime.fromtimestamp(client.clock.now() + 60, UTC)
+        payload = encode_message(ServiceBusMessage("x", scheduled_enqueue_time_utc=at))
+        request = {"messages": [{"message": payload}]}
+        status, body = await client.ask(queue, "schedule-message", request, state=TransactionalState(txn))
+        assert status == 200
+        assert len(body["sequence-numbers"]) == 1
+        assert stored(context) == 0
+        await client.discharge(coordinator, txn)
+        assert stored(context) == 1
+
+
+@pytest.mark.parametrize(("is_partitioned", "status"), [(False, 200), (True, 400)])
+async def test_p090_rules_change_in_a_transaction_on_plain_topics_only(
+    context: NamespaceContext, is_partitioned: bool, status: int
+) -> None:
+    create(context.host, EntityKind.TOPIC, "t", enable_partitioning=is_partitioned)
+    create(context.host, EntityKind.SUBSCRIPTION, "t", "s")
+    path = "t/Subscriptions/s"
+    async with connected(context, "") as client:
+        coordinator, txn = await begun(client)
+        request = {"rule-name": "r", "rule-description": {"sql-filter": {"expression": "1=1"}}}
+        assert (await client.ask(path, "add-rule", request, state=TransactionalState(txn)))[0] == status
+        await client.discharge(coordinator, txn)
+        _, body = await client.ask(path, "enumerate-rules", {})
+        assert len(body["rules"]) == (2 if status == 200 else 1)
+
+
+async def test_other_requests_are_refused_in_a_transaction(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        _, txn = await begun(client)
+        request = {"sequence-numbers": longs([1])}
+        answer = await client.ask(queue, "cancel-scheduled-message", request, state=TransactionalState(txn))
+        assert answer == (400, "amqp:not-allowed")
+
+
+async def test_an_unknown_transaction_is_refused_everywhere(context: NamespaceContext, queue: str) -> None:
+    unknown = "amqp:transaction:unknown-id"
+    async with connected(context, queue) as client:
+        link = await client.sender(queue)
+        await client.send(link, ServiceBusMessage("x"))
+        state = TransactionalState(b"nobody")
+        assert condition_of(await client.send(link, ServiceBusMessage("x"), state=state)) == unknown
+        delivery = await received(client, queue)
+        assert condition_of(await client.settle(delivery, TransactionalState(b"nobody", ACCEPTED))) == unknown
+        assert condition_of(await client.discharge(await client.coordinator(), b"nobody")) == unknown
+        request = {"rule-name": "x"}
+        assert await client.ask(queue, "remove-rule", request, state=state) == (404, unknown)
+
+
+async def test_a_transaction_ends_with_its_control_link(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator, txn = await begun(client)
+        link = await client.sender(queue)
+        await client.send(link, ServiceBusMessage("x"), state=TransactionalState(txn))
+        coordinator.detach()
+        client.flush()
+        refused = await client.send(link, ServiceBusMessage("y"), state=TransactionalState(txn))
+        assert condition_of(refused) == "amqp:transaction:unknown-id"
+    assert stored(context) == 0
+
+
+async def test_a_transaction_belongs_to_its_connection(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client, connected(context, queue) as other:
+        _, txn = await begun(client)
+        refused = await other.send(await other.sender(queue), ServiceBusMessage("x"), state=TransactionalState(txn))
+        assert condition_of(refused) == "amqp:transaction:unknown-id"
+
+
+async def test_what_is_neither_declare_nor_discharge_is_refused(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator = await client.coordinator()
+        assert condition_of(await client.transfer(coordinator, encode_sections(value="x"))) == "amqp:decode-error"
+        assert condition_of(await client.transfer(coordinator, encode_sections(value=ACCEPTED))) == "amqp:invalid-field"
+        assert condition_of(await client.transfer(coordinator, encode_sections(data=[b""]))) == "amqp:invalid-field"
+        assert isinstance(await client.declare(coordinator), Declared)
+
+
+async def test_open_transactions_of_a_connection_are_bounded(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator = await client.coordinator()
+        for _ in range(MAX_OPEN):
+            assert isinstance(await client.declare(coordinator), Declared)
+        assert condition_of(await client.declare(coordinator)) == "amqp:resource-limit-exceeded"
+
+
+async def test_a_commit_that_meets_a_fault_is_a_rollback(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        coordinator, txn = await begun(client)
+        await client.send(await client.sender(queue), ServiceBusMessage("x"), state=TransactionalState(txn))
+        context.host.inject(Fault(FaultKind.ERROR, queue, operations=(Operation.TRANSACTION,)))
+        assert condition_of(await client.discharge(coordinator, txn)) == "amqp:transaction:rollback"
+        assert stored(context) == 0
+        assert condition_of(await client.discharge(coordinator, txn)) == "amqp:transaction:unknown-id"
+
+
+async def test_without_any_token_there_is_no_transaction(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        assert await client.refusal(await client.coordinator()) == "amqp:unauthorized-access"
+        assert await client.put_token(queue, lives_s=10) == 202
+        coordinator, _ = await begun(client)
+        await asyncio.sleep(10.1)
+        assert await client.refusal(coordinator) == "amqp:unauthorized-access"

@@ -1,0 +1,111 @@
+"""What of a stored message goes to a client, whichever way it came in."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from sbclient.amqp import Sections, WireMessage, encode_message
+from sbclient.amqp.types import UByte
+from sbclient.broker.entry import Entry
+from sbclient.emulator.amqp.delivery import handed_out
+from sbclient.message import ServiceBusMessage, ServiceBusMessageState
+
+AT = 1_700_000_000.123
+TOKEN = UUID("01234567-89ab-cdef-0123-456789abcdef")
+
+
+def entry(content: ServiceBusMessage, **facts: object) -> Entry:
+    made = Entry(content, 0)
+    made.number = 7
+    made.enqueued_at = AT
+    for name, value in facts.items():
+        setattr(made, name, value)
+    return made
+
+
+def message(**attributes: object) -> ServiceBusMessage:
+    return ServiceBusMessage(b"body", application_properties={"a": 1}, message_id="m", **attributes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_from_wire", [True, False])
+def test_content_is_the_same_however_it_came(is_from_wire: bool) -> None:
+    content = message()
+    stored = WireMessage.of(encode_message(content)) if is_from_wire else content
+    sections = Sections(handed_out(entry(stored)).payload)
+    assert sections.data() == [b"body"]
+    assert sections.application_properties == {"a": 1}
+    assert sections.properties.message_id == "m"
+
+
+def test_a_held_message_carries_its_lock() -> None:
+    payload, token = handed_out(entry(message(), token=TOKEN.int, locked_until=AT + 60))
+    sections = Sections(payload)
+    assert token == TOKEN
+    assert sections.delivery_annotations == {"x-opt-lock-token": TOKEN}
+    assert sections.message_annotations["x-opt-locked-until"] == moment(60)
+    assert sections.message_annotations["x-opt-enqueued-time"] == moment(0)
+
+
+def moment(after_s: float) -> datetime:
+    return datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC) + timedelta(seconds=after_s)
+
+
+def test_a_message_of_a_session_has_a_token_and_no_time_of_its_own() -> None:
+    payload, token = handed_out(entry(message(), token=TOKEN.int, locked_until=math.inf))
+    assert token == TOKEN
+    assert "x-opt-locked-until" not in Sections(payload).message_annotations
+
+
+def test_a_browser_is_told_nothing_of_the_lock() -> None:
+    payload, token = handed_out(entry(message(), token=TOKEN.int, locked_until=AT + 60), is_peeked=True)
+    assert token is None
+    assert Sections(payload).delivery_annotations == {}
+    assert "x-opt-locked-until" not in Sections(payload).message_annotations
+
+
+@pytest.mark.parametrize(
+    ("asked", "expires_after_s", "told_ms"),
+    [(None, None, None), (5.0, None, 5_000), (5.0, 5.0, 5_000), (5.0, 2.0, 2_000), (None, 2.0, 2_000)],
+)
+def test_the_shorter_life_is_told(asked: float | None, expires_after_s: float | None, told_ms: int | None) -> None:
+    content = message(time_to_live=None if asked is None else timedelta(seconds=asked))
+    expires_at = math.inf if expires_after_s is None else AT + expires_after_s
+    assert Sections(handed_out(entry(content, expires_at=expires_at)).payload).header.ttl == told_ms
+
+
+def test_a_dead_letter_says_why_and_where_it_comes_from() -> None:
+    dead = entry(
+        message(),
+        dead_letter_reason="why",
+        dead_letter_description="how",
+        dead_letter_source="q",
+        original_number=3,
+        delivery_count=2,
+    )
+    sections = Sections(handed_out(dead).payload)
+    assert sections.application_properties == {
+        "a": 1,
+        "DeadLetterReason": "why",
+        "DeadLetterErrorDescription": "how",
+    }
+    assert sections.message_annotations["x-opt-deadletter-source"] == "q"
+    assert sections.message_annotations["x-opt-enqueue-sequence-number"] == 3
+    assert sections.header.delivery_count == 2
+
+
+def test_a_state_is_told_unless_it_is_the_usual_one() -> None:
+    deferred = entry(message(), state=ServiceBusMessageState.DEFERRED)
+    assert Sections(handed_out(deferred).payload).message_annotations["x-opt-message-state"] == 1
+    assert "x-opt-message-state" not in Sections(handed_out(entry(message())).payload).message_annotations
+
+
+def test_types_that_python_does_not_have_survive() -> None:
+    raw = b"\x00\x53\x74\xc1\x06\x02\xa1\x01a\x50\x07" + b"\x00\x53\x75\xa0\x00"
+    stored = WireMessage.of(raw)
+    properties = Sections(handed_out(entry(stored)).payload).application_properties
+    assert properties == {"a": 7}
+    assert type(properties["a"]) is UByte

@@ -1,0 +1,667 @@
+"""Receiving over AMQP: credit, settling and its confirmations, sessions, and what ends a link."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from sbclient.amqp import (
+    ACCEPTED,
+    RELEASED,
+    AmqpError,
+    DeliveryReceived,
+    DispositionReceived,
+    IncomingDelivery,
+    IncomingLink,
+    LinkDetached,
+    LinkDrained,
+    Modified,
+    Rejected,
+    Sections,
+    WireMessage,
+    encode_message,
+)
+from sbclient.amqp.states import DeliveryState
+from sbclient.amqp.types import Described, Symbol
+from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.entities import EntityAddress, EntityKind
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessage
+from tests.emulator.amqp.client import SETTLED, Client, connected, create
+
+SESSION_FILTER = "com.microsoft:session-filter"
+LOCKED_UNTIL = "com.microsoft:locked-until-utc"
+DEFER = Modified(True, True)
+ABANDON = Modified(True, False)
+
+
+@pytest.fixture
+async def queue(host: BrokerHost) -> str:
+    create(host, EntityKind.QUEUE, "q", max_delivery_count=3)
+    return "q"
+
+
+@pytest.fixture
+async def sessions(host: BrokerHost) -> str:
+    create(host, EntityKind.QUEUE, "s", requires_session=True)
+    return "s"
+
+
+async def received(client: Client, link: IncomingLink, *, within_s: float = 30) -> IncomingDelivery:
+    return (await client.event(DeliveryReceived, link, within_s=within_s)).delivery
+
+
+async def nothing(client: Client, link: IncomingLink, *, for_s: float = 5) -> None:
+    with pytest.raises(TimeoutError):
+        await received(client, link, within_s=for_s)
+
+
+async def put(context: NamespaceContext, path: str, *messages: ServiceBusMessage) -> None:
+    def send(call: Call) -> None:
+        for message in messages:
+            context.host.namespace.send(call, path, [message])
+
+    await context.host.perform(Operation.SEND, path, send, timeout_s=10)
+
+
+def text(delivery: IncomingDelivery) -> str:
+    return str(WireMessage.of(delivery.payload))
+
+
+def session_filter(session_id: str | None) -> dict[str, str | None]:
+    return {SESSION_FILTER: session_id}
+
+
+def at_ticks(ticks: int) -> datetime:
+    return datetime(1, 1, 1, tzinfo=UTC) + timedelta(microseconds=ticks // 10)
+
+
+# Credit --------------------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_sent_without_credit(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue)
+        await nothing(client, link)
+        link.grant(1)
+        client.flush()
+        assert text(await received(client, link)) == "x"
+
+
+async def test_no_more_is_sent_than_there_is_credit(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(5)))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=2)
+        assert [text(await received(client, link)) for _ in range(2)] == ["0", "1"]
+        await nothing(client, link)
+        link.grant(3)
+        client.flush()
+        assert [text(await received(client, link)) for _ in range(3)] == ["2", "3", "4"]
+
+
+async def test_a_waiting_receiver_is_sent_what_comes_later(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=1)
+        await asyncio.sleep(400)
+        await put(context, queue, ServiceBusMessage("late"))
+        assert text(await received(client, link)) == "late"
+
+
+async def test_withdrawn_credit_leaves_the_message_to_others(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        first, second = await client.receiver(queue, credit=1), await client.receiver(queue)
+        first.grant(0)
+        second.grant(1)
+        client.flush()
+        await asyncio.sleep(1)
+        await put(context, queue, ServiceBusMessage("x"))
+        assert text(await received(client, second)) == "x"
+        await nothing(client, first)
+
+
+async def test_credit_that_shrinks_is_kept_to(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=10)
+        await asyncio.sleep(1)
+        link.grant(1)
+        client.flush()
+        await asyncio.sleep(1)
+        await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(5)))
+        assert text(await received(client, link)) == "0"
+        await nothing(client, link)
+
+
+async def test_a_drain_brings_what_there_is_and_ends_the_credit(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("0"), ServiceBusMessage("1"))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue)
+        link.grant(10, drain=True)
+        client.flush()
+        assert [text(await received(client, link)) for _ in range(2)] == ["0", "1"]
+        await client.event(LinkDrained, link)
+        await put(context, queue, ServiceBusMessage("2"))
+        await nothing(client, link)
+
+
+@pytest.mark.parametrize(("granted", "count"), [(300, 250), (250, 250), (210, 210)])
+async def test_a_drain_brings_more_than_is_taken_in_one_go(
+    context: NamespaceContext, queue: str, granted: int, count: int
+) -> None:
+    await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(250)))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue)
+        link.grant(granted, drain=True)
+        client.flush()
+        await client.event(LinkDrained, link)
+        assert [text(await received(client, link)) for _ in range(count)] == [str(number) for number in range(count)]
+        await nothing(client, link)
+
+
+async def test_a_drain_without_credit_stops_a_waiting_receiver(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=10)
+        await asyncio.sleep(1)
+        link.grant(0, drain=True)
+        client.flush()
+        await client.event(LinkDrained, link)
+        await put(context, queue, ServiceBusMessage("x"))
+        await nothing(client, link)
+
+
+async def test_several_receivers_of_one_queue_each_get_their_own(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        links = [await client.receiver(queue, credit=1) for _ in range(10)]
+        await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(10)))
+        texts = [text(await received(client, link)) for link in links]
+        assert sorted(texts) == [str(number) for number in range(10)]
+
+
+async def test_a_client_that_does_not_read_is_not_sent_everything(context: NamespaceContext, queue: str) -> None:
+    body = b"x" * 200_000
+    await put(context, queue, *(ServiceBusMessage(body) for _ in range(100)))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue)
+        client.pipe.other.is_read.clear()
+        link.grant(100)
+        client.flush()
+        await asyncio.sleep(5)
+        assert client.pipe.waiting_bytes < 4_000_000
+        client.pipe.other.is_read.set()
+        for _ in range(100):
+            await received(client, link)
+
+
+# What is delivered ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_tag_is_the_lock_token_in_the_byte_order_of_net(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        delivery = await received(client, await client.receiver(queue, credit=1))
+        token = Sections(delivery.payload).delivery_annotations["x-opt-lock-token"]
+        assert UUID(bytes_le=delivery.tag) == token
+        assert not delivery.is_settled
+
+
+async def test_the_broker_tells_number_times_and_count(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x", partition_key="k", time_to_live=timedelta(minutes=5)))
+    async with connected(context, queue) as client:
+        now = context.clock.now()
+        link = await client.receiver(queue, credit=1)
+        sections = Sections((await received(client, link)).payload)
+        annotations = sections.message_annotations
+        assert annotations["x-opt-sequence-number"] == 1
+        assert annotations["x-opt-partition-key"] == "k"
+        assert abs(annotations["x-opt-enqueued-time"].timestamp() - now) < 1
+        assert abs(annotations["x-opt-locked-until"].timestamp() - now - 60) < 1
+        assert sections.header.delivery_count == 0
+        assert sections.header.ttl == 300_000
+
+
+async def test_body_and_application_properties_pass_through_byte_for_byte(
+    context: NamespaceContext, queue: str
+) -> None:
+    # wider than necessary, small integers, a symbol as a value, a described body: as others may encode them
+    properties = b"\x00\x53\x73\xd0\x00\x00\x00\x09\x00\x00\x00\x01\xb1\x00\x00\x00\x00"
+    entries = b"\xa1\x01a\x55\x07" + b"\xa1\x01b\xa3\x01s" + b"\xa1\x01c\x60\x01\xff" + b"\xa1\x01d\x52\xff"
+    application = b"\x00\x53\x74\xd1" + (len(entries) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x08" + entries
+    body = b"\x00\x53\x77\x00\xa3\x03x:y\xd1\x00\x00\x00\x09\x00\x00\x00\x02\xa1\x01k\x50\x07"
+    payload = properties + application + body
+    async with connected(context, queue) as client:
+        assert await client.transfer(await client.sender(queue), payload) == ACCEPTED
+        sections = Sections((await received(client, await client.receiver(queue, credit=1))).payload)
+    assert sections.raw(0x73) == properties
+    assert sections.raw(0x74) == application
+    assert sections.raw_body == body
+
+
+async def test_receive_and_delete_sends_settled_messages(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=1, settle_mode=SETTLED)
+        delivery = await received(client, link)
+        assert delivery.is_settled
+        assert "x-opt-locked-until" not in Sections(delivery.payload).message_annotations
+    assert len(context.host.namespace.queue(queue)) == 0
+
+
+# Settling ------------------------------------------------------------------------------------------------------------
+
+
+async def test_accepted_completes_and_is_confirmed(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        delivery = await received(client, await client.receiver(queue, credit=1))
+        assert await client.settle(delivery, ACCEPTED) == ACCEPTED
+        assert len(context.host.namespace.queue(queue)) == 0
+
+
+async def test_modified_abandons_and_is_confirmed(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=2)
+        assert await client.settle(await received(client, link), ABANDON) == ABANDON
+        again = await received(client, link)
+        assert Sections(again.payload).header.delivery_count == 1
+
+
+async def test_modified_undeliverable_here_defers_and_is_confirmed(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=2)
+        assert await client.settle(await received(client, link), DEFER) == DEFER
+        await nothing(client, link)
+        status, body = await client.ask(queue, "peek-message", {"from-sequence-number": 0, "message-count": 1})
+        assert status == 200
+        assert Sections(body["messages"][0]["message"]).message_annotations["x-opt-message-state"] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "description"),
+    [
+        (
+            AmqpError(
+                "com.microsoft:dead-letter", None, {"DeadLetterReason": "why", "DeadLetterErrorDescription": "how"}
+            ),
+            "why",
+            "how",
+        ),
+        (AmqpError("com.microsoft:dead-letter", None, {"DeadLetterReason": "why"}), "why", None),
+        (AmqpError("com.microsoft:dead-letter"), None, None),
+        (AmqpError("amqp:decode-error", "not mine"), "amqp:decode-error", "not mine"),
+        (None, None, None),
+    ],
+)
+async def test_rejected_dead_letters_and_is_confirmed_without_an_error(
+    context: NamespaceContext, queue: str, error: AmqpError | None, reason: str | None, description: str | None
+) -> None:
+    await put(context, queue, ServiceBusMessage("x", application_properties={"mine": 1}))
+    async with connected(context, queue) as client:
+        delivery = await received(client, await client.receiver(queue, credit=1))
+        assert await client.settle(delivery, Rejected(error)) == Rejected(None)
+        dead = await received(client, await client.receiver(f"{queue}/$DeadLetterQueue", credit=1))
+        sections = Sections(dead.payload)
+        assert sections.application_properties.get("DeadLetterReason") == reason
+        assert sections.application_properties.get("DeadLetterErrorDescription") == description
+        assert sections.application_properties["mine"] == 1
+        assert sections.message_annotations["x-opt-deadletter-source"] == queue
+
+
+async def test_b046_released_gives_back_without_counting_a_delivery(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=2)
+        (await received(client, link)).settle(RELEASED)
+        client.flush()
+        again = await received(client, link)
+        assert Sections(again.payload).header.delivery_count == 0
+        assert await client.settle(again, RELEASED) == RELEASED
+
+
+async def test_a_receiver_that_settles_at_once_is_not_answered(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        delivery = await received(client, await client.receiver(queue, credit=1))
+        delivery.settle(ACCEPTED)
+        client.flush()
+        with pytest.raises(TimeoutError):
+            await client.event(DispositionReceived, delivery, within_s=5)
+    assert len(context.host.namespace.queue(queue)) == 0
+
+
+@pytest.mark.parametrize("outcome", [ACCEPTED, ABANDON, DEFER, Rejected(None)])
+async def test_a_lost_lock_is_confirmed_as_rejected_with_its_condition(
+    context: NamespaceContext, queue: str, outcome: DeliveryState
+) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        delivery = await received(client, await client.receiver(queue, credit=1))
+        await asyncio.sleep(61)
+        answer = await client.settle(delivery, outcome)
+        assert isinstance(answer, Rejected)
+        assert answer.error is not None
+        assert answer.error.condition == "com.microsoft:message-lock-lost"
+
+
+async def test_an_expired_lock_brings_the_message_back_with_a_count(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=2)
+        first = await received(client, link)
+        again = await received(client, link, within_s=61)
+        assert Sections(again.payload).header.delivery_count == 1
+        assert again.tag != first.tag
+
+
+async def test_a_message_that_is_abandoned_too_often_is_dead_lettered(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=9)
+        for _ in range(3):
+            await client.settle(await received(client, link), ABANDON)
+        dead = await received(client, await client.receiver(f"{queue}/$deadletterqueue", credit=1))
+        assert Sections(dead.payload).application_properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+
+
+async def test_b018_what_lies_in_the_dead_letter_queue_is_not_dead_lettered_again(
+    context: NamespaceContext, queue: str
+) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        await client.settle(await received(client, await client.receiver(queue, credit=1)), Rejected(None))
+        link = await client.receiver(f"{queue}/$DeadLetterQueue", credit=1)
+        answer = await client.settle(await received(client, link), Rejected(None))
+        assert isinstance(answer, Rejected)
+        assert answer.error is not None
+        assert answer.error.condition == "amqp:not-allowed"
+
+
+async def test_messages_of_a_link_that_ended_stay_locked(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=1)
+        await received(client, link)
+        link.detach()
+        client.flush()
+        other = await client.receiver(queue, credit=1)
+        await nothing(client, other, for_s=50)
+        assert Sections((await received(client, other)).payload).header.delivery_count == 1
+
+
+@pytest.mark.parametrize("has_bug", [False, True])
+async def test_a_connection_that_the_server_closes_takes_nothing_more(
+    context: NamespaceContext, sessions: str, queue: str, monkeypatch: pytest.MonkeyPatch, has_bug: bool
+) -> None:
+    host = context.host
+    create(host, EntityKind.QUEUE, "other")
+    async with connected(context, queue, sessions, "other") as client:
+        await client.receiver(queue, credit=10, settle_mode=SETTLED)
+        await client.receiver(sessions, filters=session_filter("a"))
+        sender = await client.sender("other")
+        await asyncio.sleep(1)
+        sender.send(encode_message(ServiceBusMessage("y")), tag=b"1", needs_credit=False)
+        client.flush()
+        monkeypatch.setattr(client, "flush", lambda: None)  # the client is slow to answer the close
+        with monkeypatch.context() as broken:
+            if has_bug:
+                broken.setattr(host.namespace, "send", None)
+            else:
+                host.inject(Fault(FaultKind.DOWN, None, operations=(Operation.SEND,), count=1))
+            await asyncio.sleep(1)
+        await put(context, queue, ServiceBusMessage("x"))
+        await asyncio.sleep(1)
+        assert len(host.namespace.queue(queue)) == 1
+        assert (await host.accept_session(sessions, "a", timeout_s=1)).session_id == "a"
+
+
+async def test_a_connection_that_is_cut_leaves_no_receiver_behind(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        await client.receiver(queue, credit=10)
+        await asyncio.sleep(1)
+    await put(context, queue, ServiceBusMessage("x"))
+    (message,) = await context.host.receive(queue, max_message_count=1, max_wait_time_s=1)
+    assert message.delivery_count == 0
+
+
+# What ends or refuses a link -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "filters", "condition"),
+    [
+        ("missing", None, "amqp:not-found"),
+        ("q/$Nothing", None, "amqp:not-found"),
+        ("t", None, "amqp:not-allowed"),
+        ("s", None, "amqp:not-allowed"),
+        ("q", session_filter("a"), "amqp:not-allowed"),
+        ("q", session_filter(None), "amqp:not-allowed"),
+        ("s", {SESSION_FILTER: 7}, "amqp:invalid-field"),
+    ],
+)
+async def test_a_link_that_cannot_receive_is_refused(
+    context: NamespaceContext, queue: str, sessions: str, path: str, filters: dict[str, str] | None, condition: str
+) -> None:
+    create(context.host, EntityKind.TOPIC, "t")
+    async with connected(context, "") as client:
+        link = await client.receiver(path, filters=filters)
+        assert client.answer(link).source is None
+        assert await client.refusal(link) == condition
+
+
+async def test_deleting_the_entity_detaches_its_receivers(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=1)
+        await asyncio.sleep(1)
+        await context.host.perform(
+            Operation.MANAGE,
+            queue,
+            lambda call: context.host.namespace.management.delete(call, EntityAddress(EntityKind.QUEUE, (queue,))),
+            timeout_s=10,
+        )
+        assert await client.refusal(link) == "amqp:not-found"
+
+
+async def test_the_link_is_detached_when_its_token_ends(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        await client.put_token(queue, lives_s=30)
+        link = await client.receiver(queue, credit=1)
+        detached = await client.event(LinkDetached, link, within_s=60)
+        assert detached.error is not None
+        assert detached.error.condition == "amqp:unauthorized-access"
+
+
+async def test_a_receiver_waits_through_a_fragment_that_is_down(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=1)
+        await asyncio.sleep(1)
+        fault = context.host.inject(Fault(FaultKind.HANG, queue, operations=(Operation.RECEIVE,)))
+        await put(context, queue, ServiceBusMessage("x"))
+        await nothing(client, link)
+        context.host.heal(fault)
+        assert text(await received(client, link)) == "x"
+
+
+async def test_a_link_goes_on_after_a_delivery_was_lost(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        lost = Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, queue, operations=(Operation.RECEIVE,), count=1)
+        context.host.inject(lost)
+        await put(context, queue, ServiceBusMessage("x"))
+        link = await client.receiver(queue, credit=1)
+        again = await received(client, link, within_s=130)
+        assert Sections(again.payload).header.delivery_count == 1
+
+
+async def test_a_dropped_confirmation_settles_and_says_nothing(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, ServiceBusMessage("x"))
+    async with connected(context, queue) as client:
+        delivery = await received(client, await client.receiver(queue, credit=1))
+        context.wire_faults.inject(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, count=1))
+        with pytest.raises(TimeoutError):
+            await client.settle(delivery, ACCEPTED)
+        assert len(context.host.namespace.queue(queue)) == 0
+
+
+# Sessions ------------------------------------------------------------------------------------------------------------
+
+
+async def test_b049_a_session_by_name_is_echoed_with_the_end_of_its_lock(
+    context: NamespaceContext, sessions: str
+) -> None:
+    async with connected(context, sessions) as client:
+        address = f"amqps://contoso:5671/{sessions}"
+        link = await client.receiver(address, filters=session_filter("a"))
+        answer = client.answer(link)
+        assert answer.source is not None
+        assert answer.source.address == address
+        assert client.granted(link) == {SESSION_FILTER: "a"}
+        until = at_ticks((answer.properties or {})[LOCKED_UNTIL])
+        assert abs(until.timestamp() - context.clock.now() - 60) < 1
+
+
+async def test_b049_the_next_available_session_is_granted_by_name(context: NamespaceContext, sessions: str) -> None:
+    await put(context, sessions, ServiceBusMessage("1", session_id="a"), ServiceBusMessage("2", session_id="a"))
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=session_filter(None), credit=5)
+        assert client.granted(link) == {SESSION_FILTER: "a"}
+        first = await received(client, link)
+        assert "x-opt-locked-until" not in Sections(first.payload).message_annotations
+        assert await client.settle(first, ACCEPTED) == ACCEPTED
+        assert text(await received(client, link)) == "2"
+
+
+async def test_a_described_session_filter_is_understood(context: NamespaceContext, sessions: str) -> None:
+    described = {SESSION_FILTER: Described(Symbol(SESSION_FILTER), "a")}
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=described)
+        assert client.granted(link) == {SESSION_FILTER: "a"}
+
+
+async def test_a_session_that_comes_later_is_waited_for(context: NamespaceContext, sessions: str) -> None:
+    async with connected(context, sessions) as client:
+        attaching = asyncio.ensure_future(client.receiver(sessions, filters=session_filter(None), timeout_s=50))
+        await asyncio.sleep(30)
+        await put(context, sessions, ServiceBusMessage("1", session_id="a"))
+        assert client.granted(await attaching) == {SESSION_FILTER: "a"}
+
+
+@pytest.mark.parametrize(("timeout_s", "waited_s"), [(5.0, 5), (None, 65)])
+async def test_without_a_free_session_the_attach_is_refused_in_time(
+    context: NamespaceContext, sessions: str, timeout_s: float | None, waited_s: float
+) -> None:
+    async with connected(context, sessions) as client:
+        began_at = context.clock.monotonic()
+        link = await client.receiver(sessions, filters=session_filter(None), timeout_s=timeout_s)
+        assert client.answer(link).source is None
+        assert await client.refusal(link) == "com.microsoft:timeout"
+        assert context.clock.monotonic() - began_at == pytest.approx(waited_s, abs=0.5)
+
+
+async def test_a_session_that_somebody_holds_cannot_be_locked_until_he_detaches(
+    context: NamespaceContext, sessions: str
+) -> None:
+    await put(context, sessions, ServiceBusMessage("1", session_id="a"))
+    async with connected(context, sessions) as client, connected(context, sessions) as other:
+        link = await client.receiver(sessions, filters=session_filter("a"), credit=1)
+        await received(client, link)
+        refused = await other.receiver(sessions, filters=session_filter("a"))
+        assert await other.refusal(refused) == "com.microsoft:session-cannot-be-locked"
+        link.detach()
+        client.flush()
+        await asyncio.sleep(1)
+        again = await other.receiver(sessions, filters=session_filter("a"), credit=1)
+        assert Sections((await received(other, again)).payload).header.delivery_count == 0
+
+
+async def test_a_client_that_gives_up_waiting_for_a_session_holds_none(
+    context: NamespaceContext, sessions: str
+) -> None:
+    async with connected(context, sessions) as client:
+        attaching = asyncio.ensure_future(client.receiver(sessions, filters=session_filter(None)))
+        await asyncio.sleep(1)
+        attaching.cancel()
+    await put(context, sessions, ServiceBusMessage("1", session_id="a"))
+    lock = await context.host.accept_session(sessions, "a", timeout_s=1)
+    assert lock.session_id == "a"
+
+
+async def test_a_session_whose_lock_ends_detaches_its_receiver(context: NamespaceContext, sessions: str) -> None:
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=session_filter("a"), credit=1)
+        detached = await client.event(LinkDetached, link, within_s=70)
+        assert detached.error is not None
+        assert detached.error.condition == "com.microsoft:session-lock-lost"
+
+
+async def test_messages_of_other_sessions_do_not_come(context: NamespaceContext, sessions: str) -> None:
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=session_filter("a"), credit=2)
+        await put(context, sessions, ServiceBusMessage("no", session_id="b"), ServiceBusMessage("yes", session_id="a"))
+        assert text(await received(client, link)) == "yes"
+        await nothing(client, link)
+
+
+async def test_settling_under_an_ended_session_lock_is_refused(context: NamespaceContext, sessions: str) -> None:
+    await put(context, sessions, ServiceBusMessage("1", session_id="a"))
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=session_filter("a"), credit=1)
+        delivery = await received(client, link)
+        await asyncio.sleep(61)
+        answer = await client.settle(delivery, ACCEPTED)
+        assert isinstance(answer, Rejected)
+        assert answer.error is not None
+        assert answer.error.condition == "com.microsoft:session-lock-lost"
+
+
+# Partitions ----------------------------------------------------------------------------------------------------------
+
+
+async def test_p060_a_receiver_gets_messages_of_every_fragment(context: NamespaceContext) -> None:
+    create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
+    async with connected(context, "p") as client:
+        sender = await client.sender("p")
+        for number in range(32):
+            assert await client.send(sender, ServiceBusMessage(str(number))) == ACCEPTED
+        link = await client.receiver("p", credit=32)
+        numbers = [
+            Sections((await received(client, link)).payload).message_annotations["x-opt-sequence-number"]
+            for _ in range(32)
+        ]
+        assert {number >> 48 for number in numbers} == set(range(16))
+
+
+async def test_p054_a_pinned_message_for_a_dead_fragment_is_refused(context: NamespaceContext) -> None:
+    create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
+    context.host.inject(Fault(FaultKind.DOWN, "p", fragments=range(16)))
+    async with connected(context, "p") as client:
+        outcome = await client.transfer(
+            await client.sender("p"), encode_message(ServiceBusMessage("x", partition_key="k"))
+        )
+        assert isinstance(outcome, Rejected)
+        assert outcome.error is not None
+        assert outcome.error.condition == "amqp:internal-error"
+
+
+# The end ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_what_was_settled_right_before_the_end_is_settled(
+    context: NamespaceContext, sessions: str, closes: bool
+) -> None:
+    await put(context, sessions, *(ServiceBusMessage(str(number), session_id="a") for number in range(5)))
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=session_filter("a"), credit=5)
+        for delivery in [await received(client, link) for _ in range(5)]:
+            delivery.settle(ACCEPTED)
+        link.detach()
+        if closes:
+            await client.close()
+        else:
+            client.flush()
+    assert len(context.host.namespace.queue(sessions)) == 0

@@ -1,0 +1,383 @@
+"""Sending over AMQP: what is stored, and what each refusal says."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sbclient.amqp import (
+    ACCEPTED,
+    BATCH_FORMAT,
+    DispositionReceived,
+    LinkDetached,
+    OutgoingLink,
+    Rejected,
+    Target,
+    encode_message,
+    encode_sections,
+    join_batch,
+)
+from sbclient.amqp.sections import Properties
+from sbclient.amqp.types import Int
+from sbclient.broker.faults import Fault, FaultKind, Operation
+from sbclient.delivery import ServiceBusReceiveMode
+from sbclient.emulator.amqp.sender_link import VIA_PARTITION_KEY
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.emulator.sas import sign
+from sbclient.entities import EntityKind, EntityStatus
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.size import encoded_size
+from tests.emulator.amqp.client import HOST, Client, connected, create
+
+MIB = 2**20
+
+
+def stored(host: BrokerHost, path: str = "q") -> int:
+    return len(host.namespace.queue(path))
+
+
+def condition_of(outcome: object) -> str:
+    assert isinstance(outcome, Rejected)
+    assert outcome.error is not None
+    assert outcome.error.description
+    return outcome.error.condition
+
+
+async def test_a_message_is_accepted_and_stored(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("amqps://contoso:5671/q")
+        assert await client.send(link, ServiceBusMessage("hello", message_id="1")) == ACCEPTED
+    (message,) = await host.receive("q", max_message_count=1, max_wait_time_s=0)
+    assert str(message) == "hello"
+    assert message.message_id == "1"
+
+
+async def test_a_link_name_too_long_for_the_frames_of_the_client_ends_its_session_only(
+    context: NamespaceContext, host: BrokerHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q", frame_size=512) as client:
+        link = client.session.attach_sender("x" * 600, target=Target(address=f"{HOST}/q"))
+        client.flush()
+        assert await client.refusal(link) == "amqp:frame-size-too-small"
+        assert not client.closed.done()
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_the_attach_says_how_large_messages_and_batches_may_be(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        answer = client.answer(link)
+        assert answer.max_message_size == 256 * 1024
+        assert answer.properties == {"com.microsoft:max-message-batch-size": 256 * 1024}
+        assert link.credit > 0
+
+
+async def test_a_batch_is_stored_whole_with_one_answer(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        assert await client.send(link, *(ServiceBusMessage(str(number)) for number in range(3))) == ACCEPTED
+    received = await host.receive("q", max_message_count=9, max_wait_time_s=0)
+    assert [str(message) for message in received] == ["0", "1", "2"]
+
+
+async def test_b058_a_batch_with_two_keys_is_refused_on_a_partitioned_queue(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q", enable_partitioning=True)
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        outcome = await client.send(link, *(ServiceBusMessage("", partition_key=key) for key in "ab"))
+        assert condition_of(outcome) == "amqp:not-allowed"
+    assert stored(host) == 0
+
+
+async def test_pipelined_messages_are_stored_in_the_order_of_the_wire(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        async with asyncio.TaskGroup() as group:
+            for number in range(300):
+                group.create_task(client.send(link, ServiceBusMessage(str(number))))
+    received = await host.receive("q", max_message_count=300, max_wait_time_s=0)
+    assert [int(str(message)) for message in received] == list(range(300))
+
+
+async def test_a_settled_transfer_is_stored_without_an_answer(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        delivery = link.send(encode_message(ServiceBusMessage("x")), tag=b"1", settled=True)
+        client.flush()
+        with pytest.raises(TimeoutError):
+            await client.event(DispositionReceived, delivery, within_s=5)
+    assert stored(host) == 1
+
+
+async def test_a_message_over_many_frames_passes(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    body = bytes(range(256)) * 1000
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        assert await client.send(link, ServiceBusMessage(body)) == ACCEPTED
+    (message,) = await host.receive("q", max_message_count=1, max_wait_time_s=0)
+    assert b"".join(message.body) == body
+
+
+@pytest.mark.parametrize("size", [256 * 1024, MIB])
+async def test_a_message_that_is_too_large_is_rejected_and_the_link_stays(
+    context: NamespaceContext, host: BrokerHost, size: int
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        outcome = await client.send(link, ServiceBusMessage(b"x" * size))
+        assert condition_of(outcome) == "amqp:link:message-size-exceeded"
+        assert await client.send(link, ServiceBusMessage("small")) == ACCEPTED
+    assert stored(host) == 1
+
+
+async def test_the_limit_counts_the_message_and_not_how_loosely_it_was_written(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    room = 256 * 1024 - encoded_size(ServiceBusMessage(b"x" * 1000)) + 1000
+    loose = encode_sections(message_annotations={"their-own": "x" * 20_000}, data=[b"x" * room])
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        assert len(loose) > 256 * 1024
+        assert await client.transfer(link, loose) == ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("payload", "message_format", "condition"),
+    [
+        (b"\x00\x53\x99\x40", 0, "amqp:decode-error"),
+        (b"\xff", 0, "amqp:decode-error"),
+        (encode_message(ServiceBusMessage("x")), 7, "amqp:not-allowed"),
+        (b"\x00\x53\x75\xa0\x01\xff", BATCH_FORMAT, "amqp:decode-error"),
+        (b"", BATCH_FORMAT, "amqp:invalid-field"),
+        (encode_sections(properties=Properties(message_id="x" * 129), data=[b""]), 0, "amqp:not-allowed"),
+    ],
+)
+async def test_what_is_no_message_is_rejected_and_the_link_stays(
+    context: NamespaceContext, host: BrokerHost, payload: bytes, message_format: int, condition: str
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        outcome = await client.transfer(link, payload, message_format=message_format)
+        assert condition_of(outcome) == condition
+        assert await client.send(link, ServiceBusMessage("good")) == ACCEPTED
+    assert stored(host) == 1
+
+
+async def test_one_bad_message_in_a_batch_refuses_all_of_it(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q", requires_session=True)
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        batch = join_batch([ServiceBusMessage("a", session_id="s"), ServiceBusMessage("b")])
+        outcome = await client.transfer(link, batch, message_format=BATCH_FORMAT)
+        assert condition_of(outcome) == "amqp:not-allowed"
+    assert stored(host) == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "condition"),
+    [
+        ("missing", "amqp:not-found"),
+        ("q/$DeadLetterQueue", "amqp:not-allowed"),
+        ("t/Subscriptions/s", "amqp:not-allowed"),
+        ("off", "com.microsoft:entity-disabled"),
+        ("", "amqp:not-found"),
+    ],
+)
+async def test_a_link_to_where_nothing_can_be_sent_is_refused(
+    context: NamespaceContext, host: BrokerHost, address: str, condition: str
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    create(host, EntityKind.QUEUE, "off", status=EntityStatus.DISABLED)
+    create(host, EntityKind.TOPIC, "t")
+    create(host, EntityKind.SUBSCRIPTION, "t", "s")
+    async with connected(context, "") as client:
+        link = await client.sender(address)
+        assert client.answer(link).target is None
+        assert await client.refusal(link) == condition
+
+
+async def test_without_the_right_to_send_the_link_is_refused(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    create(host, EntityKind.QUEUE, "other")
+    async with connected(context, "other") as client:
+        assert await client.refusal(await client.sender("q")) == "amqp:unauthorized-access"
+
+
+async def test_the_link_is_detached_when_its_token_ends(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    create(host, EntityKind.QUEUE, "other")
+    async with connected(context, "other") as client:
+        assert await client.put_token("q", lives_s=30) == 202
+        link, other = await client.sender("q"), await client.sender("other")
+        began_at = client.clock.monotonic()
+        detached = await client.event(LinkDetached, link, within_s=60)
+        assert detached.error is not None
+        assert detached.error.condition == "amqp:unauthorized-access"
+        assert 29 <= client.clock.monotonic() - began_at <= 31
+        assert await client.send(other, ServiceBusMessage("still")) == ACCEPTED
+
+
+async def test_a_renewed_token_keeps_the_link(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context) as client:
+        await client.put_token("q", lives_s=30)
+        link = await client.sender("q")
+        await asyncio.sleep(20)
+        await client.put_token("q", lives_s=300)
+        await asyncio.sleep(60)
+        assert await client.send(link, ServiceBusMessage("x")) == ACCEPTED
+
+
+async def test_a_token_signed_with_a_key_of_another_entity_grants_nothing(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q1")
+    create(host, EntityKind.QUEUE, "q10")
+    async with connected(context) as client:
+        token = sign(f"{HOST}/q1", "RootManageSharedAccessKey", "SAS_KEY_VALUE", client.clock.now() + 60)
+        assert await client.put_token("q10", token) == 401
+        assert await client.refusal(await client.sender("q10")) == "amqp:unauthorized-access"
+
+
+# Faults --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_fault_of_the_broker_is_told_as_a_rejection(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        host.inject(Fault(FaultKind.BUSY, "q", operations=(Operation.SEND,), count=1))
+        assert condition_of(await client.send(link, ServiceBusMessage("x"))) == "com.microsoft:server-busy"
+        assert await client.send(link, ServiceBusMessage("x")) == ACCEPTED
+
+
+async def test_what_hangs_is_answered_when_the_clients_own_time_is_over(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        host.inject(Fault(FaultKind.HANG, "q", operations=(Operation.SEND,), count=1))
+        began_at = client.clock.monotonic()
+        hanging = asyncio.ensure_future(client.send(link, ServiceBusMessage("x")))
+        await asyncio.sleep(1)
+        assert await client.send(link, ServiceBusMessage("not held up")) == ACCEPTED
+        assert condition_of(await hanging) == "com.microsoft:timeout"
+        assert client.clock.monotonic() - began_at == pytest.approx(60, abs=1)
+
+
+async def test_a_namespace_that_is_down_closes_the_connection(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        host.inject(Fault(FaultKind.DOWN))
+        link.send(encode_message(ServiceBusMessage("x")), tag=b"1")
+        client.flush()
+        closed = await client.closed
+        assert closed.error is not None
+        assert closed.error.condition == "amqp:connection:forced"
+
+
+async def test_a_dropped_acknowledgement_stores_and_says_nothing(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        context.wire_faults.inject(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, "q", count=1))
+        delivery = link.send(encode_message(ServiceBusMessage("x")), tag=b"1")
+        client.flush()
+        with pytest.raises(TimeoutError):
+            await client.event(DispositionReceived, delivery, within_s=200)
+        assert await client.send(link, ServiceBusMessage("y")) == ACCEPTED
+    assert stored(host) == 2
+
+
+async def test_a_detach_that_was_asked_for_strikes_links_that_stand_and_new_ones(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    create(host, EntityKind.QUEUE, "other")
+    async with connected(context, "q", "other") as client:
+        link, other = await client.sender("q"), await client.sender("other")
+        fault = WireFault(WireFaultKind.DETACH, "q", condition="com.microsoft:container-close")
+        context.wire_faults.inject(fault)
+        assert await client.refusal(link) == "com.microsoft:container-close"
+        assert await client.refusal(await client.sender("q")) == "com.microsoft:container-close"
+        assert await client.send(other, ServiceBusMessage("x")) == ACCEPTED
+        context.wire_faults.heal(fault)
+        assert await client.send(await client.sender("q"), ServiceBusMessage("x")) == ACCEPTED
+
+
+async def test_a_wire_that_is_busy_refuses_and_stores_nothing(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "q") as client:
+        link = await client.sender("q")
+        context.wire_faults.inject(WireFault(WireFaultKind.SERVER_BUSY, "q", count=1))
+        assert condition_of(await client.send(link, ServiceBusMessage("x"))) == "com.microsoft:server-busy"
+    assert stored(host) == 0
+
+
+# By way of another entity --------------------------------------------------------------------------------------------
+
+
+async def test_b060_messages_sent_by_way_of_a_queue_arrive_at_their_destination(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "via")
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "via", "q") as client:
+        link = await via(client, "via", "q")
+        assert await client.send(link, ServiceBusMessage("x")) == ACCEPTED
+    (message,) = await host.receive(
+        "q", max_message_count=1, max_wait_time_s=1, mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    )
+    assert str(message) == "x"
+    assert stored(host, "via") == 0
+
+
+async def test_sending_by_way_of_a_queue_needs_the_right_at_the_destination_too(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "via")
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "via") as client:
+        link = await via(client, "via", "q")
+        assert await client.refusal(link) == "amqp:unauthorized-access"
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True])
+async def test_a_key_for_the_way_that_is_no_text_is_rejected(
+    context: NamespaceContext, host: BrokerHost, is_partitioned: bool
+) -> None:
+    create(host, EntityKind.QUEUE, "via", enable_partitioning=is_partitioned)
+    create(host, EntityKind.QUEUE, "q")
+    async with connected(context, "via", "q") as client:
+        link = await via(client, "via", "q")
+        bad = encode_sections(message_annotations={VIA_PARTITION_KEY: Int(3)}, data=[b"x"])
+        assert condition_of(await client.transfer(link, bad)) == "amqp:invalid-field"
+        good = encode_sections(message_annotations={VIA_PARTITION_KEY: "3"}, data=[b"x"])
+        assert await client.transfer(link, good) == ACCEPTED
+    assert stored(host) == 1
+
+
+async def via(client: Client, path: str, destination: str) -> OutgoingLink:
+    properties = {"com.microsoft:transfer-destination-address": f"amqps://contoso/{destination}"}
+    return await client.sender(path, properties=properties)

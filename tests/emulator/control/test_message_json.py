@@ -1,0 +1,147 @@
+"""Messages as JSON: what is shown of them, and what can be sent."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sbclient.broker.entry import Entry
+from sbclient.emulator.control.message_json import (
+    MAX_COPIES,
+    MAX_PREVIEW,
+    MAX_SHOWN_BYTES,
+    body_of,
+    line_of,
+    read_messages,
+    whole_of,
+)
+from sbclient.errors import InvalidOperationError
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
+
+
+def entry(body: Any, **attributes: Any) -> Entry:
+    stored = Entry(ServiceBusMessage(body, **attributes), 100)
+    stored.number, stored.enqueued_at = (3 << 48) | 7, 1_700_000_000.0
+    return stored
+
+
+def of_type(kind: AmqpMessageBodyType, body: Any) -> ServiceBusMessage:
+    message = ServiceBusMessage(b"")
+    message._body_type, message._body = kind, body
+    return message
+
+
+class TestShown:
+    def test_a_line_says_where_a_message_stands(self) -> None:
+        line = line_of(entry("hello\n  world", message_id="m", session_id="s", subject="hi"))
+        assert (line["fragment"], line["sequence_number"], line["state"]) == (3, (3 << 48) | 7, "active")
+        assert (line["message_id"], line["session_id"], line["subject"]) == ("m", "s", "hi")
+        assert (line["enqueued_at"], line["expires_at"], line["is_locked"]) == (1_700_000_000.0, None, False)
+        assert line["preview"] == "hello world"
+
+    def test_a_long_body_shows_its_beginning(self) -> None:
+        assert len(line_of(entry("ä" * 10_000))["preview"]) == MAX_PREVIEW
+
+    def test_everything_is_shown_of_one_message(self) -> None:
+        at = datetime(2030, 1, 2, tzinfo=UTC)
+        properties = {"n": 5, "at": at, "id": UUID(int=1), "d": Decimal("1.5"), "ok": True, "none": None, "t": "<b>"}
+        stored = entry("x", application_properties=properties, time_to_live=timedelta(minutes=2), to="there")
+        whole = whole_of(stored)
+        assert (whole["to"], whole["time_to_live_s"]) == ("there", 120.0)
+        shown = {each["name"]: (each["type"], each["value"]) for each in whole["application_properties"]}
+        assert shown["n"] == ("int", "5")
+        assert shown["at"] == ("datetime", "2030-01-02T00:00:00+00:00")
+        assert shown["id"][1] == "00000000-0000-0000-0000-000000000001"
+        assert shown["ok"] == ("bool", "true")
+        assert shown["t"] == ("str", "<b>")
+
+    @pytest.mark.parametrize("raw", [b"\xff\xfe", b"\x00text", b"a\x1b[31m"])
+    def test_what_is_no_text_is_base64(self, raw: bytes) -> None:
+        said = body_of(ServiceBusMessage(raw))
+        assert b64decode(said["base64"]) == raw
+        assert line_of(entry(raw))["preview"] is None
+
+    def test_a_body_that_is_cut_stays_text(self) -> None:
+        said = body_of(ServiceBusMessage("x" + "ä" * MAX_SHOWN_BYTES))
+        assert said["is_cut"]
+        assert said["size_bytes"] == 1 + 2 * MAX_SHOWN_BYTES
+        assert said["text"].endswith("ä")
+
+    def test_a_body_in_parts_is_joined(self) -> None:
+        assert body_of(ServiceBusMessage([b"a", b"b"]))["text"] == "ab"
+
+    @pytest.mark.parametrize(
+        ("kind", "value", "text"),
+        [
+            (AmqpMessageBodyType.VALUE, {"a": b"\x01\x02"}, '{"a": "01 02"}'),
+            (AmqpMessageBodyType.VALUE, "plain", "plain"),
+            (AmqpMessageBodyType.SEQUENCE, [[1, 2], [None]], "[[1, 2], [null]]"),
+            (AmqpMessageBodyType.VALUE, {b"k": 1}, "{b'k': 1}"),
+        ],
+    )
+    def test_values_and_sequences_are_said_in_text(self, kind: AmqpMessageBodyType, value: Any, text: str) -> None:
+        said = body_of(of_type(kind, value))
+        assert (said["type"], said["text"]) == (kind.value, text)
+
+
+class TestRead:
+    def test_everything_that_can_be_said_is_sent(self) -> None:
+        (message,) = read_messages(
+            {
+                "body": "hi",
+                "message_id": "m",
+                "session_id": "s",
+                "partition_key": "s",
+                "subject": "x",
+                "time_to_live_s": 1.5,
+                "scheduled_at": 1_800_000_000,
+                "application_properties": {"n": 1, "t": "x", "b": True, "none": None},
+            }
+        )
+        assert (bytes(message), message.message_id, message.session_id, message.subject) == (b"hi", "m", "s", "x")
+        assert message.time_to_live == timedelta(seconds=1.5)
+        assert message.scheduled_enqueue_time_utc == datetime.fromtimestamp(1_800_000_000, UTC)
+        assert message.application_properties == {"n": 1, "t": "x", "b": True, "none": None}
+
+    def test_bytes_are_sent_as_base64(self) -> None:
+        (message,) = read_messages({"body_base64": b64encode(b"\x00\xff").decode()})
+        assert bytes(message) == b"\x00\xff"
+
+    def test_copies_are_messages_of_their_own(self) -> None:
+        first, second = read_messages({"body": "x", "copies": 2})
+        assert first is not second
+        assert bytes(first) == bytes(second)
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            5,
+            {"bodyy": "x"},
+            {"body": 5},
+            {"body": "x", "body_base64": "eA=="},
+            {"body_base64": "x"},
+            {"body_base64": 5},
+            {"session_id": "x" * 129},
+            {"session_id": 5},
+            {"time_to_live_s": -1},
+            {"time_to_live_s": True},
+            {"scheduled_at": 1e30},
+            {"scheduled_at": "soon"},
+            {"application_properties": [1]},
+            {"application_properties": {"a": [1]}},
+            {"application_properties": {"a": 2**70}},
+            {"copies": 0},
+            {"copies": MAX_COPIES + 1},
+            {"copies": 1.5},
+            {"copies": 2, "message_id": "m"},
+            {"body": "\ud800"},
+        ],
+    )
+    def test_what_cannot_be_sent_is_refused_with_a_sentence(self, said: Any) -> None:
+        with pytest.raises(InvalidOperationError):
+            read_messages(said)

@@ -1,0 +1,229 @@
+"""The control API for messages: look, send, resubmit, remove, sessions; and what it answers when it cannot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.clock import VirtualClock
+from sbclient.delivery import Settlement, SettleMode
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.control.api import ControlApi
+from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.entities import EntityKind
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessage
+from tests.emulator.amqp.client import create
+from tests.emulator.requests import request
+
+DEAD = "orders/$DeadLetterQueue"
+
+
+class Control:
+    """The API under test, spoken to in JSON."""
+
+    def __init__(self, context: NamespaceContext) -> None:
+        self.api = ControlApi(context, lambda: None)
+
+    async def ask(self, method: str, target: str, said: Any = None, *, status: int = 200) -> Any:
+        body = b"" if said is None else json.dumps(said).encode()
+        answer = await self.api.answer(request(method, f"/$control/{target}", body))
+        assert answer.status == status, answer.body
+        return json.loads(answer.body)
+
+    async def send(self, said: Any, *, entity: str = "orders", status: int = 200) -> Any:
+        return await self.ask("POST", f"messages?entity={entity}", said, status=status)
+
+
+@pytest.fixture
+def control(context: NamespaceContext) -> Control:
+    return Control(context)
+
+
+@pytest.fixture
+async def orders(host: BrokerHost) -> BrokerHost:
+    create(host, EntityKind.QUEUE, "orders")
+    return host
+
+
+def send(host: BrokerHost, path: str, *messages: ServiceBusMessage) -> None:
+    for message in messages:
+        host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [message])
+
+
+class TestLook:
+    async def test_messages_come_page_by_page(self, control: Control, orders: BrokerHost) -> None:
+        send(orders, "orders", *(ServiceBusMessage(str(number)) for number in range(5)))
+        first = await control.ask("GET", "messages?entity=orders&count=3")
+        assert [each["preview"] for each in first["messages"]] == ["0", "1", "2"]
+        second = await control.ask("GET", f"messages?entity=orders&count=3&places={first['next']}")
+        assert ([each["preview"] for each in second["messages"]], second["next"]) == (["3", "4"], None)
+        newest = await control.ask("GET", "messages?entity=orders&count=1&order=newest")
+        assert newest["messages"][0]["preview"] == "4"
+
+    async def test_one_message_is_shown_in_full(self, control: Control, orders: BrokerHost) -> None:
+        send(orders, "orders", ServiceBusMessage('{"a": 1}', application_properties={"p": 2}, to="x"))
+        shown = await control.ask("GET", "messages/1?entity=orders")
+        assert shown["body"] == {"type": "data", "size_bytes": 8, "is_cut": False, "text": '{"a": 1}'}
+        assert (shown["to"], shown["application_properties"][0]["name"]) == ("x", "p")
+        gone = await control.ask("GET", "messages/2?entity=orders", status=404)
+        assert gone["type"] == "MessageNotFoundError"
+
+    async def test_sessions_are_listed_with_holder_and_state(self, control: Control, host: BrokerHost) -> None:
+        create(host, EntityKind.QUEUE, "jobs", requires_session=True)
+        send(host, "jobs", *(ServiceBusMessage(b"x", session_id=session) for session in "aab"))
+        lock = await host.accept_session("jobs", "a", timeout_s=1)
+        host.namespace.set_session_state(Call(Operation.SESSION, host.clock.now()), "jobs", lock, b"state")
+        await host.receive("jobs", max_message_count=1, max_wait_time_s=1, lock=lock)
+        said = await control.ask("GET", "sessions?entity=jobs")
+        assert said["count"] == 2
+        a, b = said["sessions"]
+        assert (a["session_id"], a["message_count"], a["is_locked"], a["held_count"]) == ("a", 2, True, 1)
+        assert (a["locked_until"], a["state_bytes"]) == (host.clock.now() + 60, 5)
+        assert (b["session_id"], b["is_locked"], b["locked_until"], b["state_bytes"]) == ("b", False, None, None)
+        assert (await control.ask("GET", "sessions?entity=jobs&prefix=b"))["count"] == 1
+
+    @pytest.mark.parametrize(
+        ("target", "status"),
+        [
+            ("messages", 400),
+            ("messages?entity=", 400),
+            ("messages?entity=nowhere", 404),
+            ("messages?entity=orders&order=best", 400),
+            ("messages?entity=orders&count=-1", 400),
+            ("messages?entity=orders&count=201", 400),
+            ("messages?entity=orders&fragment=x", 400),
+            ("messages?entity=orders&fragment=1", 400),
+            ("messages?entity=orders&places=1.2", 400),
+            ("messages?entity=orders&places=a", 400),
+            ("messages/x?entity=orders", 400),
+            ("messages/1/2?entity=orders", 404),
+            ("sessions?entity=nowhere", 404),
+        ],
+    )
+    async def test_what_cannot_be_looked_at(
+        self, control: Control, orders: BrokerHost, target: str, status: int
+    ) -> None:
+        assert (await control.ask("GET", target, status=status))["error"]
+
+
+class TestSend:
+    async def test_a_message_is_sent_and_given_an_id(self, control: Control, orders: BrokerHost) -> None:
+        said = await control.send({"body": "hi", "subject": "s"})
+        (received,) = await orders.receive("orders", max_message_count=5, max_wait_time_s=1)
+        assert (bytes(received), received.subject) == (b"hi", "s")
+        assert said == {"sent": 1, "message_ids": [received.message_id]}
+
+    async def test_copies_spread_over_the_fragments(self, control: Control, host: BrokerHost) -> None:
+        create(host, EntityKind.QUEUE, "orders", enable_partitioning=True)
+        said = await control.send({"body": "hi", "copies": 16})
+        assert len(set(said["message_ids"])) == 16
+        listed = await control.ask("GET", "messages?entity=orders")
+        assert {each["fragment"] for each in listed["messages"]} == set(range(16))
+
+    async def test_a_message_can_be_scheduled(self, control: Control, orders: BrokerHost, clock: VirtualClock) -> None:
+        await control.send({"body": "later", "scheduled_at": clock.now() + 10})
+        (line,) = (await control.ask("GET", "messages?entity=orders"))["messages"]
+        assert (line["state"], line["scheduled_at"], line["enqueued_at"]) == ("scheduled", clock.now() + 10, None)
+        await clock.sleep(11)
+        (received,) = await orders.receive("orders", max_message_count=5, max_wait_time_s=1)
+        assert bytes(received) == b"later"
+
+    @pytest.mark.parametrize(
+        ("fault", "kind"),
+        [
+            (Fault(FaultKind.DOWN), "ServiceBusConnectionError"),
+            (Fault(FaultKind.DOWN, "orders"), "ServiceBusInternalError"),
+            (Fault(FaultKind.BUSY), "ServiceBusServerBusyError"),
+            (Fault(FaultKind.HANG), "OperationTimeoutError"),
+            (WireFault(WireFaultKind.SERVER_BUSY), "ServiceBusServerBusyError"),
+        ],
+    )
+    async def test_a_fault_is_met_as_by_any_client_and_told_in_the_brokers_words(
+        self, control: Control, orders: BrokerHost, context: NamespaceContext, fault: Any, kind: str
+    ) -> None:
+        (orders if isinstance(fault, Fault) else context.wire_faults).inject(fault)
+        said = await control.send({"body": "hi"}, status=400)
+        assert said["type"] == kind
+        assert len(said["error"]) > 20
+
+    async def test_a_refusal_among_copies_says_how_many_were_sent(self, control: Control, orders: BrokerHost) -> None:
+        orders.namespace.directory.find("orders")[0].body.policy.max_size_bytes = 250
+        said = await control.send({"body": "x" * 50, "copies": 5}, status=400)
+        assert said["type"] == "ServiceBusQuotaExceededError"
+        assert "of 5 were sent, then: " in said["error"]
+
+    async def test_the_brokers_rules_hold(self, control: Control, host: BrokerHost) -> None:
+        create(host, EntityKind.QUEUE, "jobs", requires_session=True)
+        said = await control.send({"body": "hi"}, entity="jobs", status=400)
+        assert said["error"].startswith("jobs requires sessions: set session_id")
+        await control.send({"body": "hi"}, entity="nowhere", status=404)
+
+    async def test_a_message_that_was_sent_cannot_be_changed(self, control: Control, orders: BrokerHost) -> None:
+        await control.ask("POST", "messages/1?entity=orders", {"body": "x"}, status=405)
+
+
+class TestDeadLetters:
+    async def _dead_letter(self, host: BrokerHost, *bodies: str) -> None:
+        send(host, "orders", *(ServiceBusMessage(body) for body in bodies))
+        for received in await host.receive("orders", max_message_count=9, max_wait_time_s=1):
+            assert received.lock_token is not None
+            call = Call(Operation.SETTLE, host.clock.now())
+            settlement = Settlement(SettleMode.DEAD_LETTER, "bad", "very")
+            host.namespace.settle(call, "orders", [received.lock_token], settlement)
+
+    async def test_they_are_listed_and_go_back(
+        self, control: Control, orders: BrokerHost, context: NamespaceContext
+    ) -> None:
+        await self._dead_letter(orders, "a", "b")
+        watcher = context.events.watch()
+        listed = await control.ask("GET", f"messages?entity={DEAD}")
+        assert [(each["preview"], each["dead_letter_reason"]) for each in listed["messages"]] == [
+            ("a", "bad"),
+            ("b", "bad"),
+        ]
+        said = await control.ask("POST", "resubmit", {"entity": DEAD, "sequence_numbers": [1]})
+        assert said == {"resubmitted": 1, "held": 0, "sessionless": 0}
+        assert await control.ask("POST", "resubmit", {"entity": DEAD}) == said
+        assert [event["count"] for event in watcher.taken()] == [1, 1]
+        received = await orders.receive("orders", max_message_count=9, max_wait_time_s=1)
+        assert [bytes(each) for each in received] == [b"a", b"b"]
+
+    async def test_some_are_purged(self, control: Control, orders: BrokerHost) -> None:
+        await self._dead_letter(orders, "a", "b")
+        assert await control.ask("POST", "purge", {"entity": DEAD, "sequence_numbers": [1]}) == {"purged": 1}
+        assert await control.ask("POST", "purge", {"entity": DEAD}) == {"purged": 1}
+
+    @pytest.mark.parametrize(
+        ("what", "said"),
+        [
+            ("resubmit", None),
+            ("resubmit", {"entity": 5}),
+            ("resubmit", {"entity": "orders"}),
+            ("resubmit", {"entity": DEAD, "sequence_numbers": 5}),
+            ("resubmit", {"entity": DEAD, "sequence_numbers": [True]}),
+            ("purge", {"entity": DEAD, "sequence_numbers": ["1"]}),
+            ("purge", {"sequence_numbers": [1]}),
+        ],
+    )
+    async def test_nonsense_is_refused(self, control: Control, orders: BrokerHost, what: str, said: Any) -> None:
+        await control.ask("POST", what, said, status=400)
+
+
+class TestRight:
+    @pytest.mark.parametrize(
+        ("method", "target"),
+        [
+            ("GET", "messages?entity=orders"),
+            ("GET", "messages/1?entity=orders"),
+            ("POST", "messages?entity=orders"),
+            ("POST", "resubmit"),
+            ("GET", "sessions?entity=orders"),
+        ],
+    )
+    async def test_needs_manage(self, control: Control, orders: BrokerHost, method: str, target: str) -> None:
+        answer = await control.api.answer(request(method, f"/$control/{target}", b"{}", authorization=""))
+        assert answer.status == 401

@@ -1,0 +1,44 @@
+"""A namespace becomes as it was at first."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+
+from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.broker.profile import STD_2021
+from sbclient.clock import VirtualClock
+from sbclient.emulator.control.namespace_state import clear
+from sbclient.entities import EntityKind
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessage
+from tests.emulator.amqp.client import create
+
+
+class TestClear:
+    async def test_faults_and_entities_are_gone(self, host: BrokerHost) -> None:
+        create(host, EntityKind.QUEUE, "q")
+        create(host, EntityKind.TOPIC, "t")
+        create(host, EntityKind.SUBSCRIPTION, "t", "s")
+        host.inject(Fault(FaultKind.DOWN, None))
+        clear(host)
+        assert list(host.namespace.directory.all()) == []
+        create(host, EntityKind.QUEUE, "q")
+        host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [ServiceBusMessage("x")])
+
+    async def test_an_entity_that_has_become_idle_is_gone_as_well(self, host: BrokerHost) -> None:
+        create(host, EntityKind.QUEUE, "a")
+        create(host, EntityKind.QUEUE, "b", auto_delete_on_idle=timedelta(minutes=5))
+        await asyncio.sleep(400)
+        clear(host)
+        assert list(host.namespace.directory.all()) == []
+
+    async def test_it_costs_no_credits(self) -> None:
+        profile = replace(STD_2021, credits_per_second=30)
+        host = BrokerHost("contoso", clock=VirtualClock(), random=Random(1), profile=profile)
+        for name in "abc":
+            create(host, EntityKind.QUEUE, name)
+        clear(host)
+        assert list(host.namespace.directory.all()) == []

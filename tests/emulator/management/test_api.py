@@ -1,0 +1,733 @@
+"""The management API, document by document, in virtual time."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+
+from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.broker.profile import PREM_2021
+from sbclient.clock import VirtualClock
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
+from sbclient.emulator.management.api import ManagementApi
+from sbclient.emulator.management.xml import Element, read_xml
+from sbclient.emulator.net.http_messages import NoResponse, Response
+from sbclient.emulator.sas import AuthorizationMode, Authorizer
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessage
+from tests.emulator.requests import described, request, token
+
+UNLIMITED = "P10675199DT2H48M5.4775807S"
+QUEUE, TOPIC, SUBSCRIPTION = described("Queue"), described("Topic"), described("Subscription")
+
+TRUE_RULE = described("Rule", '<Filter i:type="TrueFilter"/>')
+
+
+@pytest.fixture
+def api(context: NamespaceContext) -> ManagementApi:
+    return ManagementApi(context)
+
+
+async def made(api: ManagementApi, *paths_and_bodies: tuple[str, str]) -> None:
+    for path, body in paths_and_bodies:
+        answer = await api.answer(request("PUT", f"{path}?api-version=2024-05", body))
+        assert answer.status == 201, answer.body
+
+
+def description(answer: Response) -> Element:
+    content = read_xml(answer.body).child("content")
+    assert content is not None
+    return content.children[0]
+
+
+def fields(answer: Response) -> dict[str, str]:
+    return {child.name: child.text for child in description(answer).children}
+
+
+def titles(answer: Response) -> list[str]:
+    return [title.text for entry in read_xml(answer.body).all("entry") if (title := entry.child("title"))]
+
+
+def error(answer: Response) -> tuple[int, str]:
+    """The status, which the document repeats, and the detail."""
+    code, detail = (read_xml(answer.body).child(name) for name in ("Code", "Detail"))
+    assert code is not None
+    assert detail is not None
+    assert int(code.text) == answer.status
+    assert re.search(
+        r"\. TrackingId:[0-9a-f]{32}, SystemTracker:\w+, Timestamp:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d$", detail.text
+    )
+    return answer.status, detail.text
+
+
+class TestCreate:
+    async def test_queue_answers_with_every_field_in_order(self, api: ManagementApi) -> None:
+        answer = await api.answer(request("PUT", "/orders", QUEUE))
+        assert answer.status == 201
+        assert fields(answer) == {
+            "LockDuration": "PT1M",
+            "MaxSizeInMegabytes": "1024",
+            "RequiresDuplicateDetection": "false",
+            "RequiresSession": "false",
+            "DefaultMessageTimeToLive": UNLIMITED,
+            "DeadLetteringOnMessageExpiration": "false",
+            "DuplicateDetectionHistoryTimeWindow": "PT10M",
+            "MaxDeliveryCount": "10",
+            "EnableBatchedOperations": "true",
+            "SizeInBytes": "0",
+            "MessageCount": "0",
+            "IsAnonymousAccessible": "false",
+            "AuthorizationRules": "",
+            "Status": "Active",
+            "CreatedAt": "2023-11-14T22:13:20Z",
+            "UpdatedAt": "2023-11-14T22:13:20Z",
+            "SupportOrdering": "true",
+            "AutoDeleteOnIdle": UNLIMITED,
+            "EnablePartitioning": "false",
+            "EntityAvailabilityStatus": "Available",
+            "EnableExpress": "false",
+            "MaxMessageSizeInKilobytes": "256",
+        }
+
+    async def test_order_of_the_fields_of_an_existing_queue(self, api: ManagementApi) -> None:
+        await made(api, ("/other", QUEUE))
+        body = described("Queue", ForwardTo="other", UserMetadata="x", ForwardDeadLetteredMessagesTo="other")
+        await made(api, ("/orders", body))
+        assert list(fields(await api.answer(request("GET", "/orders")))) == [
+            "LockDuration",
+            "MaxSizeInMegabytes",
+            "RequiresDuplicateDetection",
+            "RequiresSession",
+            "DefaultMessageTimeToLive",
+            "DeadLetteringOnMessageExpiration",
+            "DuplicateDetectionHistoryTimeWindow",
+            "MaxDeliveryCount",
+            "EnableBatchedOperations",
+            "SizeInBytes",
+            "MessageCount",
+            "IsAnonymousAccessible",
+            "AuthorizationRules",
+            "Status",
+            "CreatedAt",
+            "UpdatedAt",
+            "AccessedAt",
+            "SupportOrdering",
+            "CountDetails",
+            "AutoDeleteOnIdle",
+            "EnablePartitioning",
+            "EntityAvailabilityStatus",
+            "EnableExpress",
+            "ForwardTo",
+            "UserMetadata",
+            "ForwardDeadLetteredMessagesTo",
+            "MaxMessageSizeInKilobytes",
+        ]
+
+    async def test_order_of_the_fields_of_a_topic(self, api: ManagementApi) -> None:
+        await made(api, ("/prices", described("Topic", UserMetadata="x")))
+        found = fields(await api.answer(request("GET", "/prices")))
+        assert list(found) == [
+            "DefaultMessageTimeToLive",
+            "MaxSizeInMegabytes",
+            "RequiresDuplicateDetection",
+            "DuplicateDetectionHistoryTimeWindow",
+            "EnableBatchedOperations",
+            "SizeInBytes",
+            "FilteringMessagesBeforePublishing",
+            "IsAnonymousAccessible",
+            "AuthorizationRules",
+            "Status",
+            "CreatedAt",
+            "UpdatedAt",
+            "AccessedAt",
+            "SupportOrdering",
+            "CountDetails",
+            "SubscriptionCount",
+            "SqlFilterCount",
+            "CorrelationFilterCount",
+            "AutoDeleteOnIdle",
+            "EnablePartitioning",
+            "EntityAvailabilityStatus",
+            "EnableSubscriptionPartitioning",
+            "EnableExpress",
+            "UserMetadata",
+            "MaxMessageSizeInKilobytes",
+        ]
+        assert found["FilteringMessagesBeforePublishing"] == found["EnableSubscriptionPartitioning"] == "false"
+
+    async def test_order_of_the_fields_of_a_subscription(self, api: ManagementApi) -> None:
+        await made(api, ("/other", QUEUE), ("/prices", TOPIC))
+        body = described("Subscription", ForwardTo="other", ForwardDeadLetteredMessagesTo="other", UserMetadata="x")
+        await made(api, ("/prices/subscriptions/eu", body))
+        found = fields(await api.answer(request("GET", "/prices/subscriptions/eu")))
+        assert list(found) == [
+            "LockDuration",
+            "RequiresSession",
+            "DefaultMessageTimeToLive",
+            "DeadLetteringOnMessageExpiration",
+            "DeadLetteringOnFilterEvaluationExceptions",
+            "MessageCount",
+            "MaxDeliveryCount",
+            "EnableBatchedOperations",
+            "Status",
+            "ForwardTo",
+            "CreatedAt",
+            "UpdatedAt",
+            "AccessedAt",
+            "CountDetails",
+            "ForwardDeadLetteredMessagesTo",
+            "AutoDeleteOnIdle",
+            "EntityAvailabilityStatus",
+            "UserMetadata",
+        ]
+        assert found["DeadLetteringOnFilterEvaluationExceptions"] == "true"
+        assert found["MaxDeliveryCount"] == "10"
+
+    async def test_entry_is_an_atom_entry_named_by_its_title(self, api: ManagementApi) -> None:
+        answer = await api.answer(request("PUT", "/a%2Fb", QUEUE))
+        text = answer.body.decode()
+        assert answer.content_type.startswith("application/atom+xml")
+        assert text.startswith(
+            '<entry xmlns="http://www.w3.org/2005/Atom"><id>https://localhost:5672/a%2Fb</id>'
+            '<title type="text">a/b</title><published>2023-11-14T22:13:20Z</published>'
+            "<updated>2023-11-14T22:13:20Z</updated><author><name>contoso</name></author>"
+            '<link rel="self" href="https://localhost:5672/a%2Fb"/><content type="application/xml">'
+            '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect" '
+            'xmlns:i="http://www.w3.org/2001/XMLSchema-instance">'
+        )
+
+    async def test_every_field_that_is_set_comes_back(self, api: ManagementApi) -> None:
+        said = {
+            "LockDuration": "PT13S",
+            "MaxSizeInMegabytes": "3072",
+            "RequiresDuplicateDetection": "true",
+            "RequiresSession": "true",
+            "DefaultMessageTimeToLive": "PT11M",
+            "DeadLetteringOnMessageExpiration": "true",
+            "DuplicateDetectionHistoryTimeWindow": "PT12M",
+            "MaxDeliveryCount": "14",
+            "EnableBatchedOperations": "false",
+            "Status": "SendDisabled",
+            "AutoDeleteOnIdle": "PT10M",
+            "EnableExpress": "true",
+            "UserMetadata": "a &amp; b",
+        }
+        answer = await api.answer(request("PUT", "/orders", described("Queue", **said)))
+        assert fields(answer).items() >= {**said, "UserMetadata": "a & b"}.items()
+
+    async def test_p022_partitioned_queue_says_sixteen_times_the_size(self, api: ManagementApi) -> None:
+        body = described("Queue", MaxSizeInMegabytes=5120, EnablePartitioning="true")
+        found = fields(await api.answer(request("PUT", "/orders", body)))
+        assert (found["MaxSizeInMegabytes"], found["EnablePartitioning"]) == ("81920", "true")
+        assert found["SupportOrdering"] == "false"
+
+    async def test_p011_partitioning_needs_an_api_version_that_knows_it(self, api: ManagementApi) -> None:
+        body = described("Queue", EnablePartitioning="true")
+        status, detail = error(await api.answer(request("PUT", "/orders?api-version=2012-03", body)))
+        assert (status, detail[:14]) == (400, "SubCode=40000.")
+        assert (await api.answer(request("PUT", "/orders?api-version=2013-10", body))).status == 201
+
+    async def test_what_is_there_is_a_conflict_whatever_its_kind(self, api: ManagementApi) -> None:
+        await made(api, ("/orders", QUEUE))
+        for body in (QUEUE, TOPIC):
+            status, detail = error(await api.answer(request("PUT", "/Orders", body)))
+            assert (status, detail[:14]) == (409, "SubCode=40900.")
+
+    async def test_subscription_of_a_missing_topic_is_missing(self, api: ManagementApi) -> None:
+        status, detail = error(await api.answer(request("PUT", "/t/subscriptions/s", SUBSCRIPTION)))
+        assert (status, detail[:14]) == (404, "SubCode=40400.")
+
+    async def test_new_subscription_has_the_rule_that_lets_every_message_pass(self, api: ManagementApi) -> None:
+        await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
+        listed = await api.answer(request("GET", "/t/subscriptions/s/rules"))
+        assert titles(listed) == ["$Default"]
+        assert b'<Filter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression>' in listed.body
+
+    async def test_default_rule_may_come_with_the_subscription(self, api: ManagementApi) -> None:
+        rule = (
+            "<DefaultRuleDescription><Filter i:type='SqlFilter'><SqlExpression>a = 1</SqlExpression></Filter>"
+            "<Name>mine</Name></DefaultRuleDescription>"
+        )
+        await made(api, ("/t", TOPIC), ("/t/subscriptions/s", described("Subscription", rule)))
+        assert titles(await api.answer(request("GET", "/t/subscriptions/s/rules"))) == ["mine"]
+
+    async def test_subscription_whose_default_rule_cannot_be_read_is_not_made(self, api: ManagementApi) -> None:
+        rule = (
+            "<DefaultRuleDescription><Filter i:type='SqlFilter'><SqlExpression>a = = 1</SqlExpression></Filter>"
+            "</DefaultRuleDescription>"
+        )
+        await made(api, ("/t", TOPIC))
+        answer = await api.answer(request("PUT", "/t/subscriptions/s", described("Subscription", rule)))
+        assert error(answer)[0] == 400
+        assert (await api.answer(request("GET", "/t/subscriptions/s"))).status == 404
+
+    async def test_authorization_rules_come_back_with_keys_and_times(self, api: ManagementApi) -> None:
+        rules = (
+            "<AuthorizationRules><AuthorizationRule i:type='SharedAccessAuthorizationRule'>"
+            "<ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue>"
+            "<Rights><AccessRights>Send</AccessRights><AccessRights>Listen</AccessRights></Rights>"
+            "<KeyName>worker</KeyName><PrimaryKey>first</PrimaryKey></AuthorizationRule></AuthorizationRules>"
+        )
+        await made(api, ("/orders", described("Queue", rules)))
+        element = description(await api.answer(request("GET", "/orders"))).child("AuthorizationRules")
+        assert element is not None
+        (rule,) = element.children
+        texts = {child.name: child.text for child in rule.children}
+        assert rule.type_name == "SharedAccessAuthorizationRule"
+        assert list(texts) == (
+            [
+                "ClaimType",
+                "ClaimValue",
+                "Rights",
+                "CreatedTime",
+                "ModifiedTime",
+                "KeyName",
+                "PrimaryKey",
+                "SecondaryKey",
+            ]
+        )
+        assert (texts["ClaimType"], texts["KeyName"], texts["PrimaryKey"]) == ("SharedAccessKey", "worker", "first")
+        assert len(texts["SecondaryKey"]) == 44
+        assert texts["CreatedTime"] == "2023-11-14T22:13:20Z"
+        assert [right.text for right in rule.children[2].children] == ["Send", "Listen"]
+
+    @pytest.mark.parametrize(
+        ("fields_said", "named"),
+        [
+            ({"LockDuration": "PT5M1S"}, "lock_duration"),
+            ({"LockDuration": "PT4S"}, "lock_duration"),
+            ({"LockDuration": "soon"}, "LockDuration"),
+            ({"MaxMessageSizeInKilobytes": "1024"}, "max_message_size_in_kilobytes"),
+            ({"DuplicateDetectionHistoryTimeWindow": "P25D"}, "duplicate_detection_history_time_window"),
+            ({"MaxSizeInMegabytes": "1500"}, "max_size_in_megabytes"),
+            ({"MaxDeliveryCount": "0"}, "max_delivery_count"),
+            ({"MaxDeliveryCount": "many"}, "MaxDeliveryCount"),
+            ({"RequiresSession": "perhaps"}, "RequiresSession"),
+            ({"Status": "Sleeping"}, "Status"),
+            ({"AutoDeleteOnIdle": "PT4M"}, "auto_delete_on_idle"),
+            ({"UserMetadata": "x" * 1025}, "user_metadata"),
+        ],
+    )
+    async def test_value_that_is_not_allowed_is_named(
+        self, api: ManagementApi, fields_said: dict[str, str], named: str
+    ) -> None:
+        status, detail = error(await api.answer(request("PUT", "/orders", described("Queue", **fields_said))))
+        assert (status, detail[:14]) == (400, "SubCode=40000.")
+        assert named in detail
+        assert "orders" in detail
+        assert (await api.answer(request("GET", "/orders"))).status == 404
+
+    @pytest.mark.parametrize("body", [b"", b"<entry/>", b"nothing", TRUE_RULE.encode(), SUBSCRIPTION.encode()])
+    async def test_body_that_does_not_fit_the_path_is_refused(self, api: ManagementApi, body: bytes) -> None:
+        assert error(await api.answer(request("PUT", "/orders", body)))[0] == 400
+
+    @pytest.mark.parametrize(
+        "path", ["/", "/a%3Fb", "/%2Fa", "/a%2F", "/" + "x" * 261, "/a%20b", "/t/subscriptions/a%2Fb"]
+    )
+    async def test_name_that_is_not_allowed_is_refused(self, api: ManagementApi, path: str) -> None:
+        await made(api, ("/t", TOPIC))
+        body = SUBSCRIPTION if "subscriptions" in path else QUEUE
+        assert error(await api.answer(request("PUT", path, body)))[0] == 400
+
+    async def test_p027_too_many_partitioned_entities_are_a_quota_error(self, api: ManagementApi) -> None:
+        body = described("Queue", EnablePartitioning="true")
+        await made(api, *((f"/q{index}", body) for index in range(100)))
+        status, detail = error(await api.answer(request("PUT", "/q100", body)))
+        assert (status, detail[:14]) == (403, "SubCode=40300.")
+
+
+class TestGetAndDelete:
+    async def test_counts_are_those_of_the_broker(
+        self, api: ManagementApi, host: BrokerHost, clock: VirtualClock
+    ) -> None:
+        await made(api, ("/orders", QUEUE))
+        at = datetime.fromtimestamp(clock.now() + 600, UTC)
+        for message in [ServiceBusMessage(b"1"), ServiceBusMessage(b"2", scheduled_enqueue_time_utc=at)]:
+            host.namespace.send(Call(Operation.SEND, clock.now()), "orders", [message])
+        found = await api.answer(request("GET", "/orders"))
+        counts = description(found).child("CountDetails")
+        assert counts is not None
+        assert {child.name: child.text for child in counts.children} == {
+            "ActiveMessageCount": "1",
+            "DeadLetterMessageCount": "0",
+            "ScheduledMessageCount": "1",
+            "TransferMessageCount": "0",
+            "TransferDeadLetterMessageCount": "0",
+        }
+        assert (
+            b'<CountDetails xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus">'
+            b"<d2p1:ActiveMessageCount>1<" in found.body
+        )
+        assert fields(found)["MessageCount"] == "2"
+        assert int(fields(found)["SizeInBytes"]) > 0
+
+    async def test_new_entity_was_never_accessed(self, api: ManagementApi) -> None:
+        await made(api, ("/orders", QUEUE))
+        assert fields(await api.answer(request("GET", "/orders")))["AccessedAt"] == "0001-01-01T00:00:00Z"
+
+    async def test_topic_counts_its_subscriptions_and_filters(self, api: ManagementApi) -> None:
+        correlation = described("Rule", '<Filter i:type="CorrelationFilter"><Label>a</Label></Filter>')
+        await made(
+            api,
+            ("/t", TOPIC),
+            ("/t/subscriptions/a", SUBSCRIPTION),
+            ("/t/subscriptions/b", SUBSCRIPTION),
+            ("/t/subscriptions/b/rules/c", correlation),
+        )
+        found = fields(await api.answer(request("GET", "/t")))
+        counts = found["SubscriptionCount"], found["SqlFilterCount"], found["CorrelationFilterCount"]
+        assert counts == ("2", "2", "1")
+
+    @pytest.mark.parametrize(
+        "path",
+        ["/q", "/t/subscriptions/s", "/t/subscriptions/s/rules/r", "/t/subscriptions", "/t/subscriptions/s/rules"],
+    )
+    async def test_what_is_not_there_is_missing(self, api: ManagementApi, path: str) -> None:
+        methods = ["GET"] if path.endswith(("subscriptions", "rules")) else ["GET", "DELETE"]
+        for method in methods:
+            status, detail = error(await api.answer(request(method, path)))
+            assert (status, detail[:14]) == (404, "SubCode=40400.")
+
+    async def test_names_count_in_any_case_and_come_back_as_they_were_given(self, api: ManagementApi) -> None:
+        await made(api, ("/Orders", QUEUE))
+        assert b'<title type="text">Orders</title>' in (await api.answer(request("GET", "/oRDERS"))).body
+
+    async def test_path_with_plain_slashes_is_understood(self, api: ManagementApi) -> None:
+        await made(api, ("/a%2Fb%2Fc", QUEUE))
+        assert (await api.answer(request("GET", "/a/b/c"))).status == 200
+
+    async def test_delete_leaves_nothing(self, api: ManagementApi) -> None:
+        await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
+        answer = await api.answer(request("DELETE", "/t"))
+        assert (answer.status, answer.body) == (200, b"")
+        assert (await api.answer(request("GET", "/t/subscriptions/s"))).status == 404
+
+    async def test_p113_availability_is_limited_while_a_fragment_is_down(
+        self, api: ManagementApi, host: BrokerHost
+    ) -> None:
+        await made(api, ("/orders", described("Queue", EnablePartitioning="true")))
+        fault = host.inject(Fault(FaultKind.DOWN, "orders", fragments=[3]))
+        assert fields(await api.answer(request("GET", "/orders")))["EntityAvailabilityStatus"] == "Limited"
+        status, detail = error(await api.answer(request("DELETE", "/orders")))
+        assert (status, detail[:14]) == (500, "SubCode=50000.")
+        host.heal(fault)
+        assert fields(await api.answer(request("GET", "/orders")))["EntityAvailabilityStatus"] == "Available"
+
+    async def test_namespace_tells_about_itself(self, api: ManagementApi) -> None:
+        answer = await api.answer(request("GET", "/$namespaceinfo"))
+        assert description(answer).name == "NamespaceInfo"
+        assert fields(answer) == {
+            "CreatedTime": "2023-11-14T22:13:20Z",
+            "MessagingSKU": "Standard",
+            "ModifiedTime": "2023-11-14T22:13:20Z",
+            "Name": "contoso",
+            "NamespaceType": "Messaging",
+        }
+
+    async def test_premium_namespace_tells_its_units(self, clock: VirtualClock) -> None:
+        host = BrokerHost("contoso", clock=clock, random=Random(1), profile=PREM_2021)
+        context = NamespaceContext(host, Authorizer(AuthorizationMode.NONE), WireFaults(Random(1)))
+        found = fields(await ManagementApi(context).answer(request("GET", "/$namespaceinfo", authorization="")))
+        assert (found["MessagingSKU"], found["MessagingUnits"]) == ("Premium", "1")
+
+
+class TestUpdate:
+    async def test_changes_what_is_said(self, api: ManagementApi) -> None:
+        await made(api, ("/orders", QUEUE))
+        body = described("Queue", LockDuration="PT13S")
+        answer = await api.answer(request("PUT", "/orders", body, if_match="*"))
+        assert answer.status == 200
+        assert fields(await api.answer(request("GET", "/orders")))["LockDuration"] == "PT13S"
+
+    async def test_of_what_is_missing_is_missing(self, api: ManagementApi) -> None:
+        await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
+        for path, body in (
+            ("/q", QUEUE),
+            ("/t/subscriptions/x", SUBSCRIPTION),
+            ("/t/subscriptions/s/rules/x", TRUE_RULE),
+        ):
+            assert error(await api.answer(request("PUT", path, body, if_match="*")))[0] == 404
+
+    @pytest.mark.parametrize(
+        ("field", "name"),
+        [
+            ("RequiresSession", "requires_session"),
+            ("RequiresDuplicateDetection", "requires_duplicate_detection"),
+            ("EnablePartitioning", "enable_partitioning"),
+        ],
+    )
+    async def test_p012_what_cannot_be_changed_is_named(self, api: ManagementApi, field: str, name: str) -> None:
+        await made(api, ("/orders", QUEUE))
+        answer = await api.answer(request("PUT", "/orders", described("Queue", **{field: "true"}), if_match="*"))
+        status, detail = error(answer)
+        assert (status, detail[:14]) == (400, "SubCode=40000.")
+        assert name in detail
+
+    async def test_what_get_answers_can_be_put_back(self, api: ManagementApi) -> None:
+        """As the SDK does it: read, change one field, write everything."""
+        await made(api, ("/orders", described("Queue", EnablePartitioning="true", MaxSizeInMegabytes="2048")))
+        before = fields(await api.answer(request("GET", "/orders")))
+        said = {name: text for name, text in before.items() if name not in ("CountDetails", "AuthorizationRules")}
+        answer = await api.answer(request("PUT", "/orders", described("Queue", **said), if_match="*"))
+        assert answer.status == 200
+        after = fields(await api.answer(request("GET", "/orders")))
+        assert after["MaxSizeInMegabytes"] == before["MaxSizeInMegabytes"] == "32768"
+
+    async def test_rule_is_replaced_whole(self, api: ManagementApi) -> None:
+        await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
+        path = "/t/subscriptions/s/rules/$Default"
+        body = described("Rule", '<Filter i:type="FalseFilter"/><Action i:type="EmptyRuleAction"/>')
+        assert (await api.answer(request("PUT", path, body, if_match="*"))).status == 200
+        assert b'<Filter i:type="FalseFilter"><SqlExpression>1=0<' in (await api.answer(request("GET", path))).body
+
+
+class TestForwarding:
+    async def test_destination_is_a_url_outside_and_a_path_inside(self, api: ManagementApi, host: BrokerHost) -> None:
+        await made(api, ("/a%2Fb", QUEUE), ("/q", described("Queue", ForwardTo="sb://localhost:5672/a/b")))
+        assert fields(await api.answer(request("GET", "/q")))["ForwardTo"] == "sb://localhost:5672/a/b"
+        host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [ServiceBusMessage(b"1")])
+        assert fields(await api.answer(request("GET", "/a%2Fb")))["MessageCount"] == "1"
+
+    @pytest.mark.parametrize("method_is_update", [False, True])
+    async def test_missing_destination_is_a_bad_value(self, api: ManagementApi, method_is_update: bool) -> None:
+        headers = {"if_match": "*"} if method_is_update else {}
+        if method_is_update:
+            await made(api, ("/q", QUEUE))
+        body = described("Queue", ForwardTo="sb://localhost:5672/nowhere")
+        status, detail = error(await api.answer(request("PUT", "/q", body, **headers)))
+        assert (status, detail[:14]) == (400, "SubCode=40400.")
+
+    async def test_needs_manage_on_the_destination(self, api: ManagementApi) -> None:
+        await made(api, ("/target", QUEUE))
+        body = described("Queue", ForwardTo="target")
+        narrow = token("q")
+        assert error(await api.answer(request("PUT", "/q", body, authorization=narrow)))[0] == 401
+        wrong = {"ServiceBusSupplementaryAuthorization".lower(): token("other")}
+        assert error(await api.answer(request("PUT", "/q", body, authorization=narrow, **wrong)))[0] == 401
+        right = {"ServiceBusSupplementaryAuthorization".lower(): token("target")}
+        assert (await api.answer(request("PUT", "/q", body, authorization=narrow, **right))).status == 201
+
+    async def test_dead_letters_have_a_supplementary_token_of_their_own(self, api: ManagementApi) -> None:
+        await made(api, ("/target", QUEUE))
+        body = described("Queue", ForwardDeadLetteredMessagesTo="target")
+        right = {"servicebusdlqsupplementaryauthorization": token("target")}
+        assert (await api.answer(request("PUT", "/q", body, authorization=token("q"), **right))).status == 201
+
+
+class TestRules:
+    async def put(self, api: ManagementApi, inner: str) -> Response:
+        if (await api.answer(request("GET", "/t"))).status == 404:
+            await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
+        return await api.answer(request("PUT", "/t/subscriptions/s/rules/r", described("Rule", inner)))
+
+    async def test_sql_filter_with_parameters_and_action(self, api: ManagementApi) -> None:
+        value = '<Value i:type="d6p1:{}" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">{}</Value>'
+        pairs = "".join(
+            f"<KeyValueOfstringanyType><Key>@{kind}</Key>{value.format(kind, text)}</KeyValueOfstringanyType>"
+            for kind, text in {
+                "string": "a",
+                "int": "1",
+                "long": "2147483648",
+                "boolean": "true",
+                "double": "2.5",
+                "dateTime": "2026-01-31T00:00:00Z",
+                "duration": "PT1H",
+            }.items()
+        )
+        inner = (
+            "<Filter i:type='SqlFilter'><SqlExpression>a = @string</SqlExpression>"
+            f"<CompatibilityLevel>20</CompatibilityLevel><Parameters>{pairs}</Parameters></Filter>"
+            "<Action i:type='SqlRuleAction'><SqlExpression>SET b = 1</SqlExpression></Action><Name>r</Name>"
+        )
+        answer = await self.put(api, inner)
+        assert answer.status == 201, answer.body
+        text = (await api.answer(request("GET", "/t/subscriptions/s/rules/r"))).body.decode()
+        assert f"<Parameters>{pairs}</Parameters>" in text
+        assert (
+            '<Action i:type="SqlRuleAction"><SqlExpression>SET b = 1</SqlExpression>'
+            "<CompatibilityLevel>20</CompatibilityLevel></Action>" in text
+        )
+        assert "<CreatedAt>2023-11-14T22:13:20Z</CreatedAt><Name>r</Name></RuleDescription>" in text
+
+    async def test_correlation_filter_says_what_is_set_in_order(self, api: ManagementApi) -> None:
+        names = ["CorrelationId", "MessageId", "To", "ReplyTo", "Label", "SessionId", "ReplyToSessionId", "ContentType"]
+        inner = "".join(f"<{name}>{name} x</{name}>" for name in reversed(names))
+        answer = await self.put(api, f"<Filter i:type='CorrelationFilter'>{inner}</Filter>")
+        said = description(answer).child("Filter")
+        assert said is not None
+        assert [(child.name, child.text) for child in said.children] == [(name, f"{name} x") for name in names]
+
+    @pytest.mark.parametrize(
+        "inner",
+        [
+            "",
+            "<Filter/>",
+            "<Filter i:type='MagicFilter'/>",
+            "<Filter i:type='SqlFilter'/>",
+            "<Filter i:type='SqlFilter'><SqlExpression>a = = 1</SqlExpression></Filter>",
+            "<Filter i:type='TrueFilter'/><Action i:type='Boom'/>",
+            "<Filter i:type='TrueFilter'/><Action i:type='SqlRuleAction'><SqlExpression>SET</SqlExpression></Action>",
+            "<Filter i:type='CorrelationFilter'><Properties><KeyValueOfstringanyType><Key>a</Key>"
+            "</KeyValueOfstringanyType></Properties></Filter>",
+        ],
+    )
+    async def test_rule_that_cannot_be_read_is_refused(self, api: ManagementApi, inner: str) -> None:
+        status, detail = error(await self.put(api, inner))
+        assert (status, detail[:14]) == (400, "SubCode=40000.")
+
+    async def test_rule_that_is_there_is_a_conflict(self, api: ManagementApi) -> None:
+        assert (await self.put(api, "<Filter i:type='TrueFilter'/>")).status == 201
+        assert error(await self.put(api, "<Filter i:type='TrueFilter'/>"))[0] == 409
+
+
+class TestLists:
+    async def test_are_sorted_by_name_and_hold_one_kind(self, api: ManagementApi) -> None:
+        await made(api, ("/b", QUEUE), ("/a", QUEUE), ("/C", QUEUE), ("/t", TOPIC))
+        assert titles(await api.answer(request("GET", "/$Resources/queues"))) == ["a", "b", "C"]
+        assert titles(await api.answer(request("GET", "/$Resources/topics"))) == ["t"]
+
+    async def test_come_in_pages_that_lead_to_the_next(self, api: ManagementApi) -> None:
+        await made(api, *((f"/q{index:02}", QUEUE) for index in range(25)))
+        seen: list[str] = []
+        target = "/$Resources/queues?$skip=0&$top=10&api-version=2021-05"
+        while target:
+            answer = await api.answer(request("GET", target))
+            page = titles(answer)
+            assert len(page) <= 10
+            seen += page
+            links = [link.attributes for link in read_xml(answer.body).all("link")]
+            assert links[0]["rel"] == "self"
+            target = links[1]["href"].removeprefix("https://localhost:5672") if len(links) == 2 else ""
+        assert seen == [f"q{index:02}" for index in range(25)]
+
+    async def test_last_full_page_leads_nowhere(self, api: ManagementApi) -> None:
+        await made(api, ("/a", QUEUE), ("/b", QUEUE))
+        answer = await api.answer(request("GET", "/$Resources/queues?$top=2"))
+        assert b'rel="next"' not in answer.body
+
+    async def test_page_has_at_most_a_hundred(self, api: ManagementApi) -> None:
+        await made(api, *((f"/q{index:03}", QUEUE) for index in range(101)))
+        answer = await api.answer(request("GET", "/$Resources/queues?$top=1000"))
+        assert len(titles(answer)) == 100
+        assert b"$skip=100&amp;$top=100" in answer.body
+
+    @pytest.mark.parametrize("query", ["$top=0", "$skip=5"])
+    async def test_may_be_empty(self, api: ManagementApi, query: str) -> None:
+        await made(api, ("/a", QUEUE))
+        answer = await api.answer(request("GET", f"/$Resources/queues?{query}"))
+        assert (answer.status, titles(answer)) == (200, [])
+        assert b'rel="next"' not in answer.body
+
+    @pytest.mark.parametrize("query", ["$top=-1", "$skip=-1", "$top=a", "$skip=1.5", "$top=99999999999"])
+    async def test_bounds_that_are_none_are_refused(self, api: ManagementApi, query: str) -> None:
+        assert error(await api.answer(request("GET", f"/$Resources/queues?{query}")))[0] == 400
+
+    async def test_subscriptions_and_rules_are_below_theirs(self, api: ManagementApi) -> None:
+        await made(api, ("/t", TOPIC), ("/t/subscriptions/b", SUBSCRIPTION), ("/t/subscriptions/a", SUBSCRIPTION))
+        await made(api, ("/t/subscriptions/a/rules/r", TRUE_RULE))
+        assert titles(await api.answer(request("GET", "/t/Subscriptions"))) == ["a", "b"]
+        answer = await api.answer(request("GET", "/t/subscriptions/a/Rules"))
+        assert titles(answer) == ["$Default", "r"]
+        assert b"<id>https://localhost:5672/t/subscriptions/a/rules/r</id>" in answer.body
+
+
+class TestRefusals:
+    async def test_request_without_token_is_refused(self, api: ManagementApi) -> None:
+        answer = await api.answer(request("GET", "/q", authorization=""))
+        status, detail = error(answer)
+        assert (status, detail[:14]) == (401, "SubCode=40102.")
+        assert "WWW-Authenticate" in answer.headers
+
+    async def test_bad_token_is_refused(self, api: ManagementApi) -> None:
+        status, detail = error(await api.answer(request("PUT", "/q", QUEUE, authorization=token(key="x"))))
+        assert (status, detail[:14]) == (401, "SubCode=40103.")
+
+    @pytest.mark.parametrize(
+        "path", ["$Resources/Queues", "$Resources/Topics", "prices/Subscriptions", "prices/Subscriptions/eu/Rules"]
+    )
+    async def test_token_for_the_address_of_a_list_opens_the_list(self, api: ManagementApi, path: str) -> None:
+        await made(api, ("/prices", TOPIC), ("/prices/subscriptions/eu", SUBSCRIPTION))
+        own = token(path)
+        assert (await api.answer(request("GET", f"/{path}", authorization=own))).status == 200
+        for other in ("/$namespaceinfo", "/prices", "/prices/subscriptions/eu/rules/$Default"):
+            expected = 200 if other.startswith(f"/{path}".casefold()) else 401
+            assert (await api.answer(request("GET", other, authorization=own))).status == expected
+
+    async def test_bearer_token_is_accepted(self, api: ManagementApi) -> None:
+        answer = await api.answer(request("PUT", "/q", QUEUE, authorization=f"Bearer {token()}"))
+        assert answer.status == 201
+
+    async def test_token_of_one_entity_opens_no_other(self, api: ManagementApi) -> None:
+        await made(api, ("/q1", QUEUE), ("/q10", QUEUE))
+        for target in ("/q10", "/$Resources/queues", "/$namespaceinfo"):
+            status, detail = error(await api.answer(request("GET", target, authorization=token("q1"))))
+            assert (status, detail[:14]) == (401, "SubCode=40100.")
+        assert (await api.answer(request("GET", "/q1", authorization=token("q1")))).status == 200
+
+    async def test_key_without_manage_changes_and_shows_nothing(self, api: ManagementApi) -> None:
+        rules = (
+            "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights>"
+            "<KeyName>worker</KeyName><PrimaryKey>k</PrimaryKey></AuthorizationRule></AuthorizationRules>"
+        )
+        await made(api, ("/q", described("Queue", rules)))
+        weak = token("q", key_name="worker", key="k")
+        for method in ("GET", "DELETE", "PUT"):
+            assert error(await api.answer(request(method, "/q", QUEUE, authorization=weak)))[0] == 401
+
+    @pytest.mark.parametrize(
+        "target", ["/$Resources", "/$Resources/rules", "/$management", "/t/subscriptions/s/other/x", "/"]
+    )
+    async def test_path_that_names_nothing_is_refused(self, api: ManagementApi, target: str) -> None:
+        assert error(await api.answer(request("GET", target)))[0] == 400
+
+    async def test_method_that_does_nothing_is_refused(self, api: ManagementApi) -> None:
+        for method, target in (("POST", "/q"), ("PUT", "/$Resources/queues"), ("DELETE", "/$namespaceinfo")):
+            assert error(await api.answer(request(method, target)))[0] == 405
+
+    async def test_api_version_that_is_none_is_refused(self, api: ManagementApi) -> None:
+        assert error(await api.answer(request("GET", "/$Resources/queues?api-version=latest")))[0] == 400
+
+    async def test_busy_namespace_says_so(self, api: ManagementApi, context: NamespaceContext) -> None:
+        context.wire_faults.inject(WireFault(WireFaultKind.SERVER_BUSY))
+        status, detail = error(await api.answer(request("GET", "/$Resources/queues")))
+        assert (status, detail[:14]) == (503, "SubCode=50004.")
+
+    async def test_lost_acknowledgement_leaves_the_work_done(
+        self, api: ManagementApi, context: NamespaceContext
+    ) -> None:
+        context.wire_faults.inject(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, "orders", count=1))
+        with pytest.raises(NoResponse):
+            await api.answer(request("PUT", "/orders", QUEUE))
+        assert (await api.answer(request("GET", "/orders"))).status == 200
+
+    async def test_namespace_that_is_down_does_not_answer(self, api: ManagementApi, host: BrokerHost) -> None:
+        host.inject(Fault(FaultKind.DOWN))
+        with pytest.raises(NoResponse):
+            await api.answer(request("GET", "/$Resources/queues"))
+
+    async def test_namespace_that_hangs_times_out(
+        self, api: ManagementApi, host: BrokerHost, clock: VirtualClock
+    ) -> None:
+        host.inject(Fault(FaultKind.HANG))
+        began_at = clock.now()
+        status, _ = error(await api.answer(request("GET", "/$Resources/queues")))
+        assert (status, clock.now() - began_at) == (504, 60)
+
+
+async def test_changes_are_told_to_those_who_watch(api: ManagementApi, context: NamespaceContext) -> None:
+    watcher = context.events.watch()
+    await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION), ("/t/subscriptions/s/rules/r", TRUE_RULE))
+    await api.answer(request("PUT", "/t", TOPIC, if_match="*"))
+    await api.answer(request("DELETE", "/t"))
+    told = [await watcher.next() for _ in range(5)]
+    assert [(event["event"], event["kind"], event["path"]) for event in told] == [
+        ("entity.created", "topic", "t"),
+        ("entity.created", "subscription", "t/Subscriptions/s"),
+        ("entity.created", "rule", "t/Subscriptions/s"),
+        ("entity.updated", "topic", "t"),
+        ("entity.deleted", "topic", "t"),
+    ]

@@ -1,0 +1,292 @@
+"""However much one connection sends, by whatever protocol, everybody else has a turn in between."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from sbclient.amqp import DeliveryReceived, Properties, encode_message, encode_sections
+from sbclient.amqp.frames import EMPTY_FRAME, encode_frame
+from sbclient.amqp.performatives import Flow
+from sbclient.amqp.states import Received
+from sbclient.amqp.transfers import write_disposition, write_transfers
+from sbclient.broker.faults import Call, Operation
+from sbclient.certificate import Certificate
+from sbclient.clock import Clock, VirtualClock
+from sbclient.emulator.amqp.connection import PIECE_BYTES
+from sbclient.emulator.amqp.receiver_link import MAX_TAKEN
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.faults import WireFaults
+from sbclient.emulator.net.http import serve_http
+from sbclient.emulator.net.http_messages import Request, Response
+from sbclient.emulator.net.time_slice import LONGEST_S, MOST_EVENTS, Turn
+from sbclient.emulator.net.tls_stream import TlsStream
+from sbclient.emulator.net.websocket_stream import WebSocketStream
+from sbclient.emulator.sas import Authorizer
+from sbclient.entities import EntityKind
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from tests.emulator.amqp.client import SETTLED, Client, connected, create, wire
+from tests.emulator.net.test_websocket_stream import HELLO, PING, open_engine
+
+
+class TickingClock(VirtualClock):
+    """A clock on which everything takes time: ten microseconds from one look at it to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return super().monotonic() + self.looks * 1e-5
+
+
+@asynccontextmanager
+async def bystander() -> AsyncIterator[list[int]]:
+    """Somebody else, whose turns are counted."""
+    turns = [0]
+
+    async def stand_by() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.ensure_future(stand_by())
+    try:
+        yield turns
+    finally:
+        beside.cancel()
+
+
+class TestTurn:
+    async def test_is_over_after_its_events(self, clock: VirtualClock) -> None:
+        turn = Turn(clock)
+        for _ in range(MOST_EVENTS):
+            assert not turn.is_over
+            turn.count()
+        assert turn.is_over
+        await turn.pass_on()
+        assert not turn.is_over
+
+    async def test_is_over_after_its_time(self, clock: VirtualClock) -> None:
+        turn = Turn(clock)
+        await asyncio.sleep(LONGEST_S * 0.9)
+        assert not turn.is_over
+        await asyncio.sleep(LONGEST_S * 0.2)
+        assert turn.is_over
+
+    async def test_is_over_after_what_is_heavy(self, clock: VirtualClock) -> None:
+        turn = Turn(clock)
+        turn.end()
+        assert turn.is_over
+
+    async def test_has_fewer_events_the_more_work_they_cause_and_more_again_later(self, clock: VirtualClock) -> None:
+        turn = Turn(clock)
+
+        async def events() -> int:
+            await turn.pass_on()
+            count = 0
+            while not turn.is_over:
+                turn.count()
+                count += 1
+            return count
+
+        heavy = []
+        for _ in range(7):
+            turn.has_worked(1.0)
+            heavy.append(await events())
+        assert heavy == [16, 8, 4, 2, 1, 1, 1]
+        assert [await events() for _ in range(6)] == [2, 4, 8, 16, 32, 32]
+
+
+@pytest.fixture
+async def ticking() -> NamespaceContext:
+    host = BrokerHost("contoso", clock=TickingClock(), random=Random(1))
+    create(host, EntityKind.QUEUE, "q")
+    return NamespaceContext(host=host, authorizer=Authorizer(), wire_faults=WireFaults(Random(2)))
+
+
+def transfers(client: Client, handle: int, payload: bytes, count: int) -> bytes:
+    """So many settled messages as one piece."""
+    frames = (
+        write_transfers(
+            client.session.channel,
+            handle,
+            number,
+            number.to_bytes(4, "big"),
+            0,
+            payload,
+            settled=True,
+            state=None,
+            max_frame_size=65_536,
+        )
+        for number in range(count)
+    )
+    return b"".join(chain.from_iterable(frames))
+
+
+class TestAmqp:
+    async def test_between_messages(self, context: NamespaceContext, host: BrokerHost) -> None:
+        create(host, EntityKind.QUEUE, "q")
+        async with connected(context, "q") as client:
+            link = await client.sender("q")
+            async with bystander() as turns:
+                client.pipe.write(transfers(client, link.handle, encode_message(ServiceBusMessage(b"")), 3_200))
+                while len(host.namespace.queue("q")) < 3_200:
+                    before = len(host.namespace.queue("q"))
+                    await asyncio.sleep(0)
+                    assert len(host.namespace.queue("q")) - before <= MOST_EVENTS
+            assert turns[0] >= 100
+
+    async def test_between_requests(self, context: NamespaceContext, host: BrokerHost) -> None:
+        create(host, EntityKind.QUEUE, "q")
+        async with connected(context, "q") as client:
+            link, replies = await client.node("q/$management")
+            arguments = {"operation": "com.microsoft:peek-message"}
+            peek = encode_sections(
+                properties=Properties(message_id="1"), application_properties=arguments, value={"message-count": 1}
+            )
+            async with bystander() as turns:
+                client.pipe.write(transfers(client, link.handle, peek, 200))
+                for _ in range(200):
+                    await client.event(DeliveryReceived, replies)
+            assert turns[0] >= 200
+
+    @pytest.mark.parametrize("frame", [EMPTY_FRAME, encode_frame(0, Flow(0, 5000, 0, 5000, echo=True), 512)])
+    async def test_between_frames_that_tell_nothing(self, ticking: NamespaceContext, frame: bytes) -> None:
+        async with connected(ticking, "q") as client:
+            async with bystander() as turns:
+                client.pipe.write(frame * (200 * PIECE_BYTES // len(frame)))
+                assert await client.put_token("q") == 202
+            assert turns[0] >= 5  # of 200 pieces with some looks at the clock each
+
+    async def test_between_dispositions_that_tell_nothing_new_of_many_messages(
+        self, context: NamespaceContext, host: BrokerHost
+    ) -> None:
+        create(host, EntityKind.QUEUE, "q")
+        for _ in range(200):
+            host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [ServiceBusMessage(b"")])
+        async with connected(context, "q") as client:
+            link = await client.receiver("q", credit=200)
+            for _ in range(200):
+                await client.event(DeliveryReceived, link)
+            frame = write_disposition(client.session.channel, True, 0, 2**31 - 2, settled=False, state=Received(0, 0))
+            async with bystander() as turns:
+                client.pipe.write(frame * 100)
+                assert await client.put_token("q") == 202
+            assert turns[0] >= 100
+
+    async def test_between_what_is_handed_out_to_many_receivers(
+        self, context: NamespaceContext, host: BrokerHost
+    ) -> None:
+        create(host, EntityKind.QUEUE, "q")
+        for _ in range(9_000):
+            call = Call(Operation.SEND, host.clock.now())
+            host.namespace.send(call, "q", [ServiceBusMessage(b"")])
+        async with connected(context, "q") as client:
+            links = [await client.receiver("q", settle_mode=SETTLED) for _ in range(90)]
+            for link in links:
+                link.grant(1_000)
+            client.flush()
+            most = 0
+            while left := len(host.namespace.queue("q")):
+                await asyncio.sleep(0)
+                most = max(most, left - len(host.namespace.queue("q")))
+        assert 0 < most <= 2 * MAX_TAKEN
+
+    async def test_messages_that_came_together_keep_their_order(
+        self, context: NamespaceContext, host: BrokerHost
+    ) -> None:
+        create(host, EntityKind.QUEUE, "q")
+        async with connected(context, "q") as client:
+            link = await client.sender("q")
+            payloads = [encode_message(ServiceBusMessage(str(number))) for number in range(300)]
+            frames = [
+                write_transfers(
+                    client.session.channel,
+                    link.handle,
+                    number,
+                    b"t",
+                    0,
+                    payload,
+                    settled=True,
+                    state=None,
+                    max_frame_size=65_536,
+                )
+                for number, payload in enumerate(payloads)
+            ]
+            client.pipe.write(b"".join(chain.from_iterable(frames)))
+            received: list[ServiceBusReceivedMessage] = []
+            while len(received) < 300:
+                received += await host.receive("q", max_message_count=300, max_wait_time_s=5)
+        assert [str(message) for message in received] == [str(number) for number in range(300)]
+
+
+class TestHttp:
+    async def served(self, context: NamespaceContext, sent: bytes) -> list[Request]:
+        """What is asked by bytes that come at once."""
+        client, server = wire()
+        asked = []
+
+        async def handle(request: Request) -> Response:
+            asked.append(request)
+            return Response(200)
+
+        async def upgrade(*_: object) -> None:
+            raise AssertionError("nobody asks for a WebSocket here")
+
+        await client.close()
+        await serve_http(server, context, sent, handle, upgrade)
+        return asked
+
+    async def test_between_the_chunks_of_a_body(self, context: NamespaceContext) -> None:
+        head = b"PUT /q HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        async with bystander() as turns:
+            (request,) = await self.served(context, head + b"1\r\nx\r\n" * 3_200 + b"0\r\n\r\n")
+        assert request.body == b"x" * 3_200
+        assert turns[0] >= 100
+
+    async def test_between_requests(self, context: NamespaceContext) -> None:
+        async with bystander() as turns:
+            asked = await self.served(context, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
+        assert len(asked) == 100
+        assert turns[0] >= 100
+
+
+async def test_between_the_frames_of_a_websocket(clock: VirtualClock) -> None:
+    client, server = wire()
+    stream = WebSocketStream(server, open_engine(), clock)
+    client.write(PING * 3_200 + HELLO)
+    async with bystander() as turns:
+        assert await stream.read() == b"hello"
+    assert turns[0] >= 100
+
+
+@pytest.mark.real_time
+async def test_between_the_records_of_tls(certificates: Path) -> None:
+    certificate = Certificate(certificates)
+    certificate.make()
+    client, server = wire()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    engine = certificate.client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        engine.do_handshake()
+    stream = TlsStream(server, await certificate.server_context(), outgoing.read(), Clock())
+    agreed = asyncio.ensure_future(stream.handshake())
+    incoming.write(await client.read())
+    engine.do_handshake()
+    for _ in range(200):
+        engine.write(b"x")
+    client.write(outgoing.read())
+    assert await agreed
+    async with bystander() as turns:
+        assert b"".join([await stream.read() for _ in range(200)]) == b"x" * 200
+    assert turns[0] >= 200

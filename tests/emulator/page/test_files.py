@@ -1,0 +1,73 @@
+"""The files of the page: all are there, and nothing in them is loaded from elsewhere, or run from text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sbclient.emulator.page.files import FOLDER, HEADERS, INDEX, page_file
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
+
+FILES = sorted(FOLDER.iterdir())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_each_file_is_served_with_its_type_and_the_policy(path: Path) -> None:
+    answer = page_file(path.name)
+    assert (answer.status, answer.body) == (200, path.read_bytes())
+    assert answer.content_type.startswith(("text/html", "text/css", "text/javascript", "image/svg+xml"))
+    assert answer.headers == HEADERS
+
+
+@pytest.mark.parametrize("name", ["", "nothing.js", "../front.py", "/etc/passwd", ".", "page_files.py", "main.js/"])
+def test_nothing_else_is_served(name: str) -> None:
+    assert page_file(name).status == 404
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nothing_is_loaded_from_elsewhere_and_no_text_becomes_markup(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?://(?!\$\{|localhost)", text)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|DOMParser", text)
+    assert not re.search(r"<[^>]+\s(on\w+|style)=", text)
+
+
+def test_every_file_that_is_named_is_there_and_every_one_there_is_named() -> None:
+    named = {INDEX}
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        named |= set(re.findall(r'from "\./([\w.]+)"', text)) | set(re.findall(r'"/\$page/([\w.]+)"', text))
+    assert named == {path.name for path in FILES}
+
+
+def test_the_policy_lets_nothing_in_from_elsewhere() -> None:
+    policy = dict(part.split(" ", 1) for part in HEADERS["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert {policy[name] for name in ("script-src", "style-src", "img-src", "connect-src")} == {"'self'"}
+    assert policy["require-trusted-types-for"] == "'script'"
+
+
+def test_the_page_knows_the_key_that_every_emulator_has() -> None:
+    text = (FOLDER / "access.js").read_text(encoding="utf-8")
+    assert f'"{ROOT_KEY_NAME}"' in text
+    assert f'"{ROOT_KEY}"' in text
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".js"], ids=lambda path: path.name)
+def test_what_a_script_imports_is_there_and_is_used(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    imports = re.findall(r'^import \{([^}]+)\} from "\./([\w.]+)";', text, re.M)
+    rest = re.sub(r"^import .*?;$", "", text, flags=re.M | re.S)
+    for names, source in imports:
+        exported = (FOLDER / source).read_text(encoding="utf-8")
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"^export (async )?(function|const|class) {name}\b", exported, re.M), (name, source)
+            assert re.search(rf"\b{name}\b", rest), name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_lines_are_as_long_as_everywhere_in_the_house(path: Path) -> None:
+    if path.suffix != ".svg":
+        assert [line for line in path.read_text(encoding="utf-8").splitlines() if len(line) > 120] == []

@@ -1,0 +1,117 @@
+"""The page as it is served: where it is found, beside what management clients find, and who is let in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sbclient.clock import VirtualClock
+from sbclient.emulator import Emulator
+from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.net.http_messages import Response
+from sbclient.emulator.page.namespace_registry import Neighbours
+from sbclient.emulator.router import Front
+from sbclient.entities import EntityKind
+from tests.emulator.amqp.client import create
+from tests.emulator.requests import request
+from tests.emulator.test_emulator import asked
+
+
+class Site:
+    """Two namespaces, seen through the port of the first."""
+
+    def __init__(self, context: NamespaceContext, beside: NamespaceContext) -> None:
+        self.neighbours = Neighbours(["broker.example"])
+        self.neighbours.add(context, lambda: None)
+        self.neighbours.add(beside, lambda: None)
+        self.front = Front(context, self.neighbours)
+
+    async def ask(self, method: str, target: str, body: bytes = b"", *, token: str = "", **headers: str) -> Response:
+        return await self.front.answer(request(method, target, body, authorization=token, **headers))
+
+
+@pytest.fixture
+def site(context: NamespaceContext, clock: VirtualClock) -> Site:
+    from tests.emulator.page.test_watching import served
+
+    return Site(context, served("beside", clock))
+
+
+class TestWhere:
+    @pytest.mark.parametrize("method", ["GET", "HEAD"])
+    async def test_the_page_is_at_the_root(self, site: Site, method: str) -> None:
+        answer = await site.ask(method, "/", accept="text/html,*/*")
+        assert (answer.status, answer.content_type) == (200, "text/html; charset=utf-8")
+        assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
+        assert (await site.ask("GET", "/$page/main.js")).status == 200
+
+    async def test_management_clients_are_answered_at_the_root_as_before(self, site: Site) -> None:
+        for answer in (
+            await site.ask("GET", "/?api-version=2021-05"),
+            await site.front.answer(request("GET", "/")),
+            await site.ask("PUT", "/"),
+        ):
+            assert answer.status in (400, 401)
+            assert answer.content_type.startswith("application/xml")
+
+    @pytest.mark.parametrize("target", ["/$page", "/$page/", "/$page/no.js", "/$page/a/b", "/$page/..%2Ffront.py"])
+    async def test_what_is_not_part_of_it_is_not_found(self, site: Site, target: str) -> None:
+        assert (await site.ask("GET", target)).status == 404
+
+    async def test_it_is_only_looked_at(self, site: Site) -> None:
+        assert (await site.ask("POST", "/$page/main.js")).status == 405
+
+    async def test_no_entity_can_be_in_its_way(self, site: Site, context: NamespaceContext) -> None:
+        create(context.host, EntityKind.QUEUE, "page")
+        answer = await site.front.answer(request("GET", "/page"))
+        assert answer.content_type.startswith("application/atom+xml")
+
+
+class TestWho:
+    @pytest.mark.parametrize("target", ["/", "/$page/main.js", "/$control/state", "/$control/overview"])
+    async def test_another_host_name_is_refused(self, site: Site, target: str) -> None:
+        answer = await site.ask("GET", target, host="evil.example")
+        assert answer.status == 403
+        assert b"--tls-name" in answer.body
+        assert (await site.ask("GET", target, host="broker.example")).status != 403
+
+    @pytest.mark.parametrize("target", ["/$control/purge", "/$control/messages?entity=q", "/$control/reset"])
+    async def test_other_pages_may_change_nothing(self, site: Site, target: str) -> None:
+        assert (await site.ask("POST", target, b"{}", origin="http://evil.example")).status == 403
+
+    async def test_the_page_needs_no_right_and_what_it_shows_does(self, site: Site) -> None:
+        assert (await site.ask("GET", "/")).status == 200
+        assert (await site.ask("GET", "/$control/overview")).status == 401
+
+    async def test_management_clients_may_call_it_by_any_name(self, site: Site) -> None:
+        answer = await site.front.answer(request("GET", "/$Resources/queues", host="evil.example"))
+        assert answer.status == 200
+
+
+class TestNeighbours:
+    async def test_each_port_reaches_the_control_api_of_all(self, site: Site) -> None:
+        answer = await site.front.answer(request("GET", "/$control/state?namespace=beside"))
+        assert json.loads(answer.body)["namespace"] == "beside"
+        assert (await site.front.answer(request("GET", "/$control/state?namespace=none"))).status == 404
+
+    async def test_health_is_that_of_the_own_namespace(self, site: Site) -> None:
+        assert list(json.loads((await site.ask("GET", "/health")).body)["namespaces"]) == ["contoso"]
+
+
+@pytest.fixture
+async def both(certificates: Path) -> AsyncIterator[Emulator]:
+    async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as served:
+        yield served
+
+
+@pytest.mark.real_time
+async def test_every_port_shows_all_namespaces(both: Emulator) -> None:
+    assert both.http_port
+    for port in (*both.ports.values(), both.http_port):
+        status, said = await asked(port, "GET", "/$control/overview")
+        assert status == 200
+        assert [each["name"] for each in said["namespaces"]] == ["a", "b"]
+        assert said["about"] == {"http_port": both.http_port, "ports": dict(both.ports)}

@@ -1,0 +1,48 @@
+"""Requests as the HTTP side hands them to those who answer, with documents as the SDK writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+from sbclient.emulator.management.atom_descriptions import SERVICE_BUS
+from sbclient.emulator.net.http_messages import Request
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+
+HOST = "localhost:5672"
+FOREVER = 4_000_000_000.0
+
+
+def token(path: str = "", *, key_name: str = ROOT_KEY_NAME, key: str = ROOT_KEY) -> str:
+    """A token for a path; without one for the namespace."""
+    return sign(f"https://{HOST}/{path}".rstrip("/"), key_name, key, FOREVER)
+
+
+def request(
+    method: str, target: str, body: bytes | str = b"", *, authorization: str | None = None, **headers: str
+) -> Request:
+    """A request with a token of the namespace, unless another authorization is given; "" is none."""
+    path, _, query = target.partition("?")
+    fields = dict(part.split("=", 1) for part in query.split("&") if part)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    given = token() if authorization is None else authorization
+    if given:
+        named["authorization"] = given
+    return Request(
+        method=method,
+        segments=tuple(unquote(part) for part in path.strip("/").split("/")) if path.strip("/") else (),
+        query=fields,
+        headers={"host": HOST, **named},
+        body=body.encode() if isinstance(body, str) else body,
+        client="127.0.0.1:50123",
+    )
+
+
+def described(kind: str, *fields: str, **texts: Any) -> str:
+    """The body of a request that describes an entity: `described("Queue", LockDuration="PT5S")`."""
+    inner = "".join([*fields, *(f"<{name}>{text}</{name}>" for name, text in texts.items())])
+    return (
+        f'<ns0:entry xmlns:ns0="http://www.w3.org/2005/Atom" xmlns="{SERVICE_BUS}" '
+        'xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><ns0:content type="application/xml">'
+        f"<{kind}Description>{inner}</{kind}Description></ns0:content></ns0:entry>"
+    )

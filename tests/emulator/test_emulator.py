@@ -1,0 +1,496 @@
+"""The whole emulator on real sockets: one port for every protocol, several namespaces, faults, and mistakes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import h11
+import pytest
+import wsproto
+from azure.servicebus import ServiceBusMessage, TransportType
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+from sbclient.broker.faults import Fault, FaultKind
+from sbclient.broker.profile import STD_2021
+from sbclient.emulator import Emulator
+from sbclient.emulator.config.located_json import ConfigError
+from sbclient.emulator.config.namespace_choice import DEFAULT_NAMESPACE, chosen_namespaces
+from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+from sbclient.entities import EntityKind
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from tests.emulator.amqp.client import create
+from tests.emulator.requests import FOREVER
+
+pytestmark = pytest.mark.real_time
+
+AMQP_HEADER = b"AMQP\x03\x01\x00\x00"
+TOKEN = sign("https://localhost", ROOT_KEY_NAME, ROOT_KEY, FOREVER)
+
+
+async def opened(port: int, tls: ssl.SSLContext | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host = "127.0.0.1" if tls is None else "localhost"
+    return await asyncio.open_connection(host, port, ssl=tls)
+
+
+async def said(port: int, data: bytes, tls: ssl.SSLContext | None = None, *, wanted: int = -1) -> bytes:
+    """What the server says to some bytes until it ends the connection, or until it has said so much."""
+    reader, writer = await opened(port, tls)
+    try:
+        writer.write(data)
+        return await asyncio.wait_for(reader.read() if wanted < 0 else reader.readexactly(wanted), 5)
+    finally:
+        writer.close()
+        with suppress(OSError, ssl.SSLError):
+            await writer.wait_closed()
+
+
+def http(method: str, target: str, body: bytes = b"", token: str = TOKEN) -> bytes:
+    head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Authorization: {token}\r\n\r\n".encode() + body
+
+
+async def asked(port: int, method: str, target: str, said_: Any = None, *, tls: ssl.SSLContext | None = None) -> Any:
+    """The status and the JSON of an answer."""
+    body = b"" if said_ is None else json.dumps(said_).encode()
+    answer = await said(port, http(method, target, body), tls)
+    client = h11.Connection(h11.CLIENT)
+    client.send(h11.Request(method=method, target="/", headers=[("Host", "h")]))
+    client.send(h11.EndOfMessage())
+    client.receive_data(answer)
+    response, data = client.next_event(), b""
+    assert isinstance(response, h11.Response)
+    while isinstance(event := client.next_event(), h11.Data):
+        data += bytes(event.data)
+    return response.status_code, json.loads(data)
+
+
+@pytest.fixture
+def port(emulator: Emulator) -> int:
+    return emulator.ports["contoso"]
+
+
+@pytest.fixture
+def tls(trusted: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=trusted)
+
+
+class TestOnePort:
+    async def test_takes_amqp(self, port: int) -> None:
+        assert await said(port, AMQP_HEADER, wanted=8) == AMQP_HEADER
+
+    async def test_takes_amqp_over_tls(self, port: int, tls: ssl.SSLContext) -> None:
+        assert await said(port, AMQP_HEADER, tls, wanted=8) == AMQP_HEADER
+
+    async def test_takes_http(self, port: int) -> None:
+        assert (await asked(port, "GET", "/health"))[0] == 200
+
+    async def test_takes_https(self, port: int, tls: ssl.SSLContext) -> None:
+        assert (await asked(port, "GET", "/health", tls=tls))[0] == 200
+
+    async def test_takes_websockets_that_carry_amqp(self, port: int) -> None:
+        assert await self._over_websocket(port, None) == AMQP_HEADER
+
+    async def test_takes_websockets_over_tls(self, port: int, tls: ssl.SSLContext) -> None:
+        assert await self._over_websocket(port, tls) == AMQP_HEADER
+
+    async def _over_websocket(self, port: int, tls: ssl.SSLContext | None) -> bytes:
+        reader, writer = await opened(port, tls)
+        client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+        target = "/$servicebus/websocket"
+        asking = wsproto.events.Request(host="localhost", target=target, subprotocols=["AMQPWSB10"])
+        writer.write(client.send(asking))
+        heard, accepted, is_ping_answered = b"", None, False
+        while len(heard) < 8 or not is_ping_answered:
+            client.receive_data(await asyncio.wait_for(reader.read(4096), 5))
+            for event in client.events():
+                if isinstance(event, wsproto.events.AcceptConnection):
+                    accepted = event.subprotocol
+                    half = wsproto.events.BytesMessage(data=AMQP_HEADER[:3])
+                    rest = wsproto.events.BytesMessage(data=AMQP_HEADER[3:])
+                    writer.write(client.send(wsproto.events.Ping()) + client.send(half) + client.send(rest))
+                elif isinstance(event, wsproto.events.Pong):
+                    is_ping_answered = True
+                elif isinstance(event, wsproto.events.BytesMessage):
+                    heard += bytes(event.data)
+        assert accepted == "AMQPWSB10"
+        writer.close()
+        with suppress(OSError, ssl.SSLError):
+            await writer.wait_closed()
+        return heard[:8]
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"\x16\x03\x01\x00\x05hello",
+            b"\x16" + b"\x00" * 1000,
+            b"\x16\xff\xff\xff\xff" + b"x" * 70_000,
+            b"\x00\x00\x00\x00",
+            b"\xff" * 100_000,
+            b"AMQ",
+            b"AMQP\x09\x09\x09\x09",
+            b"A" * 100_000,
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"GET /$servicebus/websocket HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\n\r\n",
+            b"GET /$servicebus/websocket HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n\xff\xff\xff\xff",
+        ],
+    )
+    async def test_hostile_bytes_end_their_own_connection_only(
+        self, port: int, data: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        reader, writer = await opened(port)
+        writer.write(AMQP_HEADER)
+        assert await reader.readexactly(8) == AMQP_HEADER
+        other_reader, other = await opened(port)
+        with suppress(OSError):
+            other.write(data)
+            other.write_eof()
+            await asyncio.wait_for(other_reader.read(), 5)
+        other.close()
+        assert (await asked(port, "GET", "/health"))[0] == 200
+        assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+        writer.write(AMQP_HEADER)
+        writer.close()
+
+    async def test_tls_inside_tls_is_refused(self, port: int, tls: ssl.SSLContext) -> None:
+        assert await said(port, b"\x16\x03\x01\x00\x05hello", tls) == b""
+
+    async def test_client_that_does_not_trust_the_certificate_harms_nobody(self, port: int) -> None:
+        with pytest.raises(ssl.SSLError):
+            await opened(port, ssl.create_default_context())
+        assert (await asked(port, "GET", "/health"))[0] == 200
+
+    async def test_text_over_a_websocket_is_refused(self, port: int) -> None:
+        reader, writer = await opened(port)
+        client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+        writer.write(client.send(wsproto.events.Request(host="h", target="/$servicebus/websocket")))
+        client.receive_data(await reader.read(4096))
+        list(client.events())
+        writer.write(client.send(wsproto.events.TextMessage(data="AMQP")))
+        client.receive_data(await asyncio.wait_for(reader.read(), 5))
+        (closed,) = client.events()
+        assert isinstance(closed, wsproto.events.CloseConnection)
+        assert closed.code == 1003
+        writer.close()
+
+    async def test_websocket_with_another_protocol_is_refused(self, port: int) -> None:
+        client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+        asking = wsproto.events.Request(host="h", target="/$servicebus/websocket", subprotocols=["mqtt"])
+        assert (await said(port, client.send(asking))).startswith(b"HTTP/1.1 400 ")
+
+
+class TestUnmodifiedClient:
+    """The SDK's messaging client in each way in which it can come."""
+
+    async def _sends_and_receives(self, emulator: Emulator, connection_string: str, **options: Any) -> None:
+        create(emulator.context().host, EntityKind.QUEUE, "orders")
+        client = ServiceBusClient.from_connection_string(connection_string, retry_total=0, **options)
+        async with client, client.get_queue_sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage(b"hello"))
+            async with client.get_queue_receiver("orders") as receiver:
+                (message,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
+                assert b"".join(message.body) == b"hello"
+                await receiver.complete_message(message)
+
+    async def test_plain(self, emulator: Emulator) -> None:
+        await self._sends_and_receives(emulator, emulator.connection_string)
+
+    async def test_over_tls(self, emulator: Emulator, port: int, trusted: str) -> None:
+        text = emulator.connection_string.replace("UseDevelopmentEmulator=true;", "")
+        await self._sends_and_receives(
+            emulator, text, custom_endpoint_address=f"sb://localhost:{port}", connection_verify=trusted
+        )
+
+    @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # the SDK's own
+    async def test_over_a_websocket(self, emulator: Emulator, port: int) -> None:
+        await self._sends_and_receives(
+            emulator,
+            emulator.connection_string,
+            transport_type=TransportType.AmqpOverWebsocket,
+            custom_endpoint_address=f"sb://localhost:{port}",
+        )
+
+
+class TestNamespaces:
+    async def test_each_has_its_port_and_its_entities(self, emulator: Emulator) -> None:
+        assert emulator.namespaces == ("contoso", "contoso-backup")
+        assert len(set(emulator.ports.values())) == 2
+        create(emulator.context("contoso-backup").host, EntityKind.QUEUE, "only-here")
+        states = {
+            name: (await asked(port, "GET", "/$control/state"))[1]["entities"] for name, port in emulator.ports.items()
+        }
+        assert states["contoso"] == []
+        assert [entity["path"] for entity in states["contoso-backup"]] == ["only-here"]
+
+    async def test_connection_strings_are_those_of_an_emulator(self, emulator: Emulator) -> None:
+        expected = (
+            f"Endpoint=sb://localhost:{emulator.ports['contoso-backup']};"
+            "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+        )
+        assert emulator.connection_strings["contoso-backup"] == expected
+        assert emulator.connection_string == emulator.connection_strings["contoso"]
+
+    async def test_one_is_named_as_microsofts_unless_others_are_asked_for(self, certificates: Path) -> None:
+        assert Emulator(certificate_directory=certificates).namespaces == (DEFAULT_NAMESPACE,)
+
+    async def test_of_the_configuration_are_made_and_take_the_port_asked_for(
+        self, tmp_path: Path, certificates: Path
+    ) -> None:
+        config = tmp_path / "Config.json"
+        spaces = [{"Name": "a", "Port": 1, "Queues": [{"Name": "orders"}]}, {"Name": "b"}]
+        config.write_text(json.dumps({"UserConfig": {"Namespaces": spaces}}))
+        async with Emulator("a:0", "c", config=config, certificate_directory=certificates) as emulator:
+            assert emulator.namespaces == ("a", "b", "c")
+            assert emulator.context("a").host.namespace.directory.get("orders") is not None
+
+    def test_those_without_a_port_have_the_ones_after_the_first(self, tmp_path: Path) -> None:
+        config = tmp_path / "Config.json"
+        config.write_text('{"UserConfig": {"Namespaces": [{"Name": "a"}, {"Name": "b", "Port": 5673}, {"Name": "c"}]}}')
+
+        def ports(*names: str, first_port: int) -> list[int | None]:
+            return [each.port for each in chosen_namespaces(names, config, STD_2021, first_port=first_port)]
+
+        assert ports("d:0", first_port=5672) == [5672, 5673, 5674, 0]
+        assert ports(first_port=0) == [0, 5673, 0]
+        assert ports(first_port=65_535) == [65_535, 5673, 0]
+
+    async def test_unknown_one_is_refused(self, emulator: Emulator) -> None:
+        with pytest.raises(InvalidOperationError, match="contoso, contoso-backup"):
+            emulator.context("other")
+
+    async def test_http_port_serves_the_first_and_tells_the_health_of_all(self, certificates: Path) -> None:
+        async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
+            assert emulator.http_port
+            assert await asked(emulator.http_port, "GET", "/health") == (
+                200,
+                {"status": "healthy", "namespaces": {"a": "healthy", "b": "healthy"}},
+            )
+            emulator.inject(Fault(FaultKind.DOWN), "b")
+            status, health = await asked(emulator.http_port, "GET", "/health")
+            assert (status, health["status"], health["namespaces"]["a"]) == (503, "unhealthy", "healthy")
+            assert "refuses the connection" in health["namespaces"]["b"]
+            assert (await asked(emulator.ports["a"], "GET", "/health"))[0] == 200
+
+    @pytest.mark.parametrize("kind", ["refuse", "black_hole"])
+    async def test_http_port_heals_what_no_other_port_can_be_told_any_more(self, certificates: Path, kind: str) -> None:
+        async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
+            own, http_port = emulator.ports["b"], emulator.http_port
+            assert http_port
+            thrown = await asked(http_port, "PUT", "/$control/faults?namespace=b", [{"kind": kind}])
+            assert thrown[0] == 200
+            with pytest.raises((ConnectionResetError, TimeoutError)):
+                await asyncio.wait_for(asked(own, "DELETE", "/$control/faults"), 0.2)
+            listed = await asked(http_port, "GET", "/$control/faults?namespace=b")
+            assert listed == (200, {"faults": [{"id": 1, "kind": kind}]})
+            assert (await asked(http_port, "GET", "/$control/faults"))[1] == {"faults": []}
+            assert (await asked(http_port, "DELETE", "/$control/faults/1?namespace=b"))[0] == 200
+            assert (await asked(own, "GET", "/health"))[0] == 200
+
+    async def test_http_port_names_the_namespaces_that_it_knows(self, certificates: Path) -> None:
+        async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
+            assert emulator.http_port
+            status, told = await asked(emulator.http_port, "GET", "/$control/state?namespace=c")
+            assert (status, told) == (404, {"error": "there is no namespace 'c' here: name one of a, b"})
+
+    async def test_health_leaves_nothing_in_the_namespace(self, emulator: Emulator, port: int) -> None:
+        assert (await asked(port, "GET", "/health"))[0] == 200
+        assert (await asked(port, "GET", "/$control/state"))[1]["entities"] == []
+
+    async def test_health_that_hangs_is_unhealthy(self, emulator: Emulator, port: int) -> None:
+        emulator.inject(Fault(FaultKind.HANG, count=1))
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        assert (await asked_slowly(port))[0] == 503
+        assert 4.5 < loop.time() - began_at < 7
+
+    async def test_queue_named_health_is_found_by_management_clients(self, emulator: Emulator, trusted: str) -> None:
+        client = ServiceBusAdministrationClient.from_connection_string(
+            emulator.connection_string, connection_verify=trusted
+        )
+        async with client:
+            await client.create_queue("health")
+            assert (await client.get_queue("health")).name == "health"
+
+
+async def asked_slowly(port: int) -> tuple[int, str]:
+    reader, writer = await opened(port)
+    writer.write(http("GET", "/health"))
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return int(answer.split(b" ")[1]), ""
+
+
+class TestSwitches:
+    async def test_reset_brings_back_what_was_configured(self, tmp_path: Path, certificates: Path) -> None:
+        config = tmp_path / "Config.json"
+        config.write_text('{"UserConfig": {"Namespaces": [{"Name": "a", "Queues": [{"Name": "orders"}]}]}}')
+        async with Emulator("b", config=config, certificate_directory=certificates) as emulator:
+            for name in emulator.namespaces:
+                create(emulator.context(name).host, EntityKind.TOPIC, "more")
+                create(emulator.context(name).host, EntityKind.SUBSCRIPTION, "more", "sub")
+            emulator.inject(WireFault(WireFaultKind.LATENCY, latency_s=0.0), "a")
+            emulator.inject(Fault(FaultKind.DOWN, "orders"), "a")
+            assert (await asked(emulator.ports["a"], "POST", "/$control/reset"))[0] == 200
+            state = (await asked(emulator.ports["a"], "GET", "/$control/state"))[1]
+            assert ([entity["path"] for entity in state["entities"]], state["faults"]) == (["orders"], [])
+            assert emulator.context("b").host.namespace.directory.get("more") is not None
+            emulator.reset()
+            assert emulator.context("b").host.namespace.directory.get("more") is None
+
+    async def test_purge(self, emulator: Emulator) -> None:
+        create(emulator.context().host, EntityKind.QUEUE, "orders")
+        assert emulator.purge("orders") == emulator.purge() == 0
+        with pytest.raises(MessagingEntityNotFoundError):
+            emulator.purge("other")
+
+    async def test_faults_are_thrown_and_healed_by_namespace(self, emulator: Emulator, port: int) -> None:
+        fault = WireFault(WireFaultKind.REFUSE)
+        emulator.inject(fault)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await said(port, AMQP_HEADER, wanted=8)
+        assert await said(emulator.ports["contoso-backup"], AMQP_HEADER, wanted=8) == AMQP_HEADER
+        emulator.heal(fault)
+        assert await said(port, AMQP_HEADER, wanted=8) == AMQP_HEADER
+        emulator.inject(Fault(FaultKind.DOWN))
+        emulator.inject(WireFault(WireFaultKind.BLACK_HOLE))
+        emulator.heal()
+        assert (await asked(port, "GET", "/health"))[0] == 200
+
+    async def test_fault_with_an_end_lets_connections_go_on_by_itself(self, emulator: Emulator, port: int) -> None:
+        reader, writer = await opened(port)
+        now = emulator.context().clock.now()
+        emulator.inject(WireFault(WireFaultKind.BLACK_HOLE, until_at=now + 0.2))
+        writer.write(AMQP_HEADER)
+        began_at = asyncio.get_running_loop().time()
+        assert await asyncio.wait_for(reader.readexactly(8), 5) == AMQP_HEADER
+        assert asyncio.get_running_loop().time() - began_at > 0.15
+        writer.close()
+
+    async def test_events_come_as_a_stream(self, emulator: Emulator, port: int) -> None:
+        reader, writer = await opened(port)
+        writer.write(http("GET", "/$control/events"))
+        assert b"text/event-stream" in await asyncio.wait_for(reader.readuntil(b"watching\n\n"), 5)
+        await said(port, AMQP_HEADER, wanted=8)
+        heard = b""
+        while b"connection.closed" not in heard:
+            heard += await asyncio.wait_for(reader.read(1000), 5)
+        assert b'"protocol": "amqp"' in heard
+        writer.close()
+
+    async def test_switches_are_thrown_from_any_thread(self, emulator: Emulator, port: int) -> None:
+        reader, writer = await opened(port)
+
+        def elsewhere() -> None:
+            emulator.inject(WireFault(WireFaultKind.BLACK_HOLE))
+            emulator.inject(Fault(FaultKind.DOWN))
+            emulator.heal()
+            emulator.reset()
+            assert emulator.purge() == 0
+            emulator.inject(WireFault(WireFaultKind.RESET, count=1))
+
+        await asyncio.to_thread(elsewhere)
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 1)
+        writer.close()
+
+    async def test_same_seed_same_tokens(self, certificates: Path) -> None:
+        async def drawn() -> float:
+            emulator = Emulator("a", seed=7, certificate_directory=certificates)
+            return emulator.context().random.random()
+
+        assert await drawn() == await drawn()
+
+
+class TestMistakes:
+    async def test_port_in_use_is_named_with_the_way_out(self, emulator: Emulator, port: int) -> None:
+        other = Emulator(f"late:{port}")
+        with pytest.raises(InvalidOperationError) as caught:
+            await other.start()
+        text = caught.value.message
+        assert f"port {port} of namespace late is in use on 127.0.0.1" in text
+        assert "--namespace late:<port>" in text
+        with pytest.raises(InvalidOperationError, match="--http-port"):
+            await Emulator("late", http_port=port).start()
+
+    @pytest.mark.parametrize(
+        ("make", "named"),
+        [
+            (lambda: Emulator("a b"), "a b"),
+            (lambda: Emulator("a:x"), "a:x"),
+            (lambda: Emulator("a:70000"), "a:70000"),
+            (lambda: Emulator("a:" + "9" * 5000), "names no namespace"),
+            (lambda: Emulator(""), "names no namespace"),
+            (lambda: Emulator("a", "a"), "twice"),
+            (lambda: Emulator("a:5672", "b:5672"), "5672"),
+            (lambda: Emulator(profile="std-1999"), "std-2021"),
+            (lambda: Emulator(auth="password"), "jwt-any"),
+        ],
+    )
+    def test_option_that_cannot_be_used_is_named(self, make: Callable[[], Emulator], named: str) -> None:
+        with pytest.raises(InvalidOperationError, match=named):
+            make()
+
+    def test_configuration_that_cannot_be_used_is_named(self, tmp_path: Path) -> None:
+        config = tmp_path / "Config.json"
+        config.write_text('{"UserConfig":\n {}}')
+        with pytest.raises(ConfigError, match=r"^Config\.json, line 2: \$\.UserConfig "):
+            Emulator(config=config)
+        with pytest.raises(OSError, match="missing"):
+            Emulator(config=tmp_path / "missing.json")
+
+
+class TestCertificate:
+    async def test_is_made_once_and_kept(self, tmp_path: Path) -> None:
+        first = Emulator(certificate_directory=tmp_path).certificate_path
+        text = first.read_text()
+        assert Emulator(certificate_directory=tmp_path).certificate_path.read_text() == text
+        assert "PRIVATE KEY" not in text
+        (server,) = first.parent.glob("server.pem")
+        assert server.stat().st_mode & 0o077 == 0
+
+    async def test_bears_the_names_asked_for(self, tmp_path: Path) -> None:
+        async with Emulator("a", certificate_names=["broker.test"], certificate_directory=tmp_path) as emulator:
+            trusting = ssl.create_default_context(cafile=str(emulator.certificate_path))
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", emulator.ports["a"], ssl=trusting, server_hostname="broker.test"
+            )
+            writer.write(AMQP_HEADER)
+            assert await reader.readexactly(8) == AMQP_HEADER
+            writer.close()
+
+    async def test_where_none_can_be_made_plain_connections_work(self, tmp_path: Path) -> None:
+        blocked = tmp_path / "file"
+        blocked.write_text("not a directory")
+        async with Emulator("a", certificate_directory=blocked) as emulator:
+            with suppress(OSError, ssl.SSLError):
+                await opened(emulator.ports["a"], ssl.create_default_context())
+            assert (await asked(emulator.ports["a"], "GET", "/health"))[0] == 200
+
+
+async def test_closing_ends_every_connection_and_frees_the_port(certificates: Path) -> None:
+    emulator = Emulator("a", certificate_directory=certificates)
+    await emulator.start()
+    port = emulator.ports["a"]
+    reader, writer = await opened(port)
+    writer.write(AMQP_HEADER)
+    assert await reader.readexactly(8) == AMQP_HEADER
+    silent_reader, silent = await opened(port)
+    await emulator.close()
+    await emulator.close()
+    for each in (reader, silent_reader):
+        with suppress(ConnectionError):
+            await asyncio.wait_for(each.read(), 2)
+    for each_writer in (writer, silent):
+        each_writer.close()
+        with suppress(ConnectionError):
+            await each_writer.wait_closed()
+    async with Emulator(f"again:{port}", certificate_directory=certificates) as again:
+        assert await said(again.ports["again"], AMQP_HEADER, wanted=8) == AMQP_HEADER

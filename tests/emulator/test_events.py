@@ -1,0 +1,84 @@
+"""Who watches a namespace hears everything that happens from then on, in order, and cannot make it hold much."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from sbclient.clock import VirtualClock
+from sbclient.emulator.events import HEARTBEAT_S, MAX_WAITING, MAX_WATCHERS, EventFeed, EventStream
+
+
+async def test_every_watcher_hears_what_happens_after_he_came() -> None:
+    feed = EventFeed()
+    feed.publish("before", 1.0)
+    one = feed.watch()
+    feed.publish("a", 2.0, path="orders")
+    two = feed.watch()
+    feed.publish("b", 3.0)
+    assert [await one.next(), await one.next()] == [
+        {"event": "a", "at": 2.0, "path": "orders"},
+        {"event": "b", "at": 3.0},
+    ]
+    assert await two.next() == {"event": "b", "at": 3.0}
+
+
+async def test_slow_watcher_loses_the_oldest_and_is_told() -> None:
+    feed = EventFeed()
+    watcher = feed.watch()
+    for index in range(MAX_WAITING + 5):
+        feed.publish("tick", float(index))
+    assert await watcher.next() == {"event": "events.dropped", "count": 5}
+    assert (await watcher.next())["at"] == 5.0
+
+
+async def test_watchers_are_bounded_and_leave_room_when_they_go() -> None:
+    feed = EventFeed()
+    watchers = [feed.watch() for _ in range(MAX_WATCHERS)]
+    assert not feed.has_room
+    watchers[0].close()
+    watchers[0].close()
+    assert feed.has_room
+    feed.publish("tick", 1.0)
+    waiting = asyncio.ensure_future(watchers[0].next())
+    await asyncio.wait([waiting], timeout=1)
+    assert not waiting.done(), "who has gone hears nothing"
+    waiting.cancel()
+
+
+async def test_stream_writes_server_sent_events(clock: VirtualClock) -> None:
+    feed = EventFeed()
+    stream = EventStream(feed.watch(), clock)
+    feed.publish("entity.created", 5.0, path="a\nb")
+    name, data, *rest = (await anext(stream)).split(b"\n")
+    assert name == b"event: entity.created"
+    assert json.loads(data.removeprefix(b"data: ")) == {"event": "entity.created", "at": 5.0, "path": "a\nb"}
+    assert rest == [b"", b""]
+    await stream.aclose()
+
+
+async def test_silent_stream_says_now_and_then_that_it_is_there(clock: VirtualClock) -> None:
+    feed = EventFeed()
+    stream = EventStream(feed.watch(), clock)
+    began_at = clock.now()
+    assert await anext(stream) == b":\n\n"
+    assert clock.now() - began_at == HEARTBEAT_S
+    feed.publish("late", 1.0)
+    assert b"late" in await anext(stream)
+    await stream.aclose()
+    assert len(asyncio.all_tasks()) == 1, "nothing is left behind"
+
+
+async def test_stream_ends_when_no_more_may_be_seen(clock: VirtualClock) -> None:
+    feed = EventFeed()
+    stream = EventStream(feed.watch(), clock, clock.now() + 20)
+    feed.publish("early", 1.0)
+    pieces = [piece async for piece in stream]
+    assert b"early" in pieces[0]
+    assert clock.monotonic() == 20
+    feed.publish("late", 2.0)
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    await stream.aclose()

@@ -1,0 +1,118 @@
+"""What goes wrong on the wire: which switch strikes whom, how often and until when."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from sbclient.emulator.faults import OF_CONNECTIONS, WireFault, WireFaultKind, WireFaults
+from sbclient.errors import InvalidOperationError
+
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture
+def faults() -> WireFaults:
+    return WireFaults(Random(1))
+
+
+def test_nothing_strikes_at_first(faults: WireFaults) -> None:
+    assert not faults.refuses(NOW)
+    assert not faults.resets(NOW)
+    assert faults.black_hole(NOW) is None
+    assert faults.latency_s(NOW) == 0
+    assert not faults.drops_acknowledgement("orders", NOW)
+    assert not faults.is_busy("orders", NOW)
+    assert faults.detaching("orders", NOW) is None
+
+
+def test_reset_also_refuses_new_connections(faults: WireFaults) -> None:
+    faults.inject(WireFault(WireFaultKind.RESET))
+    assert faults.refuses(NOW)
+    assert faults.resets(NOW)
+
+
+def test_refusal_leaves_connections_that_stand(faults: WireFaults) -> None:
+    faults.inject(WireFault(WireFaultKind.REFUSE))
+    assert faults.refuses(NOW)
+    assert not faults.resets(NOW)
+
+
+@pytest.mark.parametrize("path", ["orders", "Orders", "orders/$DeadLetterQueue", "orders/Subscriptions/eu"])
+def test_fault_of_an_entity_covers_what_lies_below(faults: WireFaults, path: str) -> None:
+    faults.inject(WireFault(WireFaultKind.DETACH, "orders", condition="amqp:link:stolen"))
+    struck = faults.detaching(path, NOW)
+    assert struck is not None
+    assert struck.condition == "amqp:link:stolen"
+
+
+@pytest.mark.parametrize("path", ["orders2", "order", "", "x/orders"])
+def test_fault_of_an_entity_spares_its_neighbours(faults: WireFaults, path: str) -> None:
+    faults.inject(WireFault(WireFaultKind.SERVER_BUSY, "orders"))
+    assert not faults.is_busy(path, NOW)
+
+
+def test_count_heals_by_itself(faults: WireFaults) -> None:
+    faults.inject(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, count=2))
+    assert [faults.drops_acknowledgement("q", NOW) for _ in range(4)] == [True, True, False, False]
+    assert faults.active(NOW) == []
+
+
+def test_ends_at_its_moment(faults: WireFaults) -> None:
+    faults.inject(WireFault(WireFaultKind.LATENCY, latency_s=0.25, until_at=NOW + 10))
+    assert faults.latency_s(NOW + 9.9) == 0.25
+    assert faults.latency_s(NOW + 10) == 0
+
+
+def test_probability_strikes_now_and_then_and_the_same_way_for_the_same_seed() -> None:
+    def strikes(seed: int) -> list[bool]:
+        faults = WireFaults(Random(seed))
+        faults.inject(WireFault(WireFaultKind.SERVER_BUSY, probability=0.5))
+        return [faults.is_busy("q", NOW) for _ in range(200)]
+
+    assert 60 < sum(strikes(7)) < 140
+    assert strikes(7) == strikes(7) != strikes(8)
+
+
+def test_healing_one_leaves_the_other(faults: WireFaults) -> None:
+    first = faults.inject(WireFault(WireFaultKind.LATENCY, latency_s=1))
+    faults.inject(WireFault(WireFaultKind.LATENCY, latency_s=2))
+    faults.heal(first)
+    assert faults.latency_s(NOW) == 2
+    faults.heal(first)
+    faults.heal()
+    assert faults.latency_s(NOW) == 0
+
+
+def test_a_connection_stays_in_its_black_hole_until_that_is_healed(faults: WireFaults) -> None:
+    hole = faults.inject(WireFault(WireFaultKind.BLACK_HOLE, count=1))
+    assert faults.black_hole(NOW) is hole
+    assert faults.black_hole(NOW) is None, "it has struck as often as it may"
+    assert faults.is_active(hole, NOW), "but not healed for the one it struck"
+    faults.heal()
+    assert not faults.is_active(hole, NOW)
+    assert not faults.is_active(WireFault(WireFaultKind.BLACK_HOLE, until_at=NOW), NOW)
+
+
+def test_listeners_hear_of_every_change_until_they_stop(faults: WireFaults) -> None:
+    heard: list[int] = []
+    stop = faults.listen(lambda: heard.append(len(faults.active(NOW))))
+    faults.inject(WireFault(WireFaultKind.REFUSE))
+    faults.heal()
+    stop()
+    stop()
+    faults.inject(WireFault(WireFaultKind.REFUSE))
+    assert heard == [1, 0]
+
+
+@pytest.mark.parametrize("kind", OF_CONNECTIONS)
+def test_connections_know_of_no_entity(kind: WireFaultKind) -> None:
+    with pytest.raises(InvalidOperationError):
+        WireFault(kind, "orders")
+
+
+@pytest.mark.parametrize("wrong", [{"probability": 0}, {"probability": 1.1}, {"count": 0}, {"latency_s": -1}])
+def test_values_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidOperationError):
+        WireFault(WireFaultKind.LATENCY, **wrong)  # type: ignore[arg-type]  # what a caller without types may do

@@ -1,0 +1,625 @@
+"""Waiting, turns, timers and lost answers: the broker in running time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.broker.profile import STD_2021
+from sbclient.broker.session import SessionLock
+from sbclient.clock import VirtualClock
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    QueueProperties,
+    RuleProperties,
+    SqlRuleAction,
+    SubscriptionProperties,
+    TopicProperties,
+    TrueRuleFilter,
+)
+from sbclient.errors import (
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusInternalError,
+    ServiceBusQuotaExceededError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.testing import VirtualLoop, run_virtual
+from tests.broker.driver import (
+    ABANDON,
+    COMPLETE,
+    DEAD_LETTER,
+    KEYS,
+    address,
+    at,
+    bodies,
+    message,
+    seconds,
+    topic_address,
+)
+
+
+class Running:
+    """A host, with short words for what the tests ask of it."""
+
+    def __init__(self, **how: Any) -> None:
+        self.host = BrokerHost("contoso", clock=VirtualClock(), random=Random(1), **how)
+        self.namespace = self.host.namespace
+
+    def create(self, name: str = "q", **described: Any) -> None:
+        call = Call(Operation.MANAGE, self.host.clock.now())
+        self.namespace.management.create(call, address(name), QueueProperties(name, **described))
+
+    async def send(self, *messages: ServiceBusMessage, path: str = "q", timeout_s: float = 60.0) -> None:
+        await self.host.perform(
+            Operation.SEND, path, lambda call: self.namespace.send(call, path, messages), timeout_s=timeout_s
+        )
+
+    async def receive(self, wait_s: float = 60.0, count: int = 1, path: str = "q", **how: Any) -> list[str]:
+        return bodies(await self.taken(wait_s, count, path, **how))
+
+    async def taken(
+        self, wait_s: float = 60.0, count: int = 1, path: str = "q", **how: Any
+    ) -> list[ServiceBusReceivedMessage]:
+        return await self.host.receive(path, max_message_count=count, max_wait_time_s=wait_s, **how)
+
+    def settle(self, message: ServiceBusReceivedMessage, how: Any = COMPLETE, path: str = "q") -> None:
+        assert message.lock_token is not None
+        call = Call(Operation.SETTLE, self.host.clock.now())
+        self.namespace.settle(call, path, [message.lock_token], how)
+
+
+@pytest.fixture
+async def running() -> Running:
+    made = Running()
+    made.create()
+    made.create("p", enable_partitioning=True)
+    made.create("s", requires_session=True)
+    return made
+
+
+def elapsed() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def after(span_s: float, work: Any) -> Any:
+    await asyncio.sleep(span_s)
+    outcome = work()
+    return await outcome if asyncio.iscoroutine(outcome) else outcome
+
+
+async def test_a_receive_returns_what_is_there_at_once(running: Running) -> None:
+    await running.send(message("a"), message("b"))
+    assert await running.receive(count=5) == ["a", "b"]
+    assert elapsed() == 0
+
+
+async def test_a_receive_waits_its_time_and_no_longer(running: Running) -> None:
+    assert await running.receive(7.0) == []
+    assert elapsed() == 7.0
+    assert await running.receive(0.0) == []
+    assert elapsed() == 7.0
+    assert not running.host._lines.has_anybody
+
+
+async def test_a_send_wakes_a_receiver_with_all_that_came(running: Running) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(after(5, lambda: running.send(message("a"), message("b"))))
+        assert await running.receive(60, count=5) == ["a", "b"]
+    assert elapsed() == 5
+
+
+async def test_receivers_are_served_in_the_order_of_coming(running: Running) -> None:
+    served: list[int] = []
+
+    async def wait(place: int) -> None:
+        await running.receive()
+        served.append(place)
+
+    async with asyncio.TaskGroup() as group:
+        for place in range(10):
+            group.create_task(wait(place))
+        group.create_task(after(1, lambda: running.send(*(message() for _ in range(10)))))
+    assert served == list(range(10))
+
+
+async def test_a_newcomer_stands_behind_those_who_wait(running: Running) -> None:
+    first = asyncio.create_task(running.receive())
+    await asyncio.sleep(1)
+    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [message("a")])
+    newcomer = asyncio.create_task(running.receive(10))
+    assert await first == ["a"]
+    assert await newcomer == []
+
+
+async def test_a_newcomer_does_not_take_the_turn_of_one_who_was_given_it(running: Running) -> None:
+    first = asyncio.create_task(running.receive())
+    await asyncio.sleep(1)
+    newcomer = asyncio.create_task(running.receive(10))
+    await asyncio.sleep(0)
+    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [message("a")])
+    assert await newcomer == []
+    assert await first == ["a"]
+
+
+async def test_one_whose_turn_comes_too_late_waits_on(running: Running) -> None:
+    waiting = asyncio.create_task(running.receive(5))
+    await asyncio.sleep(1)
+    now = running.host.clock.now()
+    running.namespace.send(Call(Operation.SEND, now), "q", [message("a")])
+    assert len(running.namespace.receive(Call(Operation.RECEIVE, now), "q", max_message_count=1)) == 1
+    assert await waiting == []
+    assert elapsed() == 5
+
+
+@pytest.mark.parametrize("moment", range(4))
+async def test_a_cancelled_receive_loses_no_message(running: Running, moment: int) -> None:
+    waiting = asyncio.create_task(running.receive())
+    other = asyncio.create_task(running.receive())
+    await asyncio.sleep(1)
+    sending = asyncio.create_task(running.send(message("a")))
+    for _ in range(moment):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await sending
+    given = await asyncio.gather(waiting, return_exceptions=True)
+    received = [] if isinstance(given[0], BaseException) else given[0]
+    assert received + (await other if not received else []) == ["a"]
+    assert elapsed() == 1
+    other.cancel()
+
+
+async def test_an_ended_lock_wakes_a_receiver(running: Running) -> None:
+    await running.send(message("a"))
+    assert await running.receive() == ["a"]
+    (again,) = await running.taken(100)
+    assert (elapsed(), again.delivery_count) == (60.0, 1)
+
+
+async def test_an_abandoned_message_wakes_a_receiver(running: Running) -> None:
+    await running.send(message("a"))
+    (held,) = await running.taken()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(after(3, lambda: running.settle(held, ABANDON)))
+        assert await running.receive() == ["a"]
+    assert elapsed() == 3
+
+
+async def test_a_scheduled_message_wakes_a_receiver_who_came_before_it(running: Running) -> None:
+    async with asyncio.TaskGroup() as group:
+        later = at(running.host.clock.now() + 30)
+        group.create_task(after(2, lambda: running.send(message("later", scheduled_enqueue_time_utc=later))))
+        sooner = at(running.host.clock.now() + 20)
+        group.create_task(after(3, lambda: running.send(message("sooner", scheduled_enqueue_time_utc=sooner))))
+        assert await running.receive() == ["sooner"]
+        assert elapsed() == 20
+        assert await running.receive() == ["later"]
+    assert elapsed() == 30
+
+
+async def test_an_expired_message_wakes_a_receiver_of_dead_letters(running: Running) -> None:
+    running.create("mortal", dead_lettering_on_message_expiration=True)
+    await running.send(message("a", time_to_live=seconds(9)), path="mortal")
+    assert await running.receive(path="mortal/$DeadLetterQueue") == ["a"]
+    assert elapsed() == 9
+
+
+async def test_a_message_scheduled_on_a_topic_wakes_its_subscription(running: Running) -> None:
+    management, now = running.namespace.management, running.host.clock.now()
+    management.create(Call(Operation.MANAGE, now), topic_address("t"), TopicProperties("t"))
+    management.create(Call(Operation.MANAGE, now), address("t/Subscriptions/x"), SubscriptionProperties("x"))
+    async with asyncio.TaskGroup() as group:
+        sent = message("a", scheduled_enqueue_time_utc=at(now + 8))
+        group.create_task(after(1, lambda: running.send(sent, path="t")))
+        assert await running.receive(path="t/Subscriptions/x") == ["a"]
+    assert elapsed() == 8
+
+
+async def test_a_forwarded_message_wakes_the_receiver_at_the_end(running: Running) -> None:
+    running.create("source", forward_to="q", dead_lettering_on_message_expiration=True)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(after(2, lambda: running.send(message("a"), path="source")))
+        assert await running.receive() == ["a"]
+        assert elapsed() == 2
+        later = at(running.host.clock.now() + 10)
+        await running.send(message("b", scheduled_enqueue_time_utc=later), path="source")
+        assert await running.receive() == ["b"]
+    assert elapsed() == 12
+
+
+async def test_a_dead_letter_wakes_the_receiver_behind(running: Running) -> None:
+    await running.send(message("a"))
+    (held,) = await running.taken()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(after(4, lambda: running.settle(held, DEAD_LETTER)))
+        assert await running.receive(path="Q/$deadletterqueue") == ["a"]
+
+
+async def test_deleting_an_entity_ends_the_wait(running: Running) -> None:
+    call = Call(Operation.MANAGE, running.host.clock.now())
+    waiting = asyncio.create_task(running.receive())
+    await asyncio.sleep(2)
+    running.namespace.management.delete(call, address("q"))
+    with pytest.raises(MessagingEntityNotFoundError):
+        await waiting
+    assert elapsed() == 2
+
+
+async def test_a_missing_entity_is_told_at_once(running: Running) -> None:
+    with pytest.raises(MessagingEntityNotFoundError):
+        await running.receive(path="nowhere")
+
+
+async def test_a_waited_for_queue_is_not_idle(running: Running) -> None:
+    running.create("idle", auto_delete_on_idle=seconds(300))
+    assert await running.receive(1000, path="idle") == []
+    await running.send(message("a"), path="idle")
+
+
+async def test_b026_a_batch_receive_returns_with_what_came_with_the_first(running: Running) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(after(2, lambda: running.send(message("a"), message("b"))))
+        group.create_task(after(3, lambda: running.send(message("c"))))
+        assert await running.receive(60, count=10) == ["a", "b"]
+        assert elapsed() == 2
+
+
+@pytest.mark.parametrize(("waiting", "is_fit"), [(2, True), (3, False)])
+async def test_b088_so_many_receivers_of_one_entity_may_wait(waiting: int, is_fit: bool) -> None:
+    running = Running(profile=replace(STD_2021, max_concurrent_receives=3))
+    management, now = running.namespace.management, running.host.clock.now()
+    management.create(Call(Operation.MANAGE, now), topic_address("t"), TopicProperties("t"))
+    for name in "xy":
+        where = address(f"t/Subscriptions/{name}")
+        management.create(Call(Operation.MANAGE, now), where, SubscriptionProperties(name))
+    others = [asyncio.create_task(running.receive(10, path="t/Subscriptions/x")) for _ in range(waiting)]
+    await asyncio.sleep(1)
+    if is_fit:
+        assert await running.receive(1, path="t/subscriptions/y/$DeadLetterQueue") == []
+    else:
+        with pytest.raises(ServiceBusQuotaExceededError):
+            await running.receive(1, path="t/Subscriptions/y")
+    await asyncio.gather(*others)
+    assert running.host._lines._counts == {}
+    assert STD_2021.max_concurrent_receives == 5_000
+
+
+# ---------------------------------------------------------------------- faults
+
+
+async def test_a_namespace_that_goes_down_ends_waits_with_an_error(running: Running) -> None:
+    waiting = asyncio.create_task(running.receive())
+    await asyncio.sleep(2)
+    running.host.inject(Fault(FaultKind.DOWN))
+    with pytest.raises(ServiceBusConnectionError):
+        await waiting
+    assert elapsed() == 2
+
+
+async def test_a_receive_on_what_hangs_finds_nothing_until_it_is_healed(running: Running) -> None:
+    await running.send(message("a"))
+    fault = running.host.inject(Fault(FaultKind.HANG, "q"))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(after(10, lambda: running.host.heal(fault)))
+        assert await running.receive(5) == []
+        assert elapsed() == 5
+        assert await running.receive() == ["a"]
+    assert elapsed() == 10
+
+
+async def test_a_fault_that_heals_by_itself_wakes_receivers(running: Running) -> None:
+    await running.send(message("a", partition_key=KEYS[3]), path="p")
+    until = running.host.clock.now() + 7
+    running.host.inject(Fault(FaultKind.DOWN, "p", fragments=[3], until_at=until))
+    assert await running.receive(path="p") == ["a"]
+    assert elapsed() == 7
+
+
+@pytest.mark.parametrize("fragments", [None, [3]])
+async def test_what_is_slow_gives_later(running: Running, fragments: list[int] | None) -> None:
+    await running.send(message("a", partition_key=KEYS[3]), path="p")
+    running.host.inject(Fault(FaultKind.SLOW, "p", fragments=fragments, latency_s=3.0))
+    assert await running.receive(2, path="p") == []
+    assert await running.receive(path="p") == ["a"]
+    assert elapsed() == 5
+
+
+async def test_a_lost_answer_to_a_receive_costs_a_delivery(running: Running) -> None:
+    await running.send(message("a"))
+    fault = running.host.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, "q", operations=[Operation.RECEIVE]))
+    assert await running.receive(10) == []
+    assert elapsed() == 10
+    running.host.heal(fault)
+    (again,) = await running.taken(100)
+    assert (elapsed(), again.delivery_count) == (60, 1)
+
+
+async def test_a_hanging_request_ends_with_its_timeout_and_did_nothing(running: Running) -> None:
+    running.host.inject(Fault(FaultKind.HANG, "q"))
+    with pytest.raises(OperationTimeoutError):
+        await running.send(message("a"), timeout_s=10)
+    assert elapsed() == 10
+    running.host.heal()
+    assert await running.receive(0) == []
+
+
+async def test_a_lost_acknowledgement_ends_with_the_timeout_and_was_stored(running: Running) -> None:
+    running.host.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, "q", count=1))
+    with pytest.raises(OperationTimeoutError):
+        await running.send(message("a"), timeout_s=10)
+    assert elapsed() == 10
+    assert await running.receive(0) == ["a"]
+
+
+@pytest.mark.parametrize(("timeout_s", "is_in_time"), [(10.0, False), (14.9, False), (15.0, True), (60.0, True)])
+async def test_p057_a_timeout_must_exceed_15_seconds(running: Running, timeout_s: float, is_in_time: bool) -> None:
+    running.host.inject(Fault(FaultKind.HANG, "p", fragments=list(range(15))))
+    if is_in_time:
+        await running.send(message("a"), path="p", timeout_s=timeout_s)
+        assert elapsed() == 15
+    else:
+        with pytest.raises(OperationTimeoutError):
+            await running.send(message("a"), path="p", timeout_s=timeout_s)
+        assert elapsed() == timeout_s
+    assert await running.receive(0, path="p") == ["a"]
+
+
+async def test_a_refusal_by_a_slow_entity_is_late_too(running: Running) -> None:
+    running.host.inject(Fault(FaultKind.SLOW, "s", latency_s=4.0))
+    with pytest.raises(ValueError, match="requires sessions"):
+        await running.send(message("a"), path="s")
+    assert elapsed() == 4
+    with pytest.raises(OperationTimeoutError):
+        await running.send(message("a"), path="s", timeout_s=1)
+
+
+async def test_a_request_to_the_namespace_times_out_too(running: Running) -> None:
+    running.host.inject(Fault(FaultKind.HANG))
+    with pytest.raises(OperationTimeoutError):
+        await running.host.perform(Operation.TRANSACTION, None, running.namespace.begin_transaction, timeout_s=3)
+    assert elapsed() == 3
+
+
+async def test_a_cancelled_request_did_nothing_before_its_turn(running: Running) -> None:
+    sending = asyncio.create_task(running.send(message("a")))
+    await asyncio.sleep(0)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert await running.receive(0) == []
+
+
+# ---------------------------------------------------------------------- sessions
+
+
+async def accept(running: Running, timeout_s: float = 60.0, session: Any = NEXT_AVAILABLE_SESSION) -> SessionLock:
+    return await running.host.accept_session("s", session, timeout_s=timeout_s)
+
+
+async def test_accepting_waits_for_a_session(running: Running) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(after(5, lambda: running.send(message("a", session_id="x"), path="s")))
+        assert (await accept(running)).session_id == "x"
+    assert elapsed() == 5
+
+
+async def test_accepting_gives_up_after_its_time(running: Running) -> None:
+    with pytest.raises(OperationTimeoutError):
+        await accept(running, 9)
+    assert elapsed() == 9
+
+
+async def test_a_named_session_that_is_held_is_refused_at_once(running: Running) -> None:
+    await accept(running, session="x")
+    with pytest.raises(SessionCannotBeLockedError):
+        await accept(running, session="x")
+    assert elapsed() == 0
+
+
+async def test_an_ended_session_lock_wakes_who_accepts_and_who_receives(running: Running) -> None:
+    await running.send(message("a", session_id="x"), path="s")
+    lock = await accept(running)
+    assert await running.receive(path="s", lock=lock) == ["a"]
+    receiving = asyncio.create_task(running.receive(100, path="s", lock=lock))
+    assert (await accept(running, 100)).session_id == "x"
+    with pytest.raises(SessionLockLostError):
+        await receiving
+    assert elapsed() == 60
+
+
+async def test_a_released_session_wakes_who_accepts(running: Running) -> None:
+    await running.send(message("a", session_id="x"), path="s")
+    lock = await accept(running)
+    async with asyncio.TaskGroup() as group:
+        call = Call(Operation.SESSION, running.host.clock.now() + 3)
+        group.create_task(after(3, lambda: running.namespace.release_session(call, "s", lock)))
+        assert (await accept(running)).session_id == "x"
+    assert elapsed() == 3
+
+
+async def test_a_slow_accept_is_late_and_a_lost_one_holds_the_session(running: Running) -> None:
+    await running.send(message("a", session_id="x"), path="s")
+    running.host.inject(Fault(FaultKind.SLOW, "s", operations=[Operation.SESSION], latency_s=2.0, count=1))
+    lock = await accept(running)
+    assert elapsed() == 2
+    running.namespace.release_session(Call(Operation.SESSION, running.host.clock.now()), "s", lock)
+    running.host.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, "s", operations=[Operation.SESSION], count=1))
+    with pytest.raises(OperationTimeoutError):
+        await accept(running, 5)
+    with pytest.raises(SessionCannotBeLockedError):
+        await accept(running, session="x")
+
+
+async def test_one_message_wakes_one_of_many_sessions(running: Running) -> None:
+    locks = [await accept(running, session=f"s{n}") for n in range(200)]
+    waiting = [asyncio.create_task(running.receive(30, path="s", lock=lock)) for lock in locks]
+    await asyncio.sleep(1)
+    before = running.namespace.operation_count
+    await running.send(message("a", session_id="s7"), path="s")
+    assert await waiting[7] == ["a"]
+    assert running.namespace.operation_count - before == 2
+    assert sum(map(len, await asyncio.gather(*waiting))) == 1
+
+
+# ---------------------------------------------------------------------- loops and front ends
+
+
+def test_a_host_outlives_its_loops_and_forgets_their_waiters() -> None:
+    running = Running()
+
+    async def first() -> None:
+        running.create()
+        asyncio.get_running_loop().create_task(running.receive())
+        await asyncio.sleep(1)
+        await running.send(message("later", scheduled_enqueue_time_utc=at(running.host.clock.now() + 50)))
+
+    async def second() -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(after(5, lambda: running.send(message("a"))))
+            return await running.receive() + await running.receive(100)
+
+    run_virtual(first())
+    assert run_virtual(second()) == ["a", "later"]
+
+
+def test_a_waiter_of_a_loop_that_was_closed_under_it_is_passed_over() -> None:
+    running = Running()
+
+    async def prepare() -> None:
+        running.create()
+
+    run_virtual(prepare())
+    abandoned = VirtualLoop()
+    task = abandoned.create_task(running.receive())
+    abandoned.run_until_complete(asyncio.sleep(0.5))
+    abandoned._ready.clear()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    abandoned.close()
+
+    async def second() -> list[str]:
+        running.host.inject(Fault(FaultKind.BUSY, "other"))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(after(5, lambda: running.send(message("a"))))
+            return await running.receive()
+
+    assert run_virtual(second()) == ["a"]
+
+
+async def test_p063_a_connection_leads_to_a_front_end_by_lot() -> None:
+    running = Running(front_end_count=3)
+    assert {running.host.connect() for _ in range(50)} == {0, 1, 2}
+
+
+async def test_p064_a_receiver_at_another_front_end_waits_for_the_locks_to_end() -> None:
+    running = Running(front_end_count=2)
+    running.create(enable_partitioning=True)
+    for index in (1, 5):
+        await running.send(message(str(index), partition_key=KEYS[index]))
+    first = await running.taken(front_end=0)
+    running.settle(first[0])
+    (other,) = await running.taken(100, front_end=1)
+    assert (elapsed(), other.delivery_count) == (60, 0)
+
+
+@pytest.mark.parametrize("path", ["p", "p/$DeadLetterQueue"])
+async def test_p062_who_waits_at_another_front_end_holds_nobody_up(path: str) -> None:
+    running = Running(front_end_count=2)
+    running.create("p", enable_partitioning=True)
+    for index in range(4):
+        await running.send(message(str(index), partition_key=KEYS[index]), path="p")
+    if path != "p":
+        for each in await running.taken(count=4, path="p"):
+            running.settle(each, DEAD_LETTER, path="p")
+    assert len(await running.receive(path=path, front_end=0)) == 1
+    other = asyncio.create_task(running.receive(50, path=path, front_end=1))
+    await asyncio.sleep(1)
+    assert len(await running.receive(30, path=path, front_end=0)) == 1
+    assert elapsed() == 1
+    assert await other == []
+
+
+async def test_receivers_at_several_front_ends_are_served_in_the_order_of_coming() -> None:
+    running = Running(front_end_count=2)
+    running.create(enable_partitioning=True)
+    served: list[int] = []
+
+    async def wait(place: int, front_end: int) -> None:
+        await running.receive(front_end=front_end)
+        served.append(place)
+
+    async with asyncio.TaskGroup() as group:
+        for place, front_end in enumerate([0, 1, 1, 0, 1, 0]):
+            group.create_task(wait(place, front_end))
+        for moment in range(6):
+            group.create_task(after(1 + moment, lambda: running.send(message(partition_key=KEYS[3]))))
+    assert served == list(range(6))
+
+
+async def test_a_newcomer_at_another_front_end_waits_his_turn_at_a_plain_entity() -> None:
+    running = Running(front_end_count=2)
+    running.create()
+    first = asyncio.create_task(running.receive(front_end=0))
+    await asyncio.sleep(1)
+    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [message("a")])
+    assert await running.receive(10, front_end=1) == []
+    assert await first == ["a"]
+
+
+async def test_b078_a_message_wakes_who_holds_its_session_in_its_own_fragment(running: Running) -> None:
+    path, manage = "t/Subscriptions/s", Call(Operation.MANAGE, running.host.clock.now())
+    management = running.namespace.management
+    management.create(manage, topic_address("t"), TopicProperties("t", enable_partitioning=True))
+    management.create(manage, address(path), SubscriptionProperties("s", requires_session=True))
+    same = RuleProperties("$Default", filter=TrueRuleFilter(), action=SqlRuleAction("SET sys.SessionId = 'one'"))
+    management.update(manage, address(f"{path}/$Rules/$Default"), same)
+    for index in (3, 5):
+        await running.send(message("first", partition_key=KEYS[index]), path="t")
+    locks = [await running.host.accept_session(path, NEXT_AVAILABLE_SESSION, timeout_s=1) for _ in range(2)]
+    for lock in locks:
+        await running.receive(path=path, lock=lock)
+    waiting = []
+    for lock in locks:
+        waiting.append(asyncio.create_task(running.receive(30, path=path, lock=lock)))
+        await asyncio.sleep(1)
+    await running.send(message("more", partition_key=KEYS[locks[1].fragment_index]), path="t")
+    assert (await waiting[1], elapsed()) == (["more"], 2)
+    assert await waiting[0] == []
+
+
+async def test_receive_and_delete_waits_as_well(running: Running) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(after(5, lambda: running.send(message("a"))))
+        received = await running.receive(mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    assert received == ["a"]
+
+
+async def test_a_fragment_down_is_an_error_to_a_waiting_plain_receiver(running: Running) -> None:
+    waiting = asyncio.create_task(running.receive())
+    await asyncio.sleep(1)
+    running.host.inject(Fault(FaultKind.DOWN, "q", fragments=[0]))
+    with pytest.raises(ServiceBusInternalError):
+        await waiting
+
+
+async def test_when_nobody_waits_any_more_time_passes_unnoticed(running: Running) -> None:
+    await running.send(message("a"))
+    await running.receive()
+    assert await running.receive(5) == []
+    await asyncio.sleep(100)
+    assert running.host._timers == {}
+    assert await running.receive(0) == ["a"]
+
+
+def test_addresses_of_the_driver_are_right() -> None:
+    assert address("t/Subscriptions/s") == EntityAddress(EntityKind.SUBSCRIPTION, ("t", "s"))

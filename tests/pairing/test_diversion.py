@@ -1,0 +1,377 @@
+"""What happens on the way to the backlog: the rewrite, the choice of a queue, and queues that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.client.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    BacklogUnavailableError,
+    InvalidOperationError,
+    MessagingEntityDisabledError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusServerBusyError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.pairing.diversion import reserve_s
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.memory.sender import MemorySender
+from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, SESSION_BACKLOG, diverted, options, taken, texts, waiting
+
+
+def backlog_down(pair: MemoryPair, *queues: str, kind: FaultKind = FaultKind.DOWN) -> None:
+    for queue in queues:
+        pair.secondary.inject(Fault(kind, entity_path=queue))
+
+
+@pytest.mark.parametrize(("timeout_s", "kept_s"), [(60, 15), (10, 2.5), (8, 2), (7.9, 1.975), (4, 1), (1, 0.25)])
+def test_f4_a_quarter_is_kept_and_2_s_where_there_are_8(timeout_s: float, kept_s: float) -> None:
+    assert reserve_s(timeout_s) == pytest.approx(kept_s)
+
+
+# -- the rewrite -------------------------------------------------------------------------------------------------------
+
+
+async def test_n006_the_rewrite_stores_four_and_keeps_everything_else(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
+    client.pair.force_failover(QUEUE)
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(
+            ServiceBusMessage(
+                "body",
+                message_id="id",
+                session_id="s",
+                partition_key="s",
+                time_to_live=timedelta(hours=3),
+                scheduled_enqueue_time_utc=due,
+                correlation_id="c",
+                content_type="t",
+                subject="u",
+                to="v",
+                reply_to="w",
+                reply_to_session_id="x",
+                application_properties={"n": 1},
+            )
+        )
+    (sealed,) = await diverted(pair)
+    assert sealed.application_properties == {
+        "n": 1,
+        "x-ms-path": QUEUE,
+        "x-ms-sessionid": "s",
+        "x-ms-timetolive": "PT3H",
+        "x-ms-scheduledenqueuetimeutc": due,
+    }
+    assert (sealed.session_id, sealed.time_to_live) == (None, None)
+    assert sealed.message_id == "id"
+    assert sealed.partition_key == "s"
+    await client.run_syphon(until="empty")
+    await clock.sleep(3600.0)
+    (home,) = await taken(pair)
+    assert home.application_properties == {"n": 1}
+    assert (home.message_id, home.session_id, home.partition_key) == ("id", "s", "s")
+    assert (home.correlation_id, home.content_type, home.subject) == ("c", "t", "u")
+    assert (home.to, home.reply_to, home.reply_to_session_id) == ("v", "w", "x")
+
+
+async def test_properties_of_the_user_that_bear_the_aliases_names_come_home(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    mine = {
+        "x-ms-path": "mine",
+        "x-ms-sessionid": 5,
+        "x-ms-timetolive": "forever",
+        "x-ms-user-x": "y",
+        "x-ms-user-x-ms-path": "z",
+    }
+    client.pair.force_failover(QUEUE)
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("a", application_properties=mine, session_id="s"))
+    await client.run_syphon(until="empty")
+    (home,) = await taken(pair)
+    assert home.application_properties == mine
+    assert home.session_id == "s"
+
+
+# -- the choice --------------------------------------------------------------------------------------------------------
+
+
+async def test_n005_a_sender_keeps_its_queue_and_senders_are_spread(pair: MemoryPair, client: ServiceBusClient) -> None:
+    client.pair.force_failover(QUEUE)
+    for number in range(200):
+        async with client.get_queue_sender(QUEUE) as sender:
+            for _ in range(3):
+                await sender.send_messages(ServiceBusMessage(str(number)))
+    found = await waiting(pair)
+    assert set(found) == set(BACKLOG)
+    assert all(10 <= len(set(texts(messages))) <= 40 for messages in found.values())
+    for messages in found.values():
+        assert set(Counter(texts(messages)).values()) == {3}
+
+
+async def test_n005_a_failed_queue_is_pulled_for_every_sender_of_the_client(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    client.pair.force_failover(QUEUE)
+    backlog_down(pair, *BACKLOG[:9])
+    async with client.get_queue_sender(QUEUE) as sender:
+        for number in range(5):
+            await sender.send_messages(ServiceBusMessage(str(number)))
+    quarantined = client.pair.status().quarantined
+    assert quarantined
+    assert set(quarantined) <= set(BACKLOG[:9])
+    before = pair.secondary.namespace.operation_count
+    async with client.get_queue_sender(QUEUE) as another:
+        await another.send_messages(ServiceBusMessage("5"))
+    assert pair.secondary.namespace.operation_count - before >= 1
+    assert texts((await waiting(pair, BACKLOG[9:]))[BACKLOG[9]]) == list("012345")
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
+async def test_one_bad_queue_costs_a_try_and_no_message(pair: MemoryPair, clock: VirtualClock, kind: FaultKind) -> None:
+    async with pair.client(AT_ONCE) as client:
+        client.pair.force_failover(QUEUE)
+        for queue in BACKLOG:
+            fault = pair.secondary.inject(Fault(kind, entity_path=queue))
+            began_at = clock.monotonic()
+            async with client.get_queue_sender(QUEUE) as sender:
+                await sender.send_messages(ServiceBusMessage("a"))
+            assert clock.monotonic() - began_at <= 60.0
+            pair.secondary.heal(fault)
+    assert len(await diverted(pair)) == 10
+
+
+async def test_f14_a_failed_queue_comes_back_after_its_quarantine(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    client.pair.force_failover(QUEUE)
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("first"))
+        (own,) = await waiting(pair)
+        fault = pair.secondary.inject(Fault(FaultKind.DOWN, entity_path=own))
+        await sender.send_messages(ServiceBusMessage("second"))
+        assert client.pair.status().quarantined == (own,)
+        pair.secondary.heal(fault)
+        await clock.sleep(29.0)
+        assert client.pair.status().quarantined == (own,)
+        await clock.sleep(2.0)
+        assert client.pair.status().quarantined == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_quarantined"),
+    [(MessagingEntityDisabledError, True), (ServiceBusConnectionError, True), (ServiceBusAuthorizationError, False)],
+)
+async def test_f14_only_what_speaks_against_the_queue_quarantines_it(
+    pair: MemoryPair, client: ServiceBusClient, error: type[ServiceBusConnectionError], is_quarantined: bool
+) -> None:
+    client.pair.force_failover(QUEUE)
+    pair.secondary.inject(Fault(FaultKind.ERROR, error=error, operations=[Operation.SEND], count=1))
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+    assert len(await diverted(pair)) == 1
+    assert bool(client.pair.status().quarantined) is is_quarantined
+
+
+async def test_f14_a_messages_own_fault_is_raised_and_quarantines_nothing(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    client.pair.force_failover(QUEUE)
+    pair.secondary.inject(Fault(FaultKind.ERROR, error=InvalidOperationError, operations=[Operation.SEND]))
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages(ServiceBusMessage("a"))
+    assert client.pair.status().quarantined == ()
+
+
+async def test_all_queues_down_raises_with_every_cause_and_accepts_nothing(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    client.pair.force_failover(QUEUE)
+    backlog_down(pair, *BACKLOG)
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(BacklogUnavailableError) as caught:
+            await sender.send_messages(ServiceBusMessage("a"))
+        assert sorted(caught.value.causes) == BACKLOG
+        assert client.pair.status().quarantined == tuple(BACKLOG)
+        pair.secondary.heal()
+        await sender.send_messages(ServiceBusMessage("b"))  # the queue that is due soonest is tried
+    assert texts(await diverted(pair)) == ["b"]
+    assert "backlog.usable" in [event.name for event in client.pair.events()]
+
+
+async def test_all_queues_hanging_ends_inside_the_callers_timeout(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    client.pair.force_failover(QUEUE)
+    pair.secondary.inject(Fault(FaultKind.HANG))
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(BacklogUnavailableError) as caught:
+            await sender.send_messages(ServiceBusMessage("a"), timeout=30.0)
+    assert clock.monotonic() == pytest.approx(30.0)
+    assert len(caught.value.causes) >= 4
+
+
+async def test_a_busy_secondary_is_given_its_10_s(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    client.pair.force_failover(QUEUE)
+    pair.secondary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=2))
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+    assert clock.monotonic() == 20.0
+    assert len(await diverted(pair)) == 1
+
+
+async def test_a_secondary_that_stays_busy_is_named_as_the_cause(pair: MemoryPair, client: ServiceBusClient) -> None:
+    client.pair.force_failover(QUEUE)
+    pair.secondary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND]))
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(BacklogUnavailableError) as caught:
+            await sender.send_messages(ServiceBusMessage("a"))
+    assert {type(cause) for cause in caught.value.causes.values()} == {ServiceBusServerBusyError}
+    assert client.pair.status().quarantined == ()
+
+
+async def test_a_list_is_diverted_whole_into_one_queue(pair: MemoryPair, client: ServiceBusClient) -> None:
+    client.pair.force_failover(QUEUE)
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages([ServiceBusMessage(str(number), session_id=str(number)) for number in range(50)])
+    (messages,) = (await waiting(pair)).values()
+    assert len(messages) == 50
+
+
+async def test_a_lost_acknowledgement_of_the_backlog_is_a_duplicate_with_the_same_id(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    client.pair.force_failover(QUEUE)
+    pair.secondary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND], count=1))
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+    left = await diverted(pair)
+    assert len(left) == 2
+    assert len({message.message_id for message in left}) == 1
+
+
+# -- ordering="session" ------------------------------------------------------------------------------------------------
+
+
+async def test_f10_a_session_has_one_queue_whatever_client_sends(pair: MemoryPair) -> None:
+    for seed in range(3):
+        async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:
+            client.pair.force_failover(QUEUE)
+            for session in ("a", "b", "c"):
+                await sender.send_messages(ServiceBusMessage(f"{session}{seed}", session_id=session))
+    async with pair.unpaired_client(secondary=True) as client:
+        found: dict[str, set[str]] = {}
+        for queue in SESSION_BACKLOG:
+            for message in await taken(pair, queue, secondary=True):
+                found.setdefault(str(message)[0], set()).add(f"{queue} {message.session_id}")
+    assert sorted(found) == ["a", "b", "c"]
+    assert all(len(places) == 1 for places in found.values())
+
+
+async def test_f10_its_queue_failing_raises_and_no_other_is_taken(pair: MemoryPair) -> None:
+    async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        backlog_down(pair, *SESSION_BACKLOG)
+        with pytest.raises(BacklogUnavailableError) as caught:
+            await sender.send_messages(ServiceBusMessage("a", session_id="s"))
+        assert len(caught.value.causes) == 1
+    assert await diverted(pair) == []
+
+
+async def test_f10_without_a_session_or_with_a_schedule_the_plain_queues_serve(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    due = datetime.fromtimestamp(clock.now() + 60, UTC)
+    async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(ServiceBusMessage("a"))
+        await sender.send_messages(ServiceBusMessage("b", session_id="s", scheduled_enqueue_time_utc=due))
+    assert sorted(texts(await diverted(pair))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_failed_over", [False, True])
+async def test_f10_a_list_of_several_sessions_is_refused_since_it_could_be_half_accepted(
+    pair: MemoryPair, is_failed_over: bool
+) -> None:
+    async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:
+        if is_failed_over:
+            client.pair.force_failover(QUEUE)
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages([ServiceBusMessage("a", session_id="s"), ServiceBusMessage("b", session_id="t")])
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages([ServiceBusMessage("a", session_id="s"), ServiceBusMessage("b")])
+        await sender.send_messages([ServiceBusMessage("a", session_id="s"), ServiceBusMessage("b", session_id="s")])
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a", "b"]
+
+
+async def test_lanes_divert_side_by_side(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    client.pair.force_failover(QUEUE)
+    pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=1.0, operations=[Operation.SEND]))
+    async with client.get_queue_sender(QUEUE) as sender:
+        sends = (sender.send_messages(ServiceBusMessage("a", session_id=str(number))) for number in range(50))
+        await asyncio.gather(*sends)
+    assert clock.monotonic() == 1.0
+
+
+async def test_f14_what_is_still_in_quarantine_is_tried_when_the_last_other_queue_fails(pair: MemoryPair) -> None:
+    async with pair.client(options(backlog_queue_count=2)) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(ServiceBusMessage("a"))
+        first = next(iter(await waiting(pair)))
+        pair.secondary.inject(Fault(FaultKind.DOWN, first))
+        await sender.send_messages(ServiceBusMessage("b"))
+        pair.secondary.heal()
+        second = next(queue for queue in BACKLOG[:2] if queue != first)
+        pair.secondary.inject(Fault(FaultKind.DOWN, second))
+        await sender.send_messages(ServiceBusMessage("c"))
+        pair.secondary.heal()
+        held = await waiting(pair)
+    assert texts(held[first]) == ["a", "c"]
+    assert texts(held[second]) == ["b"]
+
+
+async def test_a_link_that_fails_is_closed_when_the_last_transfer_in_it_is_done(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed_in_use: list[int] = []
+    in_use = Counter[MemorySender]()
+    send, close = MemorySender.send, MemorySender.close
+
+    async def sending(link: MemorySender, *args: Any, **kwargs: Any) -> None:
+        in_use[link] += 1
+        try:
+            await clock.sleep(in_use[link])  # one after the other
+            await send(link, *args, **kwargs)
+        finally:
+            in_use[link] -= 1
+
+    async def closing(link: MemorySender) -> None:
+        closed_in_use.append(in_use[link])
+        await close(link)
+
+    monkeypatch.setattr(MemorySender, "send", sending)
+    monkeypatch.setattr(MemorySender, "close", closing)
+    async with pair.client(options(backlog_queue_count=2)) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(ServiceBusMessage("which queue"))
+        first = next(iter(await waiting(pair)))
+        pair.secondary.inject(Fault(FaultKind.DOWN, first))
+        messages = [ServiceBusMessage(f"{number}", partition_key=f"{number}") for number in range(20)]
+        await asyncio.gather(*(sender.send_messages(message) for message in messages))
+        pair.secondary.heal()
+        held = await waiting(pair)
+    assert sum(map(len, held.values())) == 21
+    assert set(closed_in_use) == {0}

@@ -1,0 +1,253 @@
+"""Pings of failed-over entities: when, with which keys, and what they prove."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.client.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    InvalidOperationError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusServerBusyError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.failover import FailoverState
+from sbclient.rules.ping import PING_CONTENT_TYPE, is_ping
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import QUEUE, make_queue, options, taken, texts
+
+
+class Pings:
+    """Counts the pings that come to the primary's door, and keeps their messages."""
+
+    def __init__(self, pair: MemoryPair) -> None:
+        self.pair = pair
+        self.at: list[float] = []
+        self.messages: list[ServiceBusMessage] = []
+        namespace = pair.primary.namespace
+        original = namespace.send
+
+        def send(call, path, messages, **kwargs):  # type: ignore[no-untyped-def]
+            found = [message for message in messages if is_ping(message)]
+            self.at += [pair.clock.monotonic()] * len(found)
+            self.messages += found
+            return original(call, path, messages, **kwargs)
+
+        namespace.send = send  # type: ignore[method-assign]  # the broker's own door, with an ear at it
+
+
+def state(client: ServiceBusClient, path: str = QUEUE) -> FailoverState:
+    return client.pair.status().entities[path].state
+
+
+async def test_n007_a_ping_is_empty_short_lived_and_never_received(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    pings = Pings(pair)
+    client.pair.mark_unhealthy(QUEUE)
+    await clock.sleep(1.0)
+    (ping,) = pings.messages
+    assert ping.content_type == PING_CONTENT_TYPE
+    assert str(ping) == ""
+    assert ping.time_to_live is not None
+    assert ping.time_to_live.total_seconds() == 1.0
+    assert ping.message_id
+    assert state(client) is FailoverState.HEALTHY
+    assert await taken(pair) == []
+
+
+async def test_f6_the_first_ping_is_sent_at_once_then_each_interval_with_jitter(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusConnectionError, operations=[Operation.SESSION]))
+    pings = Pings(pair)
+    pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
+    await clock.sleep(7.0)
+    client.pair.mark_unhealthy(QUEUE)
+    await clock.sleep(1200.0)
+    assert pings.at[0] == 7.0
+    gaps = [later - earlier - 20.0 for earlier, later in pairwise(pings.at)]  # each waits 20 s for its answer
+    assert len(gaps) >= 12
+    assert all(54.0 <= gap <= 66.0 for gap in gaps)
+    assert len({round(gap, 6) for gap in gaps}) > 5
+
+
+@pytest.mark.parametrize("interval_s", [1, 1800])
+async def test_the_ping_interval_is_the_one_that_was_chosen(
+    pair: MemoryPair, clock: VirtualClock, interval_s: int
+) -> None:
+    pings = Pings(pair)
+    async with pair.client(options(ping_primary_interval=interval_s)) as client:
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.OPEN]))
+        client.pair.mark_unhealthy(QUEUE)
+        pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND], count=10))
+        await clock.sleep(1.0)
+        assert len(pings.at) == 1
+        await clock.sleep(19.5 + interval_s * 1.1)
+        assert len(pings.at) == 2
+
+
+async def test_there_is_one_ping_at_a_time_for_each_entity_however_long_it_takes(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_queue(pair, "bills")
+    pings = Pings(pair)
+    async with pair.client(options(ping_primary_interval=1)) as client:
+        pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
+        client.pair.mark_unhealthy(QUEUE)
+        client.pair.mark_unhealthy("bills")
+        for _ in range(10):
+            client.pair.mark_unhealthy(QUEUE)
+            await clock.sleep(1.5)
+        assert pings.at == [0.0, 0.0]
+
+
+async def test_f5_so_many_pings_in_a_row_as_were_asked_for(pair: MemoryPair, clock: VirtualClock) -> None:
+    pings = Pings(pair)
+    async with pair.client(options(pings_to_recover=3, ping_primary_interval=10)) as client:
+        client.pair.mark_unhealthy(QUEUE)
+        await clock.sleep(15.0)
+        assert len(pings.at) == 2
+        fault = pair.primary.inject(Fault(FaultKind.DOWN))
+        await clock.sleep(10.0)
+        pair.primary.heal(fault)
+        await clock.sleep(15.0)
+        assert state(client) is FailoverState.FAILED_OVER
+        await clock.sleep(20.0)
+        assert state(client) is FailoverState.HEALTHY
+        assert len(pings.at) == 6  # two before, one refused, three in a row
+
+
+@pytest.mark.parametrize("error", [ServiceBusServerBusyError, ServiceBusAuthorizationError, ServiceBusConnectionError])
+async def test_a_refused_ping_proves_nothing(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, error: type[Exception]
+) -> None:
+    pair.primary.inject(Fault(FaultKind.ERROR, error=error))  # type: ignore[arg-type]  # one of ours
+    client.pair.mark_unhealthy(QUEUE)
+    await clock.sleep(300.0)
+    assert state(client) is FailoverState.FAILED_OVER
+
+
+async def test_f7_a_ping_carries_the_last_failing_key(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    pings = Pings(pair)
+    pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusConnectionError, operations=[Operation.OPEN]))
+    async with client.get_queue_sender(QUEUE) as sender:
+        for message in (
+            ServiceBusMessage("a", session_id="first"),
+            ServiceBusMessage("b", partition_key="last"),
+            ServiceBusMessage("c"),
+        ):
+            with pytest.raises(ServiceBusConnectionError):
+                await sender.send_messages(message)
+    await clock.sleep(61.0)
+    assert [(ping.session_id, ping.partition_key) for ping in pings.messages] == [(None, "last")]
+
+
+async def test_f7_an_entity_with_sessions_is_pinged_with_a_random_one(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    pings = Pings(pair)
+    async with pair.client(options(pings_to_recover=3, ping_primary_interval=1)) as client:
+        client.pair.mark_unhealthy("visits")
+        await clock.sleep(5.0)
+        assert state(client, "visits") is FailoverState.HEALTHY
+    sessions = [ping.session_id for ping in pings.messages]
+    assert sessions[0] is None
+    assert len(set(sessions)) == 4
+
+
+async def test_f7_an_entity_with_sessions_comes_back_though_the_failing_key_was_a_partition_key(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    pings = Pings(pair)
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    async with client.get_queue_sender("visits") as sender:
+        with pytest.raises(ServiceBusConnectionError):
+            await sender.send_messages(ServiceBusMessage("a", partition_key="key"))
+    await clock.sleep(70.0)
+    pair.primary.heal()
+    await clock.sleep(70.0)
+    assert state(client, "visits") is FailoverState.HEALTHY
+    assert (pings.messages[-1].session_id, pings.messages[-1].partition_key) == ("key", "key")
+
+
+async def test_a_ping_with_a_session_that_is_refused_proves_nothing(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    pings = Pings(pair)
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(ServiceBusConnectionError):
+            await sender.send_messages(ServiceBusMessage("a", session_id="s"))
+    pair.primary.heal()
+    pair.primary.inject(Fault(FaultKind.ERROR, error=InvalidOperationError, operations=[Operation.SEND]))
+    await clock.sleep(100.0)
+    assert state(client) is FailoverState.FAILED_OVER
+    assert {ping.session_id for ping in pings.messages} == {"s"}
+
+
+async def test_f8_a_probe_by_link_sends_nothing(pair: MemoryPair, clock: VirtualClock) -> None:
+    pings = Pings(pair)
+    async with pair.client(options(probe="link")) as client:
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        client.pair.mark_unhealthy(QUEUE)
+        await clock.sleep(10.0)
+        assert state(client) is FailoverState.FAILED_OVER
+        pair.primary.heal()
+        await clock.sleep(60.0)
+        assert state(client) is FailoverState.HEALTHY
+    assert pings.at == []
+
+
+async def test_marking_healthy_ends_the_pings(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    pings = Pings(pair)
+    pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
+    client.pair.mark_unhealthy(QUEUE)
+    await clock.sleep(10.0)
+    client.pair.mark_healthy(QUEUE)
+    await clock.sleep(600.0)
+    assert len(pings.at) == 1
+    assert state(client) is FailoverState.HEALTHY
+
+
+async def test_what_is_forced_is_not_pinged(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    pings = Pings(pair)
+    client.pair.force_failover(QUEUE)
+    await clock.sleep(600.0)
+    assert pings.at == []
+
+
+async def test_the_pinger_sleeps_while_nothing_is_wrong(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+    before = pair.primary.namespace.operation_count
+    await clock.sleep(30 * 86400.0)
+    assert pair.primary.namespace.operation_count == before
+    assert texts(await taken(pair)) == ["a"]
+
+
+async def test_closing_ends_a_ping_on_its_way(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client() as client:
+        pair.primary.inject(Fault(FaultKind.HANG))
+        client.pair.mark_unhealthy(QUEUE)
+        await clock.sleep(5.0)
+    assert clock.monotonic() == 5.0
+
+
+async def test_pings_begin_when_what_was_forced_is_marked_unhealthy(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    client.pair.force_failover(QUEUE)
+    await clock.sleep(3600)
+    client.pair.mark_unhealthy(QUEUE)
+    await clock.sleep(1)
+    assert state(client) is FailoverState.HEALTHY

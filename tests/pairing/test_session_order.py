@@ -1,0 +1,299 @@
+"""Order inside a session, across failovers and back, with `ordering="session"`."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    BacklogUnavailableError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    TransactionNotSupportedError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.pairing.session_order import ASK_S
+from sbclient.rules import known_sessions
+from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
+from sbclient.rules.failover import FailoverState
+from sbclient.rules.known_sessions import ASK_AGAIN_S
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import QUEUE, SESSION_BACKLOG, make_queue, options, taken, texts
+
+ORDERED = options(ordering="session", failover_interval=0, ping_primary_interval=5)
+
+
+def home_of(session: str) -> tuple[str, str]:
+    """The backlog queue of a session, and its session there."""
+    native = native_session_id_of(QUEUE, session)
+    return session_backlog_queue_of(SESSION_BACKLOG, native), native
+
+
+def of(session: str, number: int) -> ServiceBusMessage:
+    return ServiceBusMessage(f"{session}{number}", session_id=session)
+
+
+async def test_f10_order_survives_a_failover_and_the_way_back(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    async with pair.client(ORDERED) as client, client.get_queue_sender("visits") as sender:
+        for number in range(30):
+            if number == 10:
+                client.pair.force_failover("visits")
+            if number == 20:
+                client.pair.mark_healthy("visits")
+            for session in "abc":
+                await sender.send_messages(of(session, number))
+        report = await client.run_syphon(until="empty")
+    assert report.drained >= 30
+    received = texts(await taken(pair, "visits"))
+    for session in "abc":
+        assert [text for text in received if text[0] == session] == [f"{session}{number}" for number in range(30)]
+
+
+async def test_f10_the_default_promises_no_order(pair: MemoryPair) -> None:
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(of("a", 1))
+        client.pair.mark_healthy(QUEUE)
+        await sender.send_messages(of("a", 2))
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a2", "a1"]
+
+
+async def test_f10_after_recovery_a_session_goes_on_being_diverted_until_its_backlog_is_drained(
+    pair: MemoryPair,
+) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(of("a", 1))
+        client.pair.mark_healthy(QUEUE)
+        await sender.send_messages(of("a", 2))
+        await sender.send_messages(of("b", 1))
+        assert texts(await taken(pair)) == ["b1"]
+        await client.run_syphon(until="empty")
+        await sender.send_messages(of("a", 3))
+    assert texts(await taken(pair)) == ["a1", "a2", "a3"]
+
+
+async def test_f10_a_new_client_queues_up_behind_what_another_one_left(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(of("a", 1))
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(of("a", 2))
+        assert await taken(pair) == []
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a1", "a2"]
+
+
+async def test_f10_a_session_that_a_syphon_holds_is_diverted(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        queue, native = home_of("a")
+        async with (
+            pair.unpaired_client(secondary=True) as other,
+            other.get_queue_receiver(queue, session_id=native) as holder,
+        ):
+            assert holder.session is not None
+            await sender.send_messages(of("a", 1))
+        assert texts(await taken(pair, queue, secondary=True)) == ["a1"]
+
+
+async def test_f10_a_session_is_asked_about_once_for_each_failover(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(of("a", 1))
+        before = pair.secondary.namespace.operation_count
+        for number in range(2, 12):
+            await sender.send_messages(of("a", number))
+        assert pair.secondary.namespace.operation_count == before
+        client.pair.force_failover(QUEUE)
+        client.pair.mark_healthy(QUEUE)
+        await sender.send_messages(of("a", 12))
+        assert pair.secondary.namespace.operation_count > before
+    assert len(await taken(pair)) == 12
+
+
+async def test_f10_secondary_down_diverted_sessions_raise_and_others_go_to_the_primary(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(of("a", 1))
+        client.pair.mark_healthy(QUEUE)
+        pair.secondary.inject(Fault(FaultKind.DOWN))
+        with pytest.raises(ServiceBusConnectionError) as caught:
+            await sender.send_messages(of("a", 2))
+        assert not caught.value.is_in_doubt
+        await sender.send_messages(of("b", 1))
+        pair.secondary.heal()
+        await sender.send_messages(of("a", 3))
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["b1", "a1", "a3"]
+
+
+async def test_a_secondary_that_hangs_costs_one_send_10_s_and_not_each(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.secondary.inject(Fault(FaultKind.HANG))
+        for number in range(50):
+            await sender.send_messages(of(f"session {number} ", 1))
+        assert clock.monotonic() == ASK_S
+        await clock.sleep(ASK_AGAIN_S)
+        pair.secondary.heal()
+        before = pair.secondary.namespace.operation_count
+        await sender.send_messages(of("a", 1))
+        assert pair.secondary.namespace.operation_count > before
+    assert len(await taken(pair)) == 51
+
+
+async def test_a_secondary_that_hangs_leaves_most_of_a_short_timeout_to_the_primary(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.secondary.inject(Fault(FaultKind.HANG))
+        began_at = clock.monotonic()
+        await sender.send_messages(of("a", 1), timeout=8)
+        assert clock.monotonic() - began_at <= 8 / 4
+        assert client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY
+    assert texts(await taken(pair)) == ["a1"]
+
+
+async def test_the_memory_of_sessions_is_bounded_and_what_was_forgotten_is_taken_for_diverted(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_sessions, "SESSIONS_KEPT", 3)
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        for session in "abcde":
+            await sender.send_messages(of(session, 1))
+        client.pair.force_failover(QUEUE)
+        for session in "abcde":
+            await sender.send_messages(of(session, 2))
+        assert client.pair.entity(QUEUE).sessions.size <= 3
+        client.pair.mark_healthy(QUEUE)
+        pair.secondary.inject(Fault(FaultKind.DOWN))
+        with pytest.raises(ServiceBusConnectionError):
+            await sender.send_messages(of("a", 3))
+
+
+async def test_divert_while_suspect_keeps_the_order_too(pair: MemoryPair, clock: VirtualClock) -> None:
+    chosen = options(ordering="session", divert_while_suspect=True)
+    async with pair.client(chosen) as client, client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(of("a", 1))
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await sender.send_messages(of("a", 2))
+        pair.primary.heal()
+        await sender.send_messages(of("a", 3))
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a1", "a2", "a3"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_f10_order_holds_under_outages_lost_locks_and_two_syphons(
+    pair: MemoryPair, clock: VirtualClock, seed: int
+) -> None:
+    chance = Random(seed)
+    accepted: dict[str, list[int]] = {session: [] for session in "abcd"}
+    chosen = options(ordering="session", failover_interval=4, ping_primary_interval=3)
+    async with pair.client(chosen) as client, pair.client(chosen) as second, client.get_queue_sender(QUEUE) as sender:
+        syphons = [asyncio.ensure_future(one.run_syphon()) for one in (client, second)]
+
+        async def produce(session: str) -> None:
+            for number in range(60):
+                try:
+                    await sender.send_messages(of(session, number), timeout=6.0)
+                except ServiceBusError:
+                    await clock.sleep(0.5)
+                else:
+                    accepted[session].append(number)
+                await clock.sleep(chance.random())
+
+        async def disturb() -> None:
+            for _ in range(6):
+                await clock.sleep(chance.uniform(1, 8))
+                fault = pair.primary.inject(Fault(FaultKind.DOWN))
+                await clock.sleep(chance.uniform(1, 12))
+                pair.primary.heal(fault)
+                hosts = chance.choice([pair.primary, pair.secondary])
+                fault = hosts.inject(Fault(FaultKind.DOWN, operations=[chance.choice(list(Operation))]))
+                await clock.sleep(chance.uniform(0, 3))
+                hosts.heal(fault)
+
+        await asyncio.gather(disturb(), *map(produce, accepted))
+        pair.primary.heal()
+        await clock.sleep(120.0)
+        for syphon in syphons:
+            syphon.cancel()
+        await asyncio.wait(syphons)
+        await client.run_syphon(until="empty")
+    received = texts(await taken(pair))
+    for session, numbers in accepted.items():
+        arrived = [int(text[1:]) for text in received if text[0] == session]
+        assert [number for number in dict.fromkeys(arrived) if number in numbers] == numbers
+        assert list(dict.fromkeys(arrived)) == sorted(dict.fromkeys(arrived))
+
+
+async def test_f10_both_down_raises(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        pair.secondary.inject(Fault(FaultKind.DOWN))
+        with pytest.raises(BacklogUnavailableError):
+            await sender.send_messages(of("a", 1))
+
+
+async def test_f10_what_one_sender_has_diverted_holds_for_every_sender_of_the_client(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client:
+        async with client.get_queue_sender(QUEUE) as sender:
+            client.pair.force_failover(QUEUE)
+            await sender.send_messages(of("a", 1))
+        client.pair.mark_healthy(QUEUE)
+        pair.secondary.inject(Fault(FaultKind.DOWN))
+        async with client.get_queue_sender(QUEUE) as another:
+            with pytest.raises(ServiceBusConnectionError):
+                await another.send_messages(of("a", 2))
+            pair.secondary.heal()
+            await another.send_messages(of("a", 3))
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a1", "a3"]
+
+
+async def test_what_a_sender_was_told_does_not_outlive_what_another_one_diverts_while_suspect(pair: MemoryPair) -> None:
+    chosen = options(ordering="session", divert_while_suspect=True)
+    async with pair.client(chosen) as client:
+        first, second = client.get_queue_sender(QUEUE), client.get_queue_sender(QUEUE)
+        await second.send_messages(of("a", 1))
+        await first.send_messages(of("a", 2))
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await first.send_messages(of("a", 3))
+        pair.primary.heal()
+        await second.send_messages(of("a", 4))
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a1", "a2", "a3", "a4"]
+
+
+async def test_f12_no_transaction_overtakes_what_its_session_has_in_the_backlog(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(of("a", 1))
+        client.pair.mark_healthy(QUEUE)
+        with pytest.raises(TransactionNotSupportedError, match="backlog"):
+            async with client.transaction() as transaction:
+                await sender.send_messages(of("a", 2), transaction=transaction)
+        await client.run_syphon(until="empty")
+        async with client.transaction() as transaction:
+            await sender.send_messages(of("a", 3), transaction=transaction)
+    assert texts(await taken(pair)) == ["a1", "a3"]
+
+
+async def test_f10_a_later_sender_asks_anew_for_another_client_may_have_diverted_meanwhile(pair: MemoryPair) -> None:
+    """As the tasks of a stream, one batch after the other, in processes that keep their clients."""
+    async with pair.client(ORDERED) as one, pair.client(ORDERED) as other:
+        async with one.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages(of("a", 1))
+        async with other.get_queue_sender(QUEUE) as sender:
+            other.pair.force_failover(QUEUE)
+            await sender.send_messages(of("a", 2))
+            other.pair.mark_healthy(QUEUE)
+        async with one.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages(of("a", 3))
+        await one.run_syphon(until="empty")
+    assert texts(await taken(pair)) == ["a1", "a2", "a3"]

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from sbclient.errors import InvalidOperationError
+from sbclient.settings.durations import seconds_of
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90.0),
+        ("0", 0.0),
+        ("1.5 s", 1.5),
+        ("250ms", 0.25),
+        (" 10 Minutes ", 600.0),
+        ("2h", 7200.0),
+        ("1 day", 86400.0),
+        ("PT1H30M", 5400.0),
+        ("P1DT0.5S", 86400.5),
+        ("P2W", 1209600.0),
+        ("pt20s", 20.0),
+    ],
+)
+def test_a_span_is_read_in_seconds(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "-1", "1 fortnight", "P1Y", "P1M", "soon", "1,5", "nan"])
+def test_what_is_no_span_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOperationError):
+        seconds_of(text)

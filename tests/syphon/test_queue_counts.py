@@ -1,0 +1,64 @@
+"""What is known of a queue between two looks at it, with literal moments."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.syphon.queue_counts import Sighting
+
+
+def at(second: int) -> datetime:
+    return datetime(2024, 1, 1, 0, 0, second, tzinfo=UTC)
+
+
+def message(second: int, *, is_parked: bool = False) -> ServiceBusReceivedMessage:
+    state = ServiceBusMessageState.DEFERRED if is_parked else ServiceBusMessageState.ACTIVE
+    return ServiceBusReceivedMessage.of(
+        ServiceBusMessage("a"), sequence_number=second, enqueued_time_utc=at(second), state=state
+    )
+
+
+def seen(*messages: ServiceBusReceivedMessage) -> Sighting:
+    sighting = Sighting()
+    for each in messages:
+        sighting.sees(each)
+    return sighting
+
+
+def test_nothing_is_known_at_first() -> None:
+    sighting = Sighting()
+    assert (sighting.waiting, sighting.parked, sighting.oldest_waiting, sighting.oldest_parked) == (0, 0, None, None)
+
+
+def test_a_look_counts_and_finds_the_oldest() -> None:
+    sighting = seen(message(5), message(3), message(4), message(2, is_parked=True), message(9, is_parked=True))
+    assert (sighting.waiting, sighting.oldest_waiting) == (3, at(3))
+    assert (sighting.parked, sighting.oldest_parked) == (2, at(2))
+
+
+def test_what_is_taken_is_not_there_any_more_and_what_is_left_came_after_it() -> None:
+    sighting = seen(message(1), message(2), message(3))
+    sighting.taken([message(1), message(2)])
+    assert (sighting.waiting, sighting.oldest_waiting) == (1, at(2))
+    sighting.taken([message(3), message(4), message(5)])
+    assert (sighting.waiting, sighting.oldest_waiting) == (0, None)
+
+
+def test_a_wait_in_vain_says_that_none_is_left() -> None:
+    sighting = seen(message(1), message(2))
+    sighting.taken([])
+    assert (sighting.waiting, sighting.oldest_waiting) == (0, None)
+
+
+def test_parked_ones_come_and_go() -> None:
+    sighting = Sighting()
+    sighting.put_aside(message(4))
+    sighting.put_aside(message(7))
+    assert (sighting.parked, sighting.oldest_parked) == (2, at(4))
+    sighting.fetched(2)
+    assert (sighting.parked, sighting.oldest_parked) == (0, None)
+    sighting.put_aside(message(8))
+    assert (sighting.parked, sighting.oldest_parked) == (1, at(8))
+    sighting.fetched(5)
+    assert sighting.parked == 0

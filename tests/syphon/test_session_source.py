@@ -1,0 +1,360 @@
+"""The syphon over session-enabled backlog queues: one session after the other, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.client.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.options import SyphonLimits
+from sbclient.rules import accepted
+from sbclient.rules.ping import PING_CONTENT_TYPE
+from sbclient.syphon import session_backoff as resting_sessions
+from sbclient.syphon import session_source
+from sbclient.syphon.syphon import Syphon
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import QUEUE, SESSION_BACKLOG, dead_letters, make_queue, options, taken, texts
+
+ORDERED = options(ordering="session", backlog_queue_count=1)
+HOME = SESSION_BACKLOG[0]
+GOOD = "good"
+
+
+async def divert(client: ServiceBusClient, *texts: str, queue: str = QUEUE, **attributes: Any) -> None:
+    """Each text's first letter is its session."""
+    client.pair.force_failover(queue)
+    async with client.get_queue_sender(queue) as sender:
+        for text in texts:
+            await sender.send_messages(ServiceBusMessage(text, session_id=text[0], **attributes))
+
+
+async def left(pair: MemoryPair) -> list[str]:
+    return texts(await taken(pair, HOME, secondary=True))
+
+
+def numbered(session: str, count: int) -> list[str]:
+    return [f"{session}{number}" for number in range(count)]
+
+
+async def ended(run: asyncio.Future[Any]) -> None:
+    run.cancel()
+    await asyncio.wait([run])
+    assert run.cancelled()
+
+
+async def test_sessions_come_home_in_order(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, *(text for number in range(30) for text in (f"a{number}", f"b{number}")))
+        report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (60, {})
+    received = texts(await taken(pair))
+    assert [text for text in received if text[0] == "a"] == numbered("a", 30)
+    assert [text for text in received if text[0] == "b"] == numbered("b", 30)
+
+
+async def test_enable_syphon_brings_sessions_home_as_they_come(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(options(ordering="session", enable_syphon=True)) as client:
+        for number in range(10):
+            await divert(client, f"a{number}")
+            await clock.sleep(700.0)
+    assert texts(await taken(pair)) == numbered("a", 10)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(MessageSizeExceededError, "MessageSizeExceeded"), (InvalidOperationError, "DestinationRefused")],
+)
+async def test_what_is_refused_for_good_is_dead_lettered_and_the_session_goes_on(
+    pair: MemoryPair, error: type[ServiceBusError], reason: str
+) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, "a1", "a2")
+        pair.primary.inject(Fault(FaultKind.ERROR, error=error, operations=[Operation.SEND], count=1))
+        report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (1, {reason: 1})
+    assert texts(await taken(pair)) == ["a2"]
+    assert [message.dead_letter_reason for message in await dead_letters(pair, [HOME])] == [reason]
+
+
+async def test_foreign_messages_and_pings_are_dealt_with(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair.client(ORDERED) as client:
+        async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(HOME) as sender:
+            await sender.send_messages(ServiceBusMessage("lost", session_id="x"))
+            await sender.send_messages(ServiceBusMessage("ping", session_id="x"))
+        link = client.pair.secondary.open_receiver(HOME)
+        receive = type(link).receive
+
+        async def with_ping(self: Any, **kwargs: Any) -> Any:
+            messages = await receive(self, **kwargs)
+            for message in messages:
+                if str(message) == "ping":
+                    message.content_type = PING_CONTENT_TYPE
+            return messages
+
+        monkeypatch.setattr(type(link), "receive", with_ping)
+        report = await client.run_syphon(until="empty")
+        monkeypatch.undo()
+    assert (report.drained, report.dead_lettered) == (0, {"DestinationMissing": 1})
+    assert await left(pair) == []
+
+
+async def test_f15a_a_refusing_destination_releases_its_sessions_and_holds_up_no_other(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_queue(pair, GOOD)
+    async with pair.client(ORDERED) as client:
+        for number in range(20):
+            await divert(client, *(f"{session}{number}" for session in "abcdefgh"))
+        await divert(client, *numbered("z", 20), queue=GOOD)
+        fault = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(30.0)
+        assert texts(await taken(pair, GOOD)) == numbered("z", 20)
+        pair.primary.heal(fault)
+        await clock.sleep(90.0)
+        received = texts(await taken(pair))
+        await ended(run)
+    for session in "abcdefgh":
+        assert [text for text in received if text[0] == session] == numbered(session, 20)
+
+
+async def test_a_long_outage_is_waited_out_without_haste(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, *(f"{session}0" for session in "abcdefghij"))
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(600.0)
+        before = pair.secondary.namespace.operation_count
+        await clock.sleep(600.0)
+        assert pair.secondary.namespace.operation_count - before < 600 * 4 * 4
+        await ended(run)
+
+
+async def test_until_empty_drains_what_can_be_drained_behind_what_cannot(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_queue(pair, GOOD)
+    async with pair.client(ORDERED) as client:
+        await divert(client, *(f"{session}0" for session in "abcdefghijklmno"))
+        await divert(client, *(f"{session}0" for session in "pqrstuvwxyz"), queue=GOOD)
+        fault = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+        assert (await client.run_syphon(until="empty")).drained == 11
+        assert clock.monotonic() < 60.0
+        assert len(await taken(pair, GOOD)) == 11
+        pair.primary.heal(fault)
+        assert (await client.run_syphon(until="empty")).drained == 15
+
+
+@pytest.mark.parametrize("operation", [Operation.SETTLE, Operation.RECEIVE, Operation.SESSION])
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOSE_ACKNOWLEDGEMENT, FaultKind.HANG])
+async def test_until_empty_does_not_take_trouble_for_emptiness(
+    pair: MemoryPair, clock: VirtualClock, operation: Operation, kind: FaultKind
+) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, *numbered("a", 5), *numbered("b", 5))
+        pair.secondary.inject(Fault(kind, operations=[operation], count=6, until_at=clock.now() + 100.0))
+        report = await client.run_syphon(until="empty")
+    assert report.drained == 10  # f11: a lost completion is completed and not sent again
+    received = texts(await taken(pair))
+    assert [text for text in received if text[0] == "a"] == numbered("a", 5)
+    assert [text for text in received if text[0] == "b"] == numbered("b", 5)
+    assert await left(pair) == []
+
+
+async def test_f15_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, clock: VirtualClock) -> None:
+    chosen = options(ordering="session", backlog_queue_count=1, missing_entity_grace=600)
+    await make_queue(pair, "gone")
+    async with pair.client(chosen) as client:
+        await divert(client, "a1", "a2", "b1", queue="gone")
+        await client.administration.delete_queue("gone")
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(590.0)
+        assert await dead_letters(pair, [HOME]) == []
+        await clock.sleep(150.0)
+        assert {one.dead_letter_reason for one in await dead_letters(pair, [HOME])} == {"DestinationNotFound"}
+        await ended(run)
+    assert await left(pair) == []
+
+
+async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, *numbered("a", 10))
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=20))
+        assert (await client.run_syphon(until="empty")).drained == 10
+    assert clock.monotonic() >= 200.0
+    assert texts(await taken(pair)) == numbered("a", 10)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(FaultKind.BUSY, operations=[Operation.SEND], count=4),
+        Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=7.0),
+    ],
+    ids=lambda fault: fault.kind.value,
+)
+async def test_a_session_with_a_short_lock_is_kept_too_and_nothing_of_it_sent_twice(
+    pair: MemoryPair, fault: Fault
+) -> None:
+    """Somebody has made the queue, with a lock shorter than what a busy server is given, or a slow one takes."""
+    async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
+        home = await other.administration.get_queue(HOME)
+        await other.administration.update_queue(replace(home, lock_duration=timedelta(seconds=5)))
+        await divert(client, *numbered("a", 5))
+        pair.primary.inject(replace(fault))
+        assert (await client.run_syphon(until="empty")).drained == 5
+    assert texts(await taken(pair)) == numbered("a", 5)
+
+
+async def test_senders_to_destinations_are_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_source, "LINKS_KEPT", 3)
+    async with pair.client(ORDERED) as client:
+        for number in range(12):
+            await make_queue(pair, f"queue{number}")
+            await divert(client, "a0", "b0", queue=f"queue{number}")
+        assert (await client.run_syphon(until="empty")).drained == 24
+
+
+async def test_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 1)
+    async with pair.client(ORDERED) as client:
+        await divert(client, *(f"{session}0" for session in "abcdefgh"))
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=8))
+        await client.run_syphon(until="empty")
+    assert set(texts(await taken(pair))) == {f"{session}0" for session in "abcdefgh"}
+
+
+async def test_a_deleted_backlog_queue_is_empty(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
+        await other.administration.delete_queue(HOME)
+        assert (await client.run_syphon(until="empty")).drained == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_syphon_cancelled_at_any_moment_loses_nothing_and_keeps_the_order(
+    pair: MemoryPair, clock: VirtualClock, seed: int
+) -> None:
+    chance = Random(seed)
+    async with pair.client(ORDERED) as client:
+        for number in range(20):
+            await divert(client, *(f"{session}{number}" for session in "abcd"))
+        for host in (pair.primary, pair.secondary):
+            host.inject(Fault(FaultKind.SLOW, latency_s=0.3, probability=0.5))
+        for _ in range(4):
+            run = asyncio.ensure_future(client.run_syphon())
+            await clock.sleep(chance.uniform(0, 4))
+            await ended(run)
+        for host in (pair.primary, pair.secondary):
+            host.heal()
+        await client.run_syphon(until="empty")
+    received = texts(await taken(pair))
+    for session in "abcd":
+        assert [text for text in received if text[0] == session] == numbered(session, 20)
+
+
+async def test_two_syphons_do_not_overtake_each_other(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as one, pair.client(ORDERED) as other:
+        for number in range(20):
+            await divert(one, *(f"{session}{number}" for session in "abcd"))
+        pair.primary.inject(Fault(FaultKind.SLOW, latency_s=0.3, probability=0.5))
+        await asyncio.gather(one.run_syphon(until="empty"), other.run_syphon(until="empty"))
+    received = texts(await taken(pair))
+    for session in "abcd":
+        assert [text for text in received if text[0] == session] == numbered(session, 20)
+
+
+@pytest.mark.parametrize("error", [MessagingEntityNotFoundError, ServiceBusConnectionError])
+async def test_health_is_told_in_events(pair: MemoryPair, clock: VirtualClock, error: type[ServiceBusError]) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, "a0")
+        pair.primary.inject(Fault(FaultKind.ERROR, error=error, operations=[Operation.SEND], count=2))
+        await client.run_syphon(until="empty")
+        named = [event.name for event in client.pair.events() if event.name.startswith("syphon")]
+    assert named == ["syphon.destination_unhappy", "syphon.destination_recovered"]
+
+
+async def test_a_rate_is_kept_and_the_lock_of_a_session_outlives_the_wait(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, *numbered("a", 5), *numbered("b", 5))
+        # Ten messages, one each 40 s: a lock lasts 60 s.
+        run = Syphon(client.pair, until="empty", limits=SyphonLimits(max_messages_per_second=1 / 40))
+        report = await run.run()
+    assert report.drained == 10
+    assert clock.monotonic() >= 9 * 40.0
+    received = texts(await taken(pair))
+    assert [text for text in received if text[0] == "a"] == numbered("a", 5)
+    assert [text for text in received if text[0] == "b"] == numbered("b", 5)
+
+
+async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ORDERED) as client:
+        waiting_at_once: list[int] = []
+        link_type = type(client.pair.secondary.open_receiver(HOME))
+        original, waiting = link_type.open, 0
+
+        async def counted(self: Any, **kwargs: Any) -> None:
+            nonlocal waiting
+            waiting += 1
+            waiting_at_once.append(waiting)
+            try:
+                await original(self, **kwargs)
+            finally:
+                waiting -= 1
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(link_type, "open", counted)
+            run = asyncio.ensure_future(Syphon(client.pair, limits=SyphonLimits(max_queues_polled=2)).run())
+            await clock.sleep(100.0)
+            await ended(run)
+    assert max(waiting_at_once) == 2
+
+
+async def test_the_status_tells_of_sessions_too(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, "a0")
+        fault = pair.primary.inject(Fault(FaultKind.DOWN))
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(20.0)
+        status = run.status()
+        assert [queue.queue for queue in status.queues if queue.answered_at is not None][-1] == HOME
+        assert status.refusing[QUEUE].kind is ServiceBusConnectionError
+        pair.primary.heal(fault)
+        await clock.sleep(60.0)
+        assert run.status().refusing == {}
+        await ended(task)
+
+
+async def test_the_memory_of_destinations_that_refuse_is_bounded(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting_sessions, "REFUSALS_KEPT", 3)
+    async with pair.client(ORDERED) as client:
+        for number in range(8):
+            await make_queue(pair, f"queue{number}")
+            await divert(client, f"{number}", queue=f"queue{number}")
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(300.0)
+        assert 1 <= len(run.status().refusing) <= 3
+        await ended(task)
+        pair.primary.heal()
+        assert (await client.run_syphon(until="empty")).drained == 8

@@ -1,0 +1,1029 @@
+"""The syphon over plain backlog queues: everything comes home once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.client.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+)
+from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.options import SyphonLimits
+from sbclient.rules import accepted
+from sbclient.rules.ping import PING_CONTENT_TYPE
+from sbclient.syphon import budget as syphon_share
+from sbclient.syphon import destination, syphon
+from sbclient.syphon import destination_table as destinations
+from sbclient.syphon import queue_source as backlog_source
+from sbclient.syphon.syphon import Syphon
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import BACKLOG, QUEUE, dead_letters, diverted, make_queue, options, taken, texts, waiting
+
+ONE = options(backlog_queue_count=1)
+GOOD = "good"
+
+
+async def divert(client: ServiceBusClient, *numbers: int, queue: str = QUEUE, **attributes: object) -> None:
+    client.pair.force_failover(queue)
+    async with client.get_queue_sender(queue) as sender:
+        for number in numbers:
+            message = ServiceBusMessage(f"{queue} {number}").copy(**attributes)
+            await sender.send_messages(message.copy(message_id=f"{queue} {number}"))
+
+
+async def foreign(pair: MemoryPair, message: ServiceBusMessage, queue: str = BACKLOG[0]) -> None:
+    """Somebody puts a message of his own into a backlog queue."""
+    async with pair.unpaired_client(secondary=True) as client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(message)
+
+
+def expected(*numbers: int, queue: str = QUEUE) -> list[str]:
+    return [f"{queue} {number}" for number in numbers]
+
+
+# -- the way home ------------------------------------------------------------------------------------------------------
+
+
+async def test_everything_comes_home_and_the_report_says_so(pair: MemoryPair, client: ServiceBusClient) -> None:
+    for number in range(100):
+        await divert(client, number)
+    report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered, report.parked) == (100, {}, 0)
+    assert sorted(texts(await taken(pair)), key=str) == sorted(expected(*range(100)))
+    assert await diverted(pair) == []
+
+
+async def test_an_empty_backlog_ends_at_once(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+    assert (await client.run_syphon(until="empty")).drained == 0
+    assert clock.monotonic() < 2.0
+
+
+async def test_messages_of_one_queue_come_home_in_order(pair: MemoryPair) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(250))
+        await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == expected(*range(250))
+
+
+async def test_the_syphon_sends_by_way_of_no_pair_even_while_failed_over(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    await divert(client, 1)
+    assert client.pair.status().entities[QUEUE].is_forced
+    await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == expected(1)
+
+
+async def test_enable_syphon_brings_home_in_the_background(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(options(enable_syphon=True)) as client:
+        await divert(client, 1, 2, 3)
+        await clock.sleep(1.0)
+    assert sorted(texts(await taken(pair))) == expected(1, 2, 3)
+
+
+async def test_n008_ten_idle_queues_are_asked_40_times_an_hour(pair: MemoryPair, clock: VirtualClock) -> None:
+    calls: Counter[str] = Counter()
+    async with pair.client(options(enable_syphon=True)) as client:
+        receive = client.pair.secondary.open_receiver(BACKLOG[0]).__class__.receive
+
+        async def counted(self, **kwargs):  # type: ignore[no-untyped-def]
+            calls["receive"] += 1
+            return await receive(self, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client.pair.secondary.open_receiver(BACKLOG[0]).__class__, "receive", counted)
+            await clock.sleep(24 * 3600.0 + 1.0)
+    assert calls["receive"] == 960 + 10  # the last ones have just begun
+
+
+async def test_n008_a_moved_message_costs_a_receive_a_send_and_a_completion_at_most(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    await divert(client, *range(10))
+    primary, secondary = pair.primary.namespace.operation_count, pair.secondary.namespace.operation_count
+    await client.run_syphon(until="empty")
+    assert pair.primary.namespace.operation_count - primary <= 10
+    assert (
+        pair.secondary.namespace.operation_count - secondary <= 10 + 10 + 10 * 6
+    )  # the rest looks whether it is empty
+
+
+@pytest.mark.parametrize("life", ["remaining", "restart"])
+async def test_f9_a_life_goes_on_in_the_backlog_or_begins_anew(
+    pair: MemoryPair, clock: VirtualClock, life: str
+) -> None:
+    async with pair.client(options(backlog_time_to_live=life)) as client:
+        await divert(client, 1, time_to_live=timedelta(seconds=100))
+        await clock.sleep(60.25)
+        await client.run_syphon(until="empty")
+        (message,) = await waiting_in(pair, QUEUE)
+    assert message.time_to_live == timedelta(seconds=100 if life == "restart" else 39)
+
+
+async def waiting_in(pair: MemoryPair, queue: str) -> list[ServiceBusMessage]:
+    return list((await waiting(pair, [queue], secondary=False)).get(queue, []))
+
+
+async def test_f9_a_life_that_ends_in_the_backlog_is_dead_lettered_there(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await divert(client, 1, time_to_live=timedelta(seconds=10))
+    await clock.sleep(9.5)
+    report = await client.run_syphon(until="empty")
+    assert report.dead_lettered == {"TTLExpiredException": 1}
+    (dead,) = await dead_letters(pair)
+    assert dead.dead_letter_reason == "TTLExpiredException"
+    assert await taken(pair) == []
+
+
+async def test_f9_a_life_goes_on_shrinking_while_the_destination_refuses(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await divert(client, 1, time_to_live=timedelta(seconds=300))
+    fault = pair.primary.inject(Fault(FaultKind.DOWN))
+    run = asyncio.ensure_future(client.run_syphon())
+    await clock.sleep(100.0)
+    pair.primary.heal(fault)
+    await clock.sleep(100.0)
+    (message,) = await waiting_in(pair, QUEUE)
+    assert message.time_to_live is not None
+    assert 100 <= message.time_to_live.total_seconds() <= 200
+    await ended(run)
+
+
+async def ended(run: asyncio.Future[Any]) -> None:
+    run.cancel()
+    await asyncio.wait([run])
+    assert run.cancelled()
+
+
+async def test_i11_a_schedule_is_kept_through_the_backlog(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(seconds=100)
+    await divert(client, 1, scheduled_enqueue_time_utc=due, time_to_live=timedelta(seconds=50))
+    await client.run_syphon(until="empty")
+    assert await taken(pair) == []
+    await clock.sleep(100.0)
+    assert texts(await taken(pair)) == expected(1)
+
+
+async def test_i11_a_schedule_that_passed_in_the_backlog_is_due_at_once(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(seconds=100)
+    await divert(client, 1, scheduled_enqueue_time_utc=due)
+    await clock.sleep(200.0)
+    await client.run_syphon(until="empty")
+    assert texts(await taken(pair)) == expected(1)
+
+
+# -- what can never be brought home ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({}, "DestinationMissing"),
+        ({"x-ms-path": 5}, "DestinationMissing"),
+        ({"x-ms-path": ""}, "DestinationIllegal"),
+        ({"x-ms-path": BACKLOG[1]}, "DestinationIllegal"),
+        ({"x-ms-path": QUEUE, "x-ms-sessionid": 7}, "PropertyMalformed"),
+        ({"x-ms-path": QUEUE, "x-ms-timetolive": "soon"}, "PropertyMalformed"),
+        ({"x-ms-path": QUEUE, "x-ms-scheduledenqueuetimeutc": "soon"}, "PropertyMalformed"),
+    ],
+    ids=str,
+)
+async def test_f15_forged_and_malformed_messages_are_dead_lettered_with_a_stable_reason(
+    pair: MemoryPair, client: ServiceBusClient, properties: dict[str, str | int], reason: str
+) -> None:
+    await foreign(pair, ServiceBusMessage("odd", application_properties=properties))
+    await divert(client, 1)
+    report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (1, {reason: 1})
+    (dead,) = await dead_letters(pair)
+    assert (str(dead), dead.dead_letter_reason) == ("odd", reason)
+    assert dead.dead_letter_error_description
+    assert ("syphon.dead_lettered", {"reason": reason, "queue": BACKLOG[0]}) in [
+        (event.name, event.facts) for event in client.pair.events()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(MessageSizeExceededError, "MessageSizeExceeded"), (InvalidOperationError, "DestinationRefused")],
+)
+async def test_f15_what_the_destination_refuses_for_good_is_dead_lettered_after_being_judged_alone(
+    pair: MemoryPair, client: ServiceBusClient, error: type[ServiceBusError], reason: str
+) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    async with pair.client(ONE) as one:
+        await divert(one, 1, queue="visits", session_id="s", partition_key="s")
+        await divert(one, 2, queue="visits", partition_key="s")
+        await divert(one, 3, queue="visits", session_id="s", partition_key="s")
+        report = await one.run_syphon(until="empty")
+        assert (report.drained, report.dead_lettered) == (2, {"DestinationRefused": 1})
+        assert texts(await taken(pair, "visits")) == expected(1, 3, queue="visits")
+        await dead_letters(pair, BACKLOG[:1])
+        await divert(one, 4)
+        pair.primary.inject(Fault(FaultKind.ERROR, error=error, operations=[Operation.SEND], count=1))
+        assert (await one.run_syphon(until="empty")).dead_lettered == {reason: 1}
+    (dead,) = await dead_letters(pair, BACKLOG[:1])
+    assert dead.dead_letter_reason == reason
+
+
+async def test_f24_where_batches_are_refused_each_message_travels_alone(pair: MemoryPair) -> None:
+    await make_queue(pair, "odd", enable_partitioning=True, requires_duplicate_detection=True)
+    async with pair.client(ONE) as client:
+        await divert(client, *range(30), queue="odd")
+        report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (30, {})
+    assert sorted(texts(await taken(pair, "odd"))) == sorted(expected(*range(30), queue="odd"))
+
+
+async def test_f24_a_destination_that_fails_while_a_refused_batch_is_judged_keeps_the_rest(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(10))
+        # The first transfer is refused, one message passes alone, and then the entity is gone for a while.
+        pair.primary.inject(Fault(FaultKind.ERROR, error=InvalidOperationError, operations=[Operation.SEND], count=1))
+        namespace, calls = pair.primary.namespace, iter(range(100))
+        send = namespace.send
+
+        def failing(*args: Any, **kwargs: Any) -> None:
+            if next(calls) == 1:
+                pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE, until_at=clock.now() + 1.5))
+            send(*args, **kwargs)
+
+        namespace.send = failing  # type: ignore[method-assign]  # the broker's own door, with a foot in it
+        report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (10, {})
+    assert sorted(texts(await taken(pair))) == expected(*range(10))
+
+
+async def test_f24_messages_of_one_key_leave_together_and_keys_side_by_side(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        for number in range(60):
+            await divert(client, number, partition_key="abcdef"[number % 6])
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=1.0))
+        report = await client.run_syphon(until="empty")
+    assert report.drained == 60
+    assert clock.monotonic() < 5.0  # two rounds, of four keys and of two; one by one it would be a minute
+    received = await taken(pair)
+    for key in "abcdef":
+        mine = [str(message) for message in received if message.partition_key == key]
+        assert mine == expected(*range("abcdef".index(key), 60, 6))
+
+
+async def test_a_fragment_that_is_down_makes_its_entity_rest_though_others_accept(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_queue(pair, "wide", enable_partitioning=True)
+    async with pair.client(ONE) as client:
+        for number in range(60):
+            await divert(client, number, queue="wide", partition_key=f"key {number % 12}")
+        pair.primary.inject(Fault(FaultKind.DOWN, entity_path="wide", fragments=range(8)))
+        before = pair.primary.namespace.operation_count
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(0.5)
+        assert pair.primary.namespace.operation_count - before <= destination.KEYS_SIDE_BY_SIDE + 1
+        pair.primary.heal()
+        await clock.sleep(60.0)
+        await ended(run)
+    received = texts(await taken(pair, "wide"))
+    assert sorted(received) == sorted(expected(*range(60), queue="wide"))
+
+
+async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(BACKLOG[0]) as sender:
+        disguised = ServiceBusMessage("", application_properties={"x-ms-path": QUEUE})
+        await sender.send_messages(disguised)
+    source_link = client.pair.secondary.open_receiver(BACKLOG[0])
+    receive = type(source_link).receive
+
+    async def as_ping(self, **kwargs):  # type: ignore[no-untyped-def]
+        messages = await receive(self, **kwargs)
+        for message in messages:
+            message.content_type = PING_CONTENT_TYPE
+        return messages
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(source_link), "receive", as_ping)
+        assert (await client.run_syphon(until="empty")).drained == 0
+    assert await diverted(pair) == []
+    assert await dead_letters(pair) == []
+
+
+# -- destinations that refuse ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServiceBusConnectionError,
+        MessagingEntityDisabledError,
+        ServiceBusQuotaExceededError,
+        ServiceBusAuthorizationError,
+        MessagingEntityNotFoundError,
+    ],
+)
+async def test_f15_what_may_pass_is_kept_and_tried_again(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, error: type[ServiceBusError]
+) -> None:
+    await divert(client, *range(20))
+    fault = pair.primary.inject(Fault(FaultKind.ERROR, error=error))
+    run = asyncio.ensure_future(client.run_syphon())
+    await clock.sleep(1800.0)
+    assert await dead_letters(pair) == []
+    assert [event.facts for event in client.pair.events() if event.name == "syphon.destination_unhappy"] == [
+        {"error": error.__name__}
+    ]
+    pair.primary.heal(fault)
+    await clock.sleep(80.0)
+    assert sorted(texts(await taken(pair))) == sorted(expected(*range(20)))
+    assert "syphon.destination_recovered" in [event.name for event in client.pair.events()]
+    await ended(run)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
+async def test_one_unhappy_destination_holds_up_nobody_else(
+    pair: MemoryPair, clock: VirtualClock, kind: FaultKind
+) -> None:
+    await make_queue(pair, GOOD)
+    async with pair.client(ONE) as client:
+        await divert(client, 0, queue=GOOD)
+        await divert(client, *range(1000))
+        await divert(client, *range(1, 50), queue=GOOD)
+        fault = pair.primary.inject(Fault(kind, entity_path=QUEUE))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(60.0)
+        assert sorted(texts(await taken(pair, GOOD))) == sorted(expected(*range(50), queue=GOOD))
+        pair.primary.heal(fault)
+        await clock.sleep(200.0)
+        assert sorted(texts(await taken(pair))) == sorted(expected(*range(1000)))
+        await ended(run)
+
+
+@pytest.mark.parametrize("until_empty", [False, True])
+async def test_a_happy_destination_hidden_behind_an_unhappy_one_is_found(
+    pair: MemoryPair, clock: VirtualClock, until_empty: bool
+) -> None:
+    await make_queue(pair, GOOD)
+    async with pair.client(ONE) as client:
+        await divert(client, *range(500))
+        await divert(client, *range(50), queue=GOOD)
+        pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+        run = asyncio.ensure_future(client.run_syphon(until="empty" if until_empty else None))
+        await clock.sleep(120.0)
+        assert sorted(texts(await taken(pair, GOOD))) == sorted(expected(*range(50), queue=GOOD))
+        assert run.done() is until_empty
+        if not until_empty:
+            await ended(run)
+        pair.primary.heal()
+        await client.run_syphon(until="empty")
+    assert sorted(texts(await taken(pair))) == sorted(expected(*range(500)))
+
+
+async def test_while_the_whole_primary_is_down_the_backlog_is_left_where_it_is(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(500))
+        fault = pair.primary.inject(Fault(FaultKind.HANG))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(3600.0)
+        states = Counter(message.state for message in await diverted_one(pair))
+        assert states[ServiceBusMessageState.ACTIVE] >= 250
+        calls = pair.secondary.namespace.operation_count
+        await clock.sleep(3600.0)
+        assert pair.secondary.namespace.operation_count - calls < 3600
+        pair.primary.heal(fault)
+        await clock.sleep(120.0)
+        assert sorted(texts(await taken(pair))) == sorted(expected(*range(500)))
+        await ended(run)
+
+
+async def diverted_one(pair: MemoryPair) -> list[ServiceBusReceivedMessage]:
+    return list((await waiting(pair, BACKLOG[:1]))[BACKLOG[0]])
+
+
+async def test_until_empty_leaves_what_its_destination_keeps_refusing_and_ends(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await make_queue(pair, GOOD)
+    await divert(client, *range(20))
+    await divert(client, *range(20), queue=GOOD)
+    fault = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+    report = await client.run_syphon(until="empty")
+    assert report.drained == 20
+    assert clock.monotonic() < 60.0
+    assert len(await diverted(pair)) == 20
+    pair.primary.heal(fault)
+    assert (await client.run_syphon(until="empty")).drained == 20
+
+
+async def test_f15a_what_another_syphon_parked_is_found_by_a_look_through_the_queues(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await divert(client, *range(30))
+    fault = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+    await client.run_syphon(until="empty")
+    assert any(message.state is ServiceBusMessageState.DEFERRED for message in await diverted(pair))
+    pair.primary.heal(fault)
+    async with pair.client(options(enable_syphon=True)):
+        await clock.sleep(5.0)
+    assert sorted(texts(await taken(pair))) == sorted(expected(*range(30)))
+
+
+async def test_f15a_what_had_no_room_in_the_memory_is_found_soon_after_the_recovery(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination, "PARKED_KNOWN", 10)
+    await make_queue(pair, GOOD)
+    async with pair.client(ONE) as client:
+        await divert(client, 0, queue=GOOD)
+        await divert(client, *range(35))
+        fault = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(100.0)
+        states = Counter(message.state for message in await diverted_one(pair))
+        assert states == {ServiceBusMessageState.DEFERRED: 35}
+        pair.primary.heal(fault)
+        await clock.sleep(60.0 + 4 * syphon.LOOK_AGAIN_S)
+        assert sorted(texts(await taken(pair))) == sorted(expected(*range(35)))
+        await ended(run)
+
+
+async def test_f15a_foreign_deferred_messages_are_dealt_with_too(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await foreign(pair, ServiceBusMessage("lost"))
+    await foreign(pair, ServiceBusMessage("found", application_properties={"x-ms-path": QUEUE}))
+    async with pair.unpaired_client(secondary=True) as other, other.get_queue_receiver(BACKLOG[0]) as receiver:
+        for message in await receiver.receive_messages(2):
+            await receiver.defer_message(message)
+    report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (1, {"DestinationMissing": 1})
+
+
+async def test_f15a_more_foreign_deferred_messages_than_are_remembered_are_found_bit_by_bit(
+    pair: MemoryPair, client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syphon, "STRAYS_KEPT", 3)
+    for number in range(10):
+        await foreign(pair, ServiceBusMessage(str(number)))
+    async with pair.unpaired_client(secondary=True) as other, other.get_queue_receiver(BACKLOG[0]) as receiver:
+        for message in await receiver.receive_messages(10):
+            await receiver.defer_message(message)
+    assert (await client.run_syphon(until="empty")).dead_lettered == {"DestinationMissing": 10}
+
+
+async def test_f15_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(options(missing_entity_grace=3600)) as client:
+        await make_queue(pair, "gone")
+        await divert(client, *range(5), queue="gone")
+        await client.administration.delete_queue("gone")
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(3500.0)
+        assert await dead_letters(pair) == []
+        await clock.sleep(300.0)
+        dead = await dead_letters(pair)
+        assert [message.dead_letter_reason for message in dead] == ["DestinationNotFound"] * 5
+        await ended(run)
+
+
+async def test_f15_an_entity_that_comes_back_within_the_grace_gets_its_messages(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await make_queue(pair, "gone")
+    await divert(client, *range(5), queue="gone")
+    await client.administration.delete_queue("gone")
+    run = asyncio.ensure_future(client.run_syphon())
+    await clock.sleep(3600.0)
+    await make_queue(pair, "gone")
+    await clock.sleep(80.0)
+    assert len(await taken(pair, "gone")) == 5
+    await ended(run)
+
+
+async def test_a_busy_destination_is_given_10_s_and_is_not_unhappy(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await divert(client, *range(5))
+    pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=2))
+    assert (await client.run_syphon(until="empty")).drained == 5
+    assert 20.0 <= clock.monotonic() < 30.0
+    assert "syphon.destination_unhappy" not in [event.name for event in client.pair.events()]
+
+
+# -- duplicates, locks, and several syphons ----------------------------------------------------------------------------
+
+
+async def test_f11_a_lost_completion_completes_and_is_not_sent_again(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    await divert(client, *range(5))
+    pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=5))
+    report = await client.run_syphon(until="empty")
+    assert report.drained == 5
+    assert clock.monotonic() >= 60.0  # the locks had to end first
+    assert sorted(texts(await taken(pair))) == expected(*range(5))
+    assert await diverted(pair) == []
+
+
+async def test_f11_equal_message_ids_are_not_taken_for_duplicates(pair: MemoryPair, client: ServiceBusClient) -> None:
+    client.pair.force_failover(QUEUE)
+    async with client.get_queue_sender(QUEUE) as sender:
+        for text in "abc":
+            await sender.send_messages(ServiceBusMessage(text, message_id="same"))
+    await client.run_syphon(until="empty")
+    assert sorted(texts(await taken(pair))) == ["a", "b", "c"]
+
+
+async def test_f11_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 3)
+    async with pair.client(ONE) as client:
+        await divert(client, *range(10))
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=10))
+        report = await client.run_syphon(until="empty")
+    assert report.drained == 17
+    assert len(set(texts(await taken(pair)))) == 10
+
+
+async def test_i6_a_lost_acknowledgement_of_the_primary_is_a_duplicate_with_the_same_id(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    await divert(client, 1)
+    pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND], count=1))
+    await client.run_syphon(until="empty")
+    received = await taken(pair)
+    assert texts(received) == expected(1, 1)
+    assert received[0].message_id == received[1].message_id
+
+
+async def test_locks_are_renewed_while_a_destination_is_slow(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(20), session_id="s")
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=30))
+        report = await client.run_syphon(until="empty")
+    assert clock.monotonic() >= 300.0
+    assert report.drained == 20
+    assert texts(await taken(pair)) == expected(*range(20))
+
+
+async def test_locks_are_renewed_though_each_renewal_is_slow(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(100))
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=20))
+        pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=1.0, operations=[Operation.RENEW]))
+        report = await client.run_syphon(until="empty")
+    assert clock.monotonic() >= 200.0
+    assert report.drained == 100
+    assert texts(await taken(pair)) == expected(*range(100))
+
+
+async def test_a_lock_that_is_lost_is_not_sent_from_the_line_and_comes_again(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(10))
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=12))
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.RENEW]))
+        report = await client.run_syphon(until="empty")
+    assert report.drained == 10
+    assert sorted(texts(await taken(pair))) == expected(*range(10))
+
+
+@pytest.mark.parametrize("error", [MessageAlreadySettled("settled"), MessageLockLostError("not locked")])
+async def test_a_renewal_that_has_its_turn_behind_the_completion_ends_nothing(
+    pair: MemoryPair, clock: VirtualClock, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make_queue(pair, GOOD)
+    async with pair.client(ONE) as client:
+        await divert(client, 1, queue=GOOD)
+        await divert(client, 1)
+        pair.primary.inject(Fault(FaultKind.BUSY, entity_path=GOOD, operations=[Operation.SEND], count=4))
+        pair.primary.inject(Fault(FaultKind.BUSY, entity_path=QUEUE, operations=[Operation.SEND], count=9))
+        receiver = client.pair.secondary.open_receiver(BACKLOG[0]).__class__
+        renew_lock = receiver.renew_lock
+
+        async def renew_late(self, message, **kwargs):  # type: ignore[no-untyped-def]
+            if not str(message).startswith(GOOD):
+                return await renew_lock(self, message, **kwargs)
+            await clock.sleep(15.0)
+            raise error
+
+        with caplog.at_level(logging.INFO, "sbclient"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(receiver, "renew_lock", renew_late)
+            report = await client.run_syphon(until="empty")
+    assert report.drained == 2
+    assert "syphon.lock_lost" not in caplog.messages
+    assert texts(await taken(pair, GOOD)) == expected(1, queue=GOOD)
+    assert texts(await taken(pair)) == expected(1)
+
+
+async def test_two_syphons_side_by_side_move_everything_once(pair: MemoryPair) -> None:
+    async with pair.client() as one, pair.client() as other:
+        for number in range(200):
+            await divert(one, number)
+        reports = await asyncio.gather(one.run_syphon(until="empty"), other.run_syphon(until="empty"))
+    assert sum(report.drained for report in reports) == 200
+    assert sorted(texts(await taken(pair))) == sorted(expected(*range(200)))
+
+
+async def test_two_syphons_share_what_one_of_them_parked(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client() as one, pair.client() as other:
+        await divert(one, *range(50))
+        fault = pair.primary.inject(Fault(FaultKind.DOWN))
+        runs = [asyncio.ensure_future(client.run_syphon()) for client in (one, other)]
+        await clock.sleep(200.0)
+        pair.primary.heal(fault)
+        await clock.sleep(1000.0)
+        for run in runs:
+            await ended(run)
+    assert sorted(texts(await taken(pair))) == sorted(expected(*range(50)))
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_a_syphon_cancelled_at_any_moment_loses_nothing(pair: MemoryPair, clock: VirtualClock, seed: int) -> None:
+    chance = Random(seed)
+    async with pair.client(options(backlog_queue_count=3)) as client:
+        for number in range(60):
+            await divert(client, number)
+        for host in (pair.primary, pair.secondary):
+            host.inject(Fault(FaultKind.SLOW, latency_s=0.4, probability=0.5))
+        for _ in range(4):
+            run = asyncio.ensure_future(client.run_syphon())
+            await clock.sleep(chance.uniform(0, 4))
+            for _ in range(chance.randrange(10)):
+                await asyncio.sleep(0)
+            began_at = clock.monotonic()
+            await ended(run)
+            assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + backlog_source.GIVE_BACK_S)
+        for host in (pair.primary, pair.secondary):
+            host.heal()
+        await client.run_syphon(until="empty")
+    assert sorted(texts(await taken(pair))) == sorted(expected(*range(60)))
+    assert await diverted(pair) == []
+
+
+async def test_a_cancelled_syphon_gives_back_at_once_what_it_had_in_hand(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(50))
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND]))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(3.0)
+        await ended(run)
+        assert clock.monotonic() <= 3.0 + syphon.SHUT_DOWN_S + 1.0
+        pair.primary.heal()
+        report = await client.run_syphon(until="empty")
+        assert report.drained == 50
+    assert clock.monotonic() < 20.0
+
+
+async def test_a_syphon_ends_in_bounded_time_though_nothing_answers(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client() as client:
+        for number in range(100):
+            await divert(client, number)
+        pair.primary.inject(Fault(FaultKind.HANG))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(2.0)
+        pair.secondary.inject(Fault(FaultKind.HANG))
+        began_at = clock.monotonic()
+        await ended(run)
+        assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + backlog_source.GIVE_BACK_S)
+        pair.primary.heal()
+        pair.secondary.heal()
+        await clock.sleep(70.0)
+        await client.run_syphon(until="empty")
+    assert set(texts(await taken(pair))) == set(expected(*range(100)))
+
+
+# -- the secondary in trouble ------------------------------------------------------------------------------------------
+
+
+async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(5))
+        fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(300.0)
+        unreachable = [event for event in client.pair.events() if event.name == "syphon.queue_unreachable"]
+        assert len(unreachable) == 1
+        pair.secondary.heal(fault)
+        await clock.sleep(70.0)
+        assert texts(await taken(pair)) == expected(*range(5))
+        await ended(run)
+
+
+async def test_until_empty_does_not_take_silence_for_emptiness(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(5))
+        pair.secondary.inject(Fault(FaultKind.HANG, until_at=clock.now() + 200.0))
+        assert (await client.run_syphon(until="empty")).drained == 5
+
+
+async def test_a_deleted_backlog_queue_is_empty(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with pair.unpaired_client(secondary=True) as other:
+        await other.administration.delete_queue(BACKLOG[5])
+    assert (await client.run_syphon(until="empty")).drained == 0
+
+
+async def test_a_scheduled_message_of_a_stranger_does_not_keep_a_run_until_empty(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(days=300)
+    await foreign(pair, ServiceBusMessage("later", scheduled_enqueue_time_utc=due))
+    await client.run_syphon(until="empty")
+    assert clock.monotonic() < 10.0
+
+
+async def test_a_partitioned_backlog_queue_is_drained_and_scanned_too(pair: MemoryPair, clock: VirtualClock) -> None:
+    await make_queue(pair, BACKLOG[0], secondary=True, enable_partitioning=True)
+    await make_queue(pair, GOOD)
+    async with pair.client(ONE) as client:
+        await divert(client, *range(300))
+        await divert(client, *range(10), queue=GOOD)
+        fault = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+        assert (await client.run_syphon(until="empty")).drained == 10
+        pair.primary.heal(fault)
+        assert (await client.run_syphon(until="empty")).drained == 300
+    assert sorted(texts(await taken(pair))) == sorted(expected(*range(300)))
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_in_hand_is_bounded_in_number_and_bytes(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            for _ in range(60):
+                await sender.send_messages(ServiceBusMessage(b"x" * 100_000))
+        pair.primary.inject(Fault(FaultKind.SLOW, latency_s=2.0, operations=[Operation.SEND]))
+        run = Syphon(client.pair, limits=SyphonLimits(max_bytes_in_flight=1_000_000))
+        task = asyncio.ensure_future(run.run())
+        (source,) = run._sources
+        most = 0
+        for _ in range(400):
+            await clock.sleep(0.25)
+            most = max(most, source._window.size_bytes)
+        assert 300_000 < most <= 1_500_000
+        await ended(task)
+    assert len(await taken(pair)) == 60
+
+
+async def test_destinations_for_which_nothing_waits_are_forgotten(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destinations, "DESTINATIONS_KEPT", 5)
+    names = [f"queue{number}" for number in range(20)]
+    for name in names:
+        await make_queue(pair, name)
+    async with pair.client(ONE) as client:
+        for name in names:
+            await divert(client, 1, 2, queue=name)
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(200.0)
+        assert len(run._destinations) <= 5
+        await clock.sleep(1000.0)
+        await ended(task)
+    for name in names:  # one that was parked meanwhile may come behind the other
+        assert sorted(texts(await taken(pair, name))) == expected(1, 2, queue=name)
+
+
+@pytest.mark.parametrize("until_empty", [False, True])
+async def test_more_missing_destinations_than_are_kept_are_parked_and_never_lost(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, until_empty: bool
+) -> None:
+    monkeypatch.setattr(destinations, "DESTINATIONS_KEPT", 3)
+    async with pair.client(options(backlog_queue_count=2)) as client:
+        for number in range(30):
+            for queue in BACKLOG[:2]:
+                path = {"x-ms-path": f"missing{number}"}
+                await foreign(pair, ServiceBusMessage(f"{number}", application_properties=path), queue)
+        run = Syphon(client.pair, until="empty" if until_empty else None)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(600.0)
+        assert len(run._destinations) <= 3
+        assert task.done() is until_empty
+        if not until_empty:
+            await ended(task)
+        for number in range(30):
+            await make_queue(pair, f"missing{number}")
+        await client.run_syphon(until="empty")
+    for number in range(30):
+        assert texts(await taken(pair, f"missing{number}")) == [str(number)] * 2
+
+
+async def test_something_that_should_never_happen_ends_the_syphon_loudly(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: object) -> None:
+        await clock.sleep(1.0)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(backlog_source.BacklogSource, "keep_locks", broken)
+    with pytest.raises(ZeroDivisionError):
+        await client.run_syphon()
+    assert clock.monotonic() == 1.0
+
+
+# -- limits, and how it stands ---------------------------------------------------------------------------------------
+
+
+async def test_no_more_messages_are_sent_in_a_second_than_allowed(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(options(backlog_queue_count=3)) as client:
+        for number in range(200):
+            await divert(client, number)
+        began_at = clock.monotonic()
+        run = Syphon(client.pair, until="empty", limits=SyphonLimits(max_messages_per_second=10.0))
+        task = asyncio.ensure_future(run.run())
+        for second in range(1, 19):
+            await clock.sleep(began_at + second - clock.monotonic())
+            assert run.report().drained <= second * 10 + 5
+            assert run.report().drained >= second * 10 - 10
+        report = await task
+    assert (report.drained, report.parked) == (200, 0)
+    assert sorted(texts(await taken(pair))) == sorted(expected(*range(200)))
+
+
+async def test_under_a_rate_little_is_in_hand_and_nothing_is_put_aside(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(500))
+        run = Syphon(client.pair, limits=SyphonLimits(max_messages_per_second=1.0))
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(100.25)
+        (queue,) = run.status().queues
+        assert 1 <= queue.in_hand <= 30
+        states = Counter(message.state for message in await diverted_one(pair))
+        assert states == {ServiceBusMessageState.ACTIVE: 500 - run.report().drained}
+        assert 98 <= run.report().drained <= 102
+        await ended(task)
+        assert clock.monotonic() < 101.0
+
+
+async def test_a_rate_to_each_destination_is_kept_and_nothing_is_put_aside(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_queue(pair, GOOD)
+    async with pair.client(options(backlog_queue_count=4)) as client:
+        for number in range(300):
+            await divert(client, number)
+            await divert(client, number, queue=GOOD)
+        limits = SyphonLimits(max_messages_per_second_per_destination=5.0)
+        run = Syphon(client.pair, limits=limits)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(30.25)
+        for queue in (QUEUE, GOOD):
+            assert 145 <= len(await waiting_in(pair, queue)) <= 155
+        assert {message.state for message in await diverted(pair)} == {ServiceBusMessageState.ACTIVE}
+        await ended(task)
+
+
+async def test_fewer_queues_are_asked_at_once_than_there_are_and_each_has_its_turn(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair.client(options(backlog_queue_count=6)) as client:
+        asked: Counter[str] = Counter()
+        most = 0
+        receive = backlog_source.BacklogSource.receive
+
+        async def counted(self: backlog_source.BacklogSource, **kwargs: Any) -> Any:
+            nonlocal most
+            asked[self.queue] += 1
+            most = max(most, asked.total())
+            try:
+                return await receive(self, **kwargs)
+            finally:
+                asked[self.queue] -= 1
+
+        monkeypatch.setattr(backlog_source.BacklogSource, "receive", counted)
+        run = Syphon(client.pair, limits=SyphonLimits(max_queues_polled=2))
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(200.0)
+        assert most == 2
+        assert {queue.asked_at is not None for queue in run.status().queues} == {True, False}
+        for queue in BACKLOG[:6]:
+            await foreign(pair, ServiceBusMessage(queue, application_properties={"x-ms-path": QUEUE}), queue)
+        await clock.sleep(3 * syphon_share.POLL_TURN_S)
+        assert sorted(texts(await taken(pair))) == sorted(BACKLOG[:6])
+        await ended(task)
+
+
+async def test_the_status_tells_when_each_queue_was_asked_and_what_is_wrong(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, 1)
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(1.0)
+        status = run.status()
+        assert (status.refusing, status.is_stalled, status.accepted) == ({}, False, (QUEUE, 0.0))
+        (queue,) = status.queues
+        assert (queue.queue, queue.in_hand, queue.trouble) == (BACKLOG[0], 0, None)
+        assert queue.answered_at is not None
+        assert queue.asked_at is not None
+        assert queue.answered_at <= queue.asked_at <= clock.monotonic()
+        fault = pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
+        await divert(client, 2)
+        await clock.sleep(10.0)
+        status = run.status()
+        assert (list(status.refusing), status.is_stalled, status.accepted) == ([QUEUE], True, (QUEUE, 0.0))
+        assert status.refusing[QUEUE].kind is MessagingEntityDisabledError
+        assert status.refusing[QUEUE].text.startswith("MessagingEntityDisabledError: ")
+        assert 1.0 <= status.refusing[QUEUE].since_at <= 2.0
+        pair.primary.heal(fault)
+        await clock.sleep(60.0)
+        assert run.status().refusing == {}
+        await ended(task)
+
+
+async def test_the_status_tells_of_a_queue_that_cannot_be_asked(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(100.0)
+        (queue,) = run.status().queues
+        assert (queue.answered_at, queue.asked_at) == (None, None)
+        assert queue.trouble is not None
+        assert (queue.trouble.since_at, queue.trouble.kind) == (0.0, ServiceBusConnectionError)
+        pair.secondary.heal(fault)
+        await clock.sleep(1000.0)
+        (queue,) = run.status().queues
+        assert queue.trouble is None
+        await ended(task)
+
+
+async def test_f11_a_queue_that_was_made_again_loses_no_message_to_the_memory(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, 1)
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
+        task = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(1.0)
+        await ended(task)
+        pair.secondary.heal()
+        async with pair.unpaired_client(secondary=True) as other:
+            await other.administration.delete_queue(BACKLOG[0])
+        await make_queue(pair, BACKLOG[0], secondary=True)
+        await divert(client, 2)
+        assert (await client.run_syphon(until="empty")).drained == 1
+    assert texts(await taken(pair)) == expected(1, 2)
+
+
+async def test_f11_the_next_run_of_a_client_remembers_what_the_primary_has(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, 1)
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
+        task = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(1.0)
+        await ended(task)
+        pair.secondary.heal()
+        assert (await client.run_syphon(until="empty")).drained == 0
+        assert len(client.pair.accepted) == 0
+    assert texts(await taken(pair)) == expected(1)
+
+
+async def test_f11_a_syphon_that_ends_while_it_completes_does_not_let_the_next_one_send_again(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages([ServiceBusMessage(f"m{number}") for number in range(3)])
+        pair.secondary.inject(Fault(FaultKind.HANG, operations=[Operation.SETTLE]))
+        first = asyncio.create_task(client.run_syphon())
+        await clock.sleep(5)
+        first.cancel()
+        await asyncio.wait([first])
+        pair.secondary.heal()
+        await clock.sleep(300)
+        await client.run_syphon(until="empty")
+    assert sorted(texts(await taken(pair))) == ["m0", "m1", "m2"]
+    assert await waiting(pair) == {}

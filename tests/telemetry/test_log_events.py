@@ -1,0 +1,98 @@
+"""What is logged and kept as events: transitions with their facts, on the standard logger `sbclient`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from sbclient.client.client import ServiceBusClient
+from sbclient.clock import VirtualClock
+from sbclient.message import ServiceBusMessage
+from sbclient.pairing import pair as pair_module
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, options
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.startswith("sbclient")]
+
+
+def facts(caplog: pytest.LogCaptureFixture, event: str) -> dict[str, Any]:
+    (record,) = [record for record in caplog.records if record.getMessage() == event]
+    return {name: getattr(record, name) for name in ("path", "error", "reason", "queue") if hasattr(record, name)}
+
+
+async def test_an_outage_is_told_from_its_first_error_to_its_end(
+    pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sbclient")
+    async with pair.client(options(failover_interval=5)) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await _fails(sender.send_messages(ServiceBusMessage("a")))
+        await clock.sleep(6.0)
+        await sender.send_messages(ServiceBusMessage("a"))
+        pair.primary.heal()
+        await clock.sleep(70.0)
+        await client.run_syphon(until="empty")
+    told = logged(caplog)
+    assert [name for name in told if name != "failover.ping_refused"] == [
+        "pair.opened",
+        "failover.suspected",
+        "failover.engaged",
+        "failover.recovered",
+        "syphon.started",
+        "syphon.ended",
+    ]
+    assert facts(caplog, "failover.suspected") == {
+        "path": QUEUE,
+        "error": "ServiceBusConnectionError",
+        "reason": "outage",
+    }
+    assert "failover.ping_refused" in told
+
+
+async def _fails(work: Any) -> None:
+    with pytest.raises(Exception, match="down"):
+        await work
+
+
+async def test_a_failed_backlog_queue_is_told_once_for_each_quarantine(
+    pair: MemoryPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sbclient")
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        for queue in BACKLOG[1:]:
+            pair.secondary.inject(Fault(FaultKind.DOWN, entity_path=queue))
+        for _ in range(5):
+            await sender.send_messages(ServiceBusMessage("a"))
+        quarantined = [event.path for event in client.pair.events() if event.name == "backlog.quarantined"]
+    assert len(quarantined) == len(set(quarantined))
+    assert logged(caplog).count("backlog.quarantined") == len(quarantined)
+
+
+async def test_transitions_are_logged_not_messages(
+    pair: MemoryPair, client: ServiceBusClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "sbclient")
+    async with client.get_queue_sender(QUEUE) as sender:
+        for _ in range(100):
+            await sender.send_messages(ServiceBusMessage("a"))
+    assert logged(caplog) == []
+
+
+async def test_silent_until_an_application_listens(pair: MemoryPair, capfd: pytest.CaptureFixture[str]) -> None:
+    async with pair.client() as client:
+        client.pair.force_failover(QUEUE)
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_events_are_bounded(client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(pair_module.EVENTS_KEPT):
+        client.pair.force_failover(QUEUE)
+        client.pair.mark_healthy(QUEUE)
+    events = client.pair.events()
+    assert len(events) == pair_module.EVENTS_KEPT
+    assert events[-1].name == "failover.recovered"

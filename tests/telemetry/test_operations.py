@@ -1,0 +1,107 @@
+"""Work that is watched is the same work: its answers, errors and cancellations go through."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from sbclient.clock import VirtualClock
+from sbclient.errors import InvalidOperationError, OperationTimeoutError
+from sbclient.message import ServiceBusMessage
+from sbclient.telemetry import metrics
+from sbclient.telemetry.operations import BACKLOG, Telemetry, result_of
+from tests.measured import values
+
+MESSAGES = [ServiceBusMessage("a"), ServiceBusMessage("b")]
+
+
+@pytest.fixture
+def telemetry(clock: VirtualClock) -> Telemetry:
+    return Telemetry(clock, "localhost:5672", "orders")
+
+
+async def work(answer: object, *, takes_s: float = 0.0) -> object:
+    await VirtualClock().sleep(takes_s)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+async def test_work_that_nobody_watches_is_handed_back_as_it_is(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbclient.telemetry.operations.OPENTELEMETRY", "a package that nobody has imported")
+    sending = work("backlog")
+    assert telemetry.sending("send", MESSAGES, sending) is sending
+    assert await sending == "backlog"
+
+
+async def test_answers_and_errors_go_through(telemetry: Telemetry, metric_reader: InMemoryMetricReader) -> None:
+    assert await telemetry.sending("send", MESSAGES, work(BACKLOG)) == BACKLOG
+    assert await telemetry.sending("schedule", MESSAGES, work([7, 8])) == [7, 8]
+    with pytest.raises(OperationTimeoutError):
+        await telemetry.sending("send", MESSAGES, work(OperationTimeoutError("late")))
+    assert values(metric_reader, metrics.SENT, metrics.OPERATION, metrics.ROUTE, metrics.OUTCOME, metrics.PORT) == {
+        ("send", "backlog", "accepted", 5672): 2,
+        ("schedule", "primary", "accepted", 5672): 2,
+        ("send", "primary", "in_doubt", 5672): 2,
+    }
+
+
+async def test_an_error_is_of_the_way_that_messages_go_when_it_comes(
+    clock: VirtualClock, metric_reader: InMemoryMetricReader
+) -> None:
+    telemetry = Telemetry(clock, "memory://contoso", "orders", lambda: BACKLOG)
+    with pytest.raises(InvalidOperationError):
+        await telemetry.sending("send", MESSAGES, work(InvalidOperationError("no")))
+    assert values(metric_reader, metrics.SENT, metrics.ROUTE, metrics.OUTCOME) == {("backlog", "refused"): 2}
+
+
+async def test_a_call_that_is_cancelled_is_in_doubt(
+    telemetry: Telemetry,
+    clock: VirtualClock,
+    metric_reader: InMemoryMetricReader,
+    span_exporter: InMemorySpanExporter,
+) -> None:
+    call = asyncio.ensure_future(telemetry.sending("send", MESSAGES, work(None, takes_s=10.0)))
+    await clock.sleep(1.0)
+    call.cancel()
+    await asyncio.wait([call])
+    assert call.cancelled()
+    assert values(metric_reader, metrics.SENT, metrics.OUTCOME, metrics.ERROR) == {("in_doubt", "CancelledError"): 2}
+    (span,) = [span for span in span_exporter.get_finished_spans() if span.name == "ServiceBus.send"]
+    assert span.status.status_code is StatusCode.ERROR
+
+
+async def test_only_the_contexts_that_it_gave_are_taken_away(
+    telemetry: Telemetry, span_exporter: InMemorySpanExporter
+) -> None:
+    given = ServiceBusMessage("a")
+    theirs = ServiceBusMessage("b", application_properties={"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"})
+
+    async def look() -> None:
+        assert given.application_properties.keys() == {"Diagnostic-Id", "traceparent"}
+        assert telemetry.has_signed
+        assert telemetry.unsign([given, theirs])
+        assert not telemetry.unsign([given, theirs])
+
+    await telemetry.sending("send", [given, theirs], look())
+    assert not telemetry.has_signed
+    assert given.application_properties == {}
+    assert theirs.application_properties.keys() == {"traceparent"}
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (None, {"sbclient.outcome": "accepted"}),
+        (InvalidOperationError("no"), {"sbclient.outcome": "refused", "error.type": "InvalidOperationError"}),
+        (OperationTimeoutError("late"), {"sbclient.outcome": "in_doubt", "error.type": "OperationTimeoutError"}),
+    ],
+)
+def test_the_result_of_an_operation(error: Exception | None, result: dict[str, str]) -> None:
+    assert result_of(error) == result

@@ -1,0 +1,115 @@
+"""The door to OpenTelemetry's traces: whose provider counts, and what it costs when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import get_current_span
+
+from sbclient.clock import VirtualClock
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.size import encoded_size
+from sbclient.tasks import OwnedTasks
+from sbclient.telemetry import tracing
+
+ROOT = Path(__file__).parents[2]
+
+application = TracerProvider(shutdown_on_exit=False).get_tracer("an application")
+
+
+def in_a_process_of_its_own(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_opentelemetry_is_not_imported_for_nobody() -> None:
+    code = """
+import sys
+import sbclient.client.client
+from sbclient.telemetry import tracing
+from sbclient.clock import Clock
+with tracing.sending(tracing.SEND, [], {}, Clock())[0]:
+    pass
+print(tracing.is_on(), tracing.ids(), tracing.outside(), [name for name in sys.modules if "opentelemetry" in name])
+"""
+    assert in_a_process_of_its_own(code) == "False {} None []"
+
+
+def test_the_api_alone_or_a_provider_that_does_nothing_switches_nothing_on() -> None:
+    code = """
+from opentelemetry import trace
+from sbclient.telemetry import tracing
+print(tracing.is_on())
+trace.set_tracer_provider(trace.NoOpTracerProvider())
+print(tracing.is_on())
+"""
+    assert in_a_process_of_its_own(code) == "False\nFalse"
+
+
+def test_the_global_provider_is_used_from_when_it_is_set() -> None:
+    code = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from sbclient.telemetry import tracing
+before = tracing.is_on()
+trace.set_tracer_provider(TracerProvider())
+print(before, tracing.is_on())
+"""
+    assert in_a_process_of_its_own(code) == "False True"
+
+
+def test_what_is_not_sampled_says_so_to_whoever_receives_it(clock: VirtualClock) -> None:
+    message = ServiceBusMessage("a")
+    tracing.attach(TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
+    try:
+        asyncio.run(_sign(message))
+    finally:
+        tracing.detach()
+    flags = int(str(message.application_properties["traceparent"])[-2:], 16)
+    assert flags & 1 == 0
+
+
+async def _sign(message: ServiceBusMessage) -> None:
+    with tracing.sending(tracing.SEND, [message], {}, VirtualClock())[0]:
+        pass
+
+
+async def test_a_context_takes_no_more_room_than_is_kept_for_it(
+    clock: VirtualClock, span_exporter: InMemorySpanExporter
+) -> None:
+    for properties in ({}, {"own": "x" * 300}, {"own": "x" * 250}):
+        message = ServiceBusMessage("a", application_properties=properties)
+        before = encoded_size(message)
+        with tracing.sending(tracing.SEND, [message], {}, clock)[0]:
+            assert 0 < encoded_size(message) - before <= tracing.TRACE_BYTES
+        tracing.unsign(message)
+        assert encoded_size(message) == before
+
+
+async def test_work_in_the_background_has_no_part_in_the_span_of_whoever_started_it(clock: VirtualClock) -> None:
+    tasks = OwnedTasks()
+
+    async def work() -> bool:
+        return get_current_span().get_span_context().is_valid
+
+    with application.start_as_current_span("a request") as span:
+        assert await tasks.start(work(), name="work") is False
+        assert tracing.ids()["trace_id"] == f"{span.get_span_context().trace_id:032x}"
+    assert tracing.ids() == {}
+
+
+@given(st.dictionaries(st.sampled_from(["traceparent", "tracestate", "Diagnostic-Id"]), st.text() | st.integers(0, 9)))
+def test_whatever_a_message_bears_can_be_read(properties: dict[str, str | int]) -> None:
+    try:
+        message = ServiceBusMessage("a", application_properties=properties)
+    except ValueError:
+        return  # what cannot be encoded never travels
+    assert tracing.context_of(message) is None or "traceparent" in properties or "Diagnostic-Id" in properties

@@ -1,0 +1,110 @@
+"""The administration client: every operation, on every kind of entity, with the SDK's names."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from sbclient.administration import ServiceBusAdministrationClient
+from sbclient.entities import (
+    CorrelationRuleFilter,
+    EntityAddress,
+    QueueProperties,
+    SqlRuleFilter,
+    TopicProperties,
+    TrueRuleFilter,
+)
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityAlreadyExistsError,
+    MessagingEntityNotFoundError,
+    ServiceBusConnectionError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.memory.transport import MemoryTransport
+from tests.client.scene import QUEUE
+
+
+@pytest.fixture
+def administration(pair: MemoryPair) -> ServiceBusAdministrationClient:
+    return ServiceBusAdministrationClient(MemoryTransport(pair.primary))
+
+
+async def test_queues(administration: ServiceBusAdministrationClient, pair: MemoryPair) -> None:
+    made = await administration.create_queue("bills", lock_duration=timedelta(seconds=30), max_delivery_count=3)
+    assert (made.name, made.max_delivery_count) == ("bills", 3)
+    assert await administration.get_queue("bills") == made
+    await administration.update_queue(made, max_delivery_count=5)
+    assert (await administration.get_queue("bills")).max_delivery_count == 5
+    await administration.update_queue({"name": "bills", "lock_duration": timedelta(seconds=20)})
+    assert (await administration.get_queue("bills")).lock_duration == timedelta(seconds=20)
+    async with pair.unpaired_client() as client, client.get_queue_sender("bills") as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+    assert (await administration.get_queue_runtime_properties("bills")).active_message_count == 1
+    assert [queue.name async for queue in administration.list_queues()] == ["bills", QUEUE]
+    counts = [queue.active_message_count async for queue in administration.list_queues_runtime_properties()]
+    assert counts == [1, 0]
+    with pytest.raises(MessagingEntityAlreadyExistsError):
+        await administration.create_queue("bills")
+    await administration.delete_queue("bills")
+    with pytest.raises(MessagingEntityNotFoundError):
+        await administration.get_queue("bills")
+
+
+async def test_topics_subscriptions_and_rules(administration: ServiceBusAdministrationClient) -> None:
+    topic = await administration.create_topic("prices", max_size_in_megabytes=2048)
+    assert await administration.get_topic("prices") == topic
+    await administration.update_topic(topic, default_message_time_to_live=timedelta(hours=1))
+    assert (await administration.get_topic("prices")).default_message_time_to_live == timedelta(hours=1)
+    assert (await administration.get_topic_runtime_properties("prices")).subscription_count == 0
+    subscription = await administration.create_subscription("prices", "eu", max_delivery_count=2)
+    counts = await administration.get_topic_runtime_properties("prices")
+    assert (counts.subscription_count, counts.sql_filter_count, counts.correlation_filter_count) == (1, 1, 0)
+    assert await administration.get_subscription("prices", "eu") == subscription
+    await administration.update_subscription("prices", subscription, max_delivery_count=4)
+    assert (await administration.get_subscription("prices", "eu")).max_delivery_count == 4
+    assert (await administration.get_subscription_runtime_properties("prices", "eu")).total_message_count == 0
+    rule = await administration.create_rule("prices", "eu", "cheap", filter=SqlRuleFilter("price < 5"))
+    assert await administration.get_rule("prices", "eu", "cheap") == rule
+    await administration.update_rule("prices", "eu", rule, filter=CorrelationRuleFilter(label="cheap"))
+    assert (await administration.get_rule("prices", "eu", "cheap")).filter == CorrelationRuleFilter(label="cheap")
+    assert (await administration.create_rule("prices", "eu", "all")).filter == TrueRuleFilter()
+    assert [one.name async for one in administration.list_rules("prices", "eu")] == ["$Default", "all", "cheap"]
+    assert [one.name async for one in administration.list_topics()] == ["prices"]
+    assert [one.subscription_count async for one in administration.list_topics_runtime_properties()] == [1]
+    assert [one.name async for one in administration.list_subscriptions("prices")] == ["eu"]
+    assert [one.name async for one in administration.list_subscriptions_runtime_properties("prices")] == ["eu"]
+    await administration.delete_rule("prices", "eu", "all")
+    await administration.delete_subscription("prices", "eu")
+    await administration.delete_topic("prices")
+    assert [one async for one in administration.list_topics()] == []
+
+
+async def test_attributes_that_do_not_exist_are_refused(administration: ServiceBusAdministrationClient) -> None:
+    for properties, changes in ((await administration.get_queue(QUEUE), {"colour": 1}), ({"name": QUEUE, "x": 1}, {})):
+        with pytest.raises(InvalidOperationError):
+            await administration.update_queue(properties, **changes)
+
+
+async def test_the_namespace_describes_itself(administration: ServiceBusAdministrationClient) -> None:
+    async with administration as entered:
+        assert (await entered.get_namespace_properties()).name == "contoso"
+
+
+async def test_it_fails_with_its_namespace(administration: ServiceBusAdministrationClient, pair: MemoryPair) -> None:
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    with pytest.raises(ServiceBusConnectionError):
+        await administration.get_queue(QUEUE)
+
+
+async def test_an_answer_of_another_kind_is_a_fault_of_the_transport(
+    administration: ServiceBusAdministrationClient, pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def describing(self: object, address: EntityAddress) -> TopicProperties:
+        return TopicProperties(address.names[0])
+
+    monkeypatch.setattr(type(administration._transport.administration), "get", describing)
+    with pytest.raises(TypeError, match=QueueProperties.__name__):
+        await administration.get_queue(QUEUE)

@@ -1,0 +1,230 @@
+"""Looking into the backlog, and dealing with its dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from sbclient.backlog import UNKNOWN_DESTINATION, Backlog
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.clock import VirtualClock
+from sbclient.delivery import ServiceBusSubQueue
+from sbclient.errors import InvalidOperationError, OperationTimeoutError
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.options import PairedNamespaceOptions
+from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
+
+
+async def divert(pair: MemoryPair, client: ServiceBusClient, count: int, *, queue: str = "orders") -> None:
+    client.pair.force_failover(queue)
+    async with client.get_queue_sender(queue) as sender:
+        for number in range(count):
+            await sender.send_messages(ServiceBusMessage(f"order {number}"))
+
+
+async def dead_letter(pair: MemoryPair, body: str, **properties: str) -> None:
+    """A message in backlog queue 0 that the syphon cannot bring home."""
+    async with (
+        pair.unpaired_client(secondary=True) as stranger,
+        stranger.get_queue_sender("contoso/x-servicebus-transfer/0") as sender,
+    ):
+        await sender.send_messages(ServiceBusMessage(body, application_properties=properties))
+
+
+async def test_a_survey_counts_what_waits_by_queue_and_destination(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=2)) as client:
+        await client.administration.create_queue("orders")
+        await divert(pair, client, 250)
+        views = await Backlog(client.pair).survey()
+        assert [view.queue for view in views] == [f"contoso/x-servicebus-transfer/{index}" for index in range(2)]
+        assert sum(view.waiting for view in views) == 250
+        assert sum(view.destinations["orders"] for view in views) == 250
+        assert all(view.is_complete for view in views)
+        assert sum(view.depth for view in await Backlog(client.pair).survey(limit=100)) == 100
+
+
+async def test_parked_messages_and_dead_letters_are_told_apart(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await client.administration.create_queue("orders")
+        await divert(pair, client, 3)
+        await dead_letter(pair, "nobody's")
+        pair.primary.inject(Fault(FaultKind.DOWN, entity_path="orders"))
+        await client.run_syphon(until="empty")
+        (view,) = await Backlog(client.pair).survey()
+        assert (view.parked, view.dead_letters) == (3, {"DestinationMissing": 1})
+        assert view.oldest_utc is not None
+
+
+async def test_a_message_without_a_destination_is_counted_as_unknown(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await dead_letter(pair, "nobody's")
+        (view,) = await Backlog(client.pair).survey()
+        assert view.destinations == {UNKNOWN_DESTINATION: 1}
+
+
+async def test_resubmitted_dead_letters_come_home(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await client.administration.create_queue("parcels", requires_session=True)
+        await dead_letter(pair, "no session", **{"x-ms-path": "parcels"})
+        await dead_letter(pair, "nobody's")
+        await client.run_syphon(until="empty")
+        assert await Backlog(client.pair).resubmit(reason="NoSuchReason") == 0
+        await client.administration.delete_queue("parcels")
+        await client.administration.create_queue("parcels")
+        assert await Backlog(client.pair).resubmit(reason="DestinationRefused") == 1
+        assert (await client.run_syphon(until="empty")).drained == 1
+        async with client.get_queue_receiver("parcels", max_wait_time=1) as receiver:
+            (message,) = await receiver.receive_messages()
+        assert str(message) == "no session"
+        assert message.dead_letter_reason is None
+        (view,) = await Backlog(client.pair).survey()
+        assert view.dead_letters == {"DestinationMissing": 1}
+
+
+async def test_a_purge_deletes_dead_letters_only(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await dead_letter(pair, "nobody's")
+        await client.run_syphon(until="empty")
+        await client.administration.create_queue("orders")
+        await divert(pair, client, 2)
+        surveyor = Backlog(client.pair)
+        assert await surveyor.purge(reason="other") == 0
+        assert await surveyor.purge(queue="CONTOSO/x-servicebus-transfer/0") == 1
+        (view,) = await surveyor.survey()
+        assert (view.waiting, view.dead_letters.total()) == (2, 0)
+
+
+async def test_missing_queues_are_told_and_an_unknown_one_is_refused(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1, provision="none")) as client:
+        surveyor = Backlog(client.pair)
+        (view,) = await surveyor.survey()
+        assert not view.is_present
+        assert await surveyor.purge() == 0
+        with pytest.raises(InvalidOperationError):
+            await surveyor.resubmit(queue="orders")
+
+
+async def test_what_waits_is_told_for_each_destination(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await divert(pair, client, 2)
+        await clock.sleep(60)
+        await divert(pair, client, 3, queue="bills")
+        await dead_letter(pair, "illegal", **{"x-ms-path": "/no path/"})
+        (view,) = await Backlog(client.pair).survey()
+        orders, bills = view.by_destination["orders"], view.by_destination["bills"]
+        assert (orders.depth, bills.depth, view.depth) == (2, 3, 6)
+        assert orders.oldest_utc is not None
+        assert bills.oldest_utc is not None
+        assert (bills.oldest_utc - orders.oldest_utc).total_seconds() == 60
+        assert view.oldest_utc == orders.oldest_utc
+
+
+async def test_whoever_watches_is_told_how_far_it_is(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        for _ in range(3):
+            await dead_letter(pair, "nobody's")
+        await client.run_syphon(until="empty")
+        told: list[int] = []
+        assert await Backlog(client.pair, on_progress=told.append).purge() == 3
+        assert told == [1, 2, 3]
+
+
+async def test_an_interrupted_resubmission_leaves_nothing_locked(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        for _ in range(3):
+            await dead_letter(pair, "nobody's")
+        await client.run_syphon(until="empty")
+        pair.secondary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
+        with pytest.raises(OperationTimeoutError):
+            await Backlog(client.pair).resubmit()
+        pair.secondary.heal()
+        assert await Backlog(client.pair).purge() == 3
+
+
+async def refused(pair: MemoryPair, client: ServiceBusClient, count: int) -> None:
+    """Dead letters in backlog queue 0 that would be refused again."""
+    await client.administration.create_queue("visits", requires_session=True)
+    await divert(pair, client, count, queue="visits")
+    await client.run_syphon(until="empty")
+
+
+async def test_what_is_dead_lettered_again_meanwhile_is_put_back_once(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await refused(pair, client, 3)
+        syphon = asyncio.create_task(client.run_syphon())
+        for host in (pair.primary, pair.secondary):
+            host.inject(Fault(FaultKind.SLOW, latency_s=0.05))
+        assert await Backlog(client.pair).resubmit() == 3
+        pair.secondary.heal()
+        await clock.sleep(5)
+        syphon.cancel()
+        await asyncio.wait([syphon])
+        (view,) = await Backlog(client.pair).survey()
+        assert view.dead_letters == {"DestinationRefused": 3}
+
+
+@pytest.mark.parametrize("order", ["first", "last"])
+async def test_a_purge_by_reason_ends_though_locks_end_before_it_does(clock: VirtualClock, order: str) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.unpaired_client(secondary=True) as stranger:
+        await stranger.administration.create_queue(
+            "contoso/x-servicebus-transfer/0", lock_duration=timedelta(seconds=5), max_delivery_count=2**31 - 1
+        )
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        if order == "first":
+            await dead_letter(pair, "nobody's")
+            await client.run_syphon(until="empty")
+        await refused(pair, client, 700)
+        if order == "last":
+            await dead_letter(pair, "nobody's")
+            await client.run_syphon(until="empty")
+        pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=0.9, operations=[Operation.RECEIVE]))
+        backlog = Backlog(client.pair)
+        assert await backlog.purge(reason="TTLExpiredException") == 0
+        async with clock.timeout(60):
+            await backlog.purge(reason="DestinationMissing")
+        pair.secondary.heal()
+        assert await backlog.purge(reason="DestinationRefused") == 700
+
+
+async def test_a_slow_secondary_is_not_taken_for_an_empty_one(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await refused(pair, client, 5)
+        pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=1.5))
+        assert await Backlog(client.pair).purge() == 5
+
+
+async def test_what_somebody_else_holds_is_waited_for_and_then_left(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=1)
+    async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
+        await refused(pair, client, 2)
+        async with (
+            pair.unpaired_client(secondary=True) as stranger,
+            stranger.get_queue_receiver(
+                "contoso/x-servicebus-transfer/0", sub_queue=ServiceBusSubQueue.DEAD_LETTER
+            ) as holder,
+        ):
+            (held,) = await holder.receive_messages(max_message_count=1)
+            renewals = asyncio.create_task(_renew(holder, held, clock))
+            assert await Backlog(client.pair).purge() == 1
+            renewals.cancel()
+
+
+async def _renew(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, clock: VirtualClock) -> None:
+    while True:
+        await clock.sleep(20)
+        await receiver.renew_message_lock(message)

@@ -1,0 +1,279 @@
+"""The pytest plugin, as a stranger's test suite meets it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from sbclient.pytest_plugin import FIXTURES
+
+ROOT: Final = Path(__file__).parents[2]
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def stranger(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A test suite of its own, with our plugin as installing the package gives it."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return pytester
+
+
+def results(stranger: pytest.Pytester, source: str, *arguments: str) -> tuple[dict[str, int], str]:
+    stranger.makepyfile(source)
+    is_installed = any(point.name == "sbclient" for point in entry_points(group="pytest11"))
+    run = stranger.runpytest_subprocess(*arguments, *([] if is_installed else ["-p", "sbclient.pytest_plugin"]))
+    return run.parseoutcomes(), run.stdout.str()
+
+
+def test_a_pair_for_each_test_on_virtual_time(stranger: pytest.Pytester) -> None:
+    outcomes, _ = results(
+        stranger,
+        """
+        import pytest
+        from sbclient import ServiceBusMessage
+        from sbclient.testing import in_virtual_time
+
+        @pytest.mark.parametrize("time", [1, 2])
+        @in_virtual_time
+        async def test_an_outage(servicebus_pair, time):
+            async with servicebus_pair.client() as client:
+                await client.administration.create_queue("orders")
+                client.pair.force_failover("orders")
+                async with client.get_queue_sender("orders") as sender:
+                    await sender.send_messages(ServiceBusMessage("an order"))
+                assert (await client.run_syphon(until="empty")).drained == 1
+                await servicebus_pair.clock.sleep(3600)
+        """,
+    )
+    assert outcomes == {"passed": 2}
+
+
+def test_what_is_left_behind_fails_the_test_unless_it_is_meant(stranger: pytest.Pytester) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        import asyncio, pytest
+        from sbclient import ServiceBusMessage
+
+        async def take(namespace):
+            async with namespace.client() as client:
+                await client.administration.create_queue("orders")
+                async with client.get_queue_sender("orders") as sender:
+                    await sender.send_messages(ServiceBusMessage("an order"))
+                await client.get_queue_receiver("orders").receive_messages()
+
+        def test_locked(servicebus_namespace):
+            asyncio.run(take(servicebus_namespace))
+
+        @pytest.mark.servicebus_leftovers
+        def test_locked_on_purpose(servicebus_namespace):
+            asyncio.run(take(servicebus_namespace))
+
+        def test_not_brought_home(servicebus_pair):
+            async def divert():
+                async with servicebus_pair.client() as client:
+                    client.pair.force_failover("orders")
+                    async with client.get_queue_sender("orders") as sender:
+                        await sender.send_messages(ServiceBusMessage("an order"))
+            asyncio.run(divert())
+        """,
+    )
+    assert outcomes == {"passed": 3, "errors": 2}
+    assert "orders has 1 message locked" in out
+    assert "holds 1 message that no syphon brought home" in out
+
+
+def test_the_emulator_serves_the_bare_sdk(stranger: pytest.Pytester) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        from azure.servicebus import ServiceBusClient, ServiceBusMessage
+        from azure.servicebus.management import ServiceBusAdministrationClient
+
+        def test_a_round_trip(servicebus_emulator):
+            text = servicebus_emulator.connection_string
+            with ServiceBusAdministrationClient.from_connection_string(
+                text, connection_verify=str(servicebus_emulator.certificate_path)
+            ) as administration:
+                administration.create_queue("orders")
+            with ServiceBusClient.from_connection_string(text) as client:
+                with client.get_queue_sender("orders") as sender:
+                    sender.send_messages(ServiceBusMessage("an order"))
+                with client.get_queue_receiver("orders", max_wait_time=5) as receiver:
+                    message, = receiver.receive_messages()
+                    receiver.complete_message(message)
+            assert str(message) == "an order"
+        """,
+    )
+    assert outcomes == {"passed": 1}, out
+
+
+ALONE = ("-p", "no:asyncio", "-p", "no:anyio")
+"""As where no plugin for async tests is installed."""
+
+
+@pytest.mark.parametrize("plugins", [ALONE, ("-o", "asyncio_mode=strict"), ("-o", "asyncio_mode=auto")])
+def test_an_async_test_needs_no_other_plugin(stranger: pytest.Pytester, plugins: tuple[str, ...]) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        import asyncio, pytest
+        from sbclient import ServiceBusMessage
+        from sbclient.testing import VirtualLoop
+
+        @pytest.mark.parametrize("body", ["one", "two"])
+        async def test_a_round_trip(servicebus_namespace, body, tmp_path):
+            async with servicebus_namespace.client() as client:
+                await client.administration.create_queue("orders")
+                async with client.get_queue_sender("orders") as sender:
+                    await sender.send_messages(ServiceBusMessage(body))
+                async with client.get_queue_receiver("orders") as receiver:
+                    message, = await receiver.receive_messages()
+                    await receiver.complete_message(message)
+            assert str(message) == body
+
+        class TestDesk:
+            async def test_in_a_class(self, servicebus_pair):
+                await asyncio.sleep(0.01)
+        """,
+        *plugins,
+    )
+    assert outcomes == {"passed": 3}, out
+
+
+def test_without_another_plugin_it_runs_on_virtual_time_with_the_emulator_on_real_time(
+    stranger: pytest.Pytester,
+) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        import asyncio, time
+        from datetime import UTC, datetime, timedelta
+        from sbclient import ServiceBusClient, ServiceBusMessage
+        from sbclient.testing import VirtualLoop
+
+        async def test_virtual(servicebus_namespace):
+            assert isinstance(asyncio.get_running_loop(), VirtualLoop)
+            began_at = time.monotonic()
+            async with servicebus_namespace.client() as client:
+                await client.administration.create_queue("orders")
+                async with client.get_queue_sender("orders") as sender:
+                    later = datetime.now(UTC) + timedelta(hours=1)
+                    await sender.schedule_messages(ServiceBusMessage("x"), later)
+                await asyncio.sleep(3500)
+                async with client.get_queue_receiver("orders") as receiver:
+                    assert await receiver.receive_messages(max_wait_time=1) == []
+                    message, = await receiver.receive_messages(max_wait_time=200)
+                    await receiver.complete_message(message)
+            assert time.monotonic() - began_at < 10
+
+        async def test_real(servicebus_emulator):
+            assert not isinstance(asyncio.get_running_loop(), VirtualLoop)
+            servicebus_emulator.create_queue("visits", requires_session=True)
+            servicebus_emulator.create_topic("prices")
+            servicebus_emulator.create_subscription("prices", "eu", max_delivery_count=3)
+            text = servicebus_emulator.connection_string
+            async with ServiceBusClient.from_connection_string(text) as client:
+                queue, = [each async for each in client.administration.list_queues()]
+                assert queue.requires_session
+                subscription = await client.administration.get_subscription("prices", "eu")
+                assert subscription.max_delivery_count == 3
+        """,
+        *ALONE,
+    )
+    assert outcomes == {"passed": 2}, out
+
+
+def test_what_others_run_is_left_to_them(stranger: pytest.Pytester) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        import asyncio, pytest
+        from sbclient.testing import VirtualLoop
+
+        @pytest.mark.asyncio
+        async def test_marked(servicebus_namespace):
+            assert not isinstance(asyncio.get_running_loop(), VirtualLoop)
+
+        async def test_without_a_fixture_of_ours(tmp_path):
+            pass
+        """,
+        "-o",
+        "asyncio_mode=strict",
+    )
+    assert outcomes == {"passed": 1, "failed": 1}, out
+    assert "async def functions are not natively supported" in out
+
+
+def test_a_test_that_waits_for_ever_fails_and_says_where(stranger: pytest.Pytester) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        async def test_waits(servicebus_namespace):
+            async with servicebus_namespace.client() as client:
+                await client.administration.create_queue("orders")
+                async for message in client.get_queue_receiver("orders"):
+                    pass
+        """,
+        *ALONE,
+    )
+    assert outcomes == {"failed": 1}, out
+    assert "DeadlockError" in out
+
+
+def test_what_is_left_on_the_emulator_or_dead_in_the_backlog_fails_the_test_too(stranger: pytest.Pytester) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        from azure.servicebus import ServiceBusClient as AzureClient, ServiceBusMessage as AzureMessage
+        from sbclient import ServiceBusMessage
+
+        def test_on_the_emulator(servicebus_emulator):
+            servicebus_emulator.create_queue("orders")
+            with AzureClient.from_connection_string(servicebus_emulator.connection_string) as client:
+                with client.get_queue_sender("orders") as sender:
+                    sender.send_messages(AzureMessage("an order"))
+                with client.get_queue_receiver("orders", max_wait_time=5) as receiver:
+                    receiver.receive_messages()
+
+        async def test_in_the_backlog(servicebus_pair):
+            async with servicebus_pair.client() as client:
+                backlog = client.pair.backlog_queues[0]
+                async with servicebus_pair.unpaired_client(secondary=True) as other:
+                    async with other.get_queue_sender(backlog) as sender:
+                        await sender.send_messages(ServiceBusMessage("nobody's"))
+                await client.run_syphon(until="empty")
+        """,
+        *ALONE,
+    )
+    assert outcomes == {"passed": 2, "errors": 2}, out
+    assert "orders has 1 message locked: settle what you receive" in out
+    assert "holds 1 message that can never be brought home" in out
+
+
+def documented() -> Iterator[Any]:
+    """Every test that the README and the pages show."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+        for number, block in enumerate(blocks, start=1):
+            if re.search(r"^(async )?def test_\w+\(servicebus_", block, re.M):
+                yield pytest.param(block, id=f"{page.name} {number}")
+    example = ROOT / "examples" / "testing_your_app.py"
+    yield pytest.param(example.read_text(encoding="utf-8"), id=example.name)
+
+
+@pytest.mark.parametrize("source", list(documented()))
+def test_what_is_shown_to_be_a_test_passes_as_one(stranger: pytest.Pytester, source: str) -> None:
+    outcomes, out = results(stranger, source, *ALONE)
+    assert outcomes == {"passed": len(re.findall(r"^(?:async )?def test_", source, re.M))}, out
+
+
+def test_the_pages_show_each_fixture() -> None:
+    shown = " ".join(each.values[0] for each in documented())
+    assert all(name in shown for name in FIXTURES)

@@ -1,0 +1,347 @@
+"""The broker in this process behind the transport port: what the port promises and only this transport can break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from random import Random
+from time import process_time
+from typing import Any
+
+import pytest
+
+from sbclient.broker.faults import Fault, FaultKind, Operation
+from sbclient.broker.profile import PREM_2017
+from sbclient.clock import VirtualClock
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
+from sbclient.entities import EntityAddress, EntityKind, QueueProperties, SubscriptionProperties, TopicProperties
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    ServiceBusConnectionError,
+    SessionLockLostError,
+)
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.transport.base import Administration, ReceiverLink, SenderLink, TransactionLink, Transport
+from sbclient.transport.memory.transport import MemoryTransport, drop_memory_host, memory_host
+from tests.broker.driver import ABANDON, COMPLETE, DEFER, at, bodies, message
+
+QUEUE = EntityAddress(EntityKind.QUEUE, ("q",))
+SESSIONS = EntityAddress(EntityKind.QUEUE, ("s",))
+T = 10.0
+
+
+@pytest.fixture
+async def transport() -> AsyncIterator[MemoryTransport]:
+    host = memory_host("test", clock=VirtualClock(), random=Random(1))
+    transport = MemoryTransport(host)
+    await transport.administration.create(QUEUE, QueueProperties("q"))
+    await transport.administration.create(SESSIONS, QueueProperties("s", requires_session=True))
+    yield transport
+    drop_memory_host("test")
+
+
+async def send(transport: MemoryTransport, *names: str, path: str = "q", **attributes: Any) -> None:
+    await transport.open_sender(path).send([message(name, **attributes) for name in names], timeout_s=T)
+
+
+async def receive(link: ReceiverLink, count: int = 10, wait_s: float = 0.0) -> list[ServiceBusReceivedMessage]:
+    return await link.receive(max_message_count=count, max_wait_time_s=wait_s)
+
+
+def test_it_has_the_shape_of_the_port() -> None:
+    transport = MemoryTransport(memory_host("shape"))
+    port: Transport = transport
+    sender: SenderLink = transport.open_sender("q")
+    receiver: ReceiverLink = transport.open_receiver("q")
+    administration: Administration = transport.administration
+    assert all((port, sender, receiver, administration))
+    drop_memory_host("shape")
+
+
+def test_a_namespace_is_found_by_its_name_in_any_case() -> None:
+    host = memory_host("Contoso", profile="prem-2017")
+    assert memory_host("memory://contoso/") is host
+    assert host.namespace.profile is PREM_2017
+    assert MemoryTransport(host).namespace == "memory://Contoso"
+    drop_memory_host("CONTOSO")
+    assert memory_host("contoso") is not host
+    drop_memory_host("contoso")
+    drop_memory_host("contoso")
+
+
+async def test_messages_go_in_and_come_out(transport: MemoryTransport) -> None:
+    await send(transport, "a", "b")
+    receiver = transport.open_receiver("q")
+    received = await receive(receiver)
+    assert bodies(received) == ["a", "b"]
+    for each in received:
+        await receiver.settle(each, COMPLETE, timeout_s=T)
+    assert (await transport.administration.runtime(QUEUE)).total_message_count == 0
+
+
+async def test_a_sender_opens_when_it_is_used_and_knows_when_it_stands(transport: MemoryTransport) -> None:
+    sender = transport.open_sender("q")
+    assert not sender.is_open
+    assert (await sender.limits(timeout_s=T)).max_message_size_bytes == 2**18
+    assert sender.is_open
+    before = transport.host.namespace.operation_count
+    await sender.open(timeout_s=T)
+    assert transport.host.namespace.operation_count == before
+    transport.host.inject(Fault(FaultKind.DOWN, count=1))
+    with pytest.raises(ServiceBusConnectionError):
+        await sender.send([message("a")], timeout_s=T)
+    assert not sender.is_open
+    await sender.open(timeout_s=T)
+    assert sender.is_open
+    await sender.close()
+    await sender.close()
+    assert not sender.is_open
+    with pytest.raises(InvalidOperationError):
+        await sender.send([message("a")], timeout_s=T)
+
+
+async def test_opening_proves_that_the_entity_exists(transport: MemoryTransport) -> None:
+    with pytest.raises(MessagingEntityNotFoundError):
+        await transport.open_sender("none").open(timeout_s=T)
+    with pytest.raises(MessagingEntityNotFoundError):
+        await transport.open_receiver("none").open(timeout_s=T)
+    with pytest.raises(InvalidOperationError):
+        await transport.open_receiver("s").open(timeout_s=T)
+    with pytest.raises(InvalidOperationError):
+        await transport.open_receiver("q", session="x").open(timeout_s=T)
+
+
+async def test_messages_are_scheduled_and_cancelled(transport: MemoryTransport) -> None:
+    sender = transport.open_sender("q")
+    later = at(transport.host.clock.now() + 30)
+    first, _ = await sender.schedule([message(name, scheduled_enqueue_time_utc=later) for name in "ab"], timeout_s=T)
+    await sender.cancel_scheduled([first], timeout_s=T)
+    assert bodies(await receive(transport.open_receiver("q"), wait_s=60)) == ["b"]
+    assert asyncio.get_running_loop().time() == 30
+
+
+async def test_a_transaction_commits_or_rolls_back(transport: MemoryTransport) -> None:
+    sender, receiver = transport.open_sender("q"), transport.open_receiver("q")
+    await send(transport, "a")
+    (held,) = await receive(receiver)
+    for ends in ("rollback", "commit"):
+        transaction = await transport.begin_transaction(timeout_s=T)
+        await sender.send([message(ends)], timeout_s=T, transaction=transaction)
+        await sender.schedule(
+            [message("later", scheduled_enqueue_time_utc=at(transport.host.clock.now() + 5))],
+            timeout_s=T,
+            transaction=transaction,
+        )
+        await receiver.settle(held, COMPLETE, timeout_s=T, transaction=transaction)
+        await getattr(transaction, ends)(timeout_s=T)
+    assert bodies(await receive(receiver)) == ["commit"]
+    assert bodies(await receive(receiver, wait_s=10)) == ["later"]
+
+
+async def test_a_transaction_of_another_transport_is_refused(transport: MemoryTransport) -> None:
+    class Foreign:
+        async def commit(self, *, timeout_s: float) -> None: ...
+
+        async def rollback(self, *, timeout_s: float) -> None: ...
+
+    foreign: TransactionLink = Foreign()
+    with pytest.raises(InvalidOperationError):
+        await transport.open_sender("q").send([message("a")], timeout_s=T, transaction=foreign)
+
+
+async def test_deferred_messages_are_fetched_and_messages_peeked(transport: MemoryTransport) -> None:
+    receiver = transport.open_receiver("q")
+    await send(transport, "a", "b")
+    first, _ = await receive(receiver)
+    await receiver.settle(first, DEFER, timeout_s=T)
+    peeked = await receiver.peek(max_message_count=10, sequence_number=0, timeout_s=T)
+    assert bodies(peeked) == ["a", "b"]
+    (fetched,) = await receiver.receive_deferred([first.sequence_number], timeout_s=T)
+    assert str(fetched) == "a"
+    with pytest.raises(InvalidOperationError):
+        await receiver.settle(peeked[0], COMPLETE, timeout_s=T)
+
+
+async def test_b011_a_lock_is_renewed(transport: MemoryTransport) -> None:
+    receiver = transport.open_receiver("q")
+    await send(transport, "a")
+    (held,) = await receive(receiver)
+    await asyncio.sleep(50)
+    assert held.locked_until_utc is not None
+    assert await receiver.renew_lock(held, timeout_s=T) == held.locked_until_utc + timedelta(seconds=50)
+
+
+async def test_b025_what_was_deleted_when_received_cannot_be_settled(transport: MemoryTransport) -> None:
+    receiver = transport.open_receiver("q", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=5)
+    await send(transport, "a", "b")
+    (deleted,) = await receive(receiver, 1)
+    with pytest.raises(InvalidOperationError):
+        await receiver.settle(deleted, COMPLETE, timeout_s=T)
+    with pytest.raises(InvalidOperationError):
+        await receiver.renew_lock(deleted, timeout_s=T)
+    await receiver.close()
+    assert bodies(await receive(transport.open_receiver("q"))) == ["b"]
+
+
+async def test_b027_prefetched_messages_are_held_in_order_and_given_back_on_close(transport: MemoryTransport) -> None:
+    receiver = transport.open_receiver("q", prefetch_count=2)
+    await send(transport, "a", "b", "c", "d")
+    (first,) = await receive(receiver, 1)
+    other = transport.open_receiver("q")
+    assert bodies(await receive(other)) == ["d"]
+    await receiver.settle(first, ABANDON, timeout_s=T)
+    assert bodies(await receive(receiver, 1)) == ["b"]
+    await receiver.close()
+    given_back = await receive(other)
+    assert [(str(each), each.delivery_count) for each in given_back] == [("a", 1), ("c", 0)]
+
+
+async def test_b027_the_lock_of_a_prefetched_message_runs(transport: MemoryTransport) -> None:
+    receiver = transport.open_receiver("q", prefetch_count=1)
+    await send(transport, "a", "b")
+    await receive(receiver, 1)
+    await asyncio.sleep(60)
+    assert sorted(bodies(await receive(transport.open_receiver("q")))) == ["a", "b"]
+
+
+async def test_sessions_are_held_with_their_state(transport: MemoryTransport) -> None:
+    await send(transport, "a", path="s", session_id="x")
+    assert list(await transport.list_sessions("s", state_updated_after=None, timeout_s=T)) == ["x"]
+    receiver = transport.open_receiver("s", session=NEXT_AVAILABLE_SESSION)
+    assert (receiver.session_id, receiver.session_locked_until_utc) == (None, None)
+    await receiver.set_session_state(b"state", timeout_s=T)
+    assert await receiver.get_session_state(timeout_s=T) == b"state"
+    assert receiver.session_id == "x"
+    await asyncio.sleep(30)
+    until = await receiver.renew_session_lock(timeout_s=T)
+    assert until == receiver.session_locked_until_utc == at(transport.host.clock.now() + 60)
+    (held,) = await receive(receiver)
+    assert bodies(await receiver.peek(max_message_count=5, sequence_number=0, timeout_s=T)) == ["a"]
+    await receiver.settle(held, DEFER, timeout_s=T)
+    assert len(await receiver.receive_deferred([held.sequence_number], timeout_s=T)) == 1
+
+
+async def test_b024_closing_a_session_s_link_lets_it_go_with_its_messages(transport: MemoryTransport) -> None:
+    await send(transport, "a", path="s", session_id="x")
+    receiver = transport.open_receiver("s", session="x")
+    await receive(receiver)
+    await receiver.close()
+    await receiver.close()
+    with pytest.raises(InvalidOperationError):
+        await receive(receiver)
+    again = transport.open_receiver("s", session="x")
+    (held,) = await receive(again)
+    assert held.delivery_count == 0
+    await asyncio.sleep(60)
+    with pytest.raises(SessionLockLostError):
+        await again.settle(held, COMPLETE, timeout_s=T)
+
+
+async def test_a_link_without_a_session_has_no_state(transport: MemoryTransport) -> None:
+    with pytest.raises(InvalidOperationError):
+        await transport.open_receiver("q").get_session_state(timeout_s=T)
+
+
+async def test_b093_what_a_lost_connection_had_in_hand_is_delivered_again(transport: MemoryTransport) -> None:
+    await send(transport, "a")
+    other = MemoryTransport(transport.host)
+    await receive(other.open_receiver("q"))
+    await other.close()
+    await other.close()
+    (again,) = await receive(transport.open_receiver("q"), wait_s=100)
+    assert (str(again), again.delivery_count) == ("a", 1)
+    for attempt in (
+        lambda: other.begin_transaction(timeout_s=T),
+        lambda: other.open_sender("q").open(timeout_s=T),
+        lambda: receive(other.open_receiver("q")),
+        lambda: other.open_receiver("s", session="x").open(timeout_s=T),
+    ):
+        with pytest.raises(InvalidOperationError):
+            await attempt()
+
+
+async def test_closing_a_connection_lets_its_sessions_go(transport: MemoryTransport) -> None:
+    other = MemoryTransport(transport.host)
+    await other.open_receiver("s", session="x").open(timeout_s=T)
+    await other.close()
+    await transport.open_receiver("s", session="x").open(timeout_s=T)
+
+
+async def test_a_fault_does_not_keep_a_closed_link_s_messages(transport: MemoryTransport) -> None:
+    receiver = transport.open_receiver("q", prefetch_count=5)
+    await send(transport, "a", "b")
+    await receive(receiver, 1)
+    fault = transport.host.inject(Fault(FaultKind.DOWN))
+    await receiver.close()
+    transport.host.heal(fault)
+    assert bodies(await receive(transport.open_receiver("q"))) == ["b"]
+
+
+async def test_entities_are_managed(transport: MemoryTransport) -> None:
+    admin = transport.administration
+    topic, subscription = (
+        EntityAddress(EntityKind.TOPIC, ("t",)),
+        EntityAddress(EntityKind.SUBSCRIPTION, ("t", "s")),
+    )
+    await admin.create(topic, TopicProperties("t"))
+    await admin.create(subscription, SubscriptionProperties("s"))
+    description = await admin.get(subscription)
+    assert isinstance(description, SubscriptionProperties)
+    description.max_delivery_count = 3
+    await admin.update(subscription, description)
+    assert [each.name for each in await admin.list(EntityKind.QUEUE)] == ["q", "s"]
+    assert [each.name for each in await admin.list(EntityKind.RULE, ("t", "s"))] == ["$Default"]
+    assert (await admin.namespace()).name == "test"
+    await admin.delete(topic)
+    with pytest.raises(MessagingEntityNotFoundError):
+        await admin.get(subscription)
+
+
+async def test_an_operation_is_struck_by_its_own_fault_only(transport: MemoryTransport) -> None:
+    await send(transport, "a")
+    transport.host.inject(Fault(FaultKind.BUSY, "q", operations=[Operation.SETTLE]))
+    receiver = transport.open_receiver("q")
+    (held,) = await receive(receiver)
+    with pytest.raises(Exception, match="busy"):
+        await receiver.settle(held, COMPLETE, timeout_s=T)
+
+
+def test_a_sender_a_receiver_and_a_namespace_cost_well_under_a_millisecond() -> None:
+    host = memory_host("cheap")
+    names = iter(f"cheap{number}" for number in range(200))
+
+    def cost_s(make: Any) -> float:
+        began_at = process_time()
+        for _ in range(200):
+            make()
+        return (process_time() - began_at) / 200
+
+    transport = MemoryTransport(host)
+    assert cost_s(lambda: transport.open_sender("q")) < 1e-3
+    assert cost_s(lambda: transport.open_receiver("q")) < 1e-3
+    assert cost_s(lambda: MemoryTransport(memory_host(next(names)))) < 1e-3
+    for name in ("cheap", *(f"cheap{number}" for number in range(200))):
+        drop_memory_host(name)
+
+
+async def test_a_receive_from_what_hangs_finds_nothing_also_at_first(transport: MemoryTransport) -> None:
+    await send(transport, "a")
+    transport.host.inject(Fault(FaultKind.HANG, "q"))
+    assert await receive(transport.open_receiver("q"), wait_s=5) == []
+    assert asyncio.get_running_loop().time() == 5
+
+
+async def test_b050_a_transaction_whose_connection_ends_does_nothing(transport: MemoryTransport) -> None:
+    await send(transport, "a")
+    other = MemoryTransport(transport.host)
+    receiver = other.open_receiver("q")
+    (held,) = await receive(receiver)
+    transaction = await other.begin_transaction(timeout_s=T)
+    await other.open_sender("q").send([message("b")], timeout_s=T, transaction=transaction)
+    await receiver.settle(held, COMPLETE, timeout_s=T, transaction=transaction)
+    await other.close()
+    with pytest.raises(InvalidOperationError):
+        await transaction.commit(timeout_s=T)
+    assert bodies(await receive(transport.open_receiver("q"), wait_s=100)) == ["a"]

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from azure.servicebus import exceptions as sdk_errors
+
+from sbclient.clock import VirtualClock
+from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusConnectionError
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.sdk.link import CLOSE_S, END_S, WATCHDOG_S, GivenUpError, SdkLink
+from tests.transport.sdk.sdk_double import SdkDouble
+
+
+@pytest.fixture
+def sdk() -> SdkDouble:
+    return SdkDouble()
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[OwnedTasks]:
+    tasks = OwnedTasks(on_failure=lambda error: None)
+    yield tasks
+    await tasks.close()
+
+
+@pytest.fixture
+def link(sdk: SdkDouble, tasks: OwnedTasks, clock: VirtualClock) -> SdkLink[SdkDouble]:
+    return SdkLink(sdk, "'orders'", clock, tasks)
+
+
+async def call(link: SdkLink[SdkDouble], what: Any = "x", timeout_s: float = 10.0) -> Any:
+    return await link.call(lambda sdk: sdk.enter(what), doing="ask", timeout_s=timeout_s)
+
+
+async def hang(_: Any = None) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_the_first_call_opens_and_later_ones_do_not(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+    assert not link.is_open
+    await call(link, 1)
+    await call(link, 2)
+    assert (sdk.opened, sdk.log, link.is_open) == (1, [1, 2], True)
+
+
+async def test_calls_go_in_one_after_the_other_in_their_order(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+    async def slow(given: int) -> int:
+        await asyncio.sleep(1.0)
+        return given * 10
+
+    sdk.on_call = slow
+    answers = await asyncio.gather(*(call(link, number) for number in range(5)))
+    assert answers == [0, 10, 20, 30, 40]
+    assert (sdk.log, sdk.faults) == ([0, 1, 2, 3, 4], [])
+
+
+async def test_who_waits_too_long_for_a_turn_has_sent_nothing(
+    link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock
+) -> None:
+    sdk.on_call = lambda _: asyncio.sleep(5.0)
+    first = asyncio.create_task(call(link, "first"))
+    await asyncio.sleep(0)
+    began = clock.monotonic()
+    with pytest.raises(OperationTimeoutError, match="nothing was sent"):
+        await call(link, "second", timeout_s=2.0)
+    assert clock.monotonic() - began == pytest.approx(2.0)
+    await first
+    assert sdk.log == ["first"]
+    await call(link, "third")
+    assert sdk.log == ["first", "third"]
+
+
+async def test_who_goes_away_while_waiting_leaves_the_turn_to_the_next(
+    link: SdkLink[SdkDouble], sdk: SdkDouble
+) -> None:
+    sdk.on_call = lambda _: asyncio.sleep(1.0)
+    waiting = [asyncio.create_task(call(link, number)) for number in range(3)]
+    await asyncio.sleep(0.1)
+    waiting[1].cancel()
+    await asyncio.wait(waiting)
+    assert sdk.log == [0, 2]
+    assert link.is_open
+
+
+async def test_a_turn_that_comes_in_the_moment_of_going_away_is_passed_on(
+    link: SdkLink[SdkDouble], sdk: SdkDouble
+) -> None:
+    await link.turn("ask", 5.0)
+    second = asyncio.create_task(link.turn("ask", 5.0))
+    await asyncio.sleep(0)
+    link.pass_turn()
+    second.cancel()
+    await asyncio.wait({second})
+    await call(link, "third", timeout_s=1.0)
+    assert sdk.log == ["third"]
+
+
+async def test_a_call_without_answer_is_cut_by_the_watchdog_and_the_object_is_given_up(
+    link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock
+) -> None:
+    sdk.on_call = hang
+    began = clock.monotonic()
+    with pytest.raises(OperationTimeoutError, match="in doubt"):
+        await call(link, timeout_s=3.0)
+    assert clock.monotonic() - began == pytest.approx(3.0 + WATCHDOG_S)
+    assert link.is_gone
+    with pytest.raises(GivenUpError):
+        await call(link)
+    await link.close()
+    assert (sdk.closed, sdk.faults) == (1, [])
+
+
+async def test_a_caller_that_goes_away_takes_the_object_with_it(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+    sdk.on_call = hang
+    caller = asyncio.create_task(call(link))
+    await asyncio.sleep(1.0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert link.is_gone
+    await link.close()
+    assert sdk.closed == 1
+
+
+async def test_who_waits_while_the_object_is_given_up_is_told_that_nothing_was_begun(
+    link: SdkLink[SdkDouble], sdk: SdkDouble
+) -> None:
+    sdk.on_call = hang
+    first = asyncio.create_task(call(link, "first", timeout_s=1.0))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(call(link, "second"))
+    with pytest.raises(OperationTimeoutError):
+        await first
+    with pytest.raises(GivenUpError):
+        await second
+    assert sdk.log == ["first"]
+
+
+async def test_an_error_of_the_connection_gives_the_object_up_and_keeps_its_cause(
+    link: SdkLink[SdkDouble], sdk: SdkDouble
+) -> None:
+    cause = sdk_errors.ServiceBusConnectionError(message="cut")
+
+    async def fail(_: Any) -> None:
+        raise cause
+
+    sdk.on_call = fail
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await call(link)
+    assert caught.value.__cause__ is cause
+    assert link.is_gone
+
+
+async def test_a_refusal_leaves_a_standing_object_in_use(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+    async def refuse(_: Any) -> None:
+        raise sdk_errors.ServiceBusError("no", condition=b"amqp:not-allowed")
+
+    sdk.on_call = refuse
+    with pytest.raises(InvalidOperationError):
+        await call(link)
+    assert link.is_open
+    sdk.on_call = None
+    await call(link)
+    assert sdk.opened == 1
+
+
+async def test_a_refusal_after_which_the_sdk_closed_its_connection_gives_the_object_up(
+    link: SdkLink[SdkDouble], sdk: SdkDouble
+) -> None:
+    async def refuse(_: Any) -> None:
+        sdk._running = False
+        raise sdk_errors.ServiceBusError("no", condition=b"amqp:not-allowed")
+
+    sdk.on_call = refuse
+    with pytest.raises(InvalidOperationError):
+        await call(link)
+    assert link.is_gone
+
+
+async def test_opening_counts_into_the_time_and_fails_as_a_call_does(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+    sdk.on_open = hang
+    with pytest.raises(OperationTimeoutError):
+        await call(link, timeout_s=2.0)
+    assert (link.is_gone, sdk.log) == (True, [])
+
+
+async def test_an_idle_object_is_closed_and_a_busy_one_is_not(
+    sdk: SdkDouble, tasks: OwnedTasks, clock: VirtualClock
+) -> None:
+    link = SdkLink(sdk, "'orders'", clock, tasks, idle_s=30.0)
+    await call(link)
+    await asyncio.sleep(29.0)
+    sdk.on_call = lambda _: asyncio.sleep(40.0)
+    await call(link, timeout_s=60.0)
+    assert link.is_open
+    await asyncio.sleep(29.0)
+    assert link.is_open
+    await asyncio.sleep(2.0)
+    assert (link.is_gone, sdk.closed) == (True, 1)
+
+
+async def test_an_object_that_does_not_close_holds_up_nobody_for_long(
+    link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock
+) -> None:
+    await call(link)
+    sdk.on_close = hang
+    began = clock.monotonic()
+    await link.close()
+    assert clock.monotonic() - began <= END_S + CLOSE_S
+
+
+async def test_the_object_is_prepared_when_it_is_open_and_only_once(
+    sdk: SdkDouble, tasks: OwnedTasks, clock: VirtualClock
+) -> None:
+    prepared: list[bool] = []
+    link = SdkLink(sdk, "'orders'", clock, tasks, prepare=lambda sdk: prepared.append(sdk._running))
+    await call(link)
+    await call(link)
+    assert prepared == [True]
