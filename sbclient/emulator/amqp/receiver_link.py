@@ -209,10 +209,11 @@ class ClientReceiver:
             return None
         self._asked_for = 0
         handed = [handed_out(entry) for entry in taken]
-        if self._link.is_over:
-            self._release([each.token for each in handed if each.token is not None])
-            return None
-        for each in handed:
+        for position, each in enumerate(handed):
+            if self._link.is_over:  # also when the last message was too much for the client's session window
+                self._release([unsent.token for unsent in handed[position:] if unsent.token is not None])
+                self._peer.flush()
+                return None
             self._send_one(each)
         return len(handed)
 

@@ -127,9 +127,15 @@ def create(host: BrokerHost, kind: EntityKind, *names: str, **description: Any) 
 class Client:
     """One AMQP connection; use `connected`."""
 
-    def __init__(self, pipe: Pipe, clock: Clock, *, credentials: PlainCredentials | None, frame_size: int) -> None:
+    def __init__(
+        self, pipe: Pipe, clock: Clock, *, credentials: PlainCredentials | None, frame_size: int, incoming_window: int
+    ) -> None:
         options = ConnectionOptions(
-            container_id="client", hostname="contoso", max_frame_size=frame_size, max_message_size=2**27
+            container_id="client",
+            hostname="contoso",
+            max_frame_size=frame_size,
+            max_message_size=2**27,
+            incoming_window=incoming_window,
         )
         mechanism = "ANONYMOUS" if credentials is None else PLAIN
         self.pipe = pipe
@@ -341,12 +347,18 @@ class Client:
 
 @asynccontextmanager
 async def connected(
-    context: NamespaceContext, *paths: str, credentials: PlainCredentials | None = None, frame_size: int = 65_536
+    context: NamespaceContext,
+    *paths: str,
+    credentials: PlainCredentials | None = None,
+    frame_size: int = 65_536,
+    incoming_window: int = 5_000,
 ) -> AsyncIterator[Client]:
     """A client of a namespace, with tokens for some entities."""
     near, far = wire()
     server = asyncio.get_running_loop().create_task(serve_amqp(far, context, b""), name="server")
-    client = Client(near, context.clock, credentials=credentials, frame_size=frame_size)
+    client = Client(
+        near, context.clock, credentials=credentials, frame_size=frame_size, incoming_window=incoming_window
+    )
     driver = asyncio.get_running_loop().create_task(client.run(), name="client")
     try:
         for path in paths:

@@ -429,6 +429,20 @@ async def test_a_connection_that_is_cut_leaves_no_receiver_behind(context: Names
     assert message.delivery_count == 0
 
 
+async def test_a_client_that_does_not_open_its_window_loses_its_session_but_not_its_connection(
+    context: NamespaceContext, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b"x" * 220_000  # 305 of them exceed the 64 MiB that the engine holds, in the middle of a batch
+    await put(context, queue, *(ServiceBusMessage(body) for _ in range(310)))
+    async with connected(context, queue, incoming_window=1, frame_size=2**20) as client:
+        link = await client.receiver(queue, credit=400)
+        monkeypatch.setattr(client, "flush", lambda: None)  # the client grants no more transfer frames
+        assert await client.refusal(link) == "amqp:resource-limit-exceeded"
+        await asyncio.sleep(1)
+        assert not client.engine.is_over
+        assert context.host.namespace.queue(queue).fragments[0].locked_count == 306  # the rest of the batch is back
+
+
 # What ends or refuses a link -----------------------------------------------------------------------------------------
 
 
