@@ -15,6 +15,7 @@ from sbclient.testing.ambient import AmbientClock, in_virtual_time
 from sbclient.testing.namespaces import MemoryNamespace, MemoryPair, memory_namespace, memory_pair
 from sbclient.testing.served import served
 from sbclient.testing.virtual_loop import PATIENCE_S, DeadlockError, VirtualLoop, run_virtual
+from sbclient.transport.memory.transport import drop_memory_host
 
 __all__ = [
     "PATIENCE_S",
@@ -27,6 +28,7 @@ __all__ = [
     "Operation",
     "VirtualClock",
     "VirtualLoop",
+    "drop_memory_host",
     "in_virtual_time",
     "memory_namespace",
     "memory_pair",
