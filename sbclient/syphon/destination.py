@@ -19,6 +19,7 @@ from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.pair import Pair
 from sbclient.rate_limit import Paces
 from sbclient.rules.absence import Absence
+from sbclient.rules.backoff import backoff_s
 from sbclient.rules.envelope import MalformedEnvelopeError, unseal
 from sbclient.syphon.queue_source import BacklogSource, Held
 from sbclient.syphon.status import Trouble
@@ -388,7 +389,7 @@ class Destination:
         self._waits_since_at = None
         self._absence.note(error, self._clock.monotonic())
         self._is_given_up = self._absence.has_lasted(self._pair.options.missing_entity_grace.total_seconds())
-        pause_s = min(FIRST_PAUSE_S * 2 ** min(self.failures - 1, 16), LONGEST_PAUSE_S)
+        pause_s = backoff_s(self.failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
         if self._is_given_up and group:
             pause_s = 0.0  # there may be many more to dead-letter, and each costs one look at the entity
         self.retry_at = self._clock.monotonic() + pause_s * self._pair.random.uniform(0.9, 1.1)

@@ -15,6 +15,7 @@ from typing import Final
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
 from sbclient.rules.absence import Absence
+from sbclient.rules.backoff import backoff_s
 from sbclient.rules.entity_path import canonical
 from sbclient.syphon.destination import FORGET_AFTER_S
 from sbclient.syphon.status import Trouble
@@ -98,7 +99,7 @@ class RestingSessions:
         refusal.absence.note(error, now)
         refusal.failures += 1
         refusal.tried_by = None
-        refusal.retry_at = now + min(FIRST_PAUSE_S * 2 ** min(refusal.failures - 1, 16), LONGEST_PAUSE_S)
+        refusal.retry_at = now + backoff_s(refusal.failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
         refusal.needed_at = now
         return is_new
 

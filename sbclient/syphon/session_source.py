@@ -24,6 +24,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.pair import Pair
+from sbclient.rules.backoff import backoff_s
 from sbclient.rules.envelope import PATH, MalformedEnvelopeError, unseal
 from sbclient.rules.ping import is_ping
 from sbclient.rules.size import encoded_size
@@ -134,7 +135,7 @@ class SessionSource:
                 self._polls.failed(error)
                 log.info("syphon.session_not_drained", queue=self.queue, error=type(error).__name__)
             if failures:
-                await self._clock.sleep(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S))
+                await self._clock.sleep(backoff_s(failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S))
 
     async def _visit(self, session: SessionChoice, wait_s: float) -> bool:
         """Accept a session and bring it home; returns whether there may be another one."""

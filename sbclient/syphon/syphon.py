@@ -24,6 +24,7 @@ from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import SyphonLimits
 from sbclient.pairing.pair import Pair
+from sbclient.rules.backoff import backoff_s
 from sbclient.rules.entity_path import is_entity_path
 from sbclient.rules.envelope import PATH, MalformedEnvelopeError, unseal
 from sbclient.rules.ping import is_ping
@@ -236,7 +237,7 @@ class Syphon:
                 self._polls[source].failed(error)
                 if failures == 1:
                     self._pair.record("syphon.queue_unreachable", source.queue, error=type(error).__name__)
-                await self._clock.sleep(min(FIRST_PAUSE_S * 2 ** min(failures - 1, 16), LONGEST_PAUSE_S))
+                await self._clock.sleep(backoff_s(failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S))
                 await source.reopen()
 
     async def _pass_on(self, source: BacklogSource, room: int, wait_s: float) -> int:

@@ -796,8 +796,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("syphon/destination.py", "LONGEST_PAUSE_S: Final = 60.0", "LONGEST_PAUSE_S: Final = 1e9"),
         (
             "syphon/destination.py",
-            "FIRST_PAUSE_S * 2 ** min(self.failures - 1, 16), LONGEST_PAUSE_S)",
-            "LONGEST_PAUSE_S, LONGEST_PAUSE_S)",
+            "first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)",
+            "first_s=LONGEST_PAUSE_S, longest_s=LONGEST_PAUSE_S)",
         ),
     ),
     # -- found by the simulation once, and mended -----------------------------------------------------------------
