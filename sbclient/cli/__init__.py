@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from sbclient.cli import early
+from sbclient.cli import startup_signals
 
 
 def main() -> None:
     """Run the command line."""
+    startup_signals.hold()
     arguments = sys.argv[1:]
-    early.listen(arguments)
     from sbclient.cli.app import make_app, run_telling_json
 
     app = make_app(arguments)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from sbclient.cli import early
+from sbclient.cli import startup_signals
 from sbclient.cli.json_values import plain
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
@@ -81,10 +81,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-class Terminated(Exception):
-    """SIGTERM came."""
-
-
 class OutputClosed(BrokenPipeError):
     """Whoever read what is printed has gone, as `head` does."""
 
@@ -98,52 +94,52 @@ def open_client(
     )
 
 
-def run(command: str, work: Coroutine[Any, Any, T], *, as_json: bool = False, progress: Progress | None = None) -> T:
-    """Run a command's work; an error ends the program with one line and the exit status that fits it.
+def run(
+    command: str,
+    work: Coroutine[Any, Any, T],
+    *,
+    as_json: bool = False,
+    progress: Progress | None = None,
+    handles_signals: bool = False,
+) -> T:
+    """Run a command's work; an error ends the program with one line and the exit status of the error.
 
     Args:
         as_json: the line is a JSON object.
-        progress: what is shown meanwhile to somebody who waits.
+        progress: shown on a terminal while the work runs. Default: the command's name.
+        handles_signals: the work installs its own signal handlers and then calls `startup_signals.release`.
     """
 
     async def watched() -> T:
         async with progress or Progress(f"{command} …"):
-            return await _until_sigterm(work)
+            if not handles_signals:
+                _cancel_on_sigterm()
+                startup_signals.release()
+            return await work
 
     whole = watched()
     try:
         with telling_errors(command, as_json=as_json):
-            early.begin()
-            return asyncio.run(whole)
+            try:
+                return asyncio.run(whole)
+            except asyncio.CancelledError:  # by SIGTERM; asyncio itself handles SIGINT
+                raise startup_signals.Terminated from None
     finally:
-        for each in (whole, work):  # a signal may have come before they began
+        for each in (whole, work):  # Ctrl-C may have come before they began
             each.close()
 
 
-async def _until_sigterm(work: Coroutine[Any, Any, T]) -> T:
-    """Do the work; SIGTERM ends it as Ctrl-C does, a second one at once.
-
-    Raises:
-        Terminated: it came.
-    """
+def _cancel_on_sigterm() -> None:
+    """Let SIGTERM cancel the current task, as Ctrl-C does. A second SIGTERM ends the process at once."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    is_told = False
 
-    def end() -> None:
-        nonlocal is_told
-        is_told = True
+    def cancel() -> None:
         loop.remove_signal_handler(signal.SIGTERM)
-        assert task is not None  # a coroutine that runs is run by a task
+        assert task is not None  # a coroutine runs in a task
         task.cancel()
 
-    with suppress(NotImplementedError):  # Windows has no handlers; there SIGTERM ends the process at once
-        loop.add_signal_handler(signal.SIGTERM, end)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if is_told:
-            raise Terminated from None
-        raise
+    with suppress(NotImplementedError):  # Windows: SIGTERM ends the process at once
+        loop.add_signal_handler(signal.SIGTERM, cancel)
 
 
 @contextmanager
@@ -155,12 +151,10 @@ def telling_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt:
-        tell_error(command, "interrupted", "Interrupted", Exit.INTERRUPTED, as_json=as_json)
-        raise typer.Exit(Exit.INTERRUPTED) from None
-    except Terminated:
-        tell_error(command, "terminated", "Terminated", Exit.TERMINATED, as_json=as_json)
-        raise typer.Exit(Exit.TERMINATED) from None
+    except KeyboardInterrupt as error:
+        ended = Exit.TERMINATED if isinstance(error, startup_signals.Terminated) else Exit.INTERRUPTED
+        tell_error(command, ended.name.lower(), ended.name.capitalize(), ended, as_json=as_json)
+        raise typer.Exit(ended) from None
     except OutputClosed:
         _discard_stdout()
         raise typer.Exit(Exit.INCOMPLETE) from None
@@ -234,6 +228,7 @@ def is_confirmed(command: str, question: str, *, yes: bool, as_json: bool) -> bo
     with telling_errors(command, as_json=as_json):
         if not sys.stdin.isatty():
             raise InvalidOperationError(f"{question} There is no terminal to ask on: add --yes")
+        startup_signals.release()
         typer.echo(f"{question} [y/N] ", err=True, nl=False)
         try:
             return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sbclient.cli import early
+from sbclient.cli import startup_signals
 from sbclient.cli.common import Exit, print_json, stderr_console, stdout_console, telling_errors
 from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Account, Lane, Story, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
@@ -75,7 +75,7 @@ def demo(
     Example: sbclient demo --input orders.csv --session-column OrderNo
     """
     with telling_errors("demo", as_json=as_json):
-        early.begin()
+        startup_signals.release()
         if ordering not in ("none", "session"):
             raise typer.BadParameter(f"{ordering!r} is not one of 'none', 'session'", param_hint="--ordering")
         for name, given in (("--page-port", page_port), ("--speed", speed)):

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from sbclient.cli import startup_signals
 from sbclient.emulator.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY
 from sbclient.errors import ServiceBusError
@@ -118,6 +119,7 @@ async def _serve(served: Emulator, *, key: str, as_json: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):  # Windows has no handlers; there Ctrl-C ends the loop
             loop.add_signal_handler(number, ended.set)
+    startup_signals.release()
     async with served:
         certificate: Path | None = served.expected_certificate_path
         try:

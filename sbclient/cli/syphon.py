@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, NoReturn
 import structlog
 import typer
 
-from sbclient.cli import early
+from sbclient.cli import startup_signals
 from sbclient.cli.common import AsJson, Exit, open_client, print_json, run, telling_errors
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
@@ -80,7 +80,7 @@ def syphon(
             _tell_dry_run(dry, as_json=as_json)
             return
         work = _worked(settings, progress, as_json=as_json)
-        report = run("syphon", work, as_json=as_json, progress=progress)
+        report = run("syphon", work, as_json=as_json, progress=progress, handles_signals=True)
     _tell_report(report, as_json=as_json)
     if settings.until == "empty" and report.parked:
         raise typer.Exit(Exit.INCOMPLETE)
@@ -178,8 +178,7 @@ def _listen_to_signals(worker: SyphonWorker, settings: WorkerSettings) -> None:
             loop.add_signal_handler(number, end, number)
         loop.add_signal_handler(signal.SIGUSR1, worker.pause)
         loop.add_signal_handler(signal.SIGUSR2, worker.resume)
-        for kept in early.kept():
-            (worker.pause if kept == signal.SIGUSR1 else worker.resume)()
+    startup_signals.release()
 
 
 def _leave(status: int) -> NoReturn:

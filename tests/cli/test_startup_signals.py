@@ -1,4 +1,4 @@
-"""A signal while a command is still starting: one line at most, a documented status, no traceback, nothing lost."""
+"""Signals sent while a command starts: a documented status, one line at most, no traceback."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ROOT: Final = Path(__file__).parents[2]
 PROGRAM: Final = [sys.executable, "-c", "from sbclient.cli import main; main()"]
 VARIABLES: Final = {
     "PYTHONPATH": str(ROOT),
-    "SERVICEBUS_CONNECTION_STRING": "memory://early",
-    "SERVICEBUS_SECONDARY_CONNECTION_STRING": "memory://early-backup",
+    "SERVICEBUS_CONNECTION_STRING": "memory://startup",
+    "SERVICEBUS_SECONDARY_CONNECTION_STRING": "memory://startup-backup",
 }
 PATIENCE_S: Final = 60.0
 WORKER: Final = ("syphon", "--provision")
 OTHER: Final = ("send", "--queue", "orders")
-"""Reads its stdin for as long as it is open."""
+"""Reads stdin for as long as it is open."""
 
 REPORT: Final = {"drained": 0, "dead_lettered": {}, "parked": 0}
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux, to see who listens")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to see signal masks")
 
 
 def hear_ctrl_c() -> None:
-    """A shell starts what it puts in the background, as perhaps these tests, with SIGINT ignored; that is passed on."""
+    """A shell starts background processes, perhaps these tests, with SIGINT ignored; children inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -50,22 +50,23 @@ def started(*arguments: str, before: Callable[[], None] = hear_ctrl_c) -> subpro
     )
 
 
-def listens(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> bool:
-    """Whether a process has a handler for a signal. Python itself has none for SIGTERM."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    (mask,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
-    return bool(int(mask, 16) & 1 << (number - 1))
+def wait_until_held(process: subprocess.Popen[str]) -> None:
+    """Wait until the process blocks or handles SIGTERM. Python itself does neither."""
+    ends_at = time.monotonic() + PATIENCE_S
+    masks = [0]
+    while not any(mask & 1 << (signal.SIGTERM - 1) for mask in masks):
+        assert process.poll() is None
+        assert time.monotonic() < ends_at
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigBlk:", "SigCgt:"))]
 
 
 def end_of(process: subprocess.Popen[str], number: int, delay_s: float) -> tuple[int, str, str]:
-    """Send a signal so long after the program has begun to listen; returns its status, and what it said."""
-    ends_at = time.monotonic() + PATIENCE_S
-    while not listens(process):
-        assert process.poll() is None
-        assert time.monotonic() < ends_at
+    """Send a signal that long after the program holds signals; return the status, stdout and stderr."""
+    wait_until_held(process)
     time.sleep(delay_s)
     process.send_signal(number)
-    process.wait(PATIENCE_S)  # with its stdin open: to be closed would be another reason to end
+    process.wait(PATIENCE_S)  # stdin stays open: closing it would be another reason to end
     out, err = process.communicate()
     assert "Traceback" not in err, err
     assert "Exception" not in err, err
@@ -74,22 +75,19 @@ def end_of(process: subprocess.Popen[str], number: int, delay_s: float) -> tuple
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.2])
-def test_a_worker_that_is_told_to_end_while_it_starts_ends_in_order(number: signal.Signals, delay_s: float) -> None:
+def test_worker_ends_normally_when_signalled_during_startup(number: signal.Signals, delay_s: float) -> None:
     status, out, err = end_of(started(*WORKER, "--json"), number, delay_s)
     assert (status, json.loads(out)) == (0, REPORT)
-    events = [json.loads(line) for line in err.splitlines()]
-    assert events[-1]["event"] == "worker.ended"
-    if len(events) == 1:
-        assert events[0] == {"reason": number.name, **REPORT, "event": "worker.ended", "level": "info"}
+    assert [json.loads(line) for line in err.splitlines()][-1]["event"] == "worker.ended"
 
 
-def test_without_json_it_reports_in_words() -> None:
+def test_worker_reports_as_text_without_json() -> None:
     assert end_of(started(*WORKER), signal.SIGTERM, 0.0)[:2] == (0, "drained 0   dead-lettered none   parked 0\n")
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0])
-def test_at_no_moment_does_sigterm_do_anything_else(delay_s: float) -> None:
-    """Counted from the birth of the process: before it runs our code the system ends it, silently."""
+def test_sigterm_has_no_other_effect_at_any_time(delay_s: float) -> None:
+    """Counted from the start of the process: the system ends it silently until it holds signals."""
     process = started(*WORKER)
     time.sleep(delay_s)
     process.send_signal(signal.SIGTERM)
@@ -103,32 +101,45 @@ def test_at_no_moment_does_sigterm_do_anything_else(delay_s: float) -> None:
     [(signal.SIGINT, Exit.INTERRUPTED, "Interrupted"), (signal.SIGTERM, Exit.TERMINATED, "Terminated")],
 )
 @pytest.mark.parametrize("delay_s", [0.0, 0.2, 1.5])
-def test_every_other_command_says_in_a_line_what_ended_it(number: int, status: Exit, kind: str, delay_s: float) -> None:
+def test_other_commands_report_the_signal_in_one_line(number: int, status: Exit, kind: str, delay_s: float) -> None:
     code, _, err = end_of(started(*OTHER, "--json"), number, delay_s)
     assert code == status
-    told = json.loads(err)["error"]
-    assert (told["type"], told["exit_status"]) == (kind, status)
-    assert told["command"].startswith("send")
+    error = {"command": "send", "type": kind, "message": kind.lower(), "exit_status": status}
+    assert json.loads(err) == {"error": error}
 
 
-def test_the_line_is_for_people_where_json_is_not_asked_for() -> None:
-    said = "sbclient send: terminated; nothing was in hand\n"
-    assert end_of(started(*OTHER), signal.SIGTERM, 0.0) == (Exit.TERMINATED, "", said)
+def test_the_line_is_text_without_json() -> None:
+    assert end_of(started(*OTHER), signal.SIGTERM, 0.0) == (Exit.TERMINATED, "", "sbclient send: terminated\n")
 
 
-def test_a_look_at_the_settings_that_is_cut_short_has_not_done_its_work() -> None:
-    assert end_of(started("syphon", "--check-config"), signal.SIGTERM, 0.0)[0] == Exit.TERMINATED
+def test_sigterm_at_a_question_ends_the_command() -> None:
+    parent, child = os.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, "admin", "delete", "queue", "orders"],
+        stdin=child,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env=os.environ | VARIABLES,
+    )
+    wait_until_held(process)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    os.close(parent)
+    os.close(child)
+    assert process.returncode == Exit.TERMINATED
+    assert err.splitlines()[-1].endswith("sbclient admin delete: terminated")
 
 
-def test_an_emulator_that_is_told_to_end_while_it_starts_has_ended_as_it_should() -> None:
-    status, out, err = end_of(started("emulator", "--namespace", "a:0", "--http-port", "0"), signal.SIGTERM, 0.0)
-    assert (status, out, err) == (0, "", "sbclient emulator: terminated; nothing was in hand\n")
+def test_emulator_ends_with_status_0_when_signalled_during_startup() -> None:
+    status, _, err = end_of(started("emulator", "--namespace", "a:0", "--http-port", "0"), signal.SIGTERM, 0.0)
+    assert (status, err) == (0, "")
 
 
-def test_a_pause_is_kept_until_the_worker_can_obey() -> None:
+def test_a_pause_during_startup_takes_effect_when_the_worker_runs() -> None:
     process = started(*WORKER, "--log-level", "info")
-    while not listens(process, signal.SIGUSR1):
-        assert process.poll() is None
+    wait_until_held(process)
     process.send_signal(signal.SIGUSR1)
     assert process.stderr is not None
     assert any('"worker.paused"' in line for line in iter(process.stderr.readline, ""))
@@ -141,16 +152,15 @@ def ignore_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def test_a_signal_that_is_ignored_stays_so() -> None:
+def test_an_ignored_signal_stays_ignored() -> None:
     process = started(*OTHER, before=ignore_ctrl_c)
-    while not listens(process):
-        assert process.poll() is None
+    wait_until_held(process)
     process.send_signal(signal.SIGINT)
     assert end_of(process, signal.SIGTERM, 0.3)[0] == Exit.TERMINATED
 
 
-def test_sigterm_in_the_midst_of_a_demo_ends_it_with_a_line() -> None:
-    """Its time is virtual, and no event loop listens to signals."""
+def test_sigterm_ends_a_running_demo_with_one_line() -> None:
+    """The demo runs on virtual time, on a loop without signal handlers."""
     process = started("demo", "--json", "--messages", "200000")
     code, out, err = end_of(process, signal.SIGTERM, 4.0)
     assert (code, out, json.loads(err)["error"]["type"]) == (Exit.TERMINATED, "", "Terminated")

@@ -1,0 +1,37 @@
+"""Holds back signals while a command starts, so that none interrupts an import.
+
+`hold` blocks them, the command installs its handlers, and `release` lets the system deliver what came in between. Until
+`hold` runs, in the first hundredth of a second of a process, a signal has its default effect. This file imports nothing
+that the interpreter has not loaded already, so that `hold` runs as early as possible.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Final
+
+_HELD: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+_CAN_HOLD: Final = hasattr(signal, "pthread_sigmask")  # Windows cannot
+
+
+class Terminated(KeyboardInterrupt):
+    """The process received SIGTERM."""
+
+
+def hold() -> None:
+    """Keep signals pending until `release`."""
+    if _CAN_HOLD:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+
+
+def release() -> None:
+    """Deliver pending signals. SIGTERM raises `Terminated` unless something handles it already."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
+    if _CAN_HOLD:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
