@@ -43,7 +43,7 @@ from sbclient.amqp.outgoing import CreditGranted, OutgoingLink
 from sbclient.amqp.performatives import BATCH_FORMAT, Attach, Coordinator, Open, Source, Target
 from sbclient.amqp.sasl import PlainCredentials
 from sbclient.amqp.sections import Header, Properties, Sections, encode_sections
-from sbclient.amqp.session import DispositionWalked, Session, SessionBegun, SessionEnded
+from sbclient.amqp.session import DispositionWalked, EndAnswered, Session, SessionBegun, SessionEnded, WindowOpened
 from sbclient.amqp.states import (
     ACCEPTED,
     RELEASED,
@@ -79,6 +79,7 @@ __all__ = [
     "DispositionReceived",
     "DispositionWalked",
     "EncodeError",
+    "EndAnswered",
     "EndpointClosedError",
     "Event",
     "Header",
@@ -104,6 +105,7 @@ __all__ = [
     "Standing",
     "Target",
     "TransactionalState",
+    "WindowOpened",
     "WireError",
     "WireMessage",
     "encode_delivery",

@@ -173,10 +173,15 @@ class Connection:
         if self._handshake.is_undecided and self._reader.buffered_bytes > 2 * self.options.max_frame_size:
             self._fail(AmqpError(RESOURCE_LIMIT, "too much was sent before the credentials were judged"))
 
-    def receive_eof(self) -> None:
-        """The peer has closed its socket."""
+    def receive_eof(self, reason: str | None = None) -> None:
+        """The socket is closed.
+
+        Args:
+            reason: the description of the error that the owner is told; None: the peer has closed the socket.
+        """
         if not self.is_over:
-            self._finish(AmqpError(CONNECTION_FORCED, "the peer hung up without a close"), by_peer=True)
+            description = "the peer hung up without a close" if reason is None else reason
+            self._finish(AmqpError(CONNECTION_FORCED, description), by_peer=True)
 
     def next_event(self) -> Any:
         """The next event (see `amqp.events`), None if more bytes are needed. Never raises."""

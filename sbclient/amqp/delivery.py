@@ -23,9 +23,10 @@ class _Delivery:
         tag: the sender's own name for it, at most 32 bytes.
         state: the last state that the peer told, None if none.
         is_settled: whether this side has forgotten it or never had to remember it.
+        owner: a place for the owner's own object; None at first.
     """
 
-    __slots__ = ("delivery_id", "is_settled", "link", "state", "tag")
+    __slots__ = ("delivery_id", "is_settled", "link", "owner", "state", "tag")
 
     def __init__(self, link: Any, delivery_id: int, tag: bytes, *, settled: bool, state: DeliveryState | None) -> None:
         self.link = link
@@ -33,6 +34,7 @@ class _Delivery:
         self.tag = tag
         self.state = state
         self.is_settled = settled
+        self.owner: Any = None
 
     def settle(self, state: DeliveryState | None = None, *, settled: bool = True) -> None:
         """Tell the peer what became of the delivery.

@@ -2,7 +2,7 @@
 
 Every link that was announced by `AttachRequested` or asked for by this side ends with one `LinkDetached`, every session
 with one `SessionEnded`, every connection with one `ConnectionClosed`, whoever ends them; except that nothing is told of
-links and sessions that the owner ends itself.
+links and sessions that the owner ends itself, save `EndAnswered`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sbclient.amqp.delivery import DispositionReceived
 from sbclient.amqp.incoming import DeliveryReceived, LinkDrained
 from sbclient.amqp.link import AttachRequested, LinkAttached, LinkDetached
 from sbclient.amqp.outgoing import CreditGranted
-from sbclient.amqp.session import DispositionWalked, SessionBegun, SessionEnded
+from sbclient.amqp.session import DispositionWalked, EndAnswered, SessionBegun, SessionEnded, WindowOpened
 
 Event: TypeAlias = (
     CredentialsOffered
@@ -22,6 +22,8 @@ Event: TypeAlias = (
     | ConnectionClosed
     | SessionBegun
     | SessionEnded
+    | EndAnswered
+    | WindowOpened
     | AttachRequested
     | LinkAttached
     | LinkDetached

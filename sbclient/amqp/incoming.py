@@ -7,7 +7,8 @@ the SDK loses the condition of a detach.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sbclient.amqp import serial
@@ -25,6 +26,8 @@ from sbclient.amqp.link import Link, LinkSession
 from sbclient.amqp.outgoing import MAX_TAG_BYTES
 from sbclient.amqp.performatives import ROLE_RECEIVER, Attach, Coordinator, Flow, Source, Target, Transfer
 from sbclient.amqp.states import DeliveryState, Rejected
+
+_delivery_id = attrgetter("delivery_id")
 
 
 class _Partial:
@@ -112,6 +115,28 @@ class IncomingLink(Link):
         """Answer a delivery; see `IncomingDelivery.settle`."""
         if not self.is_over and not delivery.is_settled:
             self.session.write_disposition(ROLE_RECEIVER, delivery, state, settled=settled)
+
+    def settle_many(
+        self, deliveries: Iterable[IncomingDelivery], state: DeliveryState | None, *, settled: bool
+    ) -> None:
+        """Answer deliveries of this link alike, in as few dispositions as their ids allow.
+
+        Args:
+            deliveries: in any order; those that are settled already are left out.
+            state, settled: see `IncomingDelivery.settle`.
+        """
+        if self.is_over:
+            return
+        run: list[IncomingDelivery] = []
+        for delivery in sorted(deliveries, key=_delivery_id):
+            if delivery.is_settled:
+                continue
+            if run and delivery.delivery_id != run[-1].delivery_id + 1:
+                self.session.write_dispositions(ROLE_RECEIVER, run, state, settled=settled)
+                run = []
+            run.append(delivery)
+        if run:
+            self.session.write_dispositions(ROLE_RECEIVER, run, state, settled=settled)
 
     def on_attach(self, attach: Attach) -> None:
         """The peer's attach has come; called by the session."""

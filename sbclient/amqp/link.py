@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sbclient.amqp.delivery import IncomingDelivery, OutgoingDelivery
@@ -32,6 +32,10 @@ class LinkSession(Protocol):
         """Whether frames of links may be sent."""
 
     @property
+    def held_bytes(self) -> int:
+        """The transfer frames that wait for the peer's window, in bytes."""
+
+    @property
     def unsettled_room(self) -> int:
         """How many more deliveries may be sent before some are settled."""
 
@@ -53,6 +57,11 @@ class LinkSession(Protocol):
         self, role: bool, delivery: OutgoingDelivery | IncomingDelivery, state: DeliveryState | None, *, settled: bool
     ) -> None:
         """Tell the peer the state of a delivery, and forget it if `settled`."""
+
+    def write_dispositions(
+        self, role: bool, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool
+    ) -> None:
+        """Tell the peer the state of deliveries whose ids follow one another."""
 
     def remember(self, delivery: IncomingDelivery) -> bool:
         """Keep an unsettled delivery until it is settled; False if too many are kept."""

@@ -5,7 +5,7 @@ Tolerated, because the SDK does it: a detach or flow for a handle that is free a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from sbclient.amqp import serial
@@ -196,6 +196,10 @@ class Session:
             self.write(End(error))
             self._has_ended = True
 
+    def probe(self) -> None:
+        """Ask the peer for a flow, which every peer sends at once."""
+        self.write(self._windows.flow(None, None, None, drain=False)._replace(echo=True))
+
     # What links do ------------------------------------------------------------------------------------------------
 
     def emit(self, event: Any) -> None:
@@ -265,6 +269,28 @@ class Session:
             delivery.is_settled = True
             self._direction(role is not ROLE_RECEIVER).forget(delivery)
 
+    def write_dispositions(
+        self, role: bool, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool
+    ) -> None:
+        """Tell the peer the state of deliveries whose ids follow one another; see `write_disposition`."""
+        if len(deliveries) == 1:
+            self.write_disposition(role, deliveries[0], state, settled=settled)
+            return
+        if not self.is_open:
+            return
+        first, last = deliveries[0].delivery_id, deliveries[-1].delivery_id
+        frame = write_disposition(self.channel, role, first, last, settled=settled, state=state)
+        if len(frame) > self._connection.remote_max_frame_size:
+            for delivery in deliveries:
+                self.write_disposition(role, delivery, state, settled=settled)
+            return
+        self._connection.write_bytes(frame)
+        if settled:
+            direction = self._direction(role is not ROLE_RECEIVER)
+            for delivery in deliveries:
+                delivery.is_settled = True
+                direction.forget(delivery)
+
     def remember(self, delivery: IncomingDelivery) -> bool:
         """Keep an unsettled delivery until it is settled; False if too many are kept."""
         if len(self._incoming) >= self._options.max_unsettled:
@@ -326,6 +352,8 @@ class Session:
             self.write(End())
             self._is_ended_by_peer = self._has_ended = True
             self.emit(SessionEnded(self, end.error))
+        else:
+            self.emit(EndAnswered(self))
         self._connection.forget_session(self)
 
     def fail(self, error: AmqpError) -> None:
@@ -370,7 +398,10 @@ class Session:
             self.fail(error.error)
 
     def _on_flow(self, flow: Flow) -> None:
+        was_holding = self._windows.held_bytes > 0
         self._windows.on_flow(flow)
+        if was_holding and not self._windows.held_bytes:
+            self.emit(WindowOpened(self))
         if flow.handle is not None:
             link = self._links_by_remote.get(flow.handle)
             if link is not None and not link.is_over:
@@ -486,6 +517,18 @@ class SessionEnded(NamedTuple):
 
     session: Session
     error: AmqpError | None
+
+
+class EndAnswered(NamedTuple):
+    """The peer has answered the end that this side sent: it has let go of all links of the session."""
+
+    session: Session
+
+
+class WindowOpened(NamedTuple):
+    """The transfer frames that waited for the peer's window have been written."""
+
+    session: Session
 
 
 class DispositionWalked(NamedTuple):

@@ -107,6 +107,25 @@ class Decimal64(Decimal):
     __slots__ = ()
 
 
+class Opaque(str):
+    """A value of a type that no class here stands for in a string's place, such as binary in application properties.
+
+    Attributes:
+        encoded: the AMQP encoding, which is written as it is.
+    """
+
+    __slots__ = ("encoded",)
+
+    encoded: bytes
+
+    @classmethod
+    def of(cls, shown: str, encoded: bytes) -> Self:
+        """The value that reads as `shown`."""
+        value = cls(shown)
+        value.encoded = encoded
+        return value
+
+
 class Described(NamedTuple):
     """A value with a descriptor that says what it means: a number (ulong) or a symbol."""
 

@@ -18,6 +18,7 @@ def open_transport(
     credential: Any = None,
     clock: Clock,
     random: Random,
+    transport: str = "sdk",
     **sdk_options: Any,
 ) -> Transport:
     """A transport for a connection string, or for a namespace and a credential.
@@ -39,11 +40,35 @@ def open_transport(
         return MemoryTransport(memory_host(connection.host, clock=clock))
     from sbclient.transport.sdk.transport import open_azure_transport  # the SDK is loaded only where it is used
 
-    return open_azure_transport(
+    if transport == "sdk":
+        return open_azure_transport(
+            connection,
+            fully_qualified_namespace=fully_qualified_namespace,
+            credential=credential,
+            clock=clock,
+            random=random,
+            **sdk_options,
+        )
+    from sbclient.transport.amqp.transport import open_amqp_transport
+
+    def open_management() -> Transport:
+        """Entities are managed through azure-servicebus."""
+        options = {name: value for name, value in sdk_options.items() if name != "enable_cross_entity_transactions"}
+        return open_azure_transport(
+            connection,
+            fully_qualified_namespace=fully_qualified_namespace,
+            credential=credential,
+            clock=clock,
+            random=random,
+            **options,
+        )
+
+    return open_amqp_transport(
         connection,
         fully_qualified_namespace=fully_qualified_namespace,
         credential=credential,
         clock=clock,
         random=random,
+        management=open_management,
         **sdk_options,
     )

@@ -25,6 +25,7 @@ from sbclient.amqp import (
     DispositionReceived,
     DispositionWalked,
     EncodeError,
+    EndAnswered,
     EndpointClosedError,
     IncomingLink,
     LinkAttached,
@@ -892,7 +893,7 @@ def test_end_of_a_session_tells_its_links_first() -> None:
     session.end(ERROR)
     pipe.flow()
     assert pipe.server_told[-2:] == [LinkDetached(end, ERROR, True), SessionEnded(end.session, ERROR)]  # type: ignore[arg-type]  # it is a Session
-    assert pipe.client_told[-1] == last(pipe.client_told, CreditGranted)
+    assert pipe.client_told[-2:] == [last(pipe.client_told, CreditGranted), EndAnswered(session)]
     assert pipe.server.sessions == pipe.client.sessions == []
     with pytest.raises(EndpointClosedError):
         session.attach_sender("x", target=Target("t"))
@@ -921,7 +922,7 @@ def test_frames_after_our_end_are_ignored_until_the_peers() -> None:
     session.end()
     assert peer.answers() == [End(ERROR)]
     assert peer.transfer() == []
-    assert peer.send(Attach("n", 0, False), Disposition(True, 0), End()) == []
+    assert peer.send(Attach("n", 0, False), Disposition(True, 0), End()) == [EndAnswered(session)]
     assert peer.answers() == []
     assert peer.server.sessions == []
     assert [type(event) for event in peer.send(Begin(None, 0, 1, 1))] == [SessionBegun]

@@ -1,0 +1,349 @@
+"""One connection to a namespace: one socket and one engine of AMQP.
+
+Laws:
+1. What is written in one step of the event loop goes out as one piece.
+2. There is one timer. It serves the engine: handshake, idle frames, a silent peer.
+3. When the connection is lost every link is told once, with the reason.
+4. A call that got no answer from a silent peer has the peer probed. A peer that does not react is dropped, so that the
+   next call opens a new connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeAlias
+
+from sbclient.amqp import (
+    Connection,
+    ConnectionClosed,
+    ConnectionOpened,
+    ConnectionOptions,
+    CreditGranted,
+    DeliveryReceived,
+    DispositionReceived,
+    EndAnswered,
+    EndpointClosedError,
+    LinkAttached,
+    LinkDetached,
+    LinkDrained,
+    Session,
+    WindowOpened,
+)
+from sbclient.amqp.sasl import ANONYMOUS
+from sbclient.clock import Clock
+from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
+from sbclient.rules.conditions import error_of, plain_text
+
+CLOSE_S: Final = 2.0
+"""How long the service may take to answer a close."""
+
+PROBE_S: Final = 5.0
+"""How long a silent peer may take to answer a probe."""
+
+
+class Stream(Protocol):
+    """A socket as a connection needs it."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, or keep them until the network takes them."""
+
+    def close(self) -> None:
+        """Send what was written and close; the sink is not called again."""
+
+    def abort(self) -> None:
+        """Close at once; the sink is not called again."""
+
+
+class Sink(Protocol):
+    """What a socket calls."""
+
+    def on_bytes(self, data: bytes) -> None:
+        """Bytes have come."""
+
+    def on_lost(self, error: Exception | None) -> None:
+        """The socket is closed; None for a proper end by the peer."""
+
+
+OpenStream: TypeAlias = Callable[[Sink], Awaitable[Stream]]
+
+
+class AmqpConnection:
+    """One connection.
+
+    Args:
+        open_stream: connects a socket to a sink.
+        options: of the engine.
+        namespace: for errors.
+        clock: the only source of time.
+
+    Attributes:
+        engine: the AMQP engine.
+        heard_at: monotonic seconds of the last bytes from the service.
+    """
+
+    def __init__(self, open_stream: OpenStream, options: ConnectionOptions, namespace: str, clock: Clock) -> None:
+        self._open_stream = open_stream
+        self._namespace = namespace
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._stream: Stream | None = None
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._ending: dict[Session, asyncio.Future[None]] = {}
+        self._link_count = 0
+        self._is_writing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._probe: asyncio.TimerHandle | None = None
+        self._reason: ServiceBusError | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            DispositionReceived: self._on_disposition,
+            DeliveryReceived: self._on_delivery,
+            CreditGranted: self._on_credit,
+            LinkDrained: self._on_drained,
+            LinkAttached: self._on_attached,
+            LinkDetached: self._on_detached,
+            WindowOpened: self._on_window,
+            EndAnswered: self._on_end_answered,
+            ConnectionOpened: self._on_opened,
+            ConnectionClosed: self._on_closed,
+        }
+        self.heard_at = clock.monotonic()
+        self.engine = Connection.client(options, now=self.heard_at, mechanism=ANONYMOUS)
+
+    def __repr__(self) -> str:
+        return f"AmqpConnection({self._namespace!r}, is_over={self.is_over})"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection is lost or closed."""
+        return self.engine.is_over or self._closed.done()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the service has answered the open and the connection still stands."""
+        return self._opened.done() and not self.is_over
+
+    @property
+    def has_channel(self) -> bool:
+        """Whether a further AMQP session may begin."""
+        remote = self.engine.remote
+        highest = self.engine.options.channel_max
+        return len(self.engine.sessions) <= (highest if remote is None else min(highest, remote.channel_max))
+
+    async def open(self) -> None:
+        """Connect and wait for the open of the service.
+
+        Raises:
+            ServiceBusError: the namespace cannot be reached; nothing is in doubt.
+        """
+        try:
+            self._stream = await self._open_stream(self)
+            self._arm()
+            self._write()
+            await self._opened
+        except BaseException:
+            self.abort()
+            raise
+
+    def begin(self) -> Session:
+        """Begin a session.
+
+        Raises:
+            EndpointClosedError: the connection is over, or its channels are used up.
+        """
+        if self.is_over:
+            raise EndpointClosedError(f"the connection to {self._namespace} is lost: open a new one")
+        return self.engine.begin()
+
+    def new_link_name(self) -> str:
+        """A name that no other link of this connection has."""
+        self._link_count += 1
+        return f"{self.engine.options.container_id}:{self._link_count}"
+
+    def flush(self) -> None:
+        """Send what the engine has written, at the end of this step of the event loop."""
+        if not self._is_writing:
+            self._is_writing = True
+            self._loop.call_soon(self._write)
+
+    async def ended(self, session: Session, within_s: float) -> None:
+        """Wait until the service has let go of a session that was ended here, at most that long."""
+        if self.is_over or session not in self.engine.sessions:
+            return
+        answered = self._ending.setdefault(session, self._loop.create_future())
+        with suppress(TimeoutError):
+            async with self._clock.timeout(within_s):
+                await asyncio.shield(answered)
+
+    def suspect(self, since: float) -> None:
+        """A call that began at `since` got no answer: probe the peer if nothing has come from it meanwhile."""
+        if self.is_over or self._probe is not None or self.heard_at > since:
+            return
+        for session in self.engine.sessions:
+            if session.is_open and session.remote_channel is not None:
+                session.probe()
+                break
+        self.flush()
+        asked_at = self._clock.monotonic()
+
+        def judge() -> None:
+            self._probe = None
+            if self.heard_at < asked_at and not self.is_over:
+                self._lose(OperationTimeoutError(f"the namespace {self._namespace} does not answer any more"))
+
+        self._probe = self._clock.call_later(PROBE_S, judge)
+
+    async def close(self) -> None:
+        """Close the connection properly; safe to call twice."""
+        if not self.is_over:
+            self.engine.close(now=self._clock.monotonic())
+            self._take_events()
+            self._write()
+            with suppress(TimeoutError):
+                async with self._clock.timeout(CLOSE_S):
+                    await asyncio.shield(self._closed)
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection; every link is told."""
+        if not self.is_over:
+            self._lose(None)
+        if self._stream is not None:
+            self._stream.close()
+
+    # -- what the socket calls -----------------------------------------------------------------------------------
+
+    def on_bytes(self, data: bytes) -> None:
+        """Bytes have come."""
+        self.heard_at = now = self._clock.monotonic()
+        self.engine.receive_bytes(data, now=now)
+        self._take_events()
+        self.flush()
+
+    def on_lost(self, error: Exception | None) -> None:
+        """The socket is closed."""
+        said = "the service closed the connection" if error is None else plain_text(str(error) or type(error).__name__)
+        self._lose(ServiceBusConnectionError(f"the connection to {self._namespace} was lost: {said}"))
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _take_events(self) -> None:
+        next_event, handlers = self.engine.next_event, self._handlers
+        while (event := next_event()) is not None:
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event)
+
+    @staticmethod
+    def _on_disposition(event: DispositionReceived) -> None:
+        owner = event.delivery.link.owner
+        if owner is not None:
+            owner.on_disposition(event)
+
+    @staticmethod
+    def _on_delivery(event: DeliveryReceived) -> None:
+        owner = event.link.owner
+        if owner is not None:
+            owner.on_delivery(event.delivery)
+
+    @staticmethod
+    def _on_credit(event: CreditGranted) -> None:
+        if event.drain:
+            event.link.drained()
+        elif event.link.owner is not None:
+            event.link.owner.on_credit()
+
+    @staticmethod
+    def _on_drained(event: LinkDrained) -> None:
+        if event.link.owner is not None:
+            event.link.owner.on_drained()
+
+    @staticmethod
+    def _on_attached(event: LinkAttached) -> None:
+        if event.link.owner is not None:
+            event.link.owner.on_attached(event.attach)
+
+    @staticmethod
+    def _on_detached(event: LinkDetached) -> None:
+        if event.link.owner is not None:
+            event.link.owner.on_detached(event.error)
+
+    @staticmethod
+    def _on_window(event: WindowOpened) -> None:
+        for link in event.session.links:
+            if link.owner is not None:
+                link.owner.on_window()
+
+    def _on_end_answered(self, event: EndAnswered) -> None:
+        answered = self._ending.pop(event.session, None)
+        if answered is not None and not answered.done():
+            answered.set_result(None)
+
+    def _on_opened(self, event: ConnectionOpened) -> None:
+        if not self._opened.done():
+            self._opened.set_result(None)
+        self._arm()
+
+    def _on_closed(self, event: ConnectionClosed) -> None:
+        error = self._reason or self._error_of(event)
+        if not self._opened.done():
+            error.is_in_doubt = False
+            self._opened.set_exception(error)
+            self._opened.exception()  # the one who opens may have gone
+        if not self._closed.done():
+            self._closed.set_result(None)
+        for answered in self._ending.values():
+            if not answered.done():
+                answered.set_result(None)
+        self._ending.clear()
+        for timer in (self._timer, self._probe):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._probe = None
+        self._write()
+        if self._stream is not None:
+            self._stream.close()
+
+    def _error_of(self, event: ConnectionClosed) -> ServiceBusError:
+        error = event.error
+        if event.by_peer and error is not None:
+            doing = f"the namespace {self._namespace} closed the connection"
+            return error_of(doing, error.condition, error.description)
+        said = "it was closed" if error is None else plain_text(error.description or error.condition)
+        return ServiceBusConnectionError(f"the connection to {self._namespace} failed: {said}")
+
+    # -- time and output -----------------------------------------------------------------------------------------
+
+    def _lose(self, reason: ServiceBusError | None) -> None:
+        if self.engine.is_over:
+            return
+        self._reason = reason
+        self.engine.receive_eof(None if reason is None else str(reason))
+        self._take_events()
+
+    def _write(self) -> None:
+        self._is_writing = False
+        if self._stream is None:
+            return
+        data = self.engine.bytes_to_send(now=self._clock.monotonic())
+        if data:
+            self._stream.write(data)
+
+    def _arm(self) -> None:
+        """Set the timer for the engine. It may fire too early, since every byte from the peer moves the deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.engine.next_deadline()
+        if deadline is not None:
+            self._timer = self._clock.call_later(max(0.0, deadline - self._clock.monotonic()), self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self.engine.pass_time(now=self._clock.monotonic())
+        self._take_events()
+        self._write()
+        if not self.is_over:
+            self._arm()

@@ -1,0 +1,175 @@
+"""The connections of one namespace: one, and a further one where the service's limits of the first are reached.
+
+Laws:
+1. A lost connection is replaced when it is next needed.
+2. A link has an AMQP session of its own. With cross-entity transactions all links of entities share one AMQP session,
+   to whose first link, the coordinator, the service ties them.
+
+Source: Service Bus quotas; the behaviour of Microsoft's clients for transactions over several entities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sbclient.amqp import Session
+from sbclient.clock import Clock
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.amqp.connection import AmqpConnection
+from sbclient.transport.amqp.credentials import TokenSource
+from sbclient.transport.amqp.deadlines import Deadlines
+from sbclient.transport.amqp.requests import Requests
+from sbclient.transport.amqp.shared import Shared
+from sbclient.transport.amqp.tokens import Tokens
+from sbclient.transport.amqp.transactions import Control
+
+MANAGEMENT: Final = "$management"
+
+
+class Held:
+    """One connection, and everything of it that its links share.
+
+    Attributes:
+        connection: the connection.
+        tokens: its tokens.
+        control: its transaction coordinator.
+    """
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        source: TokenSource,
+        host: str,
+        *,
+        is_cross_entity: bool,
+        clock: Clock,
+        tasks: OwnedTasks,
+        deadlines: Deadlines,
+    ) -> None:
+        self.connection = connection
+        self._clock = clock
+        self._tasks = tasks
+        self._deadlines = deadlines
+        self._nodes: dict[str, Requests] = {}
+        self._session: Session | None = None
+        self.tokens = Tokens(connection, source, host, clock=clock, tasks=tasks, deadlines=deadlines)
+        begin = self.session if is_cross_entity else connection.begin
+        self.control = Control(connection, begin, owns_session=not is_cross_entity, tasks=tasks, deadlines=deadlines)
+
+    def session(self) -> Session:
+        """The AMQP session of links that must share one."""
+        if self._session is None or not self._session.is_open:
+            self._session = self.connection.begin()
+        return self._session
+
+    def requests_of(self, path: str) -> Requests:
+        """The management node of an entity."""
+        node = self._nodes.get(path)
+        if node is None:
+
+            async def connect() -> AmqpConnection:
+                await self.tokens.ensure(path)
+                return self.connection
+
+            node = self._nodes[path] = Requests(
+                connect, f"{path}/{MANAGEMENT}", clock=self._clock, tasks=self._tasks, deadlines=self._deadlines
+            )
+        return node
+
+    async def close(self) -> None:
+        """Close the connection."""
+        closed = ServiceBusConnectionError("the client was closed")
+        self.tokens.close(closed)
+        self.control.close(closed)
+        for node in self._nodes.values():
+            node.close(closed)
+        await self.connection.close()
+
+
+class Connections:
+    """All connections of a namespace.
+
+    Args:
+        new_connection: makes a connection, not opened yet.
+        source: gives out tokens.
+        host: of the audiences.
+        is_cross_entity: whether transactions may span entities.
+        clock: the only source of time.
+        tasks: owns what runs on behind a call.
+        deadlines: expires calls.
+    """
+
+    def __init__(
+        self,
+        new_connection: Callable[[], AmqpConnection],
+        source: TokenSource,
+        host: str,
+        *,
+        is_cross_entity: bool,
+        clock: Clock,
+        tasks: OwnedTasks,
+        deadlines: Deadlines,
+    ) -> None:
+        self._new_connection = new_connection
+        self._source = source
+        self._host = host
+        self._clock = clock
+        self._tasks = tasks
+        self._deadlines = deadlines
+        self._is_cross_entity = is_cross_entity
+        self._held: list[Held] = []
+        self._opening = Shared(self._open, tasks=tasks, name=f"connect to {host}")
+        self._is_closed = False
+
+    @property
+    def ready(self) -> Held | None:
+        """An open connection, None if there is none."""
+        return next((held for held in self._held if held.connection.is_open), None)
+
+    async def usable(self) -> Held:
+        """A connection that takes a further link.
+
+        Raises:
+            ServiceBusError: the namespace cannot be reached; nothing is in doubt.
+        """
+        if self._is_closed:
+            raise InvalidOperationError(f"the connection to {self._host} was closed: open a new client")
+        self._held = [held for held in self._held if not held.connection.is_over]
+        for held in self._held:
+            if held.connection.has_channel:
+                return held
+        return await self._opening.get()
+
+    def holder_of(self, wire: object) -> Held:
+        """What is held beside a connection.
+
+        Raises:
+            InvalidOperationError: the connection is lost.
+        """
+        for held in self._held:
+            if held.connection is wire:
+                return held
+        raise InvalidOperationError(f"the connection to {self._host} is lost: begin anew")
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self._is_closed = True
+        for held in self._held:
+            await held.close()
+
+    async def _open(self) -> Held:
+        connection = self._new_connection()
+        await connection.open()
+        held = Held(
+            connection,
+            self._source,
+            self._host,
+            is_cross_entity=self._is_cross_entity,
+            clock=self._clock,
+            tasks=self._tasks,
+            deadlines=self._deadlines,
+        )
+        self._held.append(held)
+        return held

@@ -1,0 +1,158 @@
+"""Credentials as a source of tokens for one audience.
+
+A shared access key signs a token per audience. A shared access signature is sent as it is. Everything else is an
+asynchronous token credential of azure-identity, or an object with the same `get_token`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+from base64 import b64encode
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import parse_qs, quote_plus
+
+from sbclient.clock import Clock
+from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError, ServiceBusError
+from sbclient.rules.conditions import plain_text
+from sbclient.rules.connection_string import ConnectionString
+
+SCOPE: Final = "https://servicebus.azure.net//.default"
+SAS_TOKEN: Final = "servicebus.windows.net:sastoken"
+WEB_TOKEN: Final = "jwt"
+SIGNED_FOR_S: Final = 3600.0
+"""How long a token counts that is signed here."""
+
+_LATEST: Final = 253_402_300_800.0
+_PREFIX: Final = "SharedAccessSignature "
+
+
+class Token(NamedTuple):
+    """A token for one audience.
+
+    Attributes:
+        text: the token.
+        kind: the type that put-token names.
+        expires_at: seconds since 1970.
+    """
+
+    text: str
+    kind: str
+    expires_at: float
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"Token(kind={self.kind!r}, expires_at={self.expires_at})"
+
+
+class TokenSource(Protocol):
+    """Gives out tokens."""
+
+    async def token(self, audience: str) -> Token:
+        """A token that counts for some time.
+
+        Raises:
+            ServiceBusAuthenticationError: the credential gives none.
+        """
+
+
+class SharedKey(TokenSource):
+    """Signs tokens with a shared access key."""
+
+    def __init__(self, name: str, key: str, clock: Clock) -> None:
+        self._name = name
+        self._key = key
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"SharedKey({self._name!r})"
+
+    async def token(self, audience: str) -> Token:
+        expires_at = int(self._clock.now() + SIGNED_FOR_S)
+        encoded = quote_plus(audience)
+        proof = b64encode(hmac.digest(self._key.encode(), f"{encoded}\n{expires_at}".encode(), "sha256"))
+        text = f"{_PREFIX}sr={encoded}&sig={quote_plus(proof)}&se={expires_at}&skn={quote_plus(self._name)}"
+        return Token(text, SAS_TOKEN, expires_at)
+
+
+class Signature(TokenSource):
+    """A shared access signature that was made elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text if text.startswith(_PREFIX) else _PREFIX + text
+
+    def __repr__(self) -> str:
+        return "Signature(...)"
+
+    async def token(self, audience: str) -> Token:
+        try:
+            expires_at = float(parse_qs(self._text[len(_PREFIX) :])["se"][0])
+        except (KeyError, ValueError):
+            expires_at = _LATEST
+        return Token(self._text, SAS_TOKEN, expires_at)
+
+
+class IdentityCredential(TokenSource):
+    """A credential of azure-identity."""
+
+    def __init__(self, credential: Any) -> None:
+        self._credential = credential
+
+    def __repr__(self) -> str:
+        return f"IdentityCredential({type(self._credential).__name__})"
+
+    async def token(self, audience: str) -> Token:
+        try:
+            answer = self._credential.get_token(SCOPE)
+            access = await answer if inspect.isawaitable(answer) else answer
+        except ServiceBusError:
+            raise
+        except Exception as error:  # a credential may raise anything
+            raise ServiceBusAuthenticationError(
+                f"{type(self._credential).__name__} gave no token: {type(error).__name__}: {plain_text(str(error))}"
+            ) from error
+        return Token(access.token, WEB_TOKEN, float(access.expires_on))
+
+
+class _NamedKey(TokenSource):
+    """An `AzureNamedKeyCredential`, whose key may be changed."""
+
+    def __init__(self, credential: Any, clock: Clock) -> None:
+        self._credential = credential
+        self._clock = clock
+
+    async def token(self, audience: str) -> Token:
+        name, key = self._credential.named_key
+        return await SharedKey(name, key, self._clock).token(audience)
+
+
+class _SasCredential(TokenSource):
+    """An `AzureSasCredential`, whose signature may be changed."""
+
+    def __init__(self, credential: Any) -> None:
+        self._credential = credential
+
+    async def token(self, audience: str) -> Token:
+        return await Signature(self._credential.signature).token(audience)
+
+
+def token_source(connection: ConnectionString | None, credential: Any, clock: Clock) -> TokenSource:
+    """The tokens of a connection string, or of a credential.
+
+    Raises:
+        InvalidOperationError: the credential has no known form.
+    """
+    if connection is not None:
+        if connection.signature is not None:
+            return Signature(connection.signature)
+        return SharedKey(connection.key_name or "", connection.key or "", clock)
+    if hasattr(credential, "named_key"):
+        return _NamedKey(credential, clock)
+    if hasattr(credential, "signature"):
+        return _SasCredential(credential)
+    if hasattr(credential, "get_token"):
+        return IdentityCredential(credential)
+    raise InvalidOperationError(
+        f"the credential is a {type(credential).__name__}: give an asynchronous credential of azure-identity, an "
+        "AzureNamedKeyCredential or an AzureSasCredential"
+    )

@@ -1,0 +1,184 @@
+"""Messages as the service delivers them. Body and application properties are decoded when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final, Self
+from uuid import UUID
+
+from sbclient.amqp import IncomingDelivery, Sections, WireError, WireMessage
+from sbclient.amqp.encode import encode_value
+from sbclient.amqp.standing import (
+    DEAD_LETTER_SOURCE_ANNOTATION,
+    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
+    ENQUEUED_TIME_ANNOTATION,
+    LOCK_TOKEN_ANNOTATION,
+    LOCKED_UNTIL_ANNOTATION,
+    MESSAGE_STATE_ANNOTATION,
+    SEQUENCE_NUMBER_ANNOTATION,
+)
+from sbclient.amqp.types import Opaque, Timestamp
+from sbclient.errors import InvalidOperationError
+from sbclient.log import get_logger
+from sbclient.message import PropertyValue, ServiceBusMessageState, ServiceBusReceivedMessage
+
+log = get_logger(__name__)
+
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+_UNKNOWN: Final = datetime.fromtimestamp(0, tz=UTC)
+_TOKEN_BYTES: Final = 16
+_INT64: Final = range(-(2**63), 2**63)
+_KEPT: Final = (str, int, float, datetime, UUID, Decimal, type(None))
+"""What an application property may be; the AMQP types that are subclasses of these keep themselves."""
+
+_STATES: Final = {state.value: state for state in ServiceBusMessageState}
+
+
+class AmqpReceivedMessage(ServiceBusReceivedMessage):
+    """A message received over AMQP.
+
+    Attributes:
+        content: the sender's part.
+        delivery: of the link that brought it; None for a message from a management reply.
+    """
+
+    __slots__ = ("_changed_body", "_changed_properties", "content", "delivery")
+
+    content: WireMessage
+    delivery: IncomingDelivery | None
+    _changed_body: Any
+    _changed_properties: Any
+
+    @property
+    def _body(self) -> Any:
+        changed = self._changed_body
+        return self.content._body if changed is _UNCHANGED else changed
+
+    @_body.setter
+    def _body(self, value: Any) -> None:
+        self._changed_body = value
+
+    def _data_sizes(self) -> Sequence[int]:
+        return self.content._data_sizes() if self._changed_body is _UNCHANGED else super()._data_sizes()
+
+    @property
+    def _application_properties(self) -> dict[str, PropertyValue] | None:
+        if self._changed_properties is _UNCHANGED:
+            typed = self.content.sections.application_properties
+            self._changed_properties = {name: _kept(value) for name, value in typed.items()} or None
+        return self._changed_properties  # type: ignore[no-any-return]  # a dict or None once it is read
+
+    @_application_properties.setter
+    def _application_properties(self, value: dict[str, PropertyValue] | None) -> None:
+        self._changed_properties = value
+
+    @classmethod
+    def read(
+        cls,
+        payload: bytes,
+        *,
+        lock_token: UUID | None,
+        has_session: bool,
+        delivery: IncomingDelivery | None = None,
+    ) -> Self:
+        """The message in a payload.
+
+        Args:
+            payload: the encoded message.
+            lock_token: None for a peeked or deleted message.
+            has_session: whether the session is locked and not the message.
+            delivery: of the link that brought it.
+
+        Raises:
+            WireError, InvalidOperationError: it cannot be read.
+        """
+        sections = Sections(payload)
+        content = WireMessage.of(sections)
+        message = cls.__new__(cls)
+        message.content = content
+        message.delivery = delivery
+        message._changed_body = message._changed_properties = _UNCHANGED
+        message._body_type = content._body_type
+        message._session_id = content._session_id
+        message._message_id = content._message_id
+        message._scheduled_enqueue_time_utc = content._scheduled_enqueue_time_utc
+        message._time_to_live = content._time_to_live
+        message._content_type = content._content_type
+        message._correlation_id = content._correlation_id
+        message._subject = content._subject
+        message._partition_key = content._partition_key
+        message._to = content._to
+        message._reply_to = content._reply_to
+        message._reply_to_session_id = content._reply_to_session_id
+        annotations = sections.message_annotations
+        number = annotations.get(SEQUENCE_NUMBER_ANNOTATION)
+        message.sequence_number = int(number) if isinstance(number, int) else 0
+        original = annotations.get(ENQUEUE_SEQUENCE_NUMBER_ANNOTATION)
+        message.enqueued_sequence_number = int(original) if isinstance(original, int) else None
+        enqueued_at = _moment(annotations.get(ENQUEUED_TIME_ANNOTATION)) or _UNKNOWN
+        message.enqueued_time_utc = enqueued_at
+        message.expires_at_utc = _end_of_life(enqueued_at, content._time_to_live)
+        is_locked = lock_token is not None and not has_session
+        message.locked_until_utc = _moment(annotations.get(LOCKED_UNTIL_ANNOTATION)) if is_locked else None
+        message.lock_token = lock_token
+        message.delivery_count = sections.header.delivery_count
+        state = annotations.get(MESSAGE_STATE_ANNOTATION)
+        message.state = _STATES.get(state if isinstance(state, int) else 0, ServiceBusMessageState.ACTIVE)
+        source = annotations.get(DEAD_LETTER_SOURCE_ANNOTATION)
+        message.dead_letter_source = source if isinstance(source, str) else None
+        message.is_settled = False
+        return message
+
+
+_UNCHANGED: Final = object()
+
+
+def read_delivery(delivery: IncomingDelivery, *, is_locked: bool, has_session: bool) -> AmqpReceivedMessage | None:
+    """The message of a delivery; None, with a line in the log, if it cannot be read.
+
+    An unreadable message is left to its lock: it comes again, and is dead-lettered when its deliveries are used up.
+    """
+    try:
+        token = token_of(delivery) if is_locked else None
+        return AmqpReceivedMessage.read(delivery.payload, lock_token=token, has_session=has_session, delivery=delivery)
+    except (WireError, InvalidOperationError, ValueError) as error:
+        log.error("amqp.unreadable", delivery_id=delivery.delivery_id, error=str(error))
+        return None
+
+
+def token_of(delivery: IncomingDelivery) -> UUID:
+    """The lock token: the delivery tag in the byte order of .NET, else the annotation.
+
+    Raises:
+        InvalidOperationError: there is none.
+    """
+    if len(delivery.tag) == _TOKEN_BYTES:
+        return UUID(bytes_le=delivery.tag)
+    token = Sections(delivery.payload).delivery_annotations.get(LOCK_TOKEN_ANNOTATION)
+    if isinstance(token, UUID):
+        return token
+    raise InvalidOperationError("a delivery has no lock token: neither a tag of 16 bytes nor the annotation")
+
+
+def _kept(value: Any) -> PropertyValue:
+    if isinstance(value, _KEPT) and (not isinstance(value, int) or int(value) in _INT64):
+        return value
+    shown = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return Opaque.of(shown, encode_value(value))
+
+
+def _moment(value: Any) -> datetime | None:
+    if isinstance(value, datetime):
+        return value
+    return _LATEST if isinstance(value, Timestamp) and value > 0 else None
+
+
+def _end_of_life(enqueued_at: datetime, life: timedelta | None) -> datetime | None:
+    if life is None:
+        return None
+    try:
+        return enqueued_at + life
+    except OverflowError:
+        return _LATEST

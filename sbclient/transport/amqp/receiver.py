@@ -1,0 +1,747 @@
+"""Receives from one entity, sub-queue or session over AMQP.
+
+Laws:
+1. Credit is what a call asks for, or the prefetch count. A call that ends with fewer messages takes its credit back by
+   a drain, and waits at most 200 ms for the answer.
+2. A message that arrives between two calls goes to the next one. It is released when the link is closed, or when less
+   than half of its lock is left; never otherwise. A cancelled call discards nothing.
+3. A link that is lost is attached anew by the next call, and at once by a call that waits. A session is accepted once:
+   when its link is lost, so is its lock.
+4. A message is settled on the link that brought it. Without that link, and without a session, the management node
+   settles it by its lock token; deferred messages always.
+5. Lock renewals of one step of the event loop share a request.
+
+Source: Service Bus protocol guide; request-response operations, documented.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from sbclient.amqp import (
+    RELEASED,
+    AmqpError,
+    DispositionReceived,
+    IncomingDelivery,
+    IncomingLink,
+    Source,
+)
+from sbclient.amqp.errors import TRANSFER_LIMIT
+from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
+from sbclient.amqp.types import Int, Long, UInt, longs, uuids
+from sbclient.clock import Clock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageNotFoundError,
+    OperationTimeoutError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    SessionLockLostError,
+)
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.amqp.connection import AmqpConnection
+from sbclient.transport.amqp.deadlines import Deadlines, Waiter
+from sbclient.transport.amqp.doubt import own_error
+from sbclient.transport.amqp.links import LinkEnd, Wire
+from sbclient.transport.amqp.received import AmqpReceivedMessage, read_delivery
+from sbclient.transport.amqp.requests import Reply, Requests, items_of
+from sbclient.transport.amqp.settlements import Settlements, Settling, in_transaction, outcome_of
+from sbclient.transport.amqp.shared import Shared
+from sbclient.transport.amqp.transactions import transaction_of
+from sbclient.transport.base import (
+    ReceiverLink,
+    ServiceBusReceiveMode,
+    SessionChoice,
+    Settlement,
+    SettleMode,
+    TransactionLink,
+)
+
+SESSION_FILTER: Final = "com.microsoft:session-filter"
+LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+TIMEOUT: Final = "com.microsoft:timeout"
+
+MAX_MESSAGE_BYTES: Final = 2**27
+DRAIN_S: Final = 0.2
+ACCEPT_GRACE_S: Final = 2.0
+"""The service ends the wait for a session by itself; only if it does not, the client does."""
+CLOSE_S: Final = 2.0
+"""How long the service may take to let go of a link that is closed."""
+
+_TICKS_AT_1970: Final = 621_355_968_000_000_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UPDATE: Final = {
+    SettleMode.COMPLETE: "completed",
+    SettleMode.ABANDON: "abandoned",
+    SettleMode.DEFER: "defered",  # the service's own spelling
+    SettleMode.DEAD_LETTER: "suspended",
+}
+
+
+class ReceiverOwner(Protocol):
+    """The part of a transport that its receivers need."""
+
+    clock: Clock
+    tasks: OwnedTasks
+    deadlines: Deadlines
+
+    async def connection_for(self, path: str, receiver: AmqpReceiver | None = None) -> AmqpConnection:
+        """An open connection with a token for an entity."""
+
+    def session_of(self, connection: AmqpConnection) -> tuple[Any, bool]:
+        """An AMQP session for a link, and whether it is the link's own."""
+
+    async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:
+        """The management node of an entity, over one connection if that matters."""
+
+    def forget(self, link: Any) -> None:
+        """The link was closed."""
+
+
+class _Arrival(Waiter):
+    """A receive call that waits for a message."""
+
+    __slots__ = ()
+
+    def expire(self) -> None:
+        self.finish(None)
+
+
+class _IncomingEnd(LinkEnd[IncomingLink]):
+    """The client's end of a link on which it receives."""
+
+    def __init__(self, receiver: AmqpReceiver, wire: AmqpConnection, doing: str, *, owns_session: bool) -> None:
+        super().__init__(wire, doing, owns_session=owns_session)
+        self.receiver = receiver
+        self.connection = wire
+        self.settlements: Settlements
+
+    def start(self, link: IncomingLink) -> None:
+        super().start(link)
+        self.settlements = Settlements(link, self.wire)
+
+    def on_delivery(self, delivery: IncomingDelivery) -> None:
+        if self.link.credit < 0:
+            self.link.detach(AmqpError(TRANSFER_LIMIT, "more messages came than credit was granted for"))
+            self.on_detached(AmqpError(TRANSFER_LIMIT, "the service sent more messages than it had credit for"))
+            return
+        self.receiver.arrived(self, delivery)
+
+    def on_disposition(self, event: DispositionReceived) -> None:
+        self.settlements.confirmed(event)
+
+    def on_drained(self) -> None:
+        self.receiver.drained(self)
+
+    def on_detached(self, error: AmqpError | None) -> None:
+        super().on_detached(error)
+        cause = self.error_of_end(error)
+        self.settlements.lost(cause)
+        self.receiver.lost(self, cause)
+
+
+class AmqpReceiver(ReceiverLink):
+    """Receives from one entity, sub-queue or session.
+
+    Attributes:
+        path: of the entity or sub-queue.
+    """
+
+    def __init__(
+        self,
+        owner: ReceiverOwner,
+        path: str,
+        session: SessionChoice,
+        mode: ServiceBusReceiveMode,
+        prefetch_count: int,
+    ) -> None:
+        self.owner = owner
+        self._clock = owner.clock
+        self.path = path
+        self._session = session
+        self._is_locking = mode is ServiceBusReceiveMode.PEEK_LOCK
+        self._prefetch_count = prefetch_count if self._is_locking else 0
+        self._end: _IncomingEnd | None = None
+        self._opening = Shared(self._attach, tasks=owner.tasks, name=f"attach to {path!r}")
+        self._receiving = asyncio.Lock()
+        self._queue: deque[IncomingDelivery] = deque()
+        self._wanted = 0
+        self._arrival: _Arrival | None = None
+        self._drain: asyncio.Future[None] | None = None
+        self._renewals = _Renewals(self)
+        self._session_id: str | None = None
+        self._session_locked_until: datetime | None = None
+        self._session_wait_s = 60.0
+        self._was_accepted = False
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"AmqpReceiver({self.path!r}, is_open={self._open_end is not None})"
+
+    @property
+    def session_id(self) -> str | None:
+        return self._session_id
+
+    @property
+    def session_locked_until_utc(self) -> datetime | None:
+        return self._session_locked_until
+
+    # -- opening -------------------------------------------------------------------------------------------------
+
+    @property
+    def _open_end(self) -> _IncomingEnd | None:
+        end = self._end
+        return end if end is not None and end.is_open else None
+
+    def is_attached_on(self, wire: Wire) -> bool:
+        """Whether the link stands, on that connection."""
+        end = self._open_end
+        return end is not None and end.wire is wire
+
+    async def open(self, *, timeout_s: float) -> None:
+        await self._opened(timeout_s)
+
+    async def _opened(self, timeout_s: float) -> _IncomingEnd:
+        """The attached link.
+
+        Raises:
+            ServiceBusError: it cannot be attached; nothing is in doubt.
+        """
+        self._check_open()
+        end = self._open_end
+        if end is not None:
+            return end
+        if self._was_accepted:
+            raise self._session_lost()
+        grace_s = 0.0
+        if self._session is not None:
+            self._session_wait_s = timeout_s
+            grace_s = ACCEPT_GRACE_S
+        try:
+            async with self._clock.timeout(timeout_s + grace_s):
+                return await self._opening.get()
+        except TimeoutError:
+            late = OperationTimeoutError(f"attach to {self.path!r}: the service did not answer within {timeout_s:g} s")
+            late.is_in_doubt = False
+            raise late from None
+
+    def _session_lost(self) -> SessionLockLostError:
+        return SessionLockLostError(
+            f"the link that held session {self._session_id!r} of {self.path!r} is lost, and the lock with it: accept "
+            "the session again"
+        )
+
+    async def _attach(self) -> _IncomingEnd:
+        connection = await self.owner.connection_for(self.path, self)
+        amqp_session, owns_session = self.owner.session_of(connection)
+        end = _IncomingEnd(self, connection, f"attach to {self.path!r}", owns_session=owns_session)
+        properties = None
+        filters = None
+        if self._session is not None:
+            wanted = self._session if isinstance(self._session, str) else None
+            filters = {SESSION_FILTER: wanted}
+            properties = {TIMEOUT: UInt(max(1, min(int(self._session_wait_s * 1000), 2**32 - 1)))}
+        end.start(
+            amqp_session.attach_receiver(
+                connection.new_link_name(),
+                source=Source(address=self.path, filter=filters),
+                snd_settle_mode=SETTLE_UNSETTLED if self._is_locking else SETTLE_SETTLED,
+                rcv_settle_mode=SETTLE_SECOND if self._is_locking else SETTLE_FIRST,
+                max_message_size=MAX_MESSAGE_BYTES,
+                properties=properties,
+            )
+        )
+        attach = await end.attached()
+        if self._is_closed:
+            end.release()
+            raise ServiceBusConnectionError(f"the link to {self.path!r} was closed")
+        if self._session is not None:
+            held = (attach.source.filter or {}).get(SESSION_FILTER) if attach.source is not None else None
+            if not isinstance(held, str):
+                end.release()
+                raise ServiceBusCommunicationError(f"the service accepted no session of {self.path!r}: try again")
+            self._session_id = held
+            self._was_accepted = True
+            ticks = (attach.properties or {}).get(LOCKED_UNTIL)
+            if isinstance(ticks, int):
+                self._session_locked_until = _EPOCH + timedelta(microseconds=(int(ticks) - _TICKS_AT_1970) // 10)
+        self._end = end
+        self._drain = None
+        if self._prefetch_count:
+            end.link.grant(self._prefetch_count)
+            connection.flush()
+        return end
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidOperationError(f"the link to {self.path!r} was closed: open a new one")
+
+    # -- receiving -----------------------------------------------------------------------------------------------
+
+    async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
+        deadline = self._clock.monotonic() + max_wait_time_s
+        if self._receiving.locked():
+            try:
+                async with self._clock.timeout(max_wait_time_s):
+                    await self._receiving.acquire()
+            except TimeoutError:
+                return []
+        else:
+            await self._receiving.acquire()
+        try:
+            return await self._receive(max_message_count, deadline)
+        finally:
+            self._receiving.release()
+
+    async def _receive(self, count: int, deadline: float) -> list[ServiceBusReceivedMessage]:
+        has_reopened = False
+        while True:
+            messages = self._take(count)
+            if messages:
+                return messages
+            left_s = deadline - self._clock.monotonic()
+            end = await self._opened(max(left_s, _LEAST_ATTACH_S))
+            try:
+                await self._wait_for_messages(end, count, deadline)
+            except ServiceBusConnectionError:
+                if self._session is not None:
+                    raise self._session_lost() from None
+                if has_reopened or self._is_closed or self._clock.monotonic() >= deadline:
+                    raise
+                has_reopened = True
+                continue
+            has_reopened = False
+            messages = self._take(count)
+            if messages or self._clock.monotonic() >= deadline:
+                return messages
+
+    async def _wait_for_messages(self, end: _IncomingEnd, count: int, deadline: float) -> None:
+        """Return when messages have arrived, as many as asked for or as many as there are now, or at the deadline."""
+        link = end.link
+        arrival = _Arrival(deadline, "receive")
+        self._arrival, self._wanted = arrival, count
+        self.owner.deadlines.add(arrival)
+        try:
+            if not self._prefetch_count and link.credit < count and self._drain is None:
+                link.grant(count)
+                end.connection.flush()
+            await arrival.future
+            if not self._prefetch_count and len(self._queue) < count and end.is_open:
+                self._start_drain(end)
+                await self._drained_or_late()
+        except asyncio.CancelledError:
+            if not self._prefetch_count and end.is_open:
+                self._start_drain(end)
+            raise
+        finally:
+            self.owner.deadlines.remove(arrival)
+            self._arrival, self._wanted = None, 0
+
+    def _start_drain(self, end: _IncomingEnd) -> None:
+        if self._drain is None and end.link.credit > 0:
+            self._drain = asyncio.get_running_loop().create_future()
+            end.link.grant(end.link.credit, drain=True)
+            end.connection.flush()
+
+    async def _drained_or_late(self) -> None:
+        drain = self._drain
+        if drain is None or drain.done():
+            return
+        late = _Arrival(self._clock.monotonic() + DRAIN_S, "drain")
+        drain.add_done_callback(lambda _: late.finish(None))
+        self.owner.deadlines.add(late)
+        try:
+            await late.future
+        finally:
+            self.owner.deadlines.remove(late)
+
+    def _take(self, count: int) -> list[ServiceBusReceivedMessage]:
+        """Messages that have arrived, at most so many; those whose lock is nearly over are released."""
+        messages: list[ServiceBusReceivedMessage] = []
+        queue = self._queue
+        if not queue:
+            return messages
+        stale: list[IncomingDelivery] = []
+        now: datetime | None = None
+        while queue and len(messages) < count:
+            delivery = queue.popleft()
+            message = read_delivery(delivery, is_locked=self._is_locking, has_session=self._session is not None)
+            if message is None:
+                continue
+            arrived_at = delivery.owner
+            if arrived_at is not None and message.locked_until_utc is not None:
+                now = now or datetime.fromtimestamp(self._clock.now(), tz=UTC)
+                if (message.locked_until_utc - now) < (now - arrived_at):
+                    stale.append(delivery)
+                    continue
+            messages.append(message)
+        self._release(stale)
+        end = self._open_end
+        if self._prefetch_count and end is not None:
+            self._keep_prefetching(end)
+        return messages
+
+    def _keep_prefetching(self, end: _IncomingEnd) -> None:
+        room = self._prefetch_count - len(self._queue)
+        if end.link.credit <= room // 2:
+            end.link.grant(room)
+            end.connection.flush()
+
+    def _release(self, deliveries: Sequence[IncomingDelivery]) -> None:
+        """Give deliveries back as if they had never been made; only where they are locked."""
+        if not deliveries or not self._is_locking:
+            return
+        end = self._open_end
+        if end is None:
+            return
+        mine = [delivery for delivery in deliveries if delivery.link is end.link]
+        end.link.settle_many(mine, RELEASED, settled=True)
+        end.connection.flush()
+
+    # -- what the link tells -------------------------------------------------------------------------------------
+
+    def arrived(self, end: _IncomingEnd, delivery: IncomingDelivery) -> None:
+        """A message has come."""
+        arrival = self._arrival
+        if arrival is None and self._is_locking and self._session is None:
+            delivery.owner = datetime.fromtimestamp(self._clock.now(), tz=UTC)
+        self._queue.append(delivery)
+        if arrival is not None and not arrival.future.done():
+            arrival.future.set_result(None)
+
+    def drained(self, end: _IncomingEnd) -> None:
+        """The service has no more messages. A call that came meanwhile needs its credit anew."""
+        drain, self._drain = self._drain, None
+        if drain is not None and not drain.done():
+            drain.set_result(None)
+        arrival = self._arrival
+        if arrival is not None and not arrival.future.done() and end.is_open:
+            end.link.grant(self._wanted)
+            end.connection.flush()
+
+    def lost(self, end: _IncomingEnd, error: ServiceBusError) -> None:
+        """The link is over; what it brought and nobody got is locked until the locks end."""
+        if end is not self._end:
+            return
+        self._end = None
+        if self._is_locking:
+            self._queue.clear()
+        drain, self._drain = self._drain, None
+        if drain is not None and not drain.done():
+            drain.set_result(None)
+        if self._arrival is not None:
+            self._arrival.fail(own_error(error, is_in_doubt=False))
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    async def peek(
+        self, *, max_message_count: int, sequence_number: int, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        body: dict[str, Any] = {
+            "from-sequence-number": Long(max(sequence_number, 1)),
+            "message-count": Int(max_message_count),
+        }
+        reply = await self._ask("peek-message", body, doing="peek", timeout_s=timeout_s, is_reading=True)
+        return [*self._messages_in(reply, is_locked=False)]
+
+    async def receive_deferred(
+        self, sequence_numbers: Sequence[int], *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        body: dict[str, Any] = {
+            "sequence-numbers": longs(sequence_numbers),
+            "receiver-settle-mode": UInt(1 if self._is_locking else 0),
+        }
+        doing = "receive deferred messages from"
+        reply = await self._ask("receive-by-sequence-number", body, doing=doing, timeout_s=timeout_s)
+        messages = self._messages_in(reply, is_locked=self._is_locking)
+        if not messages:
+            raise MessageNotFoundError(
+                f"{self.path!r} has no deferred message numbered {', '.join(map(str, sequence_numbers))}"
+            )
+        return [*messages]
+
+    async def _ask(
+        self,
+        operation: str,
+        body: dict[str, Any],
+        *,
+        doing: str,
+        timeout_s: float,
+        is_reading: bool = False,
+    ) -> Reply:
+        """Ask the management node, in the session's name if there is one."""
+        self._check_open()
+        deadline = self._clock.monotonic() + timeout_s
+        link_name = None
+        wire = None
+        if self._session is not None:
+            end = await self._opened(timeout_s)
+            body["session-id"] = self._session_id
+            link_name, wire = end.link.name, end.connection
+        elif (open_end := self._open_end) is not None:
+            link_name = open_end.link.name
+        node = await self.owner.requests_of(self.path, deadline=deadline, connection=wire)
+        return await node.ask(
+            f"com.microsoft:{operation}",
+            body,
+            doing=f"{doing} {self.path!r}",
+            timeout_s=max(deadline - self._clock.monotonic(), 0.001),
+            link_name=link_name,
+            wire=wire,
+            is_reading=is_reading,
+        )
+
+    def _messages_in(self, reply: Reply, *, is_locked: bool) -> list[AmqpReceivedMessage]:
+        messages = []
+        for entry in items_of(reply.body, "messages"):
+            payload = entry.get("message") if isinstance(entry, dict) else None
+            token = entry.get("lock-token") if isinstance(entry, dict) else None
+            if not isinstance(payload, bytes):
+                raise ServiceBusCommunicationError(f"a reply of {self.path!r} holds an entry without a message")
+            messages.append(
+                AmqpReceivedMessage.read(
+                    payload,
+                    lock_token=token if is_locked and isinstance(token, UUID) else None,
+                    has_session=self._session is not None,
+                )
+            )
+        return messages
+
+    # -- settling ------------------------------------------------------------------------------------------------
+
+    async def settle(
+        self,
+        message: ServiceBusReceivedMessage,
+        settlement: Settlement,
+        *,
+        timeout_s: float,
+        transaction: TransactionLink | None = None,
+    ) -> None:
+        self._check_open()
+        token = self._token_of(message)
+        deadline = self._clock.monotonic() + timeout_s
+        delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
+        end = None if delivery is None else delivery.link.owner
+        doing = f"{settlement.mode} a message of {self.path!r}"
+        in_doubt = False
+        if delivery is not None and isinstance(end, _IncomingEnd) and end.is_open and not delivery.is_settled:
+            outcome = outcome_of(settlement)
+            if transaction is not None:
+                state = await transaction_of(transaction).state_on(end.wire, deadline)
+                await self._confirmed(end, Settling(delivery, in_transaction(outcome, state), deadline, doing))
+                return
+            try:
+                await self._confirmed(end, Settling(delivery, outcome, deadline, doing))
+                return
+            except ServiceBusConnectionError as error:
+                in_doubt = error.is_in_doubt
+                if self._session is not None or self._is_closed:
+                    raise
+        if self._session is not None and delivery is not None:
+            lost = self._session_lost()
+            lost.is_in_doubt = in_doubt
+            raise lost
+        try:
+            await self._update_disposition(token, settlement, deadline, doing, transaction)
+        except ServiceBusError as error:
+            error.is_in_doubt = error.is_in_doubt or in_doubt
+            raise
+
+    async def _confirmed(self, end: _IncomingEnd, settling: Settling) -> None:
+        self.owner.deadlines.add(settling)
+        began_at = self._clock.monotonic()
+        end.settlements.add(settling)
+        try:
+            await settling.future
+        except OperationTimeoutError:
+            end.connection.suspect(began_at)
+            raise
+        finally:
+            self.owner.deadlines.remove(settling)
+
+    async def _update_disposition(
+        self,
+        token: UUID,
+        settlement: Settlement,
+        deadline: float,
+        doing: str,
+        transaction: TransactionLink | None,
+    ) -> None:
+        """Settle by the lock token."""
+        body: dict[str, Any] = {
+            "disposition-status": _UPDATE[settlement.mode],
+            "lock-tokens": uuids([token]),
+        }
+        if settlement.mode is SettleMode.DEAD_LETTER:
+            body["deadletter-reason"] = settlement.reason
+            body["deadletter-description"] = settlement.error_description
+        link_name, wire, state = None, None, None
+        if self._session is not None or transaction is not None:
+            end = await self._opened(deadline - self._clock.monotonic())
+            link_name, wire = end.link.name, end.connection
+            if self._session is not None:
+                body["session-id"] = self._session_id
+            if transaction is not None:
+                state = await transaction_of(transaction).state_on(wire, deadline)
+        node = await self.owner.requests_of(self.path, deadline=deadline, connection=wire)
+        await node.ask(
+            "com.microsoft:update-disposition",
+            body,
+            doing=doing,
+            timeout_s=max(deadline - self._clock.monotonic(), 0.001),
+            link_name=link_name,
+            state=state,
+            wire=wire,
+        )
+
+    def _token_of(self, message: ServiceBusReceivedMessage) -> UUID:
+        if message.lock_token is None:
+            raise InvalidOperationError(
+                f"message {message.sequence_number} of {self.path} is not held: it was peeked, or deleted when it was "
+                "received"
+            )
+        return message.lock_token
+
+    # -- locks and the session -----------------------------------------------------------------------------------
+
+    async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
+        return await self._renewals.renew(self._token_of(message), timeout_s)
+
+    async def renew_tokens(self, tokens: Sequence[UUID], timeout_s: float) -> list[datetime]:
+        """Renew locks in one request: all or none."""
+        doing = "renew the locks of messages of"
+        reply = await self._ask("renew-lock", {"lock-tokens": uuids(tokens)}, doing=doing, timeout_s=timeout_s)
+        ends = [each for each in items_of(reply.body, "expirations") if isinstance(each, datetime)]
+        if len(ends) != len(tokens):
+            raise ServiceBusCommunicationError(
+                f"{doing} {self.path!r}: {len(ends)} expirations came for {len(tokens)} locks"
+            )
+        return ends
+
+    async def renew_session_lock(self, *, timeout_s: float) -> datetime:
+        reply = await self._in_session("renew-session-lock", {}, "renew the session lock of", timeout_s)
+        until = reply.body.get("expiration") if isinstance(reply.body, dict) else None
+        if not isinstance(until, datetime):
+            raise ServiceBusCommunicationError(f"renew the session lock of {self.path!r}: no expiration came")
+        self._session_locked_until = until
+        return until
+
+    async def get_session_state(self, *, timeout_s: float) -> bytes | None:
+        reply = await self._in_session("get-session-state", {}, "get the session state of", timeout_s, is_reading=True)
+        state = reply.body.get("session-state") if isinstance(reply.body, dict) else None
+        return bytes(state) if isinstance(state, bytes) else None
+
+    async def set_session_state(self, state: bytes | None, *, timeout_s: float) -> None:
+        await self._in_session("set-session-state", {"session-state": state}, "set the session state of", timeout_s)
+
+    async def _in_session(
+        self, operation: str, body: dict[str, Any], doing: str, timeout_s: float, *, is_reading: bool = False
+    ) -> Reply:
+        if self._session is None:
+            raise InvalidOperationError(
+                f"the receiver of {self.path} has no session: open it with a session_id or NEXT_AVAILABLE_SESSION"
+            )
+        return await self._ask(operation, body, doing=doing, timeout_s=timeout_s, is_reading=is_reading)
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        end, self._end = self._open_end, None
+        try:
+            if end is not None:
+                await self._close(end)
+        finally:
+            if end is not None:
+                end.release()
+            self.owner.forget(self)
+
+    async def _close(self, end: _IncomingEnd) -> None:
+        """Stop the service, give back what was not handed out, and wait until the service has let go."""
+        closed = ServiceBusConnectionError(f"the link to {self.path!r} was closed")
+        if self._arrival is not None:
+            self._arrival.fail(own_error(closed, is_in_doubt=False))
+        end.settlements.write()
+        if self._is_locking and end.link.credit > 0:
+            self._end = end  # messages that come until the drain is answered belong to this link
+            self._start_drain(end)
+            await self._drained_or_late()
+            self._end = None
+        if end.is_open and self._is_locking:
+            mine = [delivery for delivery in self._queue if delivery.link is end.link]
+            end.link.settle_many(mine, RELEASED, settled=True)
+        self._queue.clear()
+        session = end.session
+        end.release()
+        end.settlements.lost(closed)
+        if end.owns_session:
+            await end.connection.ended(session, CLOSE_S)
+
+
+_LEAST_ATTACH_S: Final = 15.0
+"""The least time for attaching in a receive call, whose wait begins with the link."""
+
+
+class _Renewals:
+    """Groups the lock renewals of one step of the event loop."""
+
+    def __init__(self, receiver: AmqpReceiver) -> None:
+        self._receiver = receiver
+        self._waiting: list[_Renewal] = []
+
+    async def renew(self, token: UUID, timeout_s: float) -> datetime:
+        """The end of the renewed lock."""
+        owner = self._receiver.owner
+        renewal = _Renewal(token, owner.clock.monotonic() + timeout_s, f"renew a lock of {self._receiver.path!r}")
+        if not self._waiting:
+            owner.tasks.start(self._renew_waiting(timeout_s), name=f"renew locks of {self._receiver.path}")
+        self._waiting.append(renewal)
+        owner.deadlines.add(renewal)
+        try:
+            until: datetime = await renewal.future
+            return until
+        finally:
+            owner.deadlines.remove(renewal)
+
+    async def _renew_waiting(self, timeout_s: float) -> None:
+        waiting, self._waiting = self._waiting, []
+        try:
+            await self._renew(waiting, timeout_s)
+        except ServiceBusError as error:
+            if len(waiting) == 1:
+                waiting[0].fail(error)
+                return
+            # One lost lock fails the request for all, so each is asked for by itself.
+            for renewal in waiting:
+                try:
+                    await self._renew([renewal], timeout_s)
+                except ServiceBusError as own:
+                    renewal.fail(own)
+        except asyncio.CancelledError:
+            for renewal in waiting:
+                renewal.fail(ServiceBusConnectionError(f"{renewal.doing}: the client was closed"))
+            raise
+
+    async def _renew(self, waiting: Sequence[_Renewal], timeout_s: float) -> None:
+        ends = await self._receiver.renew_tokens([renewal.token for renewal in waiting], timeout_s)
+        for renewal, until in zip(waiting, ends, strict=True):
+            renewal.finish(until)
+
+
+class _Renewal(Waiter):
+    """A lock that is to be renewed. A renewal changes nothing that could be in doubt."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: UUID, deadline: float, doing: str) -> None:
+        super().__init__(deadline, doing)
+        self.token = token

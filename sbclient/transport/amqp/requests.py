@@ -1,0 +1,269 @@
+"""Requests to one node, `$cbs` or `<entity>/$management`, over a pair of links.
+
+Laws:
+1. Requests are pipelined; the correlation id of a reply says which request it answers.
+2. A request that left and was not answered is in doubt, unless it only reads.
+3. Both links share one AMQP session, and end together.
+
+Source: Service Bus request-response operations, documented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from sbclient.amqp import (
+    ACCEPTED,
+    AmqpError,
+    IncomingDelivery,
+    IncomingLink,
+    Properties,
+    Released,
+    Sections,
+    Source,
+    Target,
+    TransactionalState,
+    WireError,
+    encode_sections,
+)
+from sbclient.amqp.performatives import SETTLE_UNSETTLED
+from sbclient.amqp.states import DeliveryState
+from sbclient.amqp.types import Array, UInt
+from sbclient.clock import Clock
+from sbclient.errors import ServiceBusCommunicationError, ServiceBusError
+from sbclient.rules.conditions import error_of
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.amqp.connection import AmqpConnection
+from sbclient.transport.amqp.deadlines import Deadlines
+from sbclient.transport.amqp.doubt import own_error
+from sbclient.transport.amqp.links import LinkEnd, Wire
+from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
+
+REPLY_CREDIT: Final = 1_000
+MAX_REPLY_BYTES: Final = 2**27
+_ANSWER_MARGIN_S: Final = 0.5
+"""The service is given a little less time than the caller, so that its own answer comes first."""
+
+
+class Reply(NamedTuple):
+    """The answer to a request.
+
+    Attributes:
+        status: the status code.
+        body: the value of the body, None if there is none.
+    """
+
+    status: int
+    body: Any
+
+
+class _Request(Transfer):
+    """A request; the reply finishes its future."""
+
+    __slots__ = ("message_id",)
+
+    def __init__(self, message_id: str, payload: bytes, **options: Any) -> None:
+        super().__init__(payload, **options)
+        self.message_id = message_id
+
+    def answer(self, state: DeliveryState | None) -> None:
+        """The node has taken the request; only a refusal is final. A released request is one that nobody reads."""
+        outcome = getattr(state, "outcome", state)
+        if getattr(outcome, "error", None) is not None or isinstance(outcome, Released):
+            super().answer(state)
+
+
+class Requests:
+    """A node's requests, over all pairs of links that are attached one after another.
+
+    Args:
+        connect: returns an open connection, with a token for the node.
+        address: of the node.
+        clock: the only source of time.
+        tasks: owns the attaching.
+        deadlines: expires requests.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[AmqpConnection]],
+        address: str,
+        *,
+        clock: Clock,
+        tasks: OwnedTasks,
+        deadlines: Deadlines,
+    ) -> None:
+        self.address = address
+        self._connect = connect
+        self._clock = clock
+        self._waiting: dict[str, _Request] = {}
+        self._count = 0
+        self._transfers = Transfers(self._attach, repr(address), tasks=tasks, deadlines=deadlines)
+
+    async def ask(
+        self,
+        operation: str,
+        body: Any = None,
+        *,
+        doing: str,
+        timeout_s: float,
+        arguments: Mapping[str, Any] | None = None,
+        link_name: str | None = None,
+        state: TransactionalState | None = None,
+        wire: Wire | None = None,
+        is_reading: bool = False,
+    ) -> Reply:
+        """Ask the node.
+
+        Args:
+            operation: the full name.
+            body: the value of the request's body.
+            doing: the operation and its object, for errors.
+            timeout_s: seconds for the whole call.
+            arguments: further application properties.
+            link_name: the link that the request is about.
+            state: the transaction of the request.
+            wire: the only connection that may carry it.
+            is_reading: whether nothing is changed, so that no doubt arises.
+
+        Raises:
+            ServiceBusError: the node refused, or did not answer.
+        """
+        self._count += 1
+        message_id = f"{self._count}"
+        properties: dict[str, Any] = {"operation": operation, **(arguments or {})}
+        if operation.startswith("com.microsoft:"):
+            server_ms = max(1, int((timeout_s - min(_ANSWER_MARGIN_S, timeout_s / 10)) * 1000))
+            properties["com.microsoft:server-timeout"] = UInt(min(server_ms, 2**32 - 1))
+        if link_name is not None:
+            properties["associated-link-name"] = link_name
+        payload = encode_sections(
+            properties=Properties(message_id=message_id, reply_to=self.address),
+            application_properties=properties,
+            value=body,
+        )
+        began_at = self._clock.monotonic()
+        request = _Request(message_id, payload, deadline=began_at + timeout_s, doing=doing, state=state, wire=wire)
+        self._waiting[message_id] = request
+        try:
+            answer: Sections = await self._transfers.send(request)
+            return _read(answer, doing)
+        except ServiceBusError as error:
+            if is_reading:
+                error.is_in_doubt = False
+            raise
+        finally:
+            del self._waiting[message_id]
+
+    def close(self, error: ServiceBusError) -> None:
+        """Detach both links; requests that wait fail with `error`."""
+        self._transfers.close(error)
+
+    async def _attach(self) -> OutgoingEnd:
+        connection = await self._connect()
+        doing = f"attach to {self.address!r}"
+        session = connection.begin()
+        requests = _RequestEnd(connection, doing, self._transfers, self._waiting)
+        replies = _ReplyEnd(connection, doing, requests, self._waiting)
+        name = connection.new_link_name()
+        try:
+            replies.start(
+                session.attach_receiver(
+                    f"{name}:replies",
+                    source=Source(address=self.address),
+                    target=Target(address=self.address),
+                    max_message_size=MAX_REPLY_BYTES,
+                )
+            )
+            requests.start(
+                session.attach_sender(
+                    f"{name}:requests",
+                    source=Source(address=self.address),
+                    target=Target(address=self.address),
+                    snd_settle_mode=SETTLE_UNSETTLED,
+                )
+            )
+            await replies.attached()
+            replies.link.keep_credit(REPLY_CREDIT)
+            connection.flush()
+            await requests.attached()
+        except BaseException:
+            requests.release()
+            raise
+        return requests
+
+
+class _RequestEnd(OutgoingEnd):
+    """The link of the requests; its end is the end of the pair."""
+
+    def __init__(self, wire: Wire, doing: str, transfers: Transfers, waiting: Mapping[str, _Request]) -> None:
+        super().__init__(wire, doing, transfers)
+        self._waiting = waiting
+        self._is_told = False
+
+    def on_detached(self, error: AmqpError | None) -> None:
+        if self._is_told:
+            return
+        self._is_told = True
+        cause = self.error_of_end(error)
+        for request in self._waiting.values():
+            if request.has_left:  # also those whose transfer is accepted: the reply will not come
+                request.fail(own_error(cause, is_in_doubt=True))
+        super().on_detached(error)
+
+
+class _ReplyEnd(LinkEnd[IncomingLink]):
+    """The link of the replies."""
+
+    def __init__(self, wire: Wire, doing: str, requests: _RequestEnd, waiting: Mapping[str, _Request]) -> None:
+        super().__init__(wire, doing)
+        self._requests = requests
+        self._waiting = waiting
+
+    def on_delivery(self, delivery: IncomingDelivery) -> None:
+        delivery.settle(ACCEPTED)
+        try:
+            reply = Sections(delivery.payload)
+            correlation_id = reply.properties.correlation_id
+        except WireError:
+            return  # a reply to nothing; the request that it was for ends by its deadline
+        key = str(correlation_id) if isinstance(correlation_id, str | int | UUID) else ""
+        request = self._waiting.get(key)
+        if request is not None:
+            request.finish(reply)
+
+    def on_detached(self, error: AmqpError | None) -> None:
+        super().on_detached(error)
+        if hasattr(self._requests, "link"):
+            self._requests.on_detached(error)
+
+
+def items_of(body: Any, name: str) -> list[Any]:
+    """The items of a list or array in the body of a reply; none if it is something else."""
+    value = body.get(name) if isinstance(body, dict) else None
+    items = value.items if isinstance(value, Array) else value
+    return list(items) if isinstance(items, list | tuple) else []
+
+
+def _read(reply: Sections, doing: str) -> Reply:
+    """The reply, if it is a success.
+
+    Raises:
+        ServiceBusError: it is none, or cannot be read.
+    """
+    try:
+        properties = reply.application_properties
+        status = properties.get("statusCode", properties.get("status-code"))
+        description = properties.get("statusDescription", properties.get("status-description"))
+        condition = properties.get("errorCondition", properties.get("error-condition"))
+        body = reply.value()
+    except WireError as error:
+        raise ServiceBusCommunicationError(f"{doing}: the reply cannot be read: {error}") from error
+    if not isinstance(status, int):
+        raise ServiceBusCommunicationError(f"{doing}: the reply has no status code")
+    if 200 <= status < 300 and not condition:
+        return Reply(int(status), body)
+    text = description if isinstance(description, str) else None
+    raise error_of(doing, str(condition) if condition else None, text, int(status))

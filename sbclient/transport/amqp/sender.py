@@ -1,0 +1,221 @@
+"""Sends to one entity over AMQP.
+
+The limits come from the answer to the attach. Source: Service Bus protocol guide; `x-opt` annotations and the batch
+format are written by `sbclient.amqp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from sbclient.amqp import BATCH_FORMAT, EncodeError, Source, Target, encode_message, join_batch
+from sbclient.amqp.performatives import SETTLE_UNSETTLED
+from sbclient.amqp.types import longs
+from sbclient.clock import Clock
+from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusCommunicationError, ServiceBusError
+from sbclient.message import ServiceBusMessage
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.amqp.connection import AmqpConnection
+from sbclient.transport.amqp.deadlines import Deadlines
+from sbclient.transport.amqp.links import Wire
+from sbclient.transport.amqp.requests import Requests, items_of
+from sbclient.transport.amqp.transactions import AmqpTransaction, transaction_of
+from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
+from sbclient.transport.base import SenderLimits, SenderLink, TransactionLink
+
+MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
+SCHEDULE: Final = "com.microsoft:schedule-message"
+CANCEL: Final = "com.microsoft:cancel-scheduled-message"
+
+DEFAULT_LIMIT: Final = 256 * 1024
+"""The message size that every tier accepts, for a link that states none."""
+
+MAX_BATCH_BYTES: Final = 1_048_576
+"""The largest batch where only a larger message size is stated. Source: Service Bus Premium."""
+
+
+class SenderOwner(Protocol):
+    """The part of a transport that its senders need."""
+
+    clock: Clock
+    tasks: OwnedTasks
+    deadlines: Deadlines
+
+    async def connection_for(self, path: str) -> AmqpConnection:
+        """An open connection with a token for an entity."""
+
+    def session_of(self, connection: AmqpConnection) -> tuple[Any, bool]:
+        """An AMQP session for a link, and whether it is the link's own."""
+
+    async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:
+        """The management node of an entity, over one connection if that matters."""
+
+    def forget(self, link: Any) -> None:
+        """The link was closed."""
+
+
+class AmqpSender(SenderLink):
+    """Sends to one entity. Any number of callers may send at once.
+
+    Attributes:
+        path: of the entity.
+    """
+
+    def __init__(self, owner: SenderOwner, path: str) -> None:
+        self.path = path
+        self._owner = owner
+        self._clock = owner.clock
+        self._sending = f"send to {path!r}"
+        self._is_closed = False
+        self._limits: SenderLimits | None = None
+        self._transfers = Transfers(self._attach, repr(path), tasks=owner.tasks, deadlines=owner.deadlines)
+
+    def __repr__(self) -> str:
+        return f"AmqpSender({self.path!r}, is_open={self.is_open})"
+
+    @property
+    def is_open(self) -> bool:
+        return self._transfers.end is not None
+
+    async def open(self, *, timeout_s: float) -> None:
+        await self._transfers.open(self._clock.monotonic() + timeout_s)
+
+    async def limits(self, *, timeout_s: float) -> SenderLimits:
+        self._check_open()
+        if self._limits is None:
+            await self.open(timeout_s=timeout_s)
+        return self._limits or SenderLimits(DEFAULT_LIMIT, DEFAULT_LIMIT)
+
+    async def send(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
+    ) -> None:
+        first = messages[0]
+        message_format = 0
+        try:
+            if len(messages) == 1:
+                payload = encode_message(first)
+            else:
+                payload = join_batch(messages)
+                message_format = BATCH_FORMAT
+        except EncodeError as error:
+            raise InvalidOperationError(f"message {first.message_id!r} cannot be sent: {error}") from error
+        key = first._session_id
+        if key is None:
+            key = first._partition_key
+        began_at = self._clock.monotonic()
+        deadline = began_at + timeout_s
+        if transaction is not None:
+            await self._send_in(transaction_of(transaction), payload, message_format, deadline, key)
+            return
+        transfer = Transfer(payload, message_format=message_format, deadline=deadline, doing=self._sending, key=key)
+        try:
+            await self._transfers.send(transfer)
+        except OperationTimeoutError:
+            self._suspect(began_at)
+            raise
+
+    async def _send_in(
+        self, transaction: AmqpTransaction, payload: bytes, message_format: int, deadline: float, key: str | None
+    ) -> None:
+        end = await self._transfers.open(deadline)
+        state = await transaction.state_on(end.wire, deadline)
+        transfer = Transfer(
+            payload,
+            message_format=message_format,
+            deadline=deadline,
+            doing=self._sending,
+            key=key,
+            state=state,
+            wire=end.wire,
+        )
+        await self._transfers.send(transfer)
+
+    async def schedule(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
+    ) -> list[int]:
+        self._check_open()
+        doing = f"schedule for {self.path!r}"
+        deadline = self._clock.monotonic() + timeout_s
+        entries = [_entry(message) for message in messages]
+        end = await self._transfers.open(deadline)  # a node knows no entity that cannot be sent to
+        state = None
+        if transaction is not None:
+            state = await transaction_of(transaction).state_on(end.wire, deadline)
+        wire = None if state is None else end.wire
+        node = await self._owner.requests_of(self.path, deadline=deadline, connection=wire)
+        reply = await node.ask(
+            SCHEDULE,
+            {"messages": entries},
+            doing=doing,
+            timeout_s=max(deadline - self._clock.monotonic(), 0.001),
+            link_name=end.link.name,
+            state=state,
+            wire=wire,
+        )
+        numbers = items_of(reply.body, "sequence-numbers")
+        if len(numbers) != len(messages):
+            raise ServiceBusCommunicationError(
+                f"{doing}: {len(numbers)} sequence numbers came for {len(messages)} messages"
+            )
+        return [int(number) for number in numbers]
+
+    async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
+        self._check_open()
+        deadline = self._clock.monotonic() + timeout_s
+        node = await self._owner.requests_of(self.path, deadline=deadline)
+        await node.ask(
+            CANCEL,
+            {"sequence-numbers": longs(sequence_numbers)},
+            doing=f"cancel scheduled messages of {self.path!r}",
+            timeout_s=max(deadline - self._clock.monotonic(), 0.001),
+        )
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._transfers.close(ServiceBusError(f"the link to {self.path!r} was closed"))
+            self._owner.forget(self)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidOperationError(f"the link to {self.path!r} was closed: open a new one")
+
+    def _suspect(self, since: float) -> None:
+        end = self._transfers.end
+        if end is not None and isinstance(end.wire, AmqpConnection):
+            end.wire.suspect(since)
+
+    async def _attach(self) -> OutgoingEnd:
+        connection = await self._owner.connection_for(self.path)
+        session, owns_session = self._owner.session_of(connection)
+        end = OutgoingEnd(connection, f"attach to {self.path!r}", self._transfers, owns_session=owns_session)
+        name = connection.new_link_name()
+        end.start(
+            session.attach_sender(
+                name,
+                source=Source(address=name),
+                target=Target(address=self.path),
+                snd_settle_mode=SETTLE_UNSETTLED,
+            )
+        )
+        attach = await end.attached()
+        stated = (attach.properties or {}).get(MAX_BATCH_SIZE)
+        largest = attach.max_message_size or DEFAULT_LIMIT
+        batch = int(stated) if isinstance(stated, int) and stated > 0 else min(largest, MAX_BATCH_BYTES)
+        self._limits = SenderLimits(largest, min(batch, largest))
+        return end
+
+
+def _entry(message: ServiceBusMessage) -> dict[str, Any]:
+    """A message in the body of a request to schedule messages."""
+    entry: dict[str, Any] = {"message-id": message.message_id}
+    if message.session_id is not None:
+        entry["session-id"] = message.session_id
+    if message.partition_key is not None:
+        entry["partition-key"] = message.partition_key
+    try:
+        entry["message"] = encode_message(message)
+    except EncodeError as error:
+        raise InvalidOperationError(f"message {message.message_id!r} cannot be sent: {error}") from error
+    return entry

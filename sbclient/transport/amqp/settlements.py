@@ -1,0 +1,147 @@
+"""The settlements of one incoming link: those of one step of the event loop leave together, as disposition ranges.
+
+Laws:
+1. A settlement is done when the service has confirmed it with the same outcome. A rejected outcome with an error is a
+   refusal.
+2. When the link is lost, settlements that left are in doubt.
+
+Source: AMQP 1.0 part 2 section 2.7.6; Service Bus protocol guide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from sbclient.amqp import (
+    ACCEPTED,
+    AmqpError,
+    DispositionReceived,
+    IncomingDelivery,
+    IncomingLink,
+    Modified,
+    Rejected,
+    TransactionalState,
+)
+from sbclient.amqp.states import DeliveryState, Outcome
+from sbclient.errors import ServiceBusError
+from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+from sbclient.transport.amqp.deadlines import Waiter
+from sbclient.transport.amqp.doubt import own_error
+from sbclient.transport.amqp.links import Wire, inner_outcome
+from sbclient.transport.amqp.transfers import refusal_of
+from sbclient.transport.base import Settlement, SettleMode
+
+DEAD_LETTER: Final = "com.microsoft:dead-letter"
+
+_ABANDONED: Final = Modified(delivery_failed=True, undeliverable_here=False)
+_DEFERRED: Final = Modified(delivery_failed=True, undeliverable_here=True)
+
+
+def outcome_of(settlement: Settlement) -> Outcome:
+    """The outcome that means a settlement to Service Bus."""
+    match settlement.mode:
+        case SettleMode.COMPLETE:
+            return ACCEPTED
+        case SettleMode.ABANDON:
+            return _ABANDONED
+        case SettleMode.DEFER:
+            return _DEFERRED
+        case SettleMode.DEAD_LETTER:
+            info = {
+                DEAD_LETTER_REASON: settlement.reason,
+                DEAD_LETTER_DESCRIPTION: settlement.error_description,
+            }
+            return Rejected(AmqpError(DEAD_LETTER, None, {name: text for name, text in info.items() if text}))
+
+
+class Settling(Waiter):
+    """A settlement that waits for its confirmation.
+
+    Attributes:
+        has_left: whether its disposition was written.
+    """
+
+    __slots__ = ("delivery", "has_left", "state")
+
+    def __init__(self, delivery: IncomingDelivery, state: DeliveryState, deadline: float, doing: str) -> None:
+        super().__init__(deadline, doing)
+        self.delivery = delivery
+        self.state = state
+        self.has_left = False
+
+    @property
+    def is_in_doubt(self) -> bool:
+        return self.has_left
+
+
+class Settlements:
+    """Writes dispositions and takes their confirmations.
+
+    Args:
+        link: the engine's.
+        wire: the connection.
+    """
+
+    def __init__(self, link: IncomingLink, wire: Wire) -> None:
+        self._link = link
+        self._wire = wire
+        self._waiting: list[Settling] = []
+        self._unconfirmed: dict[IncomingDelivery, Settling] = {}
+
+    def add(self, settling: Settling) -> None:
+        """Settle at the end of this step of the event loop."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self.write)
+        self._waiting.append(settling)
+
+    def write(self) -> None:
+        """Write the dispositions of what waits, like states together."""
+        waiting, self._waiting = self._waiting, []
+        runs: dict[int, list[Settling]] = {}
+        for settling in waiting:
+            if settling.future.done():
+                continue
+            shared = settling.state if settling.state in _SHARED else settling
+            runs.setdefault(id(shared), []).append(settling)
+        for run in runs.values():
+            state = run[0].state
+            for settling in run:
+                settling.has_left = True
+                self._unconfirmed[settling.delivery] = settling
+            self._link.settle_many([settling.delivery for settling in run], state, settled=False)
+        self._wire.flush()
+
+    def confirmed(self, event: DispositionReceived) -> None:
+        """The service has stated what became of a settlement."""
+        delivery = event.delivery
+        assert isinstance(delivery, IncomingDelivery)
+        settling = self._unconfirmed.pop(delivery, None)
+        if not event.settled and event.state is not None:
+            delivery.settle(event.state)
+        if settling is None or settling.future.done():
+            return
+        outcome = inner_outcome(event.state)
+        asked: Any = inner_outcome(settling.state)
+        if (outcome is None and event.settled) or (
+            type(outcome) is type(asked) and getattr(outcome, "error", None) is None
+        ):
+            settling.finish()
+        else:
+            settling.fail(refusal_of(settling.doing, outcome))
+
+    def lost(self, error: ServiceBusError) -> None:
+        """The link is over."""
+        unconfirmed = [*self._unconfirmed.values(), *self._waiting]
+        self._unconfirmed.clear()
+        self._waiting.clear()
+        for settling in unconfirmed:
+            settling.fail(own_error(error, is_in_doubt=settling.has_left))
+
+
+_SHARED: Final = (ACCEPTED, _ABANDONED, _DEFERRED)
+
+
+def in_transaction(outcome: Outcome, state: TransactionalState) -> TransactionalState:
+    """The outcome as part of a transaction."""
+    return TransactionalState(state.txn_id, outcome)

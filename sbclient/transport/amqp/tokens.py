@@ -1,0 +1,137 @@
+"""Claims-based security: the tokens of one connection, put to its node `$cbs`.
+
+Laws:
+1. A connection has one pair of links with `$cbs`. There is one token for each audience.
+2. A token is replaced when 85 % of its time has passed; links do not notice. If that fails it is tried again, and the
+   links live until the token expires.
+3. The status of the reply decides the error: the service answers 404 for an entity that does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Final
+
+from sbclient.clock import Clock
+from sbclient.errors import ServiceBusError
+from sbclient.log import get_logger
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.amqp.connection import AmqpConnection
+from sbclient.transport.amqp.credentials import Token, TokenSource
+from sbclient.transport.amqp.deadlines import Deadlines
+from sbclient.transport.amqp.requests import Requests
+from sbclient.transport.amqp.shared import Shared
+
+log = get_logger(__name__)
+
+CBS: Final = "$cbs"
+PUT_S: Final = 60.0
+"""How long the service may take to judge a token, where the caller waits longer."""
+
+RENEWED_AFTER: Final = 0.85
+RETRY_S: Final = 10.0
+_LONGEST_NAP_S: Final = 86_400.0
+_LATEST: Final = 253_402_300_799.0
+
+
+class Tokens:
+    """The tokens of one connection.
+
+    Args:
+        connection: an open one.
+        source: gives out tokens.
+        host: of the audiences.
+        clock: the only source of time.
+        tasks: owns what runs on behind a call.
+        deadlines: expires requests.
+    """
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        source: TokenSource,
+        host: str,
+        *,
+        clock: Clock,
+        tasks: OwnedTasks,
+        deadlines: Deadlines,
+    ) -> None:
+        self._connection = connection
+        self._source = source
+        self._host = host
+        self._clock = clock
+        self._tasks = tasks
+        self._renew_at: dict[str, float] = {}
+        self._expires_at: dict[str, float] = {}
+        self._puts: dict[str, Shared[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._requests = Requests(self._connect, CBS, clock=clock, tasks=tasks, deadlines=deadlines)
+
+    async def ensure(self, path: str) -> None:
+        """Return when the connection has a token for an entity.
+
+        Raises:
+            ServiceBusError: the service refuses the token, or the credential gives none; nothing is in doubt.
+        """
+        if self._expires_at.get(path, 0.0) > self._clock.now():
+            return
+        put = self._puts.get(path)
+        if put is None:
+            put = Shared(lambda: self._put(path), tasks=self._tasks, name=f"put a token for {path}")
+            self._puts[path] = put
+        await put.get()
+
+    def close(self, error: ServiceBusError) -> None:
+        """Renew nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._requests.close(error)
+
+    async def _connect(self) -> AmqpConnection:
+        return self._connection
+
+    async def _put(self, path: str) -> None:
+        audience = f"amqps://{self._host}/{path}"
+        token = await self._source.token(audience)
+        arguments = {
+            "type": token.kind,
+            "name": audience,
+            "expiration": datetime.fromtimestamp(min(token.expires_at, _LATEST), tz=UTC),
+        }
+        await self._requests.ask(
+            "put-token", token.text, doing=f"put a token for {path!r}", timeout_s=PUT_S, arguments=arguments
+        )
+        self._note(path, token)
+
+    def _note(self, path: str, token: Token) -> None:
+        now = self._clock.now()
+        self._expires_at[path] = token.expires_at
+        self._renew_at[path] = now + (token.expires_at - now) * RENEWED_AFTER
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if self._renew_at and not self._connection.is_over:
+            span_s = min(self._renew_at.values()) - self._clock.now()
+            self._timer = self._clock.call_later(min(max(span_s, 0.0), _LONGEST_NAP_S), self._renew_due)
+
+    def _renew_due(self) -> None:
+        self._timer = None
+        if self._connection.is_over or self._tasks.is_closed:
+            return
+        now = self._clock.now()
+        due = [path for path, at in self._renew_at.items() if at <= now]
+        for path in due:
+            self._renew_at[path] = now + RETRY_S
+            self._tasks.start(self._renew(path), name=f"renew the token for {path}")
+        self._arm()
+
+    async def _renew(self, path: str) -> None:
+        try:
+            await self._put(path)
+        except ServiceBusError as error:
+            log.warning("amqp.token_not_renewed", path=path, error=type(error).__name__)

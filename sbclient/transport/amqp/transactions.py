@@ -1,0 +1,180 @@
+"""Transactions: declared and discharged at the coordinator of the connection that is used in them.
+
+Laws:
+1. A transaction begins with its first operation, on the connection of that operation's link. It stays there: an
+   operation over another connection is refused before anything is sent.
+2. Nothing in it is retried. A lost connection rolls it back; a commit without an answer is in doubt.
+3. A rollback that the service did not answer succeeds: the service rolls back by itself.
+
+Source: AMQP 1.0 part 4; Service Bus protocol guide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections
+from sbclient.amqp.performatives import SETTLE_UNSETTLED
+from sbclient.clock import Clock
+from sbclient.errors import (
+    InvalidOperationError,
+    OperationTimeoutError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.amqp.connection import AmqpConnection
+from sbclient.transport.amqp.deadlines import Deadlines
+from sbclient.transport.amqp.links import Wire
+from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
+from sbclient.transport.base import TransactionLink
+
+
+class Control:
+    """The coordinator link of one connection, on an AMQP session of its own.
+
+    Args:
+        connection: an open one.
+        begin: gives the AMQP session of the link.
+        owns_session: whether that is the link's own.
+        tasks: owns the attaching.
+        deadlines: expires declares and discharges.
+    """
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        begin: Callable[[], Session],
+        *,
+        owns_session: bool,
+        tasks: OwnedTasks,
+        deadlines: Deadlines,
+    ) -> None:
+        self._connection = connection
+        self._begin = begin
+        self._owns_session = owns_session
+        self._transfers = Transfers(self._attach, "the transaction coordinator", tasks=tasks, deadlines=deadlines)
+
+    async def open(self, deadline: float) -> None:
+        """Attach to the coordinator."""
+        await self._transfers.open(deadline)
+
+    async def declare(self, deadline: float) -> bytes:
+        """Begin a transaction; returns its id.
+
+        Raises:
+            ServiceBusError: the coordinator refuses.
+        """
+        doing = "begin a transaction"
+        transfer = Transfer(encode_sections(value=Declare()), deadline=deadline, doing=doing)
+        txn_id = await self._transfers.send(transfer)
+        if not isinstance(txn_id, bytes):
+            raise ServiceBusCommunicationError(f"{doing}: the coordinator gave no id")
+        return txn_id
+
+    async def discharge(self, txn_id: bytes, *, fail: bool, deadline: float) -> None:
+        """End a transaction.
+
+        Raises:
+            ServiceBusError: it did not happen, or is in doubt.
+        """
+        doing = "roll back a transaction" if fail else "commit a transaction"
+        payload = encode_sections(value=Discharge(txn_id, fail))
+        await self._transfers.send(Transfer(payload, deadline=deadline, doing=doing, wire=self._connection))
+
+    def close(self, error: ServiceBusError) -> None:
+        """Detach; the service rolls back what is not discharged."""
+        self._transfers.close(error)
+
+    async def _attach(self) -> OutgoingEnd:
+        session = self._begin()
+        doing = "attach to the transaction coordinator"
+        end = OutgoingEnd(self._connection, doing, self._transfers, owns_session=self._owns_session)
+        end.start(
+            session.attach_sender(
+                self._connection.new_link_name(), target=Coordinator(), snd_settle_mode=SETTLE_UNSETTLED
+            )
+        )
+        await end.attached()
+        return end
+
+
+class TransactionOwner(Protocol):
+    """The part of a transport that its transactions need."""
+
+    clock: Clock
+
+    def control_of(self, wire: Wire) -> Control:
+        """The coordinator of a connection."""
+
+
+class AmqpTransaction(TransactionLink):
+    """A transaction of one namespace."""
+
+    def __init__(self, owner: TransactionOwner) -> None:
+        self._owner = owner
+        self._declaring = asyncio.Lock()
+        self._wire: Wire | None = None
+        self._state: TransactionalState | None = None
+        self._is_over = False
+
+    async def state_on(self, wire: Wire, deadline: float) -> TransactionalState:
+        """The state for a transfer or disposition on a connection; declares the transaction with the first.
+
+        Raises:
+            InvalidOperationError: it has ended, or began on another connection.
+        """
+        async with self._declaring:
+            self._check()
+            if self._state is None:
+                control = self._owner.control_of(wire)
+                self._state = TransactionalState(await control.declare(deadline))
+                self._wire = wire
+        self._check()
+        if wire is not self._wire:
+            raise InvalidOperationError(
+                "the transaction began on another connection, which may be lost meanwhile: begin another one"
+            )
+        return self._state
+
+    async def commit(self, *, timeout_s: float) -> None:
+        self._check()
+        self._is_over = True
+        if self._state is None or self._wire is None:
+            return
+        if self._wire.is_over:
+            lost = ServiceBusConnectionError(
+                "commit a transaction: its connection is lost, so the service has rolled it back"
+            )
+            lost.is_in_doubt = False
+            raise lost
+        deadline = self._owner.clock.monotonic() + timeout_s
+        await self._owner.control_of(self._wire).discharge(self._state.txn_id, fail=False, deadline=deadline)
+
+    async def rollback(self, *, timeout_s: float) -> None:
+        self._is_over = True
+        if self._state is None or self._wire is None or self._wire.is_over:
+            return
+        deadline = self._owner.clock.monotonic() + timeout_s
+        try:
+            await self._owner.control_of(self._wire).discharge(self._state.txn_id, fail=True, deadline=deadline)
+        except (ServiceBusConnectionError, OperationTimeoutError):
+            return
+
+    def _check(self) -> None:
+        if self._is_over:
+            raise InvalidOperationError("the transaction was committed or rolled back: begin another one")
+
+
+def transaction_of(transaction: TransactionLink) -> AmqpTransaction:
+    """The transaction as one of this transport.
+
+    Raises:
+        InvalidOperationError: it was begun by another transport.
+    """
+    if not isinstance(transaction, AmqpTransaction):
+        raise InvalidOperationError("the transaction was begun in another namespace: begin one in this")
+    return transaction

@@ -1,0 +1,367 @@
+"""One namespace over our own AMQP engine.
+
+Any number of senders, receivers and sessions share one connection. Entities are managed through another transport,
+since their management is HTTP and not AMQP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from random import Random
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from sbclient.amqp import ConnectionOptions, Session
+from sbclient.amqp.types import Int
+from sbclient.clock import Clock
+from sbclient.errors import InvalidOperationError, OperationTimeoutError
+from sbclient.rules.connection_string import ConnectionString
+from sbclient.rules.entity_path import canonical, entity_of
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.amqp.connection import AmqpConnection, OpenStream, Sink, Stream
+from sbclient.transport.amqp.connections import Connections, Held
+from sbclient.transport.amqp.credentials import TokenSource, token_source
+from sbclient.transport.amqp.deadlines import Deadlines
+from sbclient.transport.amqp.links import Wire
+from sbclient.transport.amqp.receiver import AmqpReceiver
+from sbclient.transport.amqp.requests import Requests, items_of
+from sbclient.transport.amqp.sender import AmqpSender
+from sbclient.transport.amqp.socket import (
+    AMQP_PORT,
+    AMQPS_PORT,
+    HTTP_PORT,
+    HTTPS_PORT,
+    Endpoint,
+    open_stream,
+    proxy_of,
+    tls_context,
+)
+from sbclient.transport.amqp.transactions import AmqpTransaction, Control
+from sbclient.transport.base import (
+    Administration,
+    ServiceBusReceiveMode,
+    SessionChoice,
+    Transport,
+    TransportType,
+)
+
+OPTIONS: Final = frozenset(
+    {
+        "client_identifier",
+        "connection_verify",
+        "custom_endpoint_address",
+        "enable_cross_entity_transactions",
+        "http_proxy",
+        "ssl_context",
+        "transport_type",
+        "user_agent",
+    }
+)
+"""The options of this transport, most with the names and meanings of azure-servicebus."""
+
+SESSIONS_PER_PAGE: Final = 100
+_ALL_SESSIONS: Final = datetime(9999, 12, 31, tzinfo=UTC)
+"""Asks for sessions with messages or a state; an earlier moment for those whose state was set after it."""
+
+
+def open_amqp_transport(
+    connection: ConnectionString | None,
+    *,
+    fully_qualified_namespace: str | None = None,
+    credential: Any = None,
+    clock: Clock,
+    random: Random,
+    management: Callable[[], Transport],
+    **options: Any,
+) -> AmqpTransport:
+    """A transport for a connection string, or for a namespace and a credential; nothing is connected yet.
+
+    Args:
+        connection: parsed; None where the other two are given.
+        fully_qualified_namespace: `contoso.servicebus.windows.net`.
+        credential: an asynchronous credential of azure-identity, an `AzureNamedKeyCredential` or an
+            `AzureSasCredential`.
+        clock: the only source of time.
+        random: names the container.
+        management: opens the transport that manages the entities; called when it is first needed.
+        options: see `OPTIONS`.
+
+    Raises:
+        InvalidOperationError: neither a connection string nor a namespace with a credential was given, or an option
+            is unknown or cannot be used.
+    """
+    for name in sorted(options.keys() - OPTIONS):
+        near = get_close_matches(name, [*OPTIONS, "secondary", "options", "retry_total", "timeout"], n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(OPTIONS))}"
+        raise InvalidOperationError(f"{name!r} is no option of a client: {advice}")
+    if connection is None and (fully_qualified_namespace is None or credential is None):
+        raise InvalidOperationError("a namespace and a credential, or a connection string, are needed: give one")
+    namespace = connection.namespace if connection is not None else fully_qualified_namespace or ""
+    host = connection.host if connection is not None else namespace.partition(":")[0]
+    endpoint = endpoint_of(connection, namespace, options)
+
+    async def connect(sink: Sink) -> Stream:
+        return await open_stream(endpoint, sink)
+
+    return AmqpTransport(
+        namespace,
+        host,
+        connect,
+        token_source(connection, credential, clock),
+        clock=clock,
+        random=random,
+        management=management,
+        user_agent=options.get("user_agent"),
+        client_identifier=options.get("client_identifier"),
+        is_cross_entity=bool(options.get("enable_cross_entity_transactions")),
+    )
+
+
+def endpoint_of(connection: ConnectionString | None, namespace: str, options: Mapping[str, Any]) -> Endpoint:
+    """Where and how to connect.
+
+    Raises:
+        InvalidOperationError: an option cannot be used.
+    """
+    if connection is not None:
+        hostname, port, is_plain = connection.host, connection.port, connection.use_development_emulator
+    else:
+        hostname, _, digits = namespace.partition(":")
+        port, is_plain = int(digits) if digits.isdigit() else None, False
+    kind = options.get("transport_type") or TransportType.Amqp
+    if getattr(kind, "name", None) not in TransportType.__members__:
+        raise InvalidOperationError(f"transport_type is {kind!r}: give a TransportType")
+    proxy, headers = proxy_of(options["http_proxy"]) if options.get("http_proxy") else (None, ())
+    is_websocket = kind.name == TransportType.AmqpOverWebsocket.name or proxy is not None
+    tls = None
+    if not is_plain:
+        verify = options.get("connection_verify")
+        tls = tls_context(ssl_context=options.get("ssl_context"), verify=True if verify is None else verify)
+    usual = (HTTP_PORT if is_plain else HTTPS_PORT) if is_websocket else AMQP_PORT if is_plain else AMQPS_PORT
+    host = hostname
+    address = options.get("custom_endpoint_address")
+    if address:
+        try:
+            parts = urlsplit(address if "://" in address else f"sb://{address}")
+            host, port = parts.hostname or hostname, parts.port
+        except (TypeError, ValueError) as error:
+            raise InvalidOperationError(f"custom_endpoint_address is {address!r:.100}: give sb://host:port") from error
+    return Endpoint(
+        host=host,
+        port=port or usual,
+        hostname=hostname,
+        tls=tls,
+        is_websocket=is_websocket,
+        proxy=proxy,
+        proxy_headers=headers,
+    )
+
+
+class AmqpTransport(Transport):
+    """One namespace.
+
+    Attributes:
+        clock: the only source of time.
+        tasks: owns what runs on behind a call.
+        deadlines: expires calls.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        host: str,
+        connect: OpenStream,
+        source: TokenSource,
+        *,
+        clock: Clock,
+        random: Random,
+        management: Callable[[], Transport],
+        user_agent: str | None = None,
+        client_identifier: str | None = None,
+        is_cross_entity: bool = False,
+    ) -> None:
+        self._namespace = namespace
+        self._host = host
+        self._connect = connect
+        self._random = random
+        self._open_management = management
+        self._management: Transport | None = None
+        self._identifier = client_identifier
+        self._is_cross_entity = is_cross_entity
+        self._via: AmqpReceiver | None = None
+        self._properties = {"product": "sbclient", "platform": "python"}
+        if user_agent:
+            self._properties["user-agent"] = user_agent
+        self._links: dict[AmqpSender | AmqpReceiver, None] = {}
+        self.clock = clock
+        self.tasks = OwnedTasks(on_failure=_is_reported_elsewhere)
+        self.deadlines = Deadlines(clock)
+        self._connections = Connections(
+            self._new_connection,
+            source,
+            host,
+            is_cross_entity=is_cross_entity,
+            clock=clock,
+            tasks=self.tasks,
+            deadlines=self.deadlines,
+        )
+
+    def __repr__(self) -> str:
+        return f"AmqpTransport({self._namespace!r})"
+
+    @property
+    def namespace(self) -> str:
+        return self._namespace
+
+    @property
+    def administration(self) -> Administration:
+        if self._management is None:
+            self._management = self._open_management()
+        return self._management.administration
+
+    def open_sender(self, entity_path: str) -> AmqpSender:
+        sender = AmqpSender(self, entity_path)
+        self._links[sender] = None
+        return sender
+
+    def open_receiver(
+        self,
+        entity_path: str,
+        *,
+        session: SessionChoice = None,
+        receive_mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
+        prefetch_count: int = 0,
+    ) -> AmqpReceiver:
+        receiver = AmqpReceiver(self, entity_path, session, receive_mode, prefetch_count)
+        self._links[receiver] = None
+        return receiver
+
+    async def begin_transaction(self, *, timeout_s: float) -> AmqpTransaction:
+        return AmqpTransaction(self)
+
+    async def list_sessions(
+        self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float
+    ) -> Sequence[str]:
+        deadline = self.clock.monotonic() + timeout_s
+        sessions: list[str] = []
+        while True:
+            node = await self.requests_of(entity_path, deadline=deadline)
+            reply = await node.ask(
+                "com.microsoft:get-message-sessions",
+                {
+                    "last-updated-time": _ALL_SESSIONS if state_updated_after is None else state_updated_after,
+                    "skip": Int(len(sessions)),
+                    "top": Int(SESSIONS_PER_PAGE),
+                },
+                doing=f"list the sessions of {entity_path!r}",
+                timeout_s=max(deadline - self.clock.monotonic(), 0.001),
+                is_reading=True,
+            )
+            page = [each for each in items_of(reply.body, "sessions-ids") if isinstance(each, str)]
+            sessions += page
+            if len(page) < SESSIONS_PER_PAGE:
+                return sessions
+
+    async def close(self) -> None:
+        """Close every link and the connection. A second call finishes what a first one, that was cancelled, did not."""
+        await asyncio.gather(*(link.close() for link in list(self._links)))
+        await self._connections.close()
+        await self.tasks.close()
+        self.deadlines.close()
+        if self._management is not None:
+            await self._management.close()
+
+    # -- what the links need -------------------------------------------------------------------------------------
+
+    async def connection_for(self, path: str, receiver: AmqpReceiver | None = None) -> AmqpConnection:
+        """An open connection with a token for an entity, ready for a link to it."""
+        held = await self._connections.usable()
+        await held.tokens.ensure(path)
+        if self._is_cross_entity:
+            await self._keep_order(held, path, receiver)
+        return held.connection
+
+    async def _keep_order(self, held: Held, path: str, receiver: AmqpReceiver | None) -> None:
+        """Attach the coordinator first, then the receiver by which all transfers go.
+
+        Raises:
+            InvalidOperationError: a receiver of another entity is asked for.
+        """
+        await held.control.open(self.clock.monotonic() + _ATTACH_S)
+        via = self._via
+        if receiver is not None:
+            if via is not None and via is not receiver and top_level(via.path) != top_level(path):
+                raise InvalidOperationError(
+                    f"a client with cross-entity transactions that receives from {top_level(via.path)!r} cannot "
+                    f"receive from {path!r}: open another client"
+                )
+            self._via = via or receiver
+        elif via is not None and not via.is_attached_on(held.connection):
+            await via.open(timeout_s=_ATTACH_S)
+
+    def session_of(self, connection: AmqpConnection) -> tuple[Session, bool]:
+        """An AMQP session for a link of an entity, and whether it is the link's own."""
+        if self._is_cross_entity:
+            return self._connections.holder_of(connection).session(), False
+        return connection.begin(), True
+
+    async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:
+        """The management node of an entity, over one connection if that matters.
+
+        Raises:
+            ServiceBusError: there is no connection; nothing is in doubt.
+        """
+        if connection is not None:
+            return self._connections.holder_of(connection).requests_of(path)
+        held = self._connections.ready
+        if held is None:
+            timeout_s = deadline - self.clock.monotonic()
+            try:
+                async with self.clock.timeout(timeout_s):
+                    held = await self._connections.usable()
+            except TimeoutError:
+                late = OperationTimeoutError(f"connect to {self._namespace}: not possible within {timeout_s:g} s")
+                late.is_in_doubt = False
+                raise late from None
+        return held.requests_of(path)
+
+    def control_of(self, wire: Wire) -> Control:
+        """The coordinator of a connection."""
+        return self._connections.holder_of(wire).control
+
+    def forget(self, link: AmqpSender | AmqpReceiver) -> None:
+        """The link was closed."""
+        self._links.pop(link, None)
+        if link is self._via:
+            self._via = None
+
+    def _new_connection(self) -> AmqpConnection:
+        name = self._identifier or f"sbclient-{self._random.getrandbits(64):016x}"
+        options = ConnectionOptions(
+            container_id=name,
+            hostname=self._host,
+            channel_max=4_999,
+            handle_max=4_999,
+            max_links=20_000,
+            incoming_window=2_000,
+            max_message_size=2**27,
+            max_partial_bytes=2**28,
+            idle_timeout_s=60.0,
+            properties=self._properties,
+        )
+        return AmqpConnection(self._connect, options, self._namespace, self.clock)
+
+
+_ATTACH_S: Final = 60.0
+
+
+def top_level(path: str) -> str:
+    """The queue or topic that a path belongs to."""
+    return canonical(entity_of(path))
+
+
+def _is_reported_elsewhere(error: BaseException) -> None:
+    """A failed task fails the calls that wait for it."""
