@@ -51,7 +51,8 @@ class ServiceBusClient:
     Args:
         fully_qualified_namespace: `contoso.servicebus.windows.net`, with `credential`; or a parsed connection string.
         credential: an azure-identity credential.
-        transport: instead of both, any object with the transport port.
+        transport: how a namespace on the network is reached: `"amqp"`, our own engine, or `"sdk"`, azure-servicebus;
+            it applies to `secondary` too. Or any object with the transport port, instead of namespace and credential.
         secondary: where the backlog queues are kept: a connection string, a pair `(namespace, credential)`, or another
             open client, which is borrowed and not closed with this one. None = no pairing.
         secondary_transport: instead of `secondary`.
@@ -70,7 +71,7 @@ class ServiceBusClient:
         fully_qualified_namespace: str | ConnectionString | None = None,
         credential: Any = None,
         *,
-        transport: Transport | None = None,
+        transport: Transport | str | None = None,
         secondary: Secondary | None = None,
         secondary_transport: Transport | None = None,
         options: PairedNamespaceOptions | None = None,
@@ -92,7 +93,12 @@ class ServiceBusClient:
         # The system's generator: processes forked from one another must never draw the same message ids.
         self._random = random or SystemRandom()
         self._sdk_options = sdk_options
-        primary = transport or self._open_namespace(fully_qualified_namespace, credential)
+        self._transport_name = transport if isinstance(transport, str) else None
+        primary = (
+            self._open_namespace(fully_qualified_namespace, credential)
+            if transport is None or isinstance(transport, str)
+            else transport
+        )
         self._lender = secondary if isinstance(secondary, ServiceBusClient) else None
         if self._lender is not None:
             self._lender._check_lendable()
@@ -146,6 +152,7 @@ class ServiceBusClient:
             credential=credential,
             clock=self._clock,
             random=self._random,
+            transport=self._transport_name,
             **self._sdk_options,
         )
 

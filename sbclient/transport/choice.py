@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.transport.base import Transport
+
+NAMES: Final = ("amqp", "sdk")
+DEFAULT: Final = "sdk"
+"""How a namespace on the network is reached where nothing is said."""
 
 
 def open_transport(
@@ -18,18 +22,23 @@ def open_transport(
     credential: Any = None,
     clock: Clock,
     random: Random,
-    transport: str = "sdk",
+    transport: str | None = None,
     **sdk_options: Any,
 ) -> Transport:
     """A transport for a connection string, or for a namespace and a credential.
 
     Args:
+        transport: `"amqp"`, our own engine, or `"sdk"`, azure-servicebus; None = the default. A namespace inside this
+            process has one transport only.
         sdk_options: handed to azure-servicebus as they are: `transport_type`, `http_proxy`, `custom_endpoint_address`,
             `connection_verify`, `ssl_context`, `user_agent`.
 
     Raises:
-        InvalidOperationError: options of the SDK were given for a namespace inside this process.
+        InvalidOperationError: options of the SDK were given for a namespace inside this process, or there is no such
+            transport.
     """
+    if transport not in (None, *NAMES):
+        raise InvalidOperationError(f"transport is {transport!r:.80}: give 'amqp', 'sdk', or an object with the port")
     if connection is not None and connection.is_memory:
         if sdk_options:
             raise InvalidOperationError(
@@ -40,7 +49,7 @@ def open_transport(
         return MemoryTransport(memory_host(connection.host, clock=clock))
     from sbclient.transport.sdk.transport import open_azure_transport  # the SDK is loaded only where it is used
 
-    if transport == "sdk":
+    if (transport or DEFAULT) == "sdk":
         return open_azure_transport(
             connection,
             fully_qualified_namespace=fully_qualified_namespace,

@@ -2,6 +2,7 @@
 
     memory    the broker in this process, in virtual time
     wire      azure-servicebus over sockets to the broker's server, in real time
+    amqp      our own AMQP engine over sockets to the broker's server, in real time
     service   a real namespace, named by SERVICEBUS_CONNECTION_STRING; SERVICEBUS_SECONDARY_CONNECTION_STRING names
               its partner
 
@@ -22,7 +23,7 @@ import pytest
 from sbclient.emulator import Emulator
 from sbclient.testing import VirtualLoop
 from sbclient.transport.memory.transport import drop_memory_host
-from tests.contract.kinds import Memory, NamespaceKind, Service, Wire
+from tests.contract.kinds import Amqp, Memory, NamespaceKind, Service, Wire
 
 T = TypeVar("T")
 
@@ -36,6 +37,10 @@ class MemoryLoop(VirtualLoop):
 
 class WireLoop(asyncio.SelectorEventLoop):
     """Says: this test is about the wire."""
+
+
+class AmqpLoop(asyncio.SelectorEventLoop):
+    """Says: this test is about our own engine."""
 
 
 class ServiceLoop(asyncio.SelectorEventLoop):
@@ -52,6 +57,7 @@ def pytest_asyncio_loop_factories(
     kinds: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
         "memory": lambda: MemoryLoop(horizon_s=HORIZON_S),
         "wire": WireLoop,
+        "amqp": AmqpLoop,
     }
     if os.environ.get("SERVICEBUS_CONNECTION_STRING"):
         kinds["service"] = ServiceLoop
@@ -104,6 +110,8 @@ async def kind(request: pytest.FixtureRequest) -> AsyncIterator[NamespaceKind]:
         made = Memory()
     elif isinstance(loop, WireLoop):
         made = Wire(request.getfixturevalue("emulator_thread"))
+    elif isinstance(loop, AmqpLoop):
+        made = Amqp(request.getfixturevalue("emulator_thread"))
     else:
         made = Service()
     needed = {name for mark in request.node.iter_markers("needs") for name in mark.args}

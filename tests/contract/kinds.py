@@ -181,6 +181,14 @@ class Wire(NamespaceKind):
             self._thread.call(partial(emulator.heal, namespace=namespace))
 
 
+class Amqp(Wire):
+    name = "amqp"
+    capabilities = EVERYWHERE | {"faults", "pair", "keys", "full transactions", "pings dropped", "partitioning"}
+
+    def client_options(self) -> dict[str, Any]:
+        return {**super().client_options(), "transport": "amqp"}
+
+
 class Service(NamespaceKind):
     name = "service"
     patience_s = 30.0

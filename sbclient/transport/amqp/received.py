@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sbclient.amqp import IncomingDelivery, Sections, WireError, WireMessage
 from sbclient.amqp.encode import encode_value
-from sbclient.amqp.standing import (
+from sbclient.amqp.broker_annotations import (
     DEAD_LETTER_SOURCE_ANNOTATION,
     ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
     ENQUEUED_TIME_ANNOTATION,
