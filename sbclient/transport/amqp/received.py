@@ -9,7 +9,6 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from sbclient.amqp import IncomingDelivery, Sections, WireError, WireMessage
-from sbclient.amqp.encode import encode_value
 from sbclient.amqp.broker_annotations import (
     DEAD_LETTER_SOURCE_ANNOTATION,
     ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
@@ -19,10 +18,11 @@ from sbclient.amqp.broker_annotations import (
     MESSAGE_STATE_ANNOTATION,
     SEQUENCE_NUMBER_ANNOTATION,
 )
+from sbclient.amqp.encode import encode_value
 from sbclient.amqp.types import Opaque, Timestamp
 from sbclient.errors import InvalidOperationError
-from sbclient.log import get_logger
 from sbclient.message import PropertyValue, ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
 

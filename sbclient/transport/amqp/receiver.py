@@ -17,24 +17,18 @@ Source: Service Bus protocol guide; request-response operations, documented.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from sbclient.amqp import (
-    RELEASED,
-    AmqpError,
-    DispositionReceived,
-    IncomingDelivery,
-    IncomingLink,
     Source,
 )
-from sbclient.amqp.errors import TRANSFER_LIMIT
 from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
 from sbclient.amqp.types import Int, Long, UInt, longs, uuids
 from sbclient.clock import Clock
+from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
     MessageNotFoundError,
@@ -47,31 +41,27 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.deadlines import Deadlines, Waiter
-from sbclient.transport.amqp.doubt import own_error
-from sbclient.transport.amqp.links import LinkEnd, Wire
-from sbclient.transport.amqp.received import AmqpReceivedMessage, read_delivery
+from sbclient.transport.amqp.deadlines import Deadlines
+from sbclient.transport.amqp.inbox import Inbox, IncomingEnd
+from sbclient.transport.amqp.links import Wire
+from sbclient.transport.amqp.received import AmqpReceivedMessage
+from sbclient.transport.amqp.renewals import Renewals
 from sbclient.transport.amqp.requests import Reply, Requests, items_of
-from sbclient.transport.amqp.settlements import Settlements, Settling, in_transaction, outcome_of
+from sbclient.transport.amqp.settlements import Settling, in_transaction, outcome_of
 from sbclient.transport.amqp.shared import Shared
 from sbclient.transport.amqp.transactions import transaction_of
-from sbclient.transport.base import (
-    ReceiverLink,
-    ServiceBusReceiveMode,
-    SessionChoice,
-    Settlement,
-    SettleMode,
-    TransactionLink,
-)
+from sbclient.transport.base import ReceiverLink, TransactionLink
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIMEOUT: Final = "com.microsoft:timeout"
 
 MAX_MESSAGE_BYTES: Final = 2**27
-DRAIN_S: Final = 0.2
 ACCEPT_GRACE_S: Final = 2.0
 """The service ends the wait for a session by itself; only if it does not, the client does."""
+LEAST_ATTACH_S: Final = 15.0
+"""The least time for attaching in a receive call, whose wait begins with the link."""
+
 CLOSE_S: Final = 2.0
 """How long the service may take to let go of a link that is closed."""
 
@@ -105,48 +95,6 @@ class ReceiverOwner(Protocol):
         """The link was closed."""
 
 
-class _Arrival(Waiter):
-    """A receive call that waits for a message."""
-
-    __slots__ = ()
-
-    def expire(self) -> None:
-        self.finish(None)
-
-
-class _IncomingEnd(LinkEnd[IncomingLink]):
-    """The client's end of a link on which it receives."""
-
-    def __init__(self, receiver: AmqpReceiver, wire: AmqpConnection, doing: str, *, owns_session: bool) -> None:
-        super().__init__(wire, doing, owns_session=owns_session)
-        self.receiver = receiver
-        self.connection = wire
-        self.settlements: Settlements
-
-    def start(self, link: IncomingLink) -> None:
-        super().start(link)
-        self.settlements = Settlements(link, self.wire)
-
-    def on_delivery(self, delivery: IncomingDelivery) -> None:
-        if self.link.credit < 0:
-            self.link.detach(AmqpError(TRANSFER_LIMIT, "more messages came than credit was granted for"))
-            self.on_detached(AmqpError(TRANSFER_LIMIT, "the service sent more messages than it had credit for"))
-            return
-        self.receiver.arrived(self, delivery)
-
-    def on_disposition(self, event: DispositionReceived) -> None:
-        self.settlements.confirmed(event)
-
-    def on_drained(self) -> None:
-        self.receiver.drained(self)
-
-    def on_detached(self, error: AmqpError | None) -> None:
-        super().on_detached(error)
-        cause = self.error_of_end(error)
-        self.settlements.lost(cause)
-        self.receiver.lost(self, cause)
-
-
 class AmqpReceiver(ReceiverLink):
     """Receives from one entity, sub-queue or session.
 
@@ -167,15 +115,18 @@ class AmqpReceiver(ReceiverLink):
         self.path = path
         self._session = session
         self._is_locking = mode is ServiceBusReceiveMode.PEEK_LOCK
-        self._prefetch_count = prefetch_count if self._is_locking else 0
-        self._end: _IncomingEnd | None = None
         self._opening = Shared(self._attach, tasks=owner.tasks, name=f"attach to {path!r}")
         self._receiving = asyncio.Lock()
-        self._queue: deque[IncomingDelivery] = deque()
-        self._wanted = 0
-        self._arrival: _Arrival | None = None
-        self._drain: asyncio.Future[None] | None = None
-        self._renewals = _Renewals(self)
+        self._inbox = Inbox(
+            is_locking=self._is_locking,
+            has_session=session is not None,
+            prefetch_count=prefetch_count,
+            clock=owner.clock,
+            deadlines=owner.deadlines,
+        )
+        self._renewals = Renewals(
+            self._renew_tokens, path, clock=owner.clock, tasks=owner.tasks, deadlines=owner.deadlines
+        )
         self._session_id: str | None = None
         self._session_locked_until: datetime | None = None
         self._session_wait_s = 60.0
@@ -183,7 +134,7 @@ class AmqpReceiver(ReceiverLink):
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"AmqpReceiver({self.path!r}, is_open={self._open_end is not None})"
+        return f"AmqpReceiver({self.path!r}, is_open={self._inbox.end is not None})"
 
     @property
     def session_id(self) -> str | None:
@@ -195,27 +146,22 @@ class AmqpReceiver(ReceiverLink):
 
     # -- opening -------------------------------------------------------------------------------------------------
 
-    @property
-    def _open_end(self) -> _IncomingEnd | None:
-        end = self._end
-        return end if end is not None and end.is_open else None
-
     def is_attached_on(self, wire: Wire) -> bool:
         """Whether the link stands, on that connection."""
-        end = self._open_end
+        end = self._inbox.end
         return end is not None and end.wire is wire
 
     async def open(self, *, timeout_s: float) -> None:
         await self._opened(timeout_s)
 
-    async def _opened(self, timeout_s: float) -> _IncomingEnd:
+    async def _opened(self, timeout_s: float) -> IncomingEnd:
         """The attached link.
 
         Raises:
             ServiceBusError: it cannot be attached; nothing is in doubt.
         """
         self._check_open()
-        end = self._open_end
+        end = self._inbox.end
         if end is not None:
             return end
         if self._was_accepted:
@@ -238,10 +184,10 @@ class AmqpReceiver(ReceiverLink):
             "the session again"
         )
 
-    async def _attach(self) -> _IncomingEnd:
+    async def _attach(self) -> IncomingEnd:
         connection = await self.owner.connection_for(self.path, self)
         amqp_session, owns_session = self.owner.session_of(connection)
-        end = _IncomingEnd(self, connection, f"attach to {self.path!r}", owns_session=owns_session)
+        end = IncomingEnd(self._inbox, connection, f"attach to {self.path!r}", owns_session=owns_session)
         properties = None
         filters = None
         if self._session is not None:
@@ -272,11 +218,7 @@ class AmqpReceiver(ReceiverLink):
             ticks = (attach.properties or {}).get(LOCKED_UNTIL)
             if isinstance(ticks, int):
                 self._session_locked_until = _EPOCH + timedelta(microseconds=(int(ticks) - _TICKS_AT_1970) // 10)
-        self._end = end
-        self._drain = None
-        if self._prefetch_count:
-            end.link.grant(self._prefetch_count)
-            connection.flush()
+        self._inbox.open(end)
         return end
 
     def _check_open(self) -> None:
@@ -303,13 +245,13 @@ class AmqpReceiver(ReceiverLink):
     async def _receive(self, count: int, deadline: float) -> list[ServiceBusReceivedMessage]:
         has_reopened = False
         while True:
-            messages = self._take(count)
+            messages = self._inbox.take(count)
             if messages:
                 return messages
             left_s = deadline - self._clock.monotonic()
-            end = await self._opened(max(left_s, _LEAST_ATTACH_S))
+            end = await self._opened(max(left_s, LEAST_ATTACH_S))
             try:
-                await self._wait_for_messages(end, count, deadline)
+                await self._inbox.wait(end, count, deadline)
             except ServiceBusConnectionError:
                 if self._session is not None:
                     raise self._session_lost() from None
@@ -318,126 +260,9 @@ class AmqpReceiver(ReceiverLink):
                 has_reopened = True
                 continue
             has_reopened = False
-            messages = self._take(count)
+            messages = self._inbox.take(count)
             if messages or self._clock.monotonic() >= deadline:
                 return messages
-
-    async def _wait_for_messages(self, end: _IncomingEnd, count: int, deadline: float) -> None:
-        """Return when messages have arrived, as many as asked for or as many as there are now, or at the deadline."""
-        link = end.link
-        arrival = _Arrival(deadline, "receive")
-        self._arrival, self._wanted = arrival, count
-        self.owner.deadlines.add(arrival)
-        try:
-            if not self._prefetch_count and link.credit < count and self._drain is None:
-                link.grant(count)
-                end.connection.flush()
-            await arrival.future
-            if not self._prefetch_count and len(self._queue) < count and end.is_open:
-                self._start_drain(end)
-                await self._drained_or_late()
-        except asyncio.CancelledError:
-            if not self._prefetch_count and end.is_open:
-                self._start_drain(end)
-            raise
-        finally:
-            self.owner.deadlines.remove(arrival)
-            self._arrival, self._wanted = None, 0
-
-    def _start_drain(self, end: _IncomingEnd) -> None:
-        if self._drain is None and end.link.credit > 0:
-            self._drain = asyncio.get_running_loop().create_future()
-            end.link.grant(end.link.credit, drain=True)
-            end.connection.flush()
-
-    async def _drained_or_late(self) -> None:
-        drain = self._drain
-        if drain is None or drain.done():
-            return
-        late = _Arrival(self._clock.monotonic() + DRAIN_S, "drain")
-        drain.add_done_callback(lambda _: late.finish(None))
-        self.owner.deadlines.add(late)
-        try:
-            await late.future
-        finally:
-            self.owner.deadlines.remove(late)
-
-    def _take(self, count: int) -> list[ServiceBusReceivedMessage]:
-        """Messages that have arrived, at most so many; those whose lock is nearly over are released."""
-        messages: list[ServiceBusReceivedMessage] = []
-        queue = self._queue
-        if not queue:
-            return messages
-        stale: list[IncomingDelivery] = []
-        now: datetime | None = None
-        while queue and len(messages) < count:
-            delivery = queue.popleft()
-            message = read_delivery(delivery, is_locked=self._is_locking, has_session=self._session is not None)
-            if message is None:
-                continue
-            arrived_at = delivery.owner
-            if arrived_at is not None and message.locked_until_utc is not None:
-                now = now or datetime.fromtimestamp(self._clock.now(), tz=UTC)
-                if (message.locked_until_utc - now) < (now - arrived_at):
-                    stale.append(delivery)
-                    continue
-            messages.append(message)
-        self._release(stale)
-        end = self._open_end
-        if self._prefetch_count and end is not None:
-            self._keep_prefetching(end)
-        return messages
-
-    def _keep_prefetching(self, end: _IncomingEnd) -> None:
-        room = self._prefetch_count - len(self._queue)
-        if end.link.credit <= room // 2:
-            end.link.grant(room)
-            end.connection.flush()
-
-    def _release(self, deliveries: Sequence[IncomingDelivery]) -> None:
-        """Give deliveries back as if they had never been made; only where they are locked."""
-        if not deliveries or not self._is_locking:
-            return
-        end = self._open_end
-        if end is None:
-            return
-        mine = [delivery for delivery in deliveries if delivery.link is end.link]
-        end.link.settle_many(mine, RELEASED, settled=True)
-        end.connection.flush()
-
-    # -- what the link tells -------------------------------------------------------------------------------------
-
-    def arrived(self, end: _IncomingEnd, delivery: IncomingDelivery) -> None:
-        """A message has come."""
-        arrival = self._arrival
-        if arrival is None and self._is_locking and self._session is None:
-            delivery.owner = datetime.fromtimestamp(self._clock.now(), tz=UTC)
-        self._queue.append(delivery)
-        if arrival is not None and not arrival.future.done():
-            arrival.future.set_result(None)
-
-    def drained(self, end: _IncomingEnd) -> None:
-        """The service has no more messages. A call that came meanwhile needs its credit anew."""
-        drain, self._drain = self._drain, None
-        if drain is not None and not drain.done():
-            drain.set_result(None)
-        arrival = self._arrival
-        if arrival is not None and not arrival.future.done() and end.is_open:
-            end.link.grant(self._wanted)
-            end.connection.flush()
-
-    def lost(self, end: _IncomingEnd, error: ServiceBusError) -> None:
-        """The link is over; what it brought and nobody got is locked until the locks end."""
-        if end is not self._end:
-            return
-        self._end = None
-        if self._is_locking:
-            self._queue.clear()
-        drain, self._drain = self._drain, None
-        if drain is not None and not drain.done():
-            drain.set_result(None)
-        if self._arrival is not None:
-            self._arrival.fail(own_error(error, is_in_doubt=False))
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -485,7 +310,7 @@ class AmqpReceiver(ReceiverLink):
             end = await self._opened(timeout_s)
             body["session-id"] = self._session_id
             link_name, wire = end.link.name, end.connection
-        elif (open_end := self._open_end) is not None:
+        elif (open_end := self._inbox.end) is not None:
             link_name = open_end.link.name
         node = await self.owner.requests_of(self.path, deadline=deadline, connection=wire)
         return await node.ask(
@@ -531,7 +356,7 @@ class AmqpReceiver(ReceiverLink):
         end = None if delivery is None else delivery.link.owner
         doing = f"{settlement.mode} a message of {self.path!r}"
         in_doubt = False
-        if delivery is not None and isinstance(end, _IncomingEnd) and end.is_open and not delivery.is_settled:
+        if delivery is not None and isinstance(end, IncomingEnd) and end.is_open and not delivery.is_settled:
             outcome = outcome_of(settlement)
             if transaction is not None:
                 state = await transaction_of(transaction).state_on(end.wire, deadline)
@@ -554,7 +379,7 @@ class AmqpReceiver(ReceiverLink):
             error.is_in_doubt = error.is_in_doubt or in_doubt
             raise
 
-    async def _confirmed(self, end: _IncomingEnd, settling: Settling) -> None:
+    async def _confirmed(self, end: IncomingEnd, settling: Settling) -> None:
         self.owner.deadlines.add(settling)
         began_at = self._clock.monotonic()
         end.settlements.add(settling)
@@ -614,7 +439,7 @@ class AmqpReceiver(ReceiverLink):
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
         return await self._renewals.renew(self._token_of(message), timeout_s)
 
-    async def renew_tokens(self, tokens: Sequence[UUID], timeout_s: float) -> list[datetime]:
+    async def _renew_tokens(self, tokens: Sequence[UUID], timeout_s: float) -> list[datetime]:
         """Renew locks in one request: all or none."""
         doing = "renew the locks of messages of"
         reply = await self._ask("renew-lock", {"lock-tokens": uuids(tokens)}, doing=doing, timeout_s=timeout_s)
@@ -656,7 +481,7 @@ class AmqpReceiver(ReceiverLink):
         if self._is_closed:
             return
         self._is_closed = True
-        end, self._end = self._open_end, None
+        end = self._inbox.end
         try:
             if end is not None:
                 await self._close(end)
@@ -665,83 +490,13 @@ class AmqpReceiver(ReceiverLink):
                 end.release()
             self.owner.forget(self)
 
-    async def _close(self, end: _IncomingEnd) -> None:
-        """Stop the service, give back what was not handed out, and wait until the service has let go."""
+    async def _close(self, end: IncomingEnd) -> None:
+        """Give back what was not handed out, and wait until the service has let go."""
         closed = ServiceBusConnectionError(f"the link to {self.path!r} was closed")
-        if self._arrival is not None:
-            self._arrival.fail(own_error(closed, is_in_doubt=False))
         end.settlements.write()
-        if self._is_locking and end.link.credit > 0:
-            self._end = end  # messages that come until the drain is answered belong to this link
-            self._start_drain(end)
-            await self._drained_or_late()
-            self._end = None
-        if end.is_open and self._is_locking:
-            mine = [delivery for delivery in self._queue if delivery.link is end.link]
-            end.link.settle_many(mine, RELEASED, settled=True)
-        self._queue.clear()
+        await self._inbox.close(end, closed)
         session = end.session
         end.release()
         end.settlements.lost(closed)
         if end.owns_session:
             await end.connection.ended(session, CLOSE_S)
-
-
-_LEAST_ATTACH_S: Final = 15.0
-"""The least time for attaching in a receive call, whose wait begins with the link."""
-
-
-class _Renewals:
-    """Groups the lock renewals of one step of the event loop."""
-
-    def __init__(self, receiver: AmqpReceiver) -> None:
-        self._receiver = receiver
-        self._waiting: list[_Renewal] = []
-
-    async def renew(self, token: UUID, timeout_s: float) -> datetime:
-        """The end of the renewed lock."""
-        owner = self._receiver.owner
-        renewal = _Renewal(token, owner.clock.monotonic() + timeout_s, f"renew a lock of {self._receiver.path!r}")
-        if not self._waiting:
-            owner.tasks.start(self._renew_waiting(timeout_s), name=f"renew locks of {self._receiver.path}")
-        self._waiting.append(renewal)
-        owner.deadlines.add(renewal)
-        try:
-            until: datetime = await renewal.future
-            return until
-        finally:
-            owner.deadlines.remove(renewal)
-
-    async def _renew_waiting(self, timeout_s: float) -> None:
-        waiting, self._waiting = self._waiting, []
-        try:
-            await self._renew(waiting, timeout_s)
-        except ServiceBusError as error:
-            if len(waiting) == 1:
-                waiting[0].fail(error)
-                return
-            # One lost lock fails the request for all, so each is asked for by itself.
-            for renewal in waiting:
-                try:
-                    await self._renew([renewal], timeout_s)
-                except ServiceBusError as own:
-                    renewal.fail(own)
-        except asyncio.CancelledError:
-            for renewal in waiting:
-                renewal.fail(ServiceBusConnectionError(f"{renewal.doing}: the client was closed"))
-            raise
-
-    async def _renew(self, waiting: Sequence[_Renewal], timeout_s: float) -> None:
-        ends = await self._receiver.renew_tokens([renewal.token for renewal in waiting], timeout_s)
-        for renewal, until in zip(waiting, ends, strict=True):
-            renewal.finish(until)
-
-
-class _Renewal(Waiter):
-    """A lock that is to be renewed. A renewal changes nothing that could be in doubt."""
-
-    __slots__ = ("token",)
-
-    def __init__(self, token: UUID, deadline: float, doing: str) -> None:
-        super().__init__(deadline, doing)
-        self.token = token

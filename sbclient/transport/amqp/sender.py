@@ -13,6 +13,7 @@ from sbclient.amqp import BATCH_FORMAT, EncodeError, Source, Target, encode_mess
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.clock import Clock
+from sbclient.delivery import SenderLimits
 from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusCommunicationError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.tasks import OwnedTasks
@@ -22,7 +23,7 @@ from sbclient.transport.amqp.links import Wire
 from sbclient.transport.amqp.requests import Requests, items_of
 from sbclient.transport.amqp.transactions import AmqpTransaction, transaction_of
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
-from sbclient.transport.base import SenderLimits, SenderLink, TransactionLink
+from sbclient.transport.base import SenderLink, TransactionLink
 
 MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 SCHEDULE: Final = "com.microsoft:schedule-message"

@@ -15,8 +15,8 @@ from typing import Final
 
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
-from sbclient.log import get_logger
 from sbclient.tasks import OwnedTasks
+from sbclient.telemetry.log import get_logger
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.credentials import Token, TokenSource
 from sbclient.transport.amqp.deadlines import Deadlines

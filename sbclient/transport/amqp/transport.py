@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from sbclient.amqp import ConnectionOptions, Session
 from sbclient.amqp.types import Int
 from sbclient.clock import Clock
+from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import InvalidOperationError, OperationTimeoutError
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.rules.entity_path import canonical, entity_of
@@ -40,13 +41,7 @@ from sbclient.transport.amqp.socket import (
     tls_context,
 )
 from sbclient.transport.amqp.transactions import AmqpTransaction, Control
-from sbclient.transport.base import (
-    Administration,
-    ServiceBusReceiveMode,
-    SessionChoice,
-    Transport,
-    TransportType,
-)
+from sbclient.transport.base import Administration, Transport, TransportType
 
 OPTIONS: Final = frozenset(
     {

@@ -1,0 +1,252 @@
+"""The messages of one receiver on their way to its callers: credit, prefetch, drain.
+
+Laws:
+1. Credit is what a call asks for, or the prefetch count. A call that ends with fewer messages takes its credit back by
+   a drain, and waits at most 200 ms for the answer.
+2. A message that arrives between two calls goes to the next one. It is released when less than half of its lock is
+   left, or at the end; never otherwise. A cancelled call discards nothing.
+3. A service that sends more than it has credit for loses the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from sbclient.amqp import RELEASED, AmqpError, DispositionReceived, IncomingDelivery, IncomingLink
+from sbclient.amqp.errors import TRANSFER_LIMIT
+from sbclient.clock import Clock
+from sbclient.errors import ServiceBusError
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.transport.amqp.connection import AmqpConnection
+from sbclient.transport.amqp.deadlines import Deadlines, Waiter
+from sbclient.transport.amqp.doubt import own_error
+from sbclient.transport.amqp.links import LinkEnd
+from sbclient.transport.amqp.received import read_delivery
+from sbclient.transport.amqp.settlements import Settlements
+
+DRAIN_S: Final = 0.2
+
+
+class _Arrival(Waiter):
+    """A receive call that waits for a message."""
+
+    __slots__ = ()
+
+    def expire(self) -> None:
+        self.finish(None)
+
+
+class IncomingEnd(LinkEnd[IncomingLink]):
+    """The client's end of a link on which it receives.
+
+    Attributes:
+        inbox: takes what comes.
+        connection: the connection.
+        settlements: of the messages that came.
+    """
+
+    def __init__(self, inbox: Inbox, wire: AmqpConnection, doing: str, *, owns_session: bool) -> None:
+        super().__init__(wire, doing, owns_session=owns_session)
+        self.inbox = inbox
+        self.connection = wire
+        self.settlements: Settlements
+
+    def start(self, link: IncomingLink) -> None:
+        super().start(link)
+        self.settlements = Settlements(link, self.wire)
+
+    def on_delivery(self, delivery: IncomingDelivery) -> None:
+        if self.link.credit < 0:
+            self.link.detach(AmqpError(TRANSFER_LIMIT, "more messages came than credit was granted for"))
+            self.on_detached(AmqpError(TRANSFER_LIMIT, "the service sent more messages than it had credit for"))
+            return
+        self.inbox.arrived(self, delivery)
+
+    def on_disposition(self, event: DispositionReceived) -> None:
+        self.settlements.confirmed(event)
+
+    def on_drained(self) -> None:
+        self.inbox.drained(self)
+
+    def on_detached(self, error: AmqpError | None) -> None:
+        super().on_detached(error)
+        cause = self.error_of_end(error)
+        self.settlements.lost(cause)
+        self.inbox.lost(self, cause)
+
+
+class Inbox:
+    """What has come, and who waits for it; over all links that are attached one after another.
+
+    Args:
+        is_locking: whether messages are locked until they are settled.
+        has_session: whether the session is locked and not the message.
+        prefetch_count: how many messages are fetched ahead.
+        clock: the only source of time.
+        deadlines: expires callers.
+    """
+
+    def __init__(
+        self, *, is_locking: bool, has_session: bool, prefetch_count: int, clock: Clock, deadlines: Deadlines
+    ) -> None:
+        self._is_locking = is_locking
+        self._has_session = has_session
+        self._prefetch_count = prefetch_count if is_locking else 0
+        self._clock = clock
+        self._deadlines = deadlines
+        self._end: IncomingEnd | None = None
+        self._queue: deque[IncomingDelivery] = deque()
+        self._wanted = 0
+        self._arrival: _Arrival | None = None
+        self._drain: asyncio.Future[None] | None = None
+
+    @property
+    def end(self) -> IncomingEnd | None:
+        """The attached link, None if none stands."""
+        end = self._end
+        return end if end is not None and end.is_open else None
+
+    def open(self, end: IncomingEnd) -> None:
+        """Take what comes over a link that was attached."""
+        self._end = end
+        self._drain = None
+        if self._prefetch_count:
+            end.link.grant(self._prefetch_count)
+            end.connection.flush()
+
+    async def close(self, end: IncomingEnd, error: ServiceBusError) -> None:
+        """Stop the service and give back what no caller got; a caller that waits gets `error`."""
+        if self._arrival is not None:
+            self._arrival.fail(own_error(error, is_in_doubt=False))
+        if not self._is_locking:
+            return
+        if end.link.credit > 0:
+            self._start_drain(end)
+            await self._drained_or_late()
+        if end.is_open:
+            mine = [delivery for delivery in self._queue if delivery.link is end.link]
+            end.link.settle_many(mine, RELEASED, settled=True)
+        self._queue.clear()
+
+    # -- what callers do -----------------------------------------------------------------------------------------
+
+    async def wait(self, end: IncomingEnd, count: int, deadline: float) -> None:
+        """Return when messages have arrived, as many as asked for or as many as there are now, or at the deadline."""
+        link = end.link
+        arrival = _Arrival(deadline, "receive")
+        self._arrival, self._wanted = arrival, count
+        self._deadlines.add(arrival)
+        try:
+            if not self._prefetch_count and link.credit < count and self._drain is None:
+                link.grant(count)
+                end.connection.flush()
+            await arrival.future
+            if not self._prefetch_count and len(self._queue) < count and end.is_open:
+                self._start_drain(end)
+                await self._drained_or_late()
+        except asyncio.CancelledError:
+            if not self._prefetch_count and end.is_open:
+                self._start_drain(end)
+            raise
+        finally:
+            self._deadlines.remove(arrival)
+            self._arrival, self._wanted = None, 0
+
+    def _start_drain(self, end: IncomingEnd) -> None:
+        if self._drain is None and end.link.credit > 0:
+            self._drain = asyncio.get_running_loop().create_future()
+            end.link.grant(end.link.credit, drain=True)
+            end.connection.flush()
+
+    async def _drained_or_late(self) -> None:
+        drain = self._drain
+        if drain is None or drain.done():
+            return
+        late = _Arrival(self._clock.monotonic() + DRAIN_S, "drain")
+        drain.add_done_callback(lambda _: late.finish(None))
+        self._deadlines.add(late)
+        try:
+            await late.future
+        finally:
+            self._deadlines.remove(late)
+
+    def take(self, count: int) -> list[ServiceBusReceivedMessage]:
+        """Messages that have arrived, at most so many; those whose lock is nearly over are released."""
+        messages: list[ServiceBusReceivedMessage] = []
+        queue = self._queue
+        if not queue:
+            return messages
+        stale: list[IncomingDelivery] = []
+        now: datetime | None = None
+        while queue and len(messages) < count:
+            delivery = queue.popleft()
+            message = read_delivery(delivery, is_locked=self._is_locking, has_session=self._has_session)
+            if message is None:
+                continue
+            arrived_at = delivery.owner
+            if arrived_at is not None and message.locked_until_utc is not None:
+                now = now or datetime.fromtimestamp(self._clock.now(), tz=UTC)
+                if (message.locked_until_utc - now) < (now - arrived_at):
+                    stale.append(delivery)
+                    continue
+            messages.append(message)
+        self._release(stale)
+        end = self.end
+        if self._prefetch_count and end is not None:
+            self._keep_prefetching(end)
+        return messages
+
+    def _keep_prefetching(self, end: IncomingEnd) -> None:
+        room = self._prefetch_count - len(self._queue)
+        if end.link.credit <= room // 2:
+            end.link.grant(room)
+            end.connection.flush()
+
+    def _release(self, deliveries: Sequence[IncomingDelivery]) -> None:
+        """Give deliveries back as if they had never been made; only where they are locked."""
+        if not deliveries or not self._is_locking:
+            return
+        end = self.end
+        if end is None:
+            return
+        mine = [delivery for delivery in deliveries if delivery.link is end.link]
+        end.link.settle_many(mine, RELEASED, settled=True)
+        end.connection.flush()
+
+    # -- what the link tells -------------------------------------------------------------------------------------
+
+    def arrived(self, end: IncomingEnd, delivery: IncomingDelivery) -> None:
+        """A message has come."""
+        arrival = self._arrival
+        if arrival is None and self._is_locking and not self._has_session:
+            delivery.owner = datetime.fromtimestamp(self._clock.now(), tz=UTC)
+        self._queue.append(delivery)
+        if arrival is not None and not arrival.future.done():
+            arrival.future.set_result(None)
+
+    def drained(self, end: IncomingEnd) -> None:
+        """The service has no more messages. A call that came meanwhile needs its credit anew."""
+        drain, self._drain = self._drain, None
+        if drain is not None and not drain.done():
+            drain.set_result(None)
+        arrival = self._arrival
+        if arrival is not None and not arrival.future.done() and end.is_open:
+            end.link.grant(self._wanted)
+            end.connection.flush()
+
+    def lost(self, end: IncomingEnd, error: ServiceBusError) -> None:
+        """The link is over; what it brought and nobody got is locked until the locks end."""
+        if end is not self._end:
+            return
+        self._end = None
+        if self._is_locking:
+            self._queue.clear()
+        drain, self._drain = self._drain, None
+        if drain is not None and not drain.done():
+            drain.set_result(None)
+        if self._arrival is not None:
+            self._arrival.fail(own_error(error, is_in_doubt=False))

@@ -1,0 +1,86 @@
+"""The lock renewals of one receiver: those of one step of the event loop share a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import TypeAlias
+from uuid import UUID
+
+from sbclient.clock import Clock
+from sbclient.errors import ServiceBusConnectionError, ServiceBusError
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.amqp.deadlines import Deadlines, Waiter
+
+RenewTokens: TypeAlias = Callable[[Sequence[UUID], float], Awaitable[list[datetime]]]
+"""Renews locks in one request, all or none, within some seconds; returns when they end."""
+
+
+class Renewals:
+    """Groups lock renewals.
+
+    Args:
+        renew_tokens: renews some locks.
+        path: of the entity, for errors.
+        clock: the only source of time.
+        tasks: owns the requests.
+        deadlines: expires callers.
+    """
+
+    def __init__(
+        self, renew_tokens: RenewTokens, path: str, *, clock: Clock, tasks: OwnedTasks, deadlines: Deadlines
+    ) -> None:
+        self._renew_tokens = renew_tokens
+        self._path = path
+        self._clock = clock
+        self._tasks = tasks
+        self._deadlines = deadlines
+        self._waiting: list[_Renewal] = []
+
+    async def renew(self, token: UUID, timeout_s: float) -> datetime:
+        """The end of the renewed lock."""
+        renewal = _Renewal(token, self._clock.monotonic() + timeout_s, f"renew a lock of {self._path!r}")
+        if not self._waiting:
+            self._tasks.start(self._renew_waiting(timeout_s), name=f"renew locks of {self._path}")
+        self._waiting.append(renewal)
+        self._deadlines.add(renewal)
+        try:
+            until: datetime = await renewal.future
+            return until
+        finally:
+            self._deadlines.remove(renewal)
+
+    async def _renew_waiting(self, timeout_s: float) -> None:
+        waiting, self._waiting = self._waiting, []
+        try:
+            await self._renew(waiting, timeout_s)
+        except ServiceBusError as error:
+            if len(waiting) == 1:
+                waiting[0].fail(error)
+                return
+            # One lost lock fails the request for all, so each is asked for by itself.
+            for renewal in waiting:
+                try:
+                    await self._renew([renewal], timeout_s)
+                except ServiceBusError as own:
+                    renewal.fail(own)
+        except asyncio.CancelledError:
+            for renewal in waiting:
+                renewal.fail(ServiceBusConnectionError(f"{renewal.doing}: the client was closed"))
+            raise
+
+    async def _renew(self, waiting: Sequence[_Renewal], timeout_s: float) -> None:
+        ends = await self._renew_tokens([renewal.token for renewal in waiting], timeout_s)
+        for renewal, until in zip(waiting, ends, strict=True):
+            renewal.finish(until)
+
+
+class _Renewal(Waiter):
+    """A lock that is to be renewed. A renewal changes nothing that could be in doubt."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: UUID, deadline: float, doing: str) -> None:
+        super().__init__(deadline, doing)
+        self.token = token
