@@ -71,7 +71,7 @@ def test_the_table_of_exit_statuses_is_the_one_of_the_program() -> None:
 
 
 def test_each_command_has_a_section() -> None:
-    assert set(SECTIONS) == {*COMMANDS, "How a command ends"}
+    assert set(SECTIONS) == {*COMMANDS, "Exit status"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -155,7 +155,7 @@ def error_told() -> Any:
 
 
 JSON: Final[dict[tuple[str, int], Callable[[], Any]]] = {
-    ("How a command ends", 0): error_told,
+    ("Exit status", 0): error_told,
     ("send", 0): lambda: lines(call("send", "--queue", "orders", "--json", stdin="x\n"))[0],
     ("receive", 0): one_received,
     ("backlog", 0): backlog_shown,
