@@ -61,9 +61,9 @@ def test_nothing_else_is_shown_without_being_checked(page: Path) -> None:
     assert set(others) <= set(CHECKED_ELSEWHERE)
 
 
-def test_the_emulator_of_the_readme_starts(tmp_path: Path) -> None:
+def test_the_documented_emulator_starts(tmp_path: Path) -> None:
     """On ports that are free, since those that are shown may not be."""
-    (line,) = [line for line in lines_in(ROOT / "README.md") if line.startswith("sbclient emulator")]
+    (line,) = [line for line in lines_in(ROOT / "docs" / "emulator.md") if line.startswith("sbclient emulator")]
     words = re.sub(r":\d+", ":0", line).split()[1:]
     process = subprocess.Popen(
         [sys.executable, "-c", "from sbclient.cli import main; main()", *words, "--http-port", "0"],

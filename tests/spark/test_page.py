@@ -13,7 +13,7 @@ from sbclient_spark.write_options import WRITE_TABLE
 from tests.spark.emulated import EmulatedPair
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
-OPTIONS: Final = PAGE.split("## Options")[1].split("## What was measured")[0]
+OPTIONS: Final = PAGE.split("## Options")[1].split("## Measurements")[0]
 
 
 def listed(heading: str) -> set[str]:
@@ -51,7 +51,7 @@ def test_what_it_shows_of_batches_runs(spark: SparkSession, pair: EmulatedPair) 
     for session in {message.session_id for message in arrived}:
         numbers = [int(str(message)) for message in arrived if message.session_id == session]
         assert numbers == sorted(numbers)
-    assert shown("bring_home")(spark, pair.primary, pair.secondary) == 0
+    assert shown("drain_backlog")(spark, pair.primary, pair.secondary) == 0
 
 
 def test_what_it_shows_of_streams_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
