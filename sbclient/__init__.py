@@ -55,7 +55,8 @@ if TYPE_CHECKING:
         ServiceBusReceivedMessage,
     )
     from sbclient.options import PairedNamespaceOptions, RetryOptions, SyphonLimits
-    from sbclient.pairing.pair import Pair, PairEvent, PairStatus
+    from sbclient.pairing.pair import Pair
+    from sbclient.pairing.status import PairEvent, PairStatus
     from sbclient.rules.connection_string import ServiceBusConnectionStringProperties, parse_connection_string
     from sbclient.rules.failover import FailoverState
     from sbclient.syphon.syphon import SyphonReport
@@ -128,6 +129,7 @@ _MODULES = (
     "client.batch",
     "client.lock_renewer",
     "pairing.pair",
+    "pairing.status",
     "client.transaction",
     "client.receiver",
     "client.sender",

@@ -117,7 +117,7 @@ class Backlog:
     """
 
     def __init__(self, pair: Pair, *, on_progress: Callable[[int], None] | None = None) -> None:
-        self._pair = pair
+        self._pair = pair.state
         self._on_progress = on_progress
         self._counted = 0
         self._latest: list[BacklogQueueView] = []

@@ -299,17 +299,17 @@ def _without_sessions(options: ConnectionOptions) -> ConnectionOptions:
 
 async def _session_queues(options: ConnectionOptions, pair: Pair) -> list[BacklogQueueView]:
     """The queues for sessions, and how much waits there; without the right to ask for that, 1 for each session."""
-    name = dict(options.pairing).get("primary_name") or primary_name_of(pair.primary.namespace)
+    name = dict(options.pairing).get("primary_name") or primary_name_of(pair.state.primary.namespace)
     views: list[BacklogQueueView] = []
     for queue in session_backlog_queue_names(name, options.pairing_options().backlog_queue_count):
         try:
-            counts = await pair.secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue,)))
+            counts = await pair.state.secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue,)))
             waiting = counts.active_message_count
         except MessagingEntityNotFoundError:
             continue
         except ServiceBusError:
             try:
-                found = await pair.secondary.list_sessions(queue, state_updated_after=None, timeout_s=PROBE_S)
+                found = await pair.state.secondary.list_sessions(queue, state_updated_after=None, timeout_s=PROBE_S)
             except MessagingEntityNotFoundError:
                 continue
             waiting = len(found)
@@ -319,7 +319,7 @@ async def _session_queues(options: ConnectionOptions, pair: Pair) -> list[Backlo
 
 async def _answers(pair: Pair, path: str) -> bool:
     """Whether an entity of the primary can be reached; one that does not exist any more counts as reached."""
-    link = pair.primary.open_sender(path)
+    link = pair.state.primary.open_sender(path)
     try:
         await link.open(timeout_s=PROBE_S)
     except ServiceBusError as error:
@@ -395,7 +395,7 @@ async def _syphon(
 async def _remaining(pair: Pair, queue: str) -> int | None:
     """What the service counts in a queue, dead letters left out; None where it may not be asked."""
     try:
-        counts = await pair.secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue,)))
+        counts = await pair.state.secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue,)))
     except ServiceBusError:
         return None
     return counts.total_message_count - counts.dead_letter_message_count

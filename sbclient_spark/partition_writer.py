@@ -125,7 +125,7 @@ class PartitionWriter:
         self._sent_to: set[str] = set()
         pair = client.pair if options.connection.is_paired and not report.is_unpaired else None
         self._pair = pair
-        reserves = pair is not None and pair.options.reserve_backlog_headroom
+        reserves = pair is not None and pair.state.options.reserve_backlog_headroom
         self._growth_bytes = ALIAS_BYTES if reserves else 0
         self._began_at = clock.monotonic()
         self._began_utc = datetime.fromtimestamp(clock.now(), UTC)
@@ -342,7 +342,7 @@ class PartitionWriter:
 
     def _patience_s(self) -> float:
         """How long an outage is waited out: by then the entity is failed over, and the backlog has had its chance."""
-        interval_s = self._pair.options.failover_interval.total_seconds() if self._pair is not None else 0.0
+        interval_s = self._pair.state.options.failover_interval.total_seconds() if self._pair is not None else 0.0
         return interval_s + self._options.retry_max_backoff_s + self._options.connection.send_timeout_s
 
     # -- what is not sent ----------------------------------------------------------------------------------------

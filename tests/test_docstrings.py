@@ -29,6 +29,7 @@ MODULES: Final = [
     "message",
     "options",
     "pairing.pair",
+    "pairing.status",
     "rules.connection_string",
     "rules.failover",
     "syphon.syphon",

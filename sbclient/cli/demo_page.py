@@ -19,7 +19,7 @@ from sbclient.emulator.router import Front
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.errors import InvalidOperationError
 from sbclient.hosting.host import BrokerHost
-from sbclient.pairing.pair import PairStatus
+from sbclient.pairing.status import PairStatus
 from sbclient.testing import MemoryPair
 from sbclient.transport.memory.connection import SCHEME
 

@@ -22,7 +22,7 @@ from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions, SyphonLimits
-from sbclient.pairing.pair import PairEvent, PairStatus
+from sbclient.pairing.status import PairEvent, PairStatus
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 

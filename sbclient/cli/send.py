@@ -229,5 +229,7 @@ async def _send(
             async with sender:
                 await shipment.send(sender, messages)
         finally:
-            shipment.tally.diverted = client.pair.counts["diverted"] if secondary else 0
+            shipment.tally.diverted = (
+                sum(entity.diverted for entity in client.pair.status().entities.values()) if secondary else 0
+            )
             shipment.tally.seconds = round(clock.monotonic() - began_at, 3)

@@ -22,6 +22,7 @@ from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, Se
 from sbclient.options import PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions, SyphonLimits
 from sbclient.pairing.pair import Pair
 from sbclient.pairing.pinger import Pinger
+from sbclient.pairing.state import PairState
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.rules.entity_path import (
     check_entity_path,
@@ -106,8 +107,11 @@ class ServiceBusClient:
         if partner is None and options is not None:
             raise InvalidOperationError("pairing options were given without a secondary namespace: add secondary=")
         pair = (
-            Pair(primary, partner, options or PairedNamespaceOptions(), self._clock, self._random) if partner else None
+            PairState(primary, partner, options or PairedNamespaceOptions(), self._clock, self._random)
+            if partner
+            else None
         )
+        self._pair = Pair(pair) if pair else None
         self._core = ClientCore(primary, pair, retry, self._clock, self._random, on_open=self._start_background)
         self._borrower: ServiceBusClient | None = None
         self._entity_path: str | None = None
@@ -183,13 +187,13 @@ class ServiceBusClient:
             return
         self._core.tasks.start(Pinger(pair, self._core.tasks).run(), name="pinger")
         if pair.options.enable_syphon:
-            self._core.tasks.start(self._keep_syphoning(pair), name="syphon")
+            self._core.tasks.start(self._keep_syphoning(), name="syphon")
 
-    async def _keep_syphoning(self, pair: Pair) -> None:
+    async def _keep_syphoning(self) -> None:
         """Run a syphon for as long as the client is open, whatever happens to it."""
         while True:
             try:
-                await Syphon(pair).run()
+                await Syphon(self.pair).run()
             except Exception as error:
                 log.error("syphon.restarted", error=type(error).__name__, exc_info=error)
             await self._clock.sleep(SYPHON_RESTART_S)
@@ -247,11 +251,11 @@ class ServiceBusClient:
         Raises:
             InvalidOperationError: the client has no secondary.
         """
-        if self._core.pair is None:
+        if self._pair is None:
             raise InvalidOperationError(
                 f"the client of {self._core.primary.namespace} is not paired: open it with secondary="
             )
-        return self._core.pair
+        return self._pair
 
     @property
     def administration(self) -> ServiceBusAdministrationClient:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBusError
 from sbclient.options import RetryOptions
-from sbclient.pairing.pair import Pair
+from sbclient.pairing.state import PairState
 from sbclient.retry import RetryPolicy
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
@@ -41,7 +41,7 @@ class ClientCore:
     def __init__(
         self,
         primary: Transport,
-        pair: Pair | None,
+        pair: PairState | None,
         retry_options: RetryOptions,
         clock: Clock,
         random: Random,

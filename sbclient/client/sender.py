@@ -27,8 +27,8 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage, sequence_numbers_of
 from sbclient.pairing.diversion import Diversion, reserve_s
-from sbclient.pairing.pair import PairedEntity
 from sbclient.pairing.session_order import SessionOrder
+from sbclient.pairing.state import PairedEntity
 from sbclient.retry import BackOffInterrupted
 from sbclient.rules.failover import PingKeys
 from sbclient.rules.size import batch_size, encoded_size
@@ -197,7 +197,7 @@ class ServiceBusSender:
             raise InvalidOperationError(f"max_size_in_bytes is {max_size_in_bytes}: it must be at least 1")
         pair = self._core.pair
         limits = await self._limits_of_batches(deadline)
-        largest = pair.batch_limit(limits) if pair is not None else limits.max_batch_size_bytes
+        largest = (limits if pair is None else pair.common_limits(limits)).max_batch_size_bytes
         if max_size_in_bytes is not None and max_size_in_bytes > largest:
             raise InvalidOperationError(
                 f"a batch of {max_size_in_bytes} bytes is larger than the {largest} bytes that {self._path!r} accepts"
@@ -281,13 +281,14 @@ class ServiceBusSender:
     async def _check_sizes(self, messages: Sequence[ServiceBusMessage], timeout_s: float) -> None:
         limits = await self._accepted_sizes(timeout_s)
         pair = self._core.pair
-        limit = limits.max_message_size_bytes if pair is None else pair.message_limit(limits)
+        limits = limits if pair is None else pair.common_limits(limits)
+        limit = limits.max_message_size_bytes
         sizes = [encoded_size(message) for message in messages]
         if max(sizes) > limit:
             raise self._too_large("a message", max(sizes), limit)
         if len(messages) > 1:
             size = batch_size(messages, sizes) + len(messages) * self._growth_bytes()
-            limit = limits.max_batch_size_bytes if pair is None else pair.batch_limit(limits)
+            limit = limits.max_batch_size_bytes
             if size > limit:
                 raise self._too_large(f"{len(messages)} messages", size, limit)
 

@@ -15,10 +15,9 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SERVER_BUSY_PAUSE
-from sbclient.pairing.pair import Pair, PairedEntity
+from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.backlog import (
     BacklogChoice,
-    is_queue_fault,
     native_session_id_of,
     session_backlog_queue_of,
 )
@@ -39,7 +38,7 @@ def reserve_s(timeout_s: float) -> float:
 class Diversion:
     """One sender's way to the backlog: it draws a queue at its first diversion and keeps it while it works."""
 
-    def __init__(self, pair: Pair, entity: PairedEntity) -> None:
+    def __init__(self, pair: PairState, entity: PairedEntity) -> None:
         self._pair = pair
         self._entity = entity
         self._choice: BacklogChoice | None = None
@@ -120,8 +119,7 @@ class Diversion:
                 except ServiceBusError as error:
                     causes[queue] = error
                     await self._drop(queue, link)
-                    if is_queue_fault(error):
-                        self._pair.queue_failed(queue, error)
+                    self._pair.queue_failed(queue, error)
                 else:
                     self._accepted(queue, len(sealed))
                     return queue
@@ -132,7 +130,6 @@ class Diversion:
     def _accepted(self, queue: str, count: int) -> None:
         self._pair.queue_succeeded(queue)
         self._entity.diverted += count
-        self._pair.counts["diverted"] += count
         metrics.add(metrics.DIVERTED, count, self._entity.attributes)
 
     def _refusal(self, causes: Mapping[str, Exception]) -> BacklogUnavailableError:

@@ -6,7 +6,7 @@ from typing import Final
 
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessage
-from sbclient.pairing.pair import Pair, PairedEntity
+from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.failover import PingKeys
 from sbclient.rules.ping import ping_message
 from sbclient.tasks import OwnedTasks
@@ -23,7 +23,7 @@ PING_TIMEOUT_S: Final = 20.0
 class Pinger:
     """One for each paired client; runs until it is cancelled."""
 
-    def __init__(self, pair: Pair, tasks: OwnedTasks) -> None:
+    def __init__(self, pair: PairState, tasks: OwnedTasks) -> None:
         self._pair = pair
         self._tasks = tasks
         self._needs_session: set[str] = set()
@@ -32,11 +32,11 @@ class Pinger:
         """Wake at each deadline of each entity, and whenever one changes."""
         pair = self._pair
         while not self._tasks.is_closed:
-            pair.attention.clear()
+            pair.changed.clear()
             now = pair.clock.monotonic()
             wake_at: list[float] = []
             for entity in pair.entities():
-                pair.note(entity, entity.failover.advance(now))
+                entity.apply(entity.failover.advance(now))
                 if entity.failover.is_ping_due(now):
                     generation = entity.failover.ping_started()
                     self._tasks.start(self._ping(entity, generation), name=f"ping {entity.path}")
@@ -45,7 +45,7 @@ class Pinger:
             span_s = max(0.0, min(wake_at) - now) if wake_at else None
             try:
                 async with pair.clock.timeout(span_s):
-                    await pair.attention.wait()
+                    await pair.changed.wait()
             except TimeoutError:
                 continue
 
@@ -59,10 +59,9 @@ class Pinger:
             result = {**entity.attributes, **result_of(refusal), metrics.OUTCOME: ACCEPTED if accepted else REFUSED}
             metrics.record(metrics.PING_DURATION, pair.clock.monotonic() - began_at, result)
         finally:
-            pair.counts["pings"] += 1
             now = pair.clock.monotonic()
-            pair.note(entity, entity.failover.ping_answered(now, accepted=accepted, generation=generation))
-            pair.attention.set()
+            entity.apply(entity.failover.ping_answered(now, accepted=accepted, generation=generation))
+            pair.changed.set()
 
     async def _refusal(self, entity: PairedEntity) -> ServiceBusError | None:
         """Ping once; returns why it was not accepted, None if it was."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from sbclient.errors import ServiceBusError, SessionCannotBeLockedError
-from sbclient.pairing.pair import Pair, PairedEntity
+from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
 from sbclient.rules.known_sessions import ClearedSessions
 
@@ -22,7 +22,7 @@ ASK_S: Final = 10.0
 class SessionOrder:
     """Where the next message of a session goes, for one sender. Assumes one producer for each session at a time."""
 
-    def __init__(self, pair: Pair, entity: PairedEntity) -> None:
+    def __init__(self, pair: PairState, entity: PairedEntity) -> None:
         self._pair = pair
         self._entity = entity
         self._known = entity.sessions

@@ -16,7 +16,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import SERVER_BUSY_PAUSE
-from sbclient.pairing.pair import Pair
+from sbclient.pairing.state import PairState
 from sbclient.rate_limit import Paces
 from sbclient.rules.absence import Absence
 from sbclient.rules.backoff import backoff_s
@@ -73,7 +73,7 @@ class Destination:
     worker: asyncio.Task[None]
 
     def __init__(
-        self, pair: Pair, path: str, paces: Paces, counts: Counter[str], notify: Callable[[bool], None]
+        self, pair: PairState, path: str, paces: Paces, counts: Counter[str], notify: Callable[[bool], None]
     ) -> None:
         self._pair = pair
         self._clock = pair.clock

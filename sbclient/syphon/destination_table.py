@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from sbclient.pairing.pair import Pair
+from sbclient.pairing.state import PairState
 from sbclient.rate_limit import Paces
 from sbclient.rules.entity_path import canonical
 from sbclient.syphon.destination import Destination, Take
@@ -39,7 +39,7 @@ class Destinations:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: PairState,
         paces: Paces,
         counts: Counter[str],
         *,

@@ -23,7 +23,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import SERVER_BUSY_PAUSE
-from sbclient.pairing.pair import Pair
+from sbclient.pairing.state import PairState
 from sbclient.rules.backoff import backoff_s
 from sbclient.rules.envelope import PATH, MalformedEnvelopeError, unseal
 from sbclient.rules.ping import is_ping
@@ -69,7 +69,7 @@ class SessionSource:
 
     def __init__(
         self,
-        pair: Pair,
+        pair: PairState,
         queue: str,
         share: SyphonShare,
         *,

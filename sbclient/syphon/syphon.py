@@ -90,34 +90,34 @@ class Syphon:
         limits: SyphonLimits | None = None,
         shut_down_s: float = SHUT_DOWN_S,
     ) -> None:
-        self._pair = pair
-        self._clock = pair.clock
+        self._pair = state = pair.state
+        self._clock = state.clock
         self._until = until
         self._shut_down_s = shut_down_s
-        chosen = {*pair.backlog_queues, *pair.session_backlog_queues} if queues is None else set(queues)
-        plain = [name for name in pair.backlog_queues if name in chosen]
-        with_sessions = [name for name in pair.session_backlog_queues if name in chosen]
+        chosen = {*state.backlog_queues, *state.session_backlog_queues} if queues is None else set(queues)
+        plain = [name for name in state.backlog_queues if name in chosen]
+        with_sessions = [name for name in state.session_backlog_queues if name in chosen]
         self._share = share = SyphonShare(
-            pair.clock,
+            state.clock,
             limits or SyphonLimits(),
             queues=len(plain) + len(with_sessions),
             askers=len(plain) + WORKERS * len(with_sessions),
-            long_poll_s=None if until == "empty" else pair.options.syphon_long_poll.total_seconds(),
+            long_poll_s=None if until == "empty" else state.options.syphon_long_poll.total_seconds(),
         )
         self._sources = [
-            BacklogSource(pair.secondary, name, pair.clock, pair.accepted, share.window()) for name in plain
+            BacklogSource(state.secondary, name, state.clock, state.accepted, share.window()) for name in plain
         ]
         self._sessions = [
-            SessionSource(pair, name, share, until=until, shut_down_s=shut_down_s) for name in with_sessions
+            SessionSource(state, name, share, until=until, shut_down_s=shut_down_s) for name in with_sessions
         ]
-        self._polls = {source: PollRecord(source.queue, pair.clock) for source in self._sources}
+        self._polls = {source: PollRecord(source.queue, state.clock) for source in self._sources}
         self._strays: dict[BacklogSource, list[int]] = {source: [] for source in self._sources}
         self._counts: Counter[str] = Counter()
         self._failure: BaseException | None = None
         self._drains: list[asyncio.Task[None]] = []
         self._tasks = OwnedTasks(on_failure=self._fail)
         self._destinations = Destinations(
-            pair,
+            state,
             share.paces,
             self._counts,
             take=self._take,

@@ -112,10 +112,12 @@ async def dry_run(client: ServiceBusClient, queues: Iterable[str], *, are_chosen
     await check_queues(pair, names, are_chosen=are_chosen)
     error = await check_primary(pair, entity)
     if error is not None:
-        raise type(error)(f"the primary {pair.primary.namespace} cannot be reached: {error.message}") from error
+        raise type(error)(f"the primary {pair.state.primary.namespace} cannot be reached: {error.message}") from error
     views = [view for view in await Backlog(pair).survey(limit=LOOKED_AT) if view.queue in names]
     paths = list(dict.fromkeys(path for view in views for path in view.destinations))
-    return DryRun(pair.primary.namespace, pair.secondary.namespace, tuple(views), await _answers(pair, paths[:ASKED]))
+    return DryRun(
+        pair.state.primary.namespace, pair.state.secondary.namespace, tuple(views), await _answers(pair, paths[:ASKED])
+    )
 
 
 async def _answers(pair: Pair, paths: list[str]) -> dict[str, str]:
@@ -126,7 +128,7 @@ async def _answers(pair: Pair, paths: list[str]) -> dict[str, str]:
             return "the messages do not say where they belong: they would be dead-lettered"
         if not is_entity_path(path) or is_backlog_path(path):
             return "is no entity's path: its messages would be dead-lettered"
-        link = pair.primary.open_sender(path)
+        link = pair.state.primary.open_sender(path)
         async with turns:
             try:
                 await link.open(timeout_s=ASK_S)

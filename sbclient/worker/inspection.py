@@ -36,12 +36,15 @@ def chosen_queues(pair: Pair, numbers: Collection[int] | None) -> list[str]:
     Raises:
         MessagingEntityNotFoundError: one of them could not be made.
     """
-    every = {name: int(name.rpartition("/")[2]) for name in (*pair.backlog_queues, *pair.session_backlog_queues)}
+    every = {
+        name: int(name.rpartition("/")[2]) for name in (*pair.state.backlog_queues, *pair.state.session_backlog_queues)
+    }
     if numbers is None:
         return list(every)
     if unknown := sorted(set(numbers) - set(every.values())):
         raise MessagingEntityNotFoundError(
-            f"backlog queue {', '.join(map(str, unknown))} cannot be had in {pair.secondary.namespace}: see the log"
+            f"backlog queue {', '.join(map(str, unknown))} cannot be had in {pair.state.secondary.namespace}: "
+            "see the log"
         )
     return [name for name, number in every.items() if number in numbers]
 
@@ -73,7 +76,7 @@ async def ask_primary(pair: Pair, path: str | None) -> None:
     Raises:
         ServiceBusError: what it answered; see `is_unreachable`.
     """
-    link = pair.primary.open_sender(path or UNKNOWN_ENTITY)
+    link = pair.state.primary.open_sender(path or UNKNOWN_ENTITY)
     try:
         await link.open(timeout_s=ASK_S)
     finally:
@@ -86,10 +89,10 @@ async def ask_queue(pair: Pair, queue: str) -> None:
     Raises:
         ServiceBusError: what it answered.
     """
-    if queue in pair.session_backlog_queues:
-        await pair.secondary.list_sessions(queue, state_updated_after=None, timeout_s=ASK_S)
+    if queue in pair.state.session_backlog_queues:
+        await pair.state.secondary.list_sessions(queue, state_updated_after=None, timeout_s=ASK_S)
         return
-    link = pair.secondary.open_receiver(queue)
+    link = pair.state.secondary.open_receiver(queue)
     try:
         await link.open(timeout_s=ASK_S)
         await link.peek(max_message_count=1, sequence_number=1, timeout_s=ASK_S)
@@ -109,7 +112,7 @@ async def check_primary(pair: Pair, path: str | None) -> ServiceBusError | None:
         if is_refused(error):
             advice = "" if path else "; if it has that for some entities only, name one of them by probe_entity"
             raise type(error)(
-                f"the primary {pair.primary.namespace} refuses the credential: it needs the Send right{advice} "
+                f"the primary {pair.state.primary.namespace} refuses the credential: it needs the Send right{advice} "
                 f"({error.message})"
             ) from error
         return error if is_unreachable(error) else None
@@ -142,18 +145,21 @@ async def check_queues(pair: Pair, queues: Sequence[str], *, are_chosen: bool) -
     for queue, error in answers.items():
         if error is not None and is_refused(error):
             raise type(error)(
-                f"the secondary {pair.secondary.namespace} refuses the credential for {queue!r}: it needs the Listen "
-                f"right ({error.message})"
+                f"the secondary {pair.state.secondary.namespace} refuses the credential for {queue!r}: it needs "
+                f"the Listen right ({error.message})"
             ) from error
         if isinstance(error, InvalidOperationError):
             raise InvalidOperationError(f"backlog queue {queue!r} cannot be read: {error.message}") from error
     if missing and (are_chosen or len(missing) == len(queues)):
         named = missing[0] if len(missing) == 1 else f"{missing[0]} … {missing[-1]}"
         raise MessagingEntityNotFoundError(
-            f"{len(missing)} of {len(queues)} backlog queues do not exist in {pair.secondary.namespace} ({named}): set "
-            "primary_name and backlog_queue_count as the senders were paired with, or make them with --provision"
+            f"{len(missing)} of {len(queues)} backlog queues do not exist in {pair.state.secondary.namespace} "
+            f"({named}): set primary_name and backlog_queue_count as the senders were paired with, or make them with "
+            "--provision"
         )
     if all(answers.values()):
         outage = next(error for queue, error in answers.items() if error is not None and queue not in missing)
-        raise type(outage)(f"the secondary {pair.secondary.namespace} gives no messages: {outage.message}") from outage
+        raise type(outage)(
+            f"the secondary {pair.state.secondary.namespace} gives no messages: {outage.message}"
+        ) from outage
     return missing

@@ -93,7 +93,7 @@ class SyphonWorker:
         self._since_at = 0.0
         self._primary = Reachability(
             "primary",
-            pair.primary.namespace,
+            pair.state.primary.namespace,
             clock,
             ask=self._ask_primary,
             heard_at=self._primary_heard_at,
@@ -101,7 +101,7 @@ class SyphonWorker:
         )
         self._secondary = Reachability(
             "secondary",
-            pair.secondary.namespace,
+            pair.state.secondary.namespace,
             clock,
             ask=self._ask_secondary,
             heard_at=self._secondary_heard_at,

@@ -65,7 +65,7 @@ async def passed_through(messages: int) -> Result:
         began_at = time.perf_counter()
         arrived = [body for queue in QUEUES for body in await _received(client, queue)]
         receive_us = _each(began_at, len(arrived))
-        diverted = client.pair.counts["diverted"]
+        diverted = sum(entity.diverted for entity in client.pair.status().entities.values())
     return Result(
         sent=messages,
         diverted=diverted,

@@ -37,7 +37,7 @@ from sbclient.errors import MessagingEntityDisabledError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
-from sbclient.pairing.pair import EVENTS_KEPT
+from sbclient.pairing.state import EVENTS_KEPT
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
 from sbclient.rules.entity_path import canonical, split_sub_queue, split_subscription
 from sbclient.rules.envelope import seal
@@ -117,11 +117,11 @@ class Scene:
     def divert(self, path: str, session_id: str | None = None) -> None:
         """Put a message for an entity into the backlog."""
         message = ServiceBusMessage(BODY, session_id=session_id)
-        queue = self.client.pair.backlog_queues[len(path) % QUEUES]
+        queue = self.client.pair.state.backlog_queues[len(path) % QUEUES]
         native = None
         if session_id is not None:
             native = native_session_id_of(path, session_id)
-            queue = session_backlog_queue_of(self.client.pair.session_backlog_queues, native)
+            queue = session_backlog_queue_of(self.client.pair.state.session_backlog_queues, native)
         self.put(queue, seal(message, path, native_session_id=native))
 
     def put(self, queue: str, message: ServiceBusMessage) -> None:
@@ -154,7 +154,7 @@ async def _day(scene: Scene, number: int, daily: int) -> None:
         scene.divert(DISABLED, session_id=f"session {hour}")
         if hour < MISSING_DAILY:
             scene.divert(f"missing-{number}-{hour}", session_id="one" if hour % 2 else None)
-        for queue in scene.client.pair.backlog_queues:
+        for queue in scene.client.pair.state.backlog_queues:
             scene.put(queue, ServiceBusMessage(BODY, application_properties={"x-ms-path": "no//path"}))
         if hour == OUTAGE_AT:
             scene.pair.primary.inject(Fault(FaultKind.DOWN, until_at=scene.clock.now() + OUTAGE_S))
@@ -166,7 +166,7 @@ async def _day(scene: Scene, number: int, daily: int) -> None:
     scene.pair.primary.heal(disabled)
     await scene.clock.sleep(began_at + DAY_S - scene.clock.monotonic())
     scene.empty(scene.pair.primary, DISABLED)
-    for queue in scene.client.pair.backlog_queues + scene.client.pair.session_backlog_queues:
+    for queue in scene.client.pair.state.backlog_queues + scene.client.pair.state.session_backlog_queues:
         scene.empty(scene.pair.secondary, f"{queue}/$deadletterqueue")
 
 
@@ -219,7 +219,7 @@ async def lived(days: int, daily: int, *, is_told: bool = True) -> list[Day]:
 def _fill_what_is_bounded(scene: Scene) -> None:
     """Fill the list of the last events and the caches of paths, which else would grow for days until they are full."""
     for number in range(EVENTS_KEPT):
-        scene.client.pair.record("benchmark.filled", f"queue-{number}", reason="filled", queue="contoso")
+        scene.client.pair.state.record("benchmark.filled", f"queue-{number}", reason="filled", queue="contoso")
     for cached in (canonical, split_sub_queue, split_subscription):
         for number in range(cached.cache_info().maxsize or 0):
             cached(f"Queue-{number}-{number}-{number}")

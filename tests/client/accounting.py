@@ -146,7 +146,9 @@ class World:
             await asyncio.wait(syphons)
             await self.clock.sleep(400.0)  # every lock, window and quarantine is over
             await one.run_syphon(until="empty")
-            self.account.diverted = sum(client.pair.counts["diverted"] for client in clients)
+            self.account.diverted = sum(
+                sum(entity.diverted for entity in client.pair.status().entities.values()) for client in clients
+            )
         await self.take_stock()
         return self.account
 

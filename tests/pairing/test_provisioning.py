@@ -88,7 +88,7 @@ async def test_a_race_for_a_queue_that_is_lost_is_fine(pair: MemoryPair) -> None
     async with pair.client():
         pass
     stale = pair.client()
-    transport = stale.pair.secondary
+    transport = stale.pair.state.secondary
     listed = transport.administration.list
 
     async def nothing(*args: object, **kwargs: object) -> list[object]:

@@ -168,7 +168,7 @@ async def test_the_memory_of_sessions_is_bounded_and_what_was_forgotten_is_taken
         client.pair.force_failover(QUEUE)
         for session in "abcde":
             await sender.send_messages(of(session, 2))
-        assert client.pair.entity(QUEUE).sessions.size <= 3
+        assert client.pair.state.entity(QUEUE).sessions.size <= 3
         client.pair.mark_healthy(QUEUE)
         pair.secondary.inject(Fault(FaultKind.DOWN))
         with pytest.raises(ServiceBusConnectionError):

@@ -138,7 +138,9 @@ class Sending:
             async with asyncio.TaskGroup() as lanes:
                 for number in range(plan.lanes):
                     lanes.create_task(self._lane(senders, number))
-            self._record.write("ended", diverted=client.pair.counts["diverted"])
+            self._record.write(
+                "ended", diverted=sum(entity.diverted for entity in client.pair.status().entities.values())
+            )
 
     def _end(self) -> None:
         self._told_to_end.set()

@@ -24,7 +24,7 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.pairing.pair import PairEvent
+from sbclient.pairing.status import PairEvent
 
 CANARY: Final = "canary-b0dy-4711"
 """In every body; it must never be seen outside a message."""

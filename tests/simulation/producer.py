@@ -191,7 +191,7 @@ class Producer:
 
     def _judge_size(self, unit: Unit, failure: ServiceBusError) -> None:
         """What fits is never refused for its size; only one that grows too large for the backlog may be."""
-        reserves = self.client is not None and self.client.pair.options.reserve_backlog_headroom
+        reserves = self.client is not None and self.client.pair.state.options.reserve_backlog_headroom
         edge = unit.letters[0].edge
         fits = not edge or (edge in ("below", "fits") and reserves)
         if isinstance(failure, MessageSizeExceededError) and fits:

@@ -96,7 +96,7 @@ async def test_foreign_messages_and_pings_are_dealt_with(pair: MemoryPair, monke
         async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(HOME) as sender:
             await sender.send_messages(ServiceBusMessage("lost", session_id="x"))
             await sender.send_messages(ServiceBusMessage("ping", session_id="x"))
-        link = client.pair.secondary.open_receiver(HOME)
+        link = client.pair.state.secondary.open_receiver(HOME)
         receive = type(link).receive
 
         async def with_ping(self: Any, **kwargs: Any) -> Any:
@@ -306,7 +306,7 @@ async def test_a_rate_is_kept_and_the_lock_of_a_session_outlives_the_wait(
 async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ORDERED) as client:
         waiting_at_once: list[int] = []
-        link_type = type(client.pair.secondary.open_receiver(HOME))
+        link_type = type(client.pair.state.secondary.open_receiver(HOME))
         original, waiting = link_type.open, 0
 
         async def counted(self: Any, **kwargs: Any) -> None:

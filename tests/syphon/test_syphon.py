@@ -103,14 +103,14 @@ async def test_enable_syphon_brings_home_in_the_background(pair: MemoryPair, clo
 async def test_n008_ten_idle_queues_are_asked_40_times_an_hour(pair: MemoryPair, clock: VirtualClock) -> None:
     calls: Counter[str] = Counter()
     async with pair.client(options(enable_syphon=True)) as client:
-        receive = client.pair.secondary.open_receiver(BACKLOG[0]).__class__.receive
+        receive = client.pair.state.secondary.open_receiver(BACKLOG[0]).__class__.receive
 
         async def counted(self, **kwargs):  # type: ignore[no-untyped-def]
             calls["receive"] += 1
             return await receive(self, **kwargs)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(client.pair.secondary.open_receiver(BACKLOG[0]).__class__, "receive", counted)
+            patch.setattr(client.pair.state.secondary.open_receiver(BACKLOG[0]).__class__, "receive", counted)
             await clock.sleep(24 * 3600.0 + 1.0)
     assert calls["receive"] == 960 + 10  # the last ones have just begun
 
@@ -320,7 +320,7 @@ async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, 
     async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(BACKLOG[0]) as sender:
         disguised = ServiceBusMessage("", application_properties={"x-ms-path": QUEUE})
         await sender.send_messages(disguised)
-    source_link = client.pair.secondary.open_receiver(BACKLOG[0])
+    source_link = client.pair.state.secondary.open_receiver(BACKLOG[0])
     receive = type(source_link).receive
 
     async def as_ping(self, **kwargs):  # type: ignore[no-untyped-def]
@@ -624,7 +624,7 @@ async def test_a_renewal_that_has_its_turn_behind_the_completion_ends_nothing(
         await divert(client, 1)
         pair.primary.inject(Fault(FaultKind.BUSY, entity_path=GOOD, operations=[Operation.SEND], count=4))
         pair.primary.inject(Fault(FaultKind.BUSY, entity_path=QUEUE, operations=[Operation.SEND], count=9))
-        receiver = client.pair.secondary.open_receiver(BACKLOG[0]).__class__
+        receiver = client.pair.state.secondary.open_receiver(BACKLOG[0]).__class__
         renew_lock = receiver.renew_lock
 
         async def renew_late(self, message, **kwargs):  # type: ignore[no-untyped-def]
@@ -1007,7 +1007,7 @@ async def test_f11_the_next_run_of_a_client_remembers_what_the_primary_has(
         await ended(task)
         pair.secondary.heal()
         assert (await client.run_syphon(until="empty")).drained == 0
-        assert len(client.pair.accepted) == 0
+        assert len(client.pair.state.accepted) == 0
     assert texts(await taken(pair)) == expected(1)
 
 

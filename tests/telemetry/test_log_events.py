@@ -10,7 +10,7 @@ import pytest
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.message import ServiceBusMessage
-from sbclient.pairing import pair as pair_module
+from sbclient.pairing.state import EVENTS_KEPT
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, options
 
@@ -90,9 +90,9 @@ async def test_silent_until_an_application_listens(pair: MemoryPair, capfd: pyte
 
 
 async def test_events_are_bounded(client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(pair_module.EVENTS_KEPT):
+    for _ in range(EVENTS_KEPT):
         client.pair.force_failover(QUEUE)
         client.pair.mark_healthy(QUEUE)
     events = client.pair.events()
-    assert len(events) == pair_module.EVENTS_KEPT
+    assert len(events) == EVENTS_KEPT
     assert events[-1].name == "failover.recovered"

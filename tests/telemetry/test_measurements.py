@@ -139,7 +139,7 @@ async def test_two_clients_of_one_process_are_counted_together(
 ) -> None:
     async with pair.client() as first, pair.client() as second:
         first.pair.force_failover(QUEUE)
-        second.pair.entity(QUEUE)
+        second.pair.state.entity(QUEUE)
         found = values(metric_reader, metrics.FAILOVER_STATE, metrics.STATE)
     assert found == {"healthy": 1, "suspect": 0, "failed_over": 1}
 

@@ -157,7 +157,7 @@ from tests.measured import values
 from sbclient.testing import memory_pair, run_virtual
 async def main():
     async with memory_pair(seed=1).client() as client:
-        client.pair.entity("orders")
+        client.pair.state.entity("orders")
         metrics.add(metrics.DIVERTED, 1, {})
         before = metrics.is_read()
         reader = InMemoryMetricReader()

@@ -244,7 +244,7 @@ def test_what_is_left_on_the_emulator_or_dead_in_the_backlog_fails_the_test_too(
 
         async def test_in_the_backlog(servicebus_pair):
             async with servicebus_pair.client() as client:
-                backlog = client.pair.backlog_queues[0]
+                backlog = client.pair.state.backlog_queues[0]
                 async with servicebus_pair.unpaired_client(secondary=True) as other:
                     async with other.get_queue_sender(backlog) as sender:
                         await sender.send_messages(ServiceBusMessage("nobody's"))

@@ -506,7 +506,7 @@ async def test_dead_letters_and_session_queues_are_measured_too(
 @pytest.mark.usefixtures("metric_reader")
 async def test_what_a_quiet_day_costs_is_what_the_page_says(pair: MemoryPair, clock: VirtualClock) -> None:
     """Of operations on ten empty backlog queues: receives, surveys, and the first look of the syphon."""
-    link = type(pair.client().pair.secondary.open_receiver(BACKLOG[0]))
+    link = type(pair.client().pair.state.secondary.open_receiver(BACKLOG[0]))
 
     async def day(**chosen: Any) -> Counter[str]:
         calls: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from sbclient.errors import (
     ServiceBusInternalError,
     ServiceBusQuotaExceededError,
 )
-from sbclient.pairing.pair import PairEvent
+from sbclient.pairing.status import PairEvent
 from tests.simulation.history import GAVE_UP, Attempt, Outcome, Violation
 from tests.simulation.plan import Plan
 from tests.simulation.world import World

@@ -88,8 +88,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the syphon forgets a backlog queue",
         (
             "syphon/syphon.py",
-            "for name in pair.backlog_queues if name in chosen",
-            "for name in pair.backlog_queues[-1:] if name in chosen",
+            "for name in state.backlog_queues if name in chosen",
+            "for name in state.backlog_queues[-1:] if name in chosen",
         ),
     ),
     _mutant(
@@ -463,7 +463,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "all entities share one state",
         (
-            "pairing/pair.py",
+            "pairing/state.py",
             "        key = canonical(path)\n        entity = self._entities.get(key)\n",
             '        key = "*"\n        entity = self._entities.get(key)\n',
         ),

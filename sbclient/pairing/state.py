@@ -1,0 +1,238 @@
+"""The state that the senders, the pinger and the syphon of one client share: failed-over entities, backlog queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, Final
+
+from sbclient.clock import Clock
+from sbclient.delivery import SenderLimits
+from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusError
+from sbclient.options import BACKLOG_HEADROOM_BYTES, PairedNamespaceOptions
+from sbclient.pairing.provisioning import provision
+from sbclient.pairing.status import PairEvent
+from sbclient.rules.accepted import AcceptedCopies
+from sbclient.rules.backlog import (
+    Quarantine,
+    backlog_queue_names,
+    is_backlog_path,
+    is_queue_fault,
+    primary_name_of,
+    session_backlog_queue_names,
+)
+from sbclient.rules.entity_path import canonical
+from sbclient.rules.failover import EntityFailover, FailoverState, PingKeys, Transition, is_outage
+from sbclient.rules.known_sessions import KnownSessions
+from sbclient.telemetry import metrics
+from sbclient.telemetry.log import get_logger
+from sbclient.transport.base import Transport
+
+log = get_logger(__name__)
+
+EVENTS_KEPT: Final = 1000
+
+
+class PairedEntity:
+    """One queue or topic of the primary, shared by every sender of the client.
+
+    Attributes:
+        failover: the failover state machine.
+        failed_over: set while the entity is failed over; it interrupts the back-off of senders.
+        diverted: the number of messages sent to the backlog.
+        sessions: the sessions that may have messages in the backlog, with `ordering="session"`.
+        attributes: the attributes of measurements of this entity.
+    """
+
+    def __init__(self, pair: PairState, path: str) -> None:
+        self._pair = pair
+        self._has_sent = False
+        self.path = path
+        self.failover = EntityFailover(
+            failover_interval_s=pair.options.failover_interval.total_seconds(),
+            ping_interval_s=pair.options.ping_primary_interval.total_seconds(),
+            pings_to_recover=pair.options.pings_to_recover,
+            random=pair.random,
+            now=pair.clock.monotonic(),
+        )
+        self.failed_over = asyncio.Event()
+        self.diverted = 0
+        self.sessions = KnownSessions()
+        self.attributes = {metrics.DESTINATION: path, **metrics.server(pair.primary.namespace)}
+
+    @property
+    def is_failed_over(self) -> bool:
+        """Whether sends go to the backlog now. Checks the failover deadline too."""
+        self.apply(self.failover.advance(self._pair.clock.monotonic()))
+        return self.failover.is_failed_over
+
+    def succeeded(self, generation: int) -> None:
+        """Record that the primary accepted a send that began in this failover generation."""
+        self._has_sent = True
+        self.apply(self.failover.success(self._pair.clock.monotonic(), generation=generation))
+
+    def failed(self, error: ServiceBusError, keys: PingKeys) -> bool:
+        """Record the final error of a send with these keys; return whether it counts as an outage."""
+        counts = is_outage(error, has_sent_before=self._has_sent, override=self._pair.options.is_outage)
+        if counts:
+            self.apply(self.failover.outage(self._pair.clock.monotonic(), keys=keys), error)
+        return counts
+
+    def apply(self, transition: Transition | None, cause: ServiceBusError | None = None) -> None:
+        """Announce a change of state to senders, pinger, log, metrics and events; None means no change."""
+        if transition is None:
+            return
+        if transition.after is FailoverState.FAILED_OVER:
+            self.failed_over.set()
+        else:
+            self.failed_over.clear()
+        name = {
+            FailoverState.SUSPECT: "failover.suspected",
+            FailoverState.FAILED_OVER: "failover.engaged",
+            FailoverState.HEALTHY: "failover.recovered"
+            if transition.before is FailoverState.FAILED_OVER
+            else "failover.cleared",
+        }[transition.after]
+        facts = {"reason": str(transition.event)} | ({} if cause is None else {"error": type(cause).__name__})
+        why = {metrics.STATE: str(transition.after), metrics.REASON: str(transition.event)}
+        metrics.add(metrics.TRANSITIONS, 1, {**self.attributes, **why})
+        self._pair.record(name, self.path, **facts)
+        self._pair.changed.set()
+
+
+class PairState:
+    """The two namespaces, the entities of the primary, and the backlog queues of the secondary.
+
+    Attributes:
+        backlog_queues, session_backlog_queues: the names of the usable queues; empty before `open`.
+        backlog_limits: the size limits of the backlog queues; None = unknown.
+        quarantine: the backlog queues that senders avoid after a failure.
+        accepted: the backlog messages that the primary has accepted and the syphon could not complete.
+        events: the last 1,000 events, oldest first.
+        changed: set when the state of an entity has changed; the pinger clears it.
+
+    Raises:
+        InvalidOperationError: both namespaces are the same, or `primary_name` is invalid.
+    """
+
+    def __init__(
+        self, primary: Transport, secondary: Transport, options: PairedNamespaceOptions, clock: Clock, random: Random
+    ) -> None:
+        if primary.namespace.casefold() == secondary.namespace.casefold():
+            raise InvalidOperationError(
+                f"primary and secondary are the same namespace {primary.namespace!r}: use another one as secondary"
+            )
+        self.primary = primary
+        self.secondary = secondary
+        self.options = options
+        self.clock = clock
+        self.random = random
+        name, count = options.primary_name or primary_name_of(primary.namespace), options.backlog_queue_count
+        self._names = backlog_queue_names(name, count)
+        self._session_names = session_backlog_queue_names(name, count) if options.ordering == "session" else []
+        self.backlog_queues: list[str] = []
+        self.session_backlog_queues: list[str] = []
+        self.backlog_limits: SenderLimits | None = None
+        self.quarantine = Quarantine()
+        self.accepted = AcceptedCopies()
+        self.events: deque[PairEvent] = deque(maxlen=EVENTS_KEPT)
+        self.changed = asyncio.Event()
+        self._entities: dict[str, PairedEntity] = {}
+        self._read_time: Callable[[], float] | None = None
+
+    async def open(self, *, timeout_s: float) -> None:
+        """Provision the backlog queues. After a failure it can be called again.
+
+        Raises:
+            BacklogUnavailableError: no backlog queue is usable, or with `ordering="session"` one is not.
+        """
+        mode, administration = self.options.provision, self.secondary.administration
+        queues = await provision(administration, self._names, mode=mode)
+        session_queues: list[str] = []
+        if self._session_names:
+            session_queues = await provision(administration, self._session_names, mode=mode, requires_session=True)
+        if missing := sorted(set(self._session_names) - set(session_queues)):
+            raise BacklogUnavailableError(
+                f'ordering="session" needs every session backlog queue, but {", ".join(missing)} cannot be used: '
+                "every client must choose the same queue for a session"
+            )
+        self.backlog_limits = await self._limits_of(queues[0], timeout_s) if mode != "none" else None
+        self.backlog_queues, self.session_backlog_queues = queues, session_queues
+        self._read_time = self.clock.reader()
+        metrics.watch(self)
+        log.info("pair.opened", primary=self.primary.namespace, secondary=self.secondary.namespace, queues=len(queues))
+
+    async def _limits_of(self, queue: str, timeout_s: float) -> SenderLimits | None:
+        link = self.secondary.open_sender(queue)
+        try:
+            return await link.limits(timeout_s=timeout_s)
+        except ServiceBusError:
+            return None
+        finally:
+            await link.close()
+
+    def common_limits(self, primary: SenderLimits) -> SenderLimits:
+        """Return the limits of messages that the primary accepts and, with headroom reserved, the backlog too."""
+        if not self.options.reserve_backlog_headroom:
+            return primary
+        backlog = self.backlog_limits or primary
+        return SenderLimits(
+            min(primary.max_message_size_bytes, backlog.max_message_size_bytes - BACKLOG_HEADROOM_BYTES),
+            min(primary.max_batch_size_bytes, backlog.max_batch_size_bytes - BACKLOG_HEADROOM_BYTES),
+        )
+
+    def entity(self, path: str) -> PairedEntity:
+        """Return the shared state of an entity; the first call creates it.
+
+        Raises:
+            InvalidOperationError: the path is that of a backlog queue.
+        """
+        key = canonical(path)
+        entity = self._entities.get(key)
+        if entity is None:
+            if is_backlog_path(path):
+                raise InvalidOperationError(f"{path!r} is a backlog queue, which cannot fail over: use another entity")
+            entity = self._entities[key] = PairedEntity(self, path)
+        return entity
+
+    def entities(self) -> list[PairedEntity]:
+        """Return the entities that this client has sent to or that an application has failed over."""
+        return list(self._entities.values())
+
+    def record(self, name: str, path: str, **facts: Any) -> None:
+        """Log an event and keep it for `Pair.events`."""
+        log.info(name, path=path, **facts)
+        self.events.append(PairEvent(datetime.fromtimestamp(self.clock.now(), UTC), name, path, facts))
+
+    def queue_failed(self, queue: str, error: ServiceBusError) -> None:
+        """Quarantine a backlog queue for every sender, if the error is a fault of the queue."""
+        if is_queue_fault(error):
+            self.quarantine.failed(queue, self.clock.monotonic())
+            metrics.add(metrics.QUARANTINES, 1, {**self.at_backlog(queue), metrics.ERROR: type(error).__name__})
+            self.record("backlog.quarantined", queue, error=type(error).__name__)
+
+    def queue_succeeded(self, queue: str) -> None:
+        """End the quarantine of a backlog queue that has accepted a message."""
+        if self.quarantine.succeeded(queue):
+            self.record("backlog.usable", queue)
+
+    def at_backlog(self, queue: str) -> dict[str, str | int]:
+        """Return the attributes of measurements of a backlog queue."""
+        return {metrics.DESTINATION: queue, **metrics.server(self.secondary.namespace)}
+
+    def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
+        """Yield the states of entities and backlog queues; see `metrics.Watched`."""
+        if self._read_time is None:
+            return
+        now = self._read_time()
+        for entity in self.entities():
+            current = entity.failover.state
+            for state in FailoverState:
+                yield metrics.FAILOVER_STATE, float(state is current), {**entity.attributes, metrics.STATE: str(state)}
+            age_s = max(now - entity.failover.since_at, 0.0)
+            yield metrics.FAILOVER_AGE, age_s, {**entity.attributes, metrics.STATE: str(current)}
+        for queue in self.backlog_queues + self.session_backlog_queues:
+            yield metrics.QUARANTINED, float(self.quarantine.is_in(queue, now)), self.at_backlog(queue)
