@@ -8,8 +8,10 @@ that returns both names runs each async test under both.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import pytest_asyncio
@@ -27,12 +29,64 @@ if TYPE_CHECKING:
 settings.register_profile("shared machine", deadline=None)  # how long one example takes says nothing here
 settings.load_profile("shared machine")
 
+HERE: Final = Path(__file__).parent
+
+SLOW_FOLDERS: Final = ("spark", "processes", "page", "simulation", "wire_pair", "wire", "contract", "rights", "secrets")
+"""Tests here wait for processes, sockets or a browser. They are not `quick`, and start first, in this order."""
+
+SHARED_FOLDERS: Final = ("spark", "page")
+"""The tests of such a folder share a Java virtual machine or a browser, so one worker of pytest-xdist runs them all."""
+
 HORIZON_S = 2 * 366 * 86400.0
 """A test whose virtual time passes this runs away: something periodic was left behind."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real_time: run this async test on a real event loop, not a virtual one")
+    config.addinivalue_line("markers", "quick: added to each test outside the slow folders that is not marked slow")
+    config.addinivalue_line("markers", "slow: not part of the quick tests")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import the slow folders for `-m quick`."""
+    is_slow = collection_path.is_dir() and folder_of(collection_path) in SLOW_FOLDERS
+    return True if is_slow and config.option.markexpr == "quick" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests, and start with the folders that take longest."""
+    for item in items:
+        if folder_of(item.path) not in SLOW_FOLDERS and item.get_closest_marker("slow") is None:
+            item.add_marker("quick")
+    ranks = {folder: rank for rank, folder in enumerate(SLOW_FOLDERS)}
+    items.sort(key=lambda item: ranks.get(folder_of(item.path), len(ranks)))
+
+
+def folder_of(path: Path) -> str:
+    """The folder of tests/ that a path is in; its own name if it is in none."""
+    return next(iter(path.relative_to(HERE).parts), "")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker more than processors, because many tests wait. None for named files, which end sooner without."""
+    if any(".py" in argument for argument in config.args):
+        return 0
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Run each file in one worker, which its module fixtures need, and each shared folder, too."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            folder = folder_of(config.rootpath / path)
+            return folder if folder in SHARED_FOLDERS else path
+
+    return Scheduling(config, log)
 
 
 def pytest_asyncio_loop_factories(

@@ -13,6 +13,11 @@ from typing import Final
 
 import pytest
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),  # some start Spark
+]
+
 ROOT: Final = Path(__file__).parents[1]
 HAS_SPARK: Final = find_spec("pyspark") is not None
 EXAMPLES: Final = sorted((ROOT / "examples").glob("*.py"))

@@ -10,7 +10,10 @@ import pytest
 
 from tests.processes.syphons import TERMINATIONS, Syphoning, as_text
 
-pytestmark = pytest.mark.real_time
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.timeout(900),  # the messages are forwarded at a limited rate
+]
 
 MESSAGES: Final = 2_000
 RATE: Final = 40.0

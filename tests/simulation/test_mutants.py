@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.mutants.catalogue import MUTANTS
 from tests.simulation.mutants.planting import hunt, misfits
 
+pytestmark = pytest.mark.timeout(180)  # each searches a range of seeds
+
 SAMPLE = {
     "the syphon completes what the primary has not answered": "0:80",
     "half a commit": "0:80",

@@ -18,6 +18,8 @@ from tests.simulation.run import run_plan, run_seed
 from tests.simulation.tally import Tally
 from tests.simulation.weather import KINDS
 
+pytestmark = pytest.mark.timeout(300)  # the first test simulates every seed
+
 SEEDS = 500
 """In every run of the tests; more are run by hand."""
 

@@ -12,6 +12,8 @@ import pytest
 
 from sbclient.pytest_plugin import FIXTURES
 
+pytestmark = pytest.mark.slow  # each test starts pytest
+
 ROOT: Final = Path(__file__).parents[2]
 
 pytest_plugins = ["pytester"]
