@@ -6,7 +6,7 @@ description that comes back states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -181,6 +181,9 @@ class CorrelationRuleFilter:
     content_type: str | None = None
     properties: dict[str, Any] | None = None
 
+
+CORRELATION_FIELDS: Final = tuple(each.name for each in fields(CorrelationRuleFilter) if each.name != "properties")
+"""The attributes of a message that a correlation filter compares, in the order in which AMQP lists them."""
 
 RuleFilter: TypeAlias = SqlRuleFilter | TrueRuleFilter | FalseRuleFilter | CorrelationRuleFilter
 

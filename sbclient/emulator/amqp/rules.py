@@ -11,6 +11,7 @@ from typing import Any, Final
 from sbclient.amqp.types import Described, ULong
 from sbclient.emulator.amqp.conditions import ArgumentError
 from sbclient.entities import (
+    CORRELATION_FIELDS,
     CorrelationRuleFilter,
     FalseRuleFilter,
     RuleFilter,
@@ -28,18 +29,6 @@ TRUE_FILTER: Final = 0x1370000007
 FALSE_FILTER: Final = 0x1370000008
 CORRELATION_FILTER: Final = 0x1370000009
 """What describes each list."""
-
-_CORRELATION_FIELDS: Final = {
-    "correlation-id": "correlation_id",
-    "message-id": "message_id",
-    "to": "to",
-    "reply-to": "reply_to",
-    "label": "label",
-    "session-id": "session_id",
-    "reply-to-session-id": "reply_to_session_id",
-    "content-type": "content_type",
-}
-"""In the order of the described list."""
 
 _SQL_COMPATIBILITY_LEVEL: Final = 20
 
@@ -69,7 +58,8 @@ def _filter_of(name: str, description: Mapping[str, Any]) -> RuleFilter:
     if isinstance(sql, Mapping):
         return SqlRuleFilter(_expression(f"the filter of rule {name!r}", sql))
     if isinstance(correlation, Mapping):
-        fields = {field: _text(name, key, correlation.get(key)) for key, field in _CORRELATION_FIELDS.items()}
+        keys = {field: field.replace("_", "-") for field in CORRELATION_FIELDS}
+        fields = {field: _text(name, key, correlation.get(key)) for field, key in keys.items()}
         properties = correlation.get("properties")
         if properties is not None and not isinstance(properties, Mapping):
             raise ArgumentError(f"the properties in the filter of rule {name!r} are no map: give names and values")
@@ -109,5 +99,5 @@ def _described_filter(rule_filter: RuleFilter) -> Described:
         return Described(ULong(FALSE_FILTER), [])
     if isinstance(rule_filter, SqlRuleFilter):
         return Described(ULong(SQL_FILTER), [rule_filter.sql_expression, _SQL_COMPATIBILITY_LEVEL])
-    fields = [getattr(rule_filter, field) for field in _CORRELATION_FIELDS.values()]
+    fields = [getattr(rule_filter, field) for field in CORRELATION_FIELDS]
     return Described(ULong(CORRELATION_FILTER), [*fields, rule_filter.properties or {}])

@@ -39,6 +39,7 @@ from sbclient.emulator.config.values import (
     text_of,
     whole_of,
 )
+from sbclient.emulator.management.atom_rules import CORRELATION_ELEMENTS
 from sbclient.entities import (
     AccessRights,
     AuthorizationRule,
@@ -151,10 +152,10 @@ def _rule(place: Located, parents: tuple[str, ...]) -> EntityConfig:
 def _filter(place: Located, parts: Mapping[str, Located]) -> RuleFilter:
     kind = required(place, parts, "FilterType")
     if kind.value == "Correlation":
-        fields = fields_of(required(place, parts, "CorrelationFilter"), *_CORRELATION, "Properties")
+        fields = fields_of(required(place, parts, "CorrelationFilter"), *CORRELATION_ELEMENTS, "Properties")
         given = {
             attribute: text_of(fields[label.casefold()])
-            for label, attribute in _CORRELATION.items()
+            for label, attribute in CORRELATION_ELEMENTS.items()
             if label.casefold() in fields
         }
         properties = {}
@@ -244,16 +245,6 @@ _FIELDS_BESIDE: Final = {
     EntityKind.QUEUE: ("Name", "Properties"),
     EntityKind.TOPIC: ("Name", "Properties", "Subscriptions"),
     EntityKind.SUBSCRIPTION: ("Name", "Properties", "Rules"),
-}
-_CORRELATION: Final = {
-    "ContentType": "content_type",
-    "CorrelationId": "correlation_id",
-    "Label": "label",
-    "MessageId": "message_id",
-    "ReplyTo": "reply_to",
-    "ReplyToSessionId": "reply_to_session_id",
-    "SessionId": "session_id",
-    "To": "to",
 }
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "default_message_time_to_live": timedelta(hours=1),

@@ -12,6 +12,7 @@ from typing import Any, Final
 from sbclient.emulator.management.atom_values import read_any, write_any, write_moment
 from sbclient.emulator.management.xml import Element, tag, text_tag
 from sbclient.entities import (
+    CORRELATION_FIELDS,
     NEVER,
     CorrelationRuleFilter,
     FalseRuleFilter,
@@ -26,16 +27,8 @@ from sbclient.errors import InvalidOperationError
 XML_SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 
 _COMPATIBILITY = tag("CompatibilityLevel", "20")
-_CORRELATION_FIELDS: Final = {
-    "CorrelationId": "correlation_id",
-    "MessageId": "message_id",
-    "To": "to",
-    "ReplyTo": "reply_to",
-    "Label": "label",
-    "SessionId": "session_id",
-    "ReplyToSessionId": "reply_to_session_id",
-    "ContentType": "content_type",
-}
+CORRELATION_ELEMENTS: Final = {name.title().replace("_", ""): name for name in CORRELATION_FIELDS}
+"""The attribute of a correlation filter that each element sets."""
 
 
 def read_rule(element: Element, name: str) -> RuleProperties:
@@ -75,7 +68,7 @@ def _read_filter(element: Element, name: str) -> RuleFilter:
     if kind == "CorrelationFilter":
         fields: dict[str, Any] = {
             attribute: found.text or None
-            for child, attribute in _CORRELATION_FIELDS.items()
+            for child, attribute in CORRELATION_ELEMENTS.items()
             if (found := element.child(child)) is not None
         }
         return CorrelationRuleFilter(**fields, properties=_read_values(element.child("Properties")))
@@ -119,7 +112,7 @@ def _write_filter(chosen: RuleFilter) -> str:
     if isinstance(chosen, CorrelationRuleFilter):
         said = [
             text_tag(name, value)
-            for name, attribute in _CORRELATION_FIELDS.items()
+            for name, attribute in CORRELATION_ELEMENTS.items()
             if (value := getattr(chosen, attribute)) is not None
         ]
         return tag("Filter", [*said, _write_values("Properties", chosen.properties)], i_type="CorrelationFilter")

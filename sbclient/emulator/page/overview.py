@@ -17,7 +17,7 @@ from sbclient.broker.rule import Rule
 from sbclient.broker.topic import Topic
 from sbclient.emulator.control.fault_json import AnyFault
 from sbclient.emulator.control.fault_states import FULL, UP, State, state_of_fragment, together, worst
-from sbclient.entities import CorrelationRuleFilter, SqlRuleFilter, TrueRuleFilter
+from sbclient.entities import CORRELATION_FIELDS, CorrelationRuleFilter, SqlRuleFilter, TrueRuleFilter
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -132,21 +132,9 @@ def _rule_of(rule: Rule) -> Facts:
 
 
 def _correlation(condition: CorrelationRuleFilter) -> str:
-    fields = {name: getattr(condition, name) for name in _CORRELATED}
+    fields = {name: getattr(condition, name) for name in CORRELATION_FIELDS}
     named = [f"sys.{name} = {value!r}" for name, value in fields.items() if value is not None]
     return " AND ".join([*named, *(f"{name} = {value!r}" for name, value in (condition.properties or {}).items())])
-
-
-_CORRELATED: Final = (
-    "correlation_id",
-    "message_id",
-    "to",
-    "reply_to",
-    "label",
-    "session_id",
-    "reply_to_session_id",
-    "content_type",
-)
 
 
 def _finite(span: float) -> float | None:
