@@ -1,17 +1,21 @@
-"""What everything that serves one namespace has in common."""
+"""Everything that the protocols of one namespace share: broker, authorization, faults, events and limits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any, TypeAlias
 
+from sbclient.broker.faults import Fault
 from sbclient.clock import Clock
 from sbclient.emulator.events import EventFeed
-from sbclient.emulator.faults import WireFaults
+from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.sas import Authorizer
 from sbclient.entities import AuthorizationRule, SubscriptionProperties
 from sbclient.hosting.host import BrokerHost
+
+AnyFault: TypeAlias = Fault | WireFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +26,9 @@ class ServerSettings:
         max_frame_size_bytes: of AMQP. Source: the service.
         amqp_idle_timeout_s: how long an AMQP client may be silent. Source: the service.
         handshake_timeout_s: how long a client has for TLS, and for its first byte.
-        max_header_bytes: of one HTTP request, its first line included.
-        max_body_bytes: of one HTTP request; an entity's description is some kilobytes.
-        request_timeout_s: how long a client has for one whole HTTP request once it has begun.
+        max_header_bytes: of one HTTP request, including its first line.
+        max_body_bytes: of one HTTP request; the description of an entity has some kilobytes.
+        request_timeout_s: how long a client has to send one whole HTTP request after its first byte.
         http_idle_timeout_s: how long an HTTP connection may be silent between two requests.
     """
 
@@ -44,9 +48,9 @@ class NamespaceContext:
     Attributes:
         host: the broker.
         authorizer: checks tokens.
-        wire_faults: what goes wrong between the broker and its clients.
-        random: the one that broker and wire faults draw from.
-        events: told of what happens, for those who watch.
+        wire_faults: faults between the broker and its clients.
+        random: the generator that broker and wire faults draw from.
+        events: publishes what happens in the namespace.
         settings: limits.
     """
 
@@ -59,16 +63,39 @@ class NamespaceContext:
 
     @property
     def name(self) -> str:
-        """Of the namespace."""
+        """The name of the namespace."""
         return self.host.namespace.name
 
     @property
     def clock(self) -> Clock:
         return self.host.clock
 
+    def publish(self, event: str, **facts: Any) -> None:
+        """Publish an event that happens now; see `EventFeed.publish`."""
+        self.events.publish(event, self.clock.now(), **facts)
+
+    def inject(self, fault: AnyFault) -> None:
+        """Activate a fault of the broker or of the wire."""
+        if isinstance(fault, Fault):
+            self.host.inject(fault)
+        else:
+            self.wire_faults.inject(fault)
+
+    def heal(self, fault: AnyFault | None = None) -> None:
+        """Heal one fault, or all of them."""
+        if not isinstance(fault, WireFault):
+            self.host.heal(fault)
+        if not isinstance(fault, Fault):
+            self.wire_faults.heal(fault)
+
+    def active_faults(self) -> list[AnyFault]:
+        """The active faults of the broker, then those of the wire."""
+        now = self.clock.now()
+        return [*self.host.namespace.faults.active(now), *self.wire_faults.active(now)]
+
 
 def entity_rules_of(host: BrokerHost, path: str) -> Sequence[AuthorizationRule] | None:
-    """The authorization rules of the queue or topic of a path; None where there is none."""
+    """The authorization rules of the queue or topic with a path; None if there is none."""
     entity = host.namespace.directory.get(path)
     if entity is None or isinstance(entity.description, SubscriptionProperties):
         return None

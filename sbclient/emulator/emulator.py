@@ -277,18 +277,12 @@ class Emulator:
     def inject(self, fault: Fault | WireFault, namespace: str | None = None) -> None:
         """Throw a switch, of the broker or of the wire, in a namespace, the first one unless it is named."""
         context = self.context(namespace)
-        if isinstance(fault, Fault):
-            self._in_loop(lambda: context.host.inject(fault))
-        else:
-            self._in_loop(lambda: context.wire_faults.inject(fault))
+        self._in_loop(lambda: context.inject(fault))
 
     def heal(self, fault: Fault | WireFault | None = None, namespace: str | None = None) -> None:
         """Heal one fault of a namespace, or all of them."""
         context = self.context(namespace)
-        if not isinstance(fault, WireFault):
-            self._in_loop(lambda: context.host.heal(fault))
-        if not isinstance(fault, Fault):
-            self._in_loop(lambda: context.wire_faults.heal(fault))
+        self._in_loop(lambda: context.heal(fault))
 
     def reset(self, namespace: str | None = None) -> None:
         """Make a namespace, or all, what they were at the start: configured entities, no messages, no faults."""
@@ -310,7 +304,7 @@ class Emulator:
         make_entities(served.config, served.context.host)
         if self._seed is not None:
             served.context.random.seed(self._seed)
-        served.context.events.publish("namespace.reset", self._clock.now())
+        served.context.publish("namespace.reset")
 
     def _in_loop(self, work: Callable[[], T]) -> T:
         """Do something where the servers run: sockets and waiting receivers belong to that loop's thread alone."""

@@ -73,11 +73,6 @@ class Listener:
             await self._server.wait_closed()
         await self._context.clock.sleep(0)  # lets the last sockets close
 
-    @property
-    def connection_count(self) -> int:
-        """Connections that stand."""
-        return len(self._streams)
-
     def _new_stream(self) -> SocketStream:
         return SocketStream(self._context.wire_faults, self._context.clock, self._accepted, self._ended)
 
@@ -111,18 +106,15 @@ class Listener:
             protocol = "amqp" if first[:1] == AMQP else "http"
             if not isinstance(carrier, SocketStream):
                 protocol += "s"
-            self._context.events.publish(
-                "connection.opened", self._context.clock.now(), protocol=protocol, client=stream.peer
-            )
+            self._context.publish("connection.opened", protocol=protocol, client=stream.peer)
             if first[:1] == AMQP:
                 await self._serve_amqp(carrier, first)
             else:
                 await self._serve_http(carrier, first)
         finally:
             if protocol != "none":
-                now = self._context.clock.now()
-                facts = {"protocol": protocol, "client": stream.peer, "lasted_s": round(now - began_at, 3)}
-                self._context.events.publish("connection.closed", now, **facts)
+                lasted_s = round(self._context.clock.now() - began_at, 3)
+                self._context.publish("connection.closed", protocol=protocol, client=stream.peer, lasted_s=lasted_s)
             await stream.close()
 
     async def _opened(self, stream: SocketStream) -> tuple[ByteStream, bytes] | None:

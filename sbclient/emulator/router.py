@@ -6,13 +6,12 @@ management clients do: then they are about the namespace, and about the queue or
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.control.health import health_of
-from sbclient.emulator.net.http_messages import JSON, TEXT, Request, Response
+from sbclient.emulator.net.http_messages import TEXT, Request, Response, json_response
 from sbclient.emulator.page.namespace_registry import Neighbours
 
 if TYPE_CHECKING:
@@ -72,8 +71,8 @@ class Front:
             return await self._neighbours.watch.answer(request)
         controls, name = self._neighbours.controls, request.query.get("namespace", self._context.name)
         if name not in controls:
-            told = f"there is no namespace {name[:64]!r} here: name one of {', '.join(controls)}"
-            return Response(404, json.dumps({"error": told}).encode(), JSON)
+            error = f"namespace {name[:64]!r} does not exist: use one of {', '.join(controls)}"
+            return json_response(404, {"error": error})
         return await controls[name].answer(request)
 
     async def _health(self) -> Response:
@@ -84,7 +83,7 @@ class Front:
             "status": "healthy" if is_healthy else "unhealthy",
             "namespaces": {name: wrong or "healthy" for name, wrong in found.items()},
         }
-        return Response(200 if is_healthy else 503, json.dumps(said).encode(), JSON)
+        return json_response(200 if is_healthy else 503, said)
 
 
 def _is_for_page(request: Request) -> bool:

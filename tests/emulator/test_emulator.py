@@ -298,7 +298,8 @@ class TestNamespaces:
         async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
             assert emulator.http_port
             status, told = await asked(emulator.http_port, "GET", "/$control/state?namespace=c")
-            assert (status, told) == (404, {"error": "there is no namespace 'c' here: name one of a, b"})
+            assert status == 404
+            assert "use one of a, b" in told["error"]
 
     async def test_health_leaves_nothing_in_the_namespace(self, emulator: Emulator, port: int) -> None:
         assert (await asked(port, "GET", "/health"))[0] == 200

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from sbclient import errors
 from sbclient.broker.faults import Fault, FaultKind, Operation
+from sbclient.emulator.context import AnyFault
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusQuotaExceededError
-
-AnyFault: TypeAlias = Fault | WireFault
 
 QUOTA: Final = "quota"
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sbclient.broker.faults import Fault, FaultKind
-from sbclient.emulator.control.fault_json import AnyFault
+from sbclient.emulator.context import AnyFault
 from sbclient.emulator.faults import WireFaultKind
 from sbclient.errors import ServiceBusQuotaExceededError
 from sbclient.rules.entity_path import belongs_to

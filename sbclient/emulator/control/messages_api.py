@@ -1,13 +1,12 @@
-"""The part of the control API that is about messages: look, send, send dead letters back, and see sessions. JSON.
+"""The requests of the control API about messages and sessions. JSON over HTTP.
 
     GET  /$control/messages?entity=orders[&order=newest][&fragment=3][&session=a][&count=50][&places=...]
-    GET  /$control/messages/42?entity=orders        one of them, with its properties and its body
-    POST /$control/messages?entity=orders           {"body": "...", "session_id": "a", ...}: send
+    GET  /$control/messages/42?entity=orders        one message with its properties and its body
+    POST /$control/messages?entity=orders           {"body": "...", "session_id": "a", ...}: send a message
     POST /$control/resubmit                         {"entity": "orders/$DeadLetterQueue", "sequence_numbers": [1]}
     GET  /$control/sessions?entity=jobs[&prefix=a]
 
-Looking and resubmitting is done from the inside, past every fault; a message that is sent meets those that any client
-would meet, and the broker's own words come back.
+Faults affect sending, as they affect any client; they do not affect the other requests.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.control.message_json import line_of, read_messages, whole_of
 from sbclient.emulator.control.message_store import body_at, message_at, page_of, resubmit, sessions_of
+from sbclient.emulator.net.http_messages import Request, json_body, json_object
 from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
 
 Facts: TypeAlias = dict[str, Any]
@@ -28,28 +28,28 @@ Facts: TypeAlias = dict[str, Any]
 MAX_PAGE: Final = 200
 MAX_SESSIONS: Final = 500
 SEND_TIMEOUT_S: Final = 5.0
-"""Somebody looks at the screen meanwhile; an application would wait longer."""
+"""Shorter than that of an application, because a user of the page waits for the answer."""
 
 _PLACES_DIVIDER: Final = "."
 
 
 class MessagesApi:
-    """Messages of one namespace."""
+    """The messages and sessions of one namespace. Each method answers one request with a JSON value."""
 
     def __init__(self, context: NamespaceContext) -> None:
         self._context = context
         self._host = context.host
 
-    def listed(self, query: Mapping[str, str]) -> Facts:
+    async def list(self, request: Request) -> Facts:
         """One page of messages."""
-        now = self._context.clock.now()
+        query = request.query
         body = body_at(self._host.namespace, _entity_of(query))
         order = query.get("order", "oldest")
         if order not in ("oldest", "newest"):
             raise InvalidOperationError(f"order is {order[:32]!r}: give oldest or newest")
         page = page_of(
             body,
-            now,
+            self._context.clock.now(),
             _number("count", query, 50, most=MAX_PAGE),
             places=_places_of(query),
             newest_first=order == "newest",
@@ -62,15 +62,16 @@ class MessagesApi:
             "next": None if page.places is None else _PLACES_DIVIDER.join(map(str, page.places)),
         }
 
-    def shown(self, query: Mapping[str, str], number: str) -> Facts:
+    async def show(self, request: Request) -> Facts:
         """One message."""
-        body = body_at(self._host.namespace, _entity_of(query))
-        return whole_of(message_at(body, self._context.clock.now(), _whole("sequence number", number, most=2**63)))
+        body = body_at(self._host.namespace, _entity_of(request.query))
+        number = _whole("sequence number", request.segments[2], most=2**63)
+        return whole_of(message_at(body, self._context.clock.now(), number))
 
-    async def sent(self, query: Mapping[str, str], said: Any) -> Facts:
-        """Send what an object describes, as a client would."""
-        path = _entity_of(query)
-        messages = read_messages(said)
+    async def send(self, request: Request) -> Facts:
+        """Send messages as a client would."""
+        path = _entity_of(request.query)
+        messages = read_messages(json_body(request))
         for message in messages:
             message.message_id = message.message_id or str(uuid4())
         sent = 0
@@ -88,22 +89,23 @@ class MessagesApi:
         except ServiceBusError as error:
             if not 0 < sent < len(messages):
                 raise
-            raise type(error)(f"{sent} of {len(messages)} were sent, then: {error.message}") from error
+            raise type(error)(f"{sent} of {len(messages)} messages were sent, then: {error.message}") from error
         return {"sent": sent, "message_ids": [message.message_id for message in messages]}
 
-    def resubmitted(self, said: Mapping[str, Any]) -> Facts:
-        """Put dead letters back."""
-        path, now = said.get("entity"), self._context.clock.now()
+    async def resubmit(self, request: Request) -> Facts:
+        """Put dead letters back into their queues."""
+        body = json_object(request, "entity", "sequence_numbers")
+        path = body.get("entity")
         if not isinstance(path, str):
             raise InvalidOperationError(f"entity is {path!r}: give the path of a dead-letter queue")
-        done = resubmit(self._host.namespace, now, path, numbers_of(said))
-        self._context.events.publish("dead_letters.resubmitted", now, path=path, count=done.moved)
+        done = resubmit(self._host.namespace, self._context.clock.now(), path, numbers_of(body))
+        self._context.publish("dead_letters.resubmitted", path=path, count=done.moved)
         return {"resubmitted": done.moved, "held": done.held, "sessionless": done.sessionless}
 
-    def sessions(self, query: Mapping[str, str]) -> Facts:
+    async def sessions(self, request: Request) -> Facts:
         """The sessions of a queue or subscription."""
-        body = body_at(self._host.namespace, _entity_of(query))
-        prefix = query.get("prefix", "")
+        body = body_at(self._host.namespace, _entity_of(request.query))
+        prefix = request.query.get("prefix", "")
         every = [each for each in sessions_of(body, self._context.clock.now()) if each[1].startswith(prefix)]
         return {
             "count": len(every),
@@ -124,23 +126,23 @@ class MessagesApi:
 
 
 def numbers_of(said: Mapping[str, Any]) -> frozenset[int] | None:
-    """The sequence numbers in an object; None = it names none, and all are meant.
+    """The sequence numbers in an object; None = the object has none, which means all messages.
 
     Raises:
-        InvalidOperationError: they are no numbers.
+        InvalidOperationError: they are not a list of whole numbers.
     """
     numbers = said.get("sequence_numbers")
     if numbers is None:
         return None
     if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-        raise InvalidOperationError("sequence_numbers is no list of whole numbers: give one, or leave it out for all")
+        raise InvalidOperationError("sequence_numbers is not a list of whole numbers: give one, or none for all")
     return frozenset(numbers)
 
 
 def _entity_of(query: Mapping[str, str]) -> str:
     path = query.get("entity")
     if not path:
-        raise InvalidOperationError("no entity is named: add ?entity= and the path of a queue, topic or subscription")
+        raise InvalidOperationError("the request names no entity: add ?entity= with its path")
     return path
 
 
@@ -161,4 +163,4 @@ def _places_of(query: Mapping[str, str]) -> list[int] | None:
     try:
         return [int(part) for part in text.split(_PLACES_DIVIDER)]
     except ValueError:
-        raise InvalidOperationError(f"places is {text[:64]!r}: give what `next` said on the page before") from None
+        raise InvalidOperationError(f"places is {text[:64]!r}: give `next` from the previous page") from None

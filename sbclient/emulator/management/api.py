@@ -286,7 +286,7 @@ class ManagementApi:
     def _publish(self, event: str, address: EntityAddress) -> None:
         kind, path = address.kind.value[0], path_of(address)
         rule = {"rule": address.names[2]} if address.kind is EntityKind.RULE else {}
-        self._context.events.publish(event, self._context.clock.now(), kind=kind, path=path, **rule)
+        self._context.publish(event, kind=kind, path=path, **rule)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._context.clock.now(), UTC)

@@ -1,36 +1,39 @@
-"""What an HTTP client asks for, and what it is answered; whoever answers needs to know no more of HTTP."""
+"""HTTP requests and responses as the handlers of the emulator see them, without the protocol."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+
+from sbclient.errors import InvalidOperationError
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json; charset=utf-8"
 
 
 class EventSource(Protocol):
-    """Pieces of a response that come as time goes by."""
+    """The parts of a streamed response."""
 
     def __aiter__(self) -> EventSource: ...
 
     async def __anext__(self) -> bytes:
-        """The next piece."""
+        """The next part."""
 
     async def aclose(self) -> None:
-        """Nobody wants more; called once, whatever happened."""
+        """The response has ended. Called exactly once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for.
+    """An HTTP request.
 
     Attributes:
-        segments: of the path, each unquoted by itself, so that `%2F` is part of a name; none for `/`.
+        segments: of the path, each unquoted by itself, so that `%2F` is part of a name; empty for `/`.
         query: the last value of each name.
         headers: by lower-case name; several of one name are joined by commas.
-        client: the other side's address, for logs.
+        client: the address of the client, for logs.
     """
 
     method: str
@@ -42,16 +45,16 @@ class Request:
 
     @property
     def authority(self) -> str:
-        """What the client calls this server: `localhost:5672`."""
+        """Host and port of this server, as the client addresses it: `localhost:5672`."""
         return self.headers.get("host", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What it is answered.
+    """An HTTP response.
 
     Attributes:
-        events: sent piece by piece after `body`, until they end or the client goes.
+        events: sent part by part after `body`, until they end or the client disconnects.
     """
 
     status: int
@@ -62,7 +65,42 @@ class Response:
 
 
 class NoResponse(Exception):
-    """Raised by a handler that lets the client wait for nothing: the connection ends without an answer."""
+    """Raised by a handler to end the connection without a response."""
 
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+def json_response(status: int, value: Any) -> Response:
+    """A response with a JSON body."""
+    return Response(status, json.dumps(value, indent=1, default=str).encode(), JSON)
+
+
+def json_body(request: Request) -> Any:
+    """The JSON value in the body of a request; None if the body is empty.
+
+    Raises:
+        InvalidOperationError: the body is not JSON.
+    """
+    try:
+        return json.loads(request.body) if request.body.strip() else None
+    except (ValueError, RecursionError):  # the original error shows the body, which may contain a message
+        raise InvalidOperationError("the body is not JSON: send an object") from None
+
+
+def json_object(request: Request, *names: str) -> dict[str, Any]:
+    """The JSON object in the body of a request; empty if the body is empty.
+
+    Args:
+        names: the members that are allowed.
+
+    Raises:
+        InvalidOperationError: the body is not an object, or has another member.
+    """
+    value = json_body(request)
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or any(name not in names for name in value):
+        allowed = f"an object with {' and '.join(names)}, or nothing" if names else "nothing"
+        raise InvalidOperationError(f"the body is not what this request takes: send {allowed}")
+    return value

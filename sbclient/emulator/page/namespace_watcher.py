@@ -152,7 +152,7 @@ class Lookout:
         context = control.context
         namespace, old = context.host.namespace, NamespaceSight() if before is None else before
         namespace.let_pass(context.clock.now())
-        faults = control.faults()
+        faults = context.active_faults()
         rows: dict[str, Facts] = {}
         came, went = old.facts.get("arrived", 0), old.facts.get("left", 0)
         for entity in namespace.directory.all():
@@ -172,7 +172,7 @@ class Lookout:
             "port": self._ports.get(name),
             "state": health.health.value,
             "is_partial": health.is_partial,
-            "faults": control.written_faults(),
+            "faults": control.numbered_faults(),
             "arrived": came,
             "left": went,
         }

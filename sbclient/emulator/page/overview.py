@@ -15,7 +15,7 @@ from sbclient.broker.entity import Queue
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.rule import Rule
 from sbclient.broker.topic import Topic
-from sbclient.emulator.control.fault_json import AnyFault
+from sbclient.emulator.context import AnyFault
 from sbclient.emulator.control.fault_states import FULL, UP, State, state_of_fragment, together, worst
 from sbclient.entities import CORRELATION_FIELDS, CorrelationRuleFilter, SqlRuleFilter, TrueRuleFilter
 

@@ -13,8 +13,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sbclient.emulator.control.api import ControlApi, refusal
-from sbclient.emulator.net.http_messages import JSON, Request, Response
+from sbclient.emulator.control.api import ControlApi, error_response
+from sbclient.emulator.net.http_messages import Request, Response, json_response
 from sbclient.emulator.page.namespace_watcher import Lookout
 from sbclient.emulator.page.watch_stream import WatchStream, detail_in, pairs_of
 from sbclient.emulator.sas import Grant
@@ -46,7 +46,7 @@ class WatchApi:
         """Carry out one request for what `ABOUT_ALL` names."""
         what = request.segments[1].casefold()
         if len(request.segments) > 2 or request.method != "GET":
-            return _refusal(405, f"{what} is only looked at: use GET /$control/{what}")
+            return json_response(405, {"error": f"{what} is read-only: use GET /$control/{what}"})
         grants: dict[str, Grant] = {}
         error: ServiceBusAuthenticationError | ServiceBusAuthorizationError | None = None
         for name, control in self._controls.items():
@@ -55,7 +55,7 @@ class WatchApi:
             except (ServiceBusAuthenticationError, ServiceBusAuthorizationError) as reason:
                 error = reason
         if error is not None and not grants:
-            return refusal(401, error)
+            return error_response(401, error)
         return await self._overview(list(grants)) if what == "overview" else self._watch(request, grants)
 
     async def _overview(self, names: list[str]) -> Response:
@@ -70,13 +70,13 @@ class WatchApi:
             "pairs": pairs_of(sight, names),
             "story": sight.story,
         }
-        return Response(200, json.dumps(said, indent=1, default=str).encode(), JSON)
+        return json_response(200, said)
 
     def _watch(self, request: Request, grants: Mapping[str, Grant]) -> Response:
         names = list(grants)
         has_room = all(self._controls[name].context.events.has_room for name in names)
         if self._viewer_count >= MAX_VIEWERS or not has_room:
-            return _refusal(503, "too many watch already: end one of them")
+            return json_response(503, {"error": "too many clients watch already: disconnect one of them"})
         self._viewer_count += 1
         name, path = request.query.get("namespace", names[0]), request.query.get("entity")
         control = self._controls[name] if name in names else None
@@ -94,7 +94,3 @@ class WatchApi:
 
     def _ended(self) -> None:
         self._viewer_count -= 1
-
-
-def _refusal(status: int, text: str) -> Response:
-    return Response(status, json.dumps({"error": text}).encode(), JSON)

@@ -124,4 +124,4 @@ def detail_in(control: ControlApi, path: str) -> Facts | None:
     entity: Entity | None = control.context.host.namespace.directory.get(path)
     if entity is None:
         return None
-    return {"namespace": control.context.name, **detail_of(entity, control.faults())}
+    return {"namespace": control.context.name, **detail_of(entity, control.context.active_faults())}

@@ -154,7 +154,7 @@ class TestSend:
         orders.namespace.directory.find("orders")[0].body.policy.max_size_bytes = 250
         said = await control.send({"body": "x" * 50, "copies": 5}, status=400)
         assert said["type"] == "ServiceBusQuotaExceededError"
-        assert "of 5 were sent, then: " in said["error"]
+        assert " of 5 messages were sent" in said["error"]
 
     async def test_the_brokers_rules_hold(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
