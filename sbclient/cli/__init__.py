@@ -11,9 +11,9 @@ def main() -> None:
     """Run the command line."""
     startup_signals.hold()
     arguments = sys.argv[1:]
-    from sbclient.cli.app import make_app, run_telling_json
+    from sbclient.cli.app import make_app, run_with_json_errors
 
     app = make_app(arguments)
     if "--json" in arguments:
-        sys.exit(run_telling_json(app, arguments))
+        sys.exit(run_with_json_errors(app, arguments))
     app(prog_name="sbclient")

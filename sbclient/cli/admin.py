@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import typer
 
 from sbclient.cli.admin_report import print_description, print_list, shown
-from sbclient.cli.common import AsJson, Exit, Primary, Yes, is_confirmed, print_json, run, telling_errors
+from sbclient.cli.common import AsJson, Exit, Primary, Yes, is_confirmed, print_json, reported_errors, run
 from sbclient.cli.json_values import span_of
 from sbclient.cli.message_json import PROPERTY, property_named
 from sbclient.clock import Clock
@@ -187,7 +187,7 @@ def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False,
     async def work(administration: Administration) -> None:
         await administration.delete(_address(kind, names))
 
-    with telling_errors("admin delete", as_json=as_json):
+    with reported_errors("admin delete", as_json=as_json):
         _address(kind, names)
     question = f"Delete {kind} {'/'.join(names)} with everything in it?"
     if not is_confirmed("admin delete", question, yes=yes, as_json=as_json):

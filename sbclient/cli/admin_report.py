@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from sbclient.cli.common import print_line, stdout_console
+from sbclient.cli.common import make_console, print_line
 from sbclient.cli.json_values import plain
 
 SECRET: Final = "authorization_rules"
@@ -68,7 +68,7 @@ def print_list(kind: str, found: list[dict[str, Any]]) -> None:
         cells = [each["name"], *(_words(each[name]) for name in columns)]
         table.add_row(*map(Text, cells), *(f"{each['runtime'][name]:,}" for name in counts))
     if found:
-        stdout_console().print(table)
+        make_console().print(table)
 
 
 def _words(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The commands by name. Only the one that is called is imported, so that each starts as fast as it can."""
+"""The commands by name. Only the called command is imported, so that each one starts fast."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Annotated, Final
 import typer
 
 COMMANDS: Final = {
-    "demo": "Send through an outage, and account for every message.",
-    "emulator": "Serve namespaces of the bundled broker.",
-    "syphon": "Bring the backlog home, as a service or once.",
+    "demo": "Send messages through a simulated outage and account for each one.",
+    "emulator": "Serve Service Bus namespaces on local ports.",
+    "syphon": "Move backlog messages to the primary, as a service or once.",
     "send": "Send lines, JSON objects or CSV rows as messages.",
-    "receive": "Print messages, and settle them.",
-    "peek": "Print messages without taking them.",
-    "backlog": "Show the backlog, and deal with its dead letters.",
-    "admin": "Create, list, show, change and delete entities.",
+    "receive": "Receive messages, print them and settle them.",
+    "peek": "Print messages without receiving them.",
+    "backlog": "Show the backlog; resubmit or purge its dead letters.",
+    "admin": "Create, list, show, update and delete entities.",
 }
-"""What there is and does, in the order of the help; each is found by its name in the module of its name."""
+"""Short help by command, in the order of the help. The module of that name has a function or an app of that name."""
 
 
 def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The program, with the one command that the arguments begin with, or with all of them."""
+    """Return the app, with only the command that the arguments name, or with all commands."""
     app = typer.Typer(
         name="sbclient",
-        help="Paired namespaces for Azure Service Bus: failover, backlog, syphon, and a broker to try them on.",
+        help="Paired namespaces for Azure Service Bus: failover, backlog, syphon and a local broker.",
         epilog="Example: sbclient demo",
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -44,25 +44,25 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
     return app
 
 
-def run_telling_json(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Run the program so that wrong options, too, are told as JSON; returns the exit status."""
+def run_with_json_errors(app: typer.Typer, arguments: Sequence[str]) -> int:
+    """Run the app, print usage errors as JSON too, and return the exit status."""
     try:
         status = app(list(arguments), prog_name="sbclient", standalone_mode=False)
     except Exception as error:
-        # What typer raises for wrong options it does not name; they all know how to say what is wrong.
-        say = getattr(error, "format_message", None)
-        if say is None:
+        # Typer does not export the class of its usage errors; each of them has this method.
+        format_message = getattr(error, "format_message", None)
+        if format_message is None:
             raise
-        from sbclient.cli.common import Exit, tell_error
+        from sbclient.cli.common import Exit, print_error
 
         command = " ".join(takewhile(lambda word: not word.startswith("-"), arguments))
-        tell_error(command, say(), "UsageError", Exit.BAD_INPUT, as_json=True)
+        print_error(command, format_message(), "UsageError", Exit.BAD_INPUT, as_json=True)
         return Exit.BAD_INPUT
     return status if isinstance(status, int) else 0
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from importlib.metadata import version
 
         typer.echo(version("sbclient"))

@@ -17,9 +17,9 @@ from sbclient.cli.common import (
     Secondary,
     Yes,
     is_confirmed,
-    needed,
     open_client,
     print_json,
+    required_secondary,
     run,
 )
 from sbclient.cli.progress import Progress
@@ -87,9 +87,9 @@ def show(
     progress = Progress("looking through the backlog", is_wanted=not watch)
 
     async def work() -> None:
-        async with open_client(primary, needed(secondary), _options(count, name, sessions)) as client:
+        async with open_client(primary, required_secondary(secondary), _options(count, name, sessions)) as client:
             clock, looks = Clock(), Looks()
-            surveyor = Backlog(client.pair, on_progress=lambda seen: progress.tell(f"looked at {seen:,} messages"))
+            surveyor = Backlog(client.pair, on_progress=lambda seen: progress.show(f"looked at {seen:,} messages"))
             with show_report(as_json=as_json, is_live=watch) as shown:
                 while True:
                     report = looks.add(clock.monotonic(), clock.now(), await _found(surveyor, limit))
@@ -170,7 +170,7 @@ def _deal_with(
     progress = Progress("counting the dead letters")
 
     async def count() -> tuple[Counter[str], list[str | None]]:
-        async with open_client(primary, needed(secondary), options) as client:
+        async with open_client(primary, required_secondary(secondary), options) as client:
             views = await _found(Backlog(client.pair), LIMIT)
             if queue is None:
                 return _meant(views, reason), [None]
@@ -178,8 +178,8 @@ def _deal_with(
             return _meant(chosen, reason), [view.queue for view in chosen]
 
     async def work() -> int:
-        async with open_client(primary, needed(secondary), options) as client:
-            surveyor = Backlog(client.pair, on_progress=lambda moved: progress.tell(f"{_DONE[command]} {moved:,}"))
+        async with open_client(primary, required_secondary(secondary), options) as client:
+            surveyor = Backlog(client.pair, on_progress=lambda moved: progress.show(f"{_DONE[command]} {moved:,}"))
             deal = surveyor.resubmit if command == "resubmit" else surveyor.purge
             return sum([await deal(reason=reason, queue=each) for each in chosen])
 

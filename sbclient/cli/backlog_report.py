@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sbclient.backlog import BacklogQueueView, DestinationView
-from sbclient.cli.common import print_json, stdout_console
+from sbclient.cli.common import make_console, print_json
 
 Report: TypeAlias = dict[str, Any]
 
@@ -78,7 +78,7 @@ def show_report(*, as_json: bool, is_live: bool) -> Iterator[Callable[[Report], 
 
     Yields: what shows one.
     """
-    console = stdout_console()
+    console = make_console()
     if as_json:
         yield print_json
     elif is_live and console.is_terminal:

@@ -1,4 +1,4 @@
-"""Many messages to one entity, a bounded number on their way at once, and an account of each."""
+"""Sends many messages to one entity with bounded concurrency, and counts the result of each."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from sbclient.message import ServiceBusMessage
 T = TypeVar("T")
 
 IN_FLIGHT: Final = 500
-MAX_TOLD: Final = 20
-"""So many refusals are told one by one."""
+MAX_REPORTED: Final = 20
+"""Rejections that are printed one by one; further ones are only counted."""
 
 QUIET_S: Final = 1.0
-"""After an interruption the rest has come when nothing has come for so long: whoever writes may have no end."""
+"""After an interruption the input counts as ended when nothing arrives for this long: a pipe may never end."""
 
 
 @dataclass
 class Tally:
-    """Messages: how many were read, and what became of them.
+    """Counts of messages.
 
     Attributes:
-        accepted: stored, by the primary or by a backlog queue.
-        diverted: of those, the ones a backlog queue took.
-        refused: the message itself was at fault.
-        failed: not accepted for another reason; after the first of them nothing more is read.
-        in_doubt: of those, the ones that may have been stored all the same.
-        unsent: not read to be sent any more, and kept.
+        accepted: stored by the primary or by a backlog queue.
+        diverted: of `accepted`, those stored by a backlog queue.
+        refused: rejected because of the message itself.
+        failed: not accepted for another reason; after the first of them no more messages are read.
+        in_doubt: of `failed`, those that may have been stored.
+        unsent: not sent, and written to the file of failed messages.
     """
 
     read: int = 0
@@ -48,14 +48,12 @@ class Tally:
     seconds: float = 0.0
 
 
-class Shipment:
-    """Sends what it is handed.
-
-    Args:
-        progress: is told how far it is.
+class BulkSender:
+    """Sends messages and counts them.
 
     Attributes:
-        failed: keeps what was not accepted; None = nothing does.
+        tally: the counts so far.
+        failed: receives the messages that are not accepted; None = no file.
     """
 
     def __init__(self, progress: Progress, failed: FailedFile | None = None) -> None:
@@ -66,12 +64,13 @@ class Shipment:
         self._held: ServiceBusMessage | None = None
 
     async def send(self, sender: ServiceBusSender, messages: AsyncIterator[ServiceBusMessage]) -> None:
-        """Send messages until there are no more. What is on its way when something goes wrong still arrives.
+        """Send messages until there are no more. After an error the messages in flight still complete.
+
+        A rejection of a single message is reported and counted; it is no error.
 
         Raises:
-            ServiceBusError: the entity, or the way to it, is at fault; the rest was not read. What is wrong with a
-                single message is only told and counted.
-            OSError, InvalidOperationError: what cannot be read, or not be kept.
+            ServiceBusError: the entity or the connection failed; the remaining messages were not read.
+            OSError, InvalidOperationError: the input cannot be read, or the file of failed messages not be written.
         """
         room = asyncio.Semaphore(IN_FLIGHT)
 
@@ -80,7 +79,7 @@ class Shipment:
                 await self._send_one(sender, number, message)
             finally:
                 room.release()
-                self._progress.tell(f"accepted {self.tally.accepted:,}")
+                self._progress.show(f"accepted {self.tally.accepted:,}")
 
         async with asyncio.TaskGroup() as group:
             try:
@@ -100,16 +99,16 @@ class Shipment:
     async def keep_rest(
         self, messages: AsyncIterator[ServiceBusMessage], lines: Iterator[str], *, is_interrupted: bool
     ) -> None:
-        """Keep and count what was not sent of something that cannot be read a second time, up to its end.
+        """Write and count the unsent rest of an input that cannot be read again.
 
         Args:
-            messages: the rest, the same that `send` was handed.
-            lines: what is left from a record on that cannot be read: kept as it is.
-            is_interrupted: whether to wait no longer than `QUIET_S` for more.
+            messages: the iterator that `send` received.
+            lines: the input from a record on that cannot be parsed; these lines are written unchanged.
+            is_interrupted: stop when nothing arrives for `QUIET_S`.
         """
         if self.failed is None:
             return
-        self._progress.tell(f"keeping the rest in {self.failed.path}")
+        self._progress.show(f"writing the rest to {self.failed.path}")
         quiet_s = QUIET_S if is_interrupted else None
         if self._held is not None:
             self._keep_unsent(self._held)
@@ -118,7 +117,7 @@ class Shipment:
                 if not self._keep_unsent(message):
                     return
         except (InvalidOperationError, OSError) as error:
-            self._progress.note(f"from a record on that cannot be read the lines are kept as they are: {error}")
+            self._progress.note(f"lines are kept unchanged from an invalid record on: {error}")
         left = Feed(lines)
         try:
             async for line in _until_quiet(left, quiet_s):
@@ -135,7 +134,7 @@ class Shipment:
             self.tally.accepted += 1
         except ServiceBusError as error:
             if isinstance(error, ValueError):
-                self._refused(number, error)
+                self._count_rejection(number, error)
             else:
                 self.tally.failed += 1
                 self.tally.in_doubt += error.is_in_doubt
@@ -147,29 +146,26 @@ class Shipment:
             self._keep(message)
             raise
 
-    def _refused(self, number: int, error: ServiceBusError) -> None:
+    def _count_rejection(self, number: int, error: ServiceBusError) -> None:
         self.tally.refused += 1
-        if self.tally.refused <= MAX_TOLD:
+        if self.tally.refused <= MAX_REPORTED:
             self._progress.note(f"record {number}: {error}")
-        elif self.tally.refused == MAX_TOLD + 1:
-            self._progress.note("more are refused; they are counted")
+        elif self.tally.refused == MAX_REPORTED + 1:
+            self._progress.note("further rejections are counted and not printed")
 
     def _keep_unsent(self, unsent: ServiceBusMessage | str) -> bool:
         is_kept = self._keep(unsent)
         self.tally.unsent += is_kept
         return is_kept
 
-    def _keep(self, unaccepted: ServiceBusMessage | str) -> bool:
-        """Keep it; where that fails nothing more is sent. Returns whether it is kept."""
+    def _keep(self, unsent: ServiceBusMessage | str) -> bool:
+        """Write to the file and return True; if that fails, stop sending."""
         if self.failed is None:
             return False
         try:
-            if isinstance(unaccepted, str):
-                self.failed.keep_line(unaccepted)
-            else:
-                self.failed.keep(unaccepted)
+            self.failed.write(unsent)
         except OSError as error:
-            self._progress.note(f"{self.failed.path} cannot be written ({error.strerror}), and nothing more is kept")
+            self._progress.note(f"{self.failed.path} cannot be written ({error.strerror}); no more messages are kept")
             self.failed = None
             self._stopped_by = self._stopped_by or error
             return False
@@ -177,7 +173,7 @@ class Shipment:
 
 
 async def _until_quiet(items: AsyncIterator[T], quiet_s: float | None) -> AsyncGenerator[T, None]:
-    """The items, to the end or, unless `quiet_s` is None, until nothing has come for so long."""
+    """Yield items until the end, or until none arrives for `quiet_s` seconds; None = no such limit."""
     clock = Clock()
     while True:
         try:

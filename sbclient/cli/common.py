@@ -1,4 +1,4 @@
-"""What the commands share: how the namespaces are named, how an error is told, and what the exit status means."""
+"""What the commands share: connection options, errors, exit statuses and output."""
 
 from __future__ import annotations
 
@@ -39,15 +39,13 @@ T = TypeVar("T")
 WIDE: Final = 1000
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-"""What a disk says that is full, or of which no more may be taken."""
 
-logging.getLogger("azure").addHandler(
-    logging.NullHandler()
-)  # what the SDK warns of becomes an error of ours, told once
+# The SDK logs warnings about errors that a command reports anyway.
+logging.getLogger("azure").addHandler(logging.NullHandler())
 
 
 class Exit(IntEnum):
-    """The exit statuses of every command; docs/commands.md says when each of them comes."""
+    """The exit statuses of every command, described in docs/commands.md."""
 
     OK = 0
     INCOMPLETE = 1
@@ -65,7 +63,7 @@ Primary = Annotated[
         "--primary",
         envvar="SERVICEBUS_CONNECTION_STRING",
         show_default=False,
-        help="Connection string of the primary namespace. It is never printed.",
+        help="Connection string of the primary namespace. Never printed.",
     ),
 ]
 Secondary = Annotated[
@@ -74,21 +72,21 @@ Secondary = Annotated[
         "--secondary",
         envvar="SERVICEBUS_SECONDARY_CONNECTION_STRING",
         show_default=False,
-        help="Connection string of the secondary namespace, where the backlog is. It is never printed.",
+        help="Connection string of the secondary namespace, which holds the backlog. Never printed.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else, errors too (those on stderr).")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON on stdout and errors as JSON on stderr.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class OutputClosed(BrokenPipeError):
-    """Whoever read what is printed has gone, as `head` does."""
+    """The reader of stdout has closed it, as `head` does."""
 
 
 def open_client(
     primary: str, secondary: str | None = None, options: PairedNamespaceOptions | None = None, **kwargs: Any
 ) -> ServiceBusClient:
-    """A client for the namespaces that a command was given."""
+    """Return a client for the namespaces of a command."""
     return ServiceBusClient.from_connection_string(
         primary, secondary=secondary or None, options=options if secondary else None, **kwargs
     )
@@ -119,7 +117,7 @@ def run(
 
     whole = watched()
     try:
-        with telling_errors(command, as_json=as_json):
+        with reported_errors(command, as_json=as_json):
             try:
                 return asyncio.run(whole)
             except asyncio.CancelledError:  # by SIGTERM; asyncio itself handles SIGINT
@@ -143,17 +141,17 @@ def _cancel_on_sigterm() -> None:
 
 
 @contextmanager
-def telling_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
-    """End the program as `run` does when the body fails.
+def reported_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
+    """Print an error of the body in one line.
 
     Raises:
-        typer.Exit: with the status of the error.
+        typer.Exit: with the exit status of the error.
     """
     try:
         yield
     except KeyboardInterrupt as error:
         ended = Exit.TERMINATED if isinstance(error, startup_signals.Terminated) else Exit.INTERRUPTED
-        tell_error(command, ended.name.lower(), ended.name.capitalize(), ended, as_json=as_json)
+        print_error(command, ended.name.lower(), ended.name.capitalize(), ended, as_json=as_json)
         raise typer.Exit(ended) from None
     except OutputClosed:
         _discard_stdout()
@@ -162,37 +160,36 @@ def telling_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
         cause = first_cause(error)
         if (status := status_of(cause)) is None:
             raise
-        tell_error(command, str(cause), type(cause).__name__, status, as_json=as_json)
+        print_error(command, str(cause), type(cause).__name__, status, as_json=as_json)
         raise typer.Exit(status) from error
 
 
 def _discard_stdout() -> None:
-    """Lead what is left in the buffer nowhere, so that the end of the program does not stumble over it."""
-    with suppress(OSError, ValueError):  # no file of the system's
-        number = sys.stdout.fileno()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, number)
-        os.close(nowhere)
+    """Send buffered output to /dev/null, so that Python's flush at exit does not fail."""
+    with suppress(OSError, ValueError):  # stdout may have no file descriptor
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """What went wrong, without the groups around it."""
+    """Return the first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-def tell_error(command: str, text: str, kind: str, status: int, *, as_json: bool) -> None:
-    """One line on stderr: `{"error": {"command", "type", "message", "exit_status"}}` where JSON is asked for."""
+def print_error(command: str, text: str, kind: str, status: int, *, as_json: bool) -> None:
+    """Print an error on one line of stderr; `as_json` prints it as JSON."""
     if as_json:
-        told = {"command": command, "type": kind, "message": text, "exit_status": int(status)}
-        typer.echo(json.dumps({"error": told}, ensure_ascii=False), err=True)
+        error = {"command": command, "type": kind, "message": text, "exit_status": int(status)}
+        typer.echo(json.dumps({"error": error}, ensure_ascii=False), err=True)
     else:
         typer.echo(f"sbclient {command}: {text}", err=True)
 
 
 def status_of(error: BaseException) -> Exit | None:
-    """The exit status for an error; None for what nobody expected."""
+    """Return the exit status for an error; None for an unexpected one."""
     if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
         return Exit.NOT_ALLOWED
     if isinstance(error, MessagingEntityNotFoundError | MessageNotFoundError):
@@ -206,11 +203,11 @@ def status_of(error: BaseException) -> Exit | None:
     return Exit.UNREACHABLE if isinstance(error, ServiceBusError | OSError) else None
 
 
-def needed(secondary: str | None) -> str:
-    """The secondary namespace, where a command cannot do without.
+def required_secondary(secondary: str | None) -> str:
+    """Return the connection string of the secondary.
 
     Raises:
-        InvalidOperationError: it was not given.
+        InvalidOperationError: it is missing.
     """
     if not secondary:
         raise InvalidOperationError("the backlog is in the secondary namespace: give --secondary")
@@ -218,16 +215,16 @@ def needed(secondary: str | None) -> str:
 
 
 def is_confirmed(command: str, question: str, *, yes: bool, as_json: bool) -> bool:
-    """Ask before something that cannot be undone; without a terminal to ask on, `--yes` is needed.
+    """Ask on the terminal whether to go on with something that cannot be undone.
 
-    Returns:
-        Whether to go on.
+    Raises:
+        typer.Exit: stdin is not a terminal and `yes` is False.
     """
     if yes:
         return True
-    with telling_errors(command, as_json=as_json):
+    with reported_errors(command, as_json=as_json):
         if not sys.stdin.isatty():
-            raise InvalidOperationError(f"{question} There is no terminal to ask on: add --yes")
+            raise InvalidOperationError(f"{question} Stdin is not a terminal: confirm with --yes")
         startup_signals.release()
         typer.echo(f"{question} [y/N] ", err=True, nl=False)
         try:
@@ -238,31 +235,25 @@ def is_confirmed(command: str, question: str, *, yes: bool, as_json: bool) -> bo
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line of stdout, at once; moments and spans in ISO 8601.
+    """Print a JSON value on one line of stdout and flush; times and durations are in ISO 8601.
 
     Raises:
-        OutputClosed: nobody reads it any more.
+        OutputClosed: the reader of stdout has closed it.
     """
     print_line(json.dumps(value, ensure_ascii=False, default=plain))
 
 
 def print_line(line: str | bytes) -> None:
-    """One line of stdout, at once; raises as `print_json`."""
+    """Print one line on stdout and flush; raises `OutputClosed` like `print_json`."""
     try:
         typer.echo(line)
     except BrokenPipeError as error:
         raise OutputClosed(*error.args) from error
 
 
-def stdout_console() -> Console:
-    """Where tables go: as wide as the terminal, and as wide as they like into a file or a pipe."""
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console for tables: as wide as the terminal, and without wrapping into a file or a pipe."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDE)
-
-
-def stderr_console() -> Console:
-    """The same on stderr, where stdout is for JSON."""
-    from rich.console import Console
-
-    return Console(stderr=True, width=None if sys.stderr.isatty() else WIDE)
+    file = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if file.isatty() else WIDE)

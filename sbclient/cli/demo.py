@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sbclient.cli import startup_signals
-from sbclient.cli.common import Exit, print_json, stderr_console, stdout_console, telling_errors
+from sbclient.cli.common import Exit, make_console, print_json, reported_errors
 from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Account, Lane, Story, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
 from sbclient.options import SyphonLimits
@@ -74,7 +74,7 @@ def demo(
 
     Example: sbclient demo --input orders.csv --session-column OrderNo
     """
-    with telling_errors("demo", as_json=as_json):
+    with reported_errors("demo", as_json=as_json):
         startup_signals.release()
         if ordering not in ("none", "session"):
             raise typer.BadParameter(f"{ordering!r} is not one of 'none', 'session'", param_hint="--ordering")
@@ -94,7 +94,7 @@ def demo(
             account = run_virtual(story.tell())
             print_json(asdict(account))
         else:
-            account = _shown(story, stdout_console())
+            account = _shown(story, make_console())
     if account.lost or account.altered or account.unexpected:
         raise typer.Exit(Exit.INCOMPLETE)
 
@@ -120,7 +120,7 @@ def _on_page(story: Story, port: int, speed: float, *, as_json: bool) -> Account
     """Run the story at a pace to watch, show it on a page, and keep that until Ctrl-C."""
     from sbclient.cli.demo_page import DemoPage  # a server, which no other demo needs
 
-    console = stderr_console() if as_json else stdout_console()
+    console = make_console(stderr=as_json)
 
     async def told() -> Account:
         pair = story.make_pair()

@@ -103,9 +103,9 @@ def emulator(
         )
         asyncio.run(_serve(served, key=key, as_json=as_json))
     except (ServiceBusError, OSError, UnicodeDecodeError) as error:
-        from sbclient.cli.common import tell_error  # with the client in it, which serving does without
+        from sbclient.cli.common import print_error  # with the client in it, which serving does without
 
-        tell_error("emulator", str(error), type(error).__name__, BAD_INPUT, as_json=as_json)
+        print_error("emulator", str(error), type(error).__name__, BAD_INPUT, as_json=as_json)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
         raise typer.Exit from None
@@ -144,10 +144,10 @@ def _tell_failure(made: asyncio.Task[Path], *, as_json: bool) -> None:
 
 def _tell_no_certificate(error: BaseException, *, as_json: bool) -> None:
     """It serves on, so the status that is told is 0."""
-    from sbclient.cli.common import tell_error
+    from sbclient.cli.common import print_error
 
     text = f"there is no certificate, so no TLS ({error}): set XDG_CACHE_HOME to a directory that can be written"
-    tell_error("emulator", text, type(error).__name__, 0, as_json=as_json)
+    print_error("emulator", text, type(error).__name__, 0, as_json=as_json)
 
 
 def _connection_strings(served: Emulator, key: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a pipe or a file holds, handed to an event loop that must not wait for it."""
+"""Reads a blocking iterator in a thread, so that an event loop can await its items."""
 
 from __future__ import annotations
 
@@ -13,57 +13,55 @@ from typing import Final, Generic, TextIO, TypeVar
 T = TypeVar("T")
 
 AHEAD: Final = 1000
-"""So many items are read before they are asked for."""
+"""How many items the thread reads before they are requested."""
 
 
 class Feed(AsyncIterator[T], Generic[T]):
-    """The items of an iterator that may block; while it does, the loop goes on. Its error is raised here.
+    """The items of an iterator that may block. Raises the iterator's error after the items before it.
 
-    Who is cancelled while it waits has lost nothing: the next one who asks gets what comes then.
+    A cancelled `anext` loses nothing: the next call returns the item.
     """
 
     def __init__(self, items: Iterator[T]) -> None:
         loop = asyncio.get_running_loop()
-        handed = self._handed = asyncio.Queue[tuple[T] | BaseException | None]()
+        queue = self._queue = asyncio.Queue[tuple[T] | BaseException | None]()
         room = self._room = Semaphore(AHEAD)
         is_closed = self._is_closed = Event()
-        self._is_over = False
 
         def read() -> None:
+            end: BaseException | None = None
             try:
                 for item in items:
                     room.acquire()
                     if is_closed.is_set():
                         return
-                    loop.call_soon_threadsafe(handed.put_nowait, (item,))
-                last: BaseException | None = None
+                    loop.call_soon_threadsafe(queue.put_nowait, (item,))
             except Exception as error:
-                last = error
-            with suppress(RuntimeError):  # the loop has ended: nobody waits for it any more
-                loop.call_soon_threadsafe(handed.put_nowait, last)
+                end = error
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(queue.put_nowait, end)
 
-        # A daemon, since a read from a terminal or an idle pipe cannot be broken off.
+        # A daemon: a blocking read of a terminal or an idle pipe cannot be cancelled.
         Thread(target=read, name="feed", daemon=True).start()
 
     async def __anext__(self) -> T:
-        if self._is_over:
+        if self._is_closed.is_set():
             raise StopAsyncIteration
-        handed = await self._handed.get()
-        if isinstance(handed, tuple):
+        item = await self._queue.get()
+        if isinstance(item, tuple):
             self._room.release()
-            return handed[0]
-        self._is_over = True
-        raise StopAsyncIteration if handed is None else handed
+            return item[0]
+        self.close()
+        raise StopAsyncIteration if item is None else item
 
     def close(self) -> None:
-        """Read no further than the item that is waited for."""
-        self._is_over = True
+        """Stop after the item that the thread waits for."""
         self._is_closed.set()
         self._room.release()
 
 
 class StandardInput(Iterator[str]):
-    """The lines of stdin as UTF-8, whatever the locale says; what comes from one on that cannot be used is not lost."""
+    """The lines of stdin, decoded as UTF-8 whatever the locale is."""
 
     def __init__(self) -> None:
         self._text: TextIO | None = None
@@ -71,20 +69,20 @@ class StandardInput(Iterator[str]):
 
     def __next__(self) -> str:
         if self._text is None:
-            self._text = _standard_input()
+            self._text = _open_stdin()
         self._latest = None
         self._latest = next(self._text)
         return self._latest
 
     def rest(self) -> Iterator[str]:
-        """The line that was read last, unless the end came after it, and all that follow."""
+        """Yield the line that was read last, if any, and the lines after it."""
         if self._latest is not None:
             yield self._latest
         yield from self
 
 
-def _standard_input() -> TextIO:
-    """In an object of its own: a thread that waits in it does not hold up the end of the program."""
+def _open_stdin() -> TextIO:
+    """Open stdin anew: a thread that blocks in `sys.stdin` would delay the exit of the process."""
     try:
         number = sys.stdin.fileno()
     except (io.UnsupportedOperation, ValueError):

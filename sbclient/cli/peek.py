@@ -50,4 +50,4 @@ async def _peek(primary: str, source: Source, count: int, first: int, progress: 
                     print_json(message_json(message, is_dead_letter=source.is_sub_queue))
                 seen += len(page)
                 number = page[-1].sequence_number + 1
-                progress.tell(f"peeked {seen:,}")
+                progress.show(f"peeked {seen:,}")

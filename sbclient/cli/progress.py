@@ -1,30 +1,29 @@
-"""What somebody who waits at a terminal sees: one line on stderr, from the first second on, gone at the end."""
+"""A progress line on stderr for a person at a terminal: shown after one second, erased at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import sys
-from types import TracebackType
 from typing import Final, Self
 
 import typer
 
 from sbclient.clock import Clock
 
-PATIENCE_S: Final = 1.0
-"""What is over sooner shows nothing."""
+DELAY_S: Final = 1.0
+"""Work that ends sooner shows nothing."""
 
 REDRAW_S: Final = 0.2
 _ERASE_LINE: Final = "\r\x1b[K"
 
 
 class Progress:
-    """A line that says what is going on and for how long; nothing where stderr is no terminal.
+    """A line with a text and the elapsed seconds. Shows nothing if stderr is not a terminal.
 
     Args:
-        text: what is going on.
-        is_wanted: whether it is to be shown at all; a command whose output moves on the same terminal shows none.
+        text: what the command does.
+        is_wanted: False shows nothing, for a command that prints to the same terminal.
     """
 
     def __init__(self, text: str, *, is_wanted: bool = True) -> None:
@@ -38,22 +37,20 @@ class Progress:
     async def __aenter__(self) -> Self:
         if self._is_wanted:
             self._began_at = self._clock.monotonic()
-            self._timer = self._clock.call_later(PATIENCE_S, self._draw)
+            self._timer = self._clock.call_later(DELAY_S, self._draw)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._erase()
 
-    def tell(self, text: str) -> None:
-        """Say how far it is; seen at the next redraw."""
+    def show(self, text: str) -> None:
+        """Change the text; it is shown at the next redraw."""
         self._text = text
 
     def note(self, line: str) -> None:
-        """A line on stderr that stays, above what moves."""
+        """Print a line on stderr that stays above the progress line."""
         self._erase()
         typer.echo(line, err=True)
 

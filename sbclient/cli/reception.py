@@ -157,7 +157,7 @@ class Reception:
             else:
                 print_json(message_json(message, is_dead_letter=self.source.is_sub_queue))
             self.received += 1
-        self.progress.tell(f"received {self.received:,}")
+        self.progress.show(f"received {self.received:,}")
 
     @property
     def _wanted(self) -> int:

@@ -1,4 +1,4 @@
-"""Messages from a file: lines of text, JSON Lines, or CSV with chosen columns."""
+"""Reads messages from lines of text, JSON Lines, or CSV with chosen columns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 
 LARGEST_FIELD: Final = 100 * 2**20
-"""Characters in one CSV field: as much as the largest message of any tier. The reader's own limit is 128 KiB."""
+"""Characters in one CSV field: the largest message of any tier. The default of the `csv` module is 128 KiB."""
 
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 class Record(NamedTuple):
-    """What becomes one message. `others` are further attributes by name, as text."""
+    """One record of the input, which becomes one message. `others` are further attributes by name, as text."""
 
     body: bytes
     session_id: str | None = None
@@ -27,14 +27,17 @@ class Record(NamedTuple):
     others: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
-        """Without the body and the properties."""
+        """Omit the body and the properties."""
         return f"Record(session_id={self.session_id!r}, partition_key={self.partition_key!r})"
 
 
 class Columns(NamedTuple):
-    """Which columns, or members of a JSON object, are what; None = not used, and the whole row is the body.
+    """Names of columns, or of members of a JSON object.
 
-    `others` are pairs of an attribute's name and its column.
+    Attributes:
+        body: the column of the body; None = the whole row as JSON.
+        session, key: the columns of the session id and the partition key; None = none.
+        others: pairs of an attribute's name and its column.
     """
 
     body: str | None = None
@@ -48,27 +51,28 @@ class Columns(NamedTuple):
 
     @property
     def named(self) -> list[str]:
-        """Every column that is used."""
+        """The names of all chosen columns."""
         chosen = (self.body, self.session, self.key, *(column for _, column in self.others))
         return [column for column in chosen if column is not None]
 
 
 class Format(StrEnum):
-    """How a file is cut into messages."""
+    """How an input is divided into messages. `messages` is the output of `receive` and `peek`."""
 
     LINES = "lines"
     JSONL = "jsonl"
     CSV = "csv"
+    MESSAGES = "messages"
 
 
 def format_of(path: Path) -> Format:
-    """What a file's suffix says: `.csv`; `.jsonl`, `.ndjson`, `.json` (an object a line); else lines."""
+    """Return the format of a file's suffix: `.csv`; `.jsonl`, `.ndjson`, `.json` (one object per line); else lines."""
     suffix = path.suffix.lower()
     return Format.CSV if suffix == ".csv" else Format.JSONL if suffix in JSON_LINES_SUFFIXES else Format.LINES
 
 
 def read_records(path: Path, columns: Columns) -> Iterator[Record]:
-    """The messages in a file, as `records_of` reads them.
+    """Yield the records of a file like `records_of`.
 
     Raises:
         OSError: the file cannot be opened.
@@ -78,21 +82,22 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
 
 
 def records_of(lines: Iterator[str], name: str, form: Format, columns: Columns) -> Iterator[Record]:
-    """The messages in lines of text. An empty session or key cell gives a message without one.
+    """Yield the records of lines of text. An empty session or key cell means that the message has none.
 
     Args:
         name: of the file, for errors.
+        form: any but `MESSAGES`.
 
     Raises:
-        InvalidOperationError: a column does not exist, or a line cannot be read; it names file, line and column.
+        InvalidOperationError: a column does not exist or a line is invalid. The text names file, line and column.
     """
     if columns.session is not None and columns.key is not None and columns.session != columns.key:
         raise InvalidOperationError(
-            f"the session column {columns.session!r} and the key column {columns.key!r} differ, and a message's "
-            "session_id and partition_key must be equal: name one of them"
+            f"the session column {columns.session!r} and the key column {columns.key!r} differ, but session_id and "
+            "partition_key of a message must be equal: name one column"
         )
     if form is Format.LINES and columns.any_named:
-        raise InvalidOperationError(f"{name} is read line by line and has no columns: use CSV or JSON Lines")
+        raise InvalidOperationError(f"{name} is read as lines, which have no columns: use CSV or JSON Lines")
     try:
         if form is Format.CSV:
             yield from _csv_records(name, csv.DictReader(lines), columns)
@@ -102,8 +107,8 @@ def records_of(lines: Iterator[str], name: str, form: Format, columns: Columns) 
             yield from (Record(text.encode()) for line in lines if (text := line.rstrip("\r\n")))
     except UnicodeDecodeError as error:
         raise InvalidOperationError(
-            f"{name} is not UTF-8, byte {error.object[error.start]:#04x} has no meaning in it: save it as UTF-8"
-        ) from None  # the error has the bytes
+            f"{name} is not UTF-8 (byte {error.object[error.start]:#04x}): save it as UTF-8"
+        ) from None  # the error contains the input
 
 
 def _csv_records(name: str, rows: csv.DictReader[str], columns: Columns) -> Iterator[Record]:
@@ -116,25 +121,25 @@ def _csv_records(name: str, rows: csv.DictReader[str], columns: Columns) -> Iter
         for row in rows:
             place = f"{name}, line {rows.line_num}"
             if None in row or None in row.values():
-                raise InvalidOperationError(f"{place}: not {len(known)} fields as in the first line")
+                raise InvalidOperationError(f"{place}: the row does not have {len(known)} fields like the first line")
             yield _record(place, row, columns)
     except csv.Error as error:
-        raise InvalidOperationError(f"{name}, line {rows.line_num}: not CSV, {error}") from error
+        raise InvalidOperationError(f"{name}, line {rows.line_num}: invalid CSV: {error}") from error
 
 
 def _json_records(name: str, lines: Iterator[str], columns: Columns) -> Iterator[Record]:
     for place, row in json_objects(name, lines):
         for column in columns.named:
             if column not in row:
-                raise InvalidOperationError(f"{place}: no member {column!r}")
+                raise InvalidOperationError(f"{place}: the object has no member {column!r}")
         yield _record(place, row, columns)
 
 
 def json_objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of JSON Lines, each with its file and line; empty lines are passed over.
+    """Yield the objects of JSON Lines, each with its file and line. Empty lines are skipped.
 
     Raises:
-        InvalidOperationError: a line is no JSON object.
+        InvalidOperationError: a line is not a JSON object.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -144,14 +149,12 @@ def json_objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, dict[st
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise InvalidOperationError(
-                f"{place}: not JSON, {error.msg} at {error.colno}"
-            ) from None  # the error has the line
+                f"{place}: invalid JSON: {error.msg} at column {error.colno}"
+            ) from None  # the error contains the line
         except (ValueError, RecursionError) as error:
-            raise InvalidOperationError(
-                f"{place}: a number is too long, or values lie too deep in each other"
-            ) from error
+            raise InvalidOperationError(f"{place}: a number is too long, or values are nested too deeply") from error
         if not isinstance(row, dict):
-            raise InvalidOperationError(f"{place}: a {type(row).__name__}, not an object")
+            raise InvalidOperationError(f"{place}: the line is a JSON {type(row).__name__}, not an object")
         yield place, row
 
 
@@ -172,7 +175,7 @@ def _encoded(place: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidOperationError(f"{place}: half a surrogate pair, which is no character") from None
+        raise InvalidOperationError(f"{place}: the text contains half of a surrogate pair: remove it") from None
 
 
 def _key(place: str, row: dict[str, Any], column: str | None) -> str | None:
@@ -183,7 +186,7 @@ def _key(place: str, row: dict[str, Any], column: str | None) -> str | None:
     _encoded(place, key)
     if len(key) > MAX_ID_LENGTH:
         raise InvalidOperationError(
-            f"{place}: {column!r} has {len(key)} characters, a session id or partition key has at most "
+            f"{place}: {column!r} has {len(key)} characters, but a session id or partition key has at most "
             f"{MAX_ID_LENGTH}: name another column"
         )
     return key

@@ -1,20 +1,19 @@
-"""`sbclient send`: the lines of a file or of stdin to a queue or topic."""
+"""`sbclient send`: sends the lines of a file or of stdin to a queue or topic."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from sbclient.cli.bulk_sender import Shipment, Tally
+from sbclient.cli.bulk_sender import BulkSender, Tally
 from sbclient.cli.common import AsJson, Exit, Primary, Secondary, open_client, print_json, run
 from sbclient.cli.failed_file import FailedFile
 from sbclient.cli.feed import Feed, StandardInput
@@ -27,32 +26,25 @@ from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
 
 STDIN: Final = "-"
-FAILOVER_INTERVAL: Final = timedelta(seconds=1)
 
-
-class Form(StrEnum):
-    """How the input is cut into messages; `messages` is what `receive` and `peek` print."""
-
-    LINES = "lines"
-    JSONL = "jsonl"
-    CSV = "csv"
-    MESSAGES = "messages"
+# A line of input is sent once, so it diverts as soon as the client's retries are over.
+PAIRING: Final = PairedNamespaceOptions(failover_interval=timedelta(seconds=1), divert_while_suspect=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Where messages come from, and what they are given besides.
+    """The source of messages, and attributes for all of them.
 
     Attributes:
-        source: a file's name, `-` for stdin.
-        form: None = what the file's suffix says.
+        source: a file name; `-` = stdin.
+        form: None = by the suffix of the file; lines for stdin.
         settings: attributes of every message, by name, as text.
-        body: the one message's body, instead of any input.
-        lines: of stdin.
+        body: the body of a single message, instead of any input.
+        lines: the lines of stdin.
     """
 
     source: str = STDIN
-    form: Form | None = None
+    form: Format | None = None
     columns: Columns = field(default_factory=Columns)
     settings: list[tuple[str, str]] = field(default_factory=list, repr=False)
     body: str | None = field(default=None, repr=False)
@@ -60,19 +52,13 @@ class Input:
 
     @property
     def is_stdin(self) -> bool:
-        """Whether what is read is nowhere else."""
         return self.body is None and self.source == STDIN
 
-    @property
-    def file(self) -> Path | None:
-        """The file that is read, if it is one."""
-        return None if self.body is not None or self.is_stdin else Path(self.source)
-
     def messages(self) -> Iterator[ServiceBusMessage]:
-        """Read them. May block.
+        """Read the messages. May block.
 
         Raises:
-            InvalidOperationError: a line or a setting cannot be used.
+            InvalidOperationError: a line or a setting is invalid.
             OSError: the file cannot be read.
         """
         for message in [ServiceBusMessage(self.body)] if self.body is not None else self._read():
@@ -83,15 +69,15 @@ class Input:
     def _read(self) -> Iterator[ServiceBusMessage]:
         path = Path(self.source)
         name = "stdin" if self.is_stdin else path.name
-        form = self.form or Form("lines" if self.is_stdin else format_of(path))
-        # Stdin is not closed here: it is the process's own.
+        form = self.form or (Format.LINES if self.is_stdin else format_of(path))
+        # Stdin belongs to the process and stays open.
         with nullcontext(self.lines) if self.is_stdin else path.open(encoding="utf-8-sig", newline="") as lines:
-            if form is Form.MESSAGES:
+            if form is Format.MESSAGES:
                 if self.columns.any_named:
-                    raise InvalidOperationError("messages have no columns: use CSV or JSON Lines")
+                    raise InvalidOperationError("the format 'messages' has no columns: use CSV or JSON Lines")
                 yield from (message_of(place, fields) for place, fields in json_objects(name, lines))
             else:
-                yield from map(_message, records_of(lines, name, Format(form), self.columns))
+                yield from map(_message, records_of(lines, name, form, self.columns))
 
 
 def _message(record: Record) -> ServiceBusMessage:
@@ -106,19 +92,19 @@ def send(
     secondary: Secondary = None,
     queue: Annotated[str | None, typer.Option(help="Send to this queue.")] = None,
     topic: Annotated[str | None, typer.Option(help="Send to this topic.")] = None,
-    body: Annotated[str | None, typer.Option(help="Send this one message, and read nothing.")] = None,
-    source: Annotated[str, typer.Option("--input", help="A file; - is stdin.")] = STDIN,
+    body: Annotated[str | None, typer.Option(help="Send one message with this body and read no input.")] = None,
+    source: Annotated[str, typer.Option("--input", help="The file to read; - is stdin.")] = STDIN,
     form: Annotated[
-        Form | None, typer.Option("--format", help="By default what the file's suffix says; of stdin, lines.")
+        Format | None, typer.Option("--format", help="Default: by the suffix of the file; lines for stdin.")
     ] = None,
-    body_column: Annotated[str | None, typer.Option(help="The column that is the body, else the row.")] = None,
-    session_column: Annotated[str | None, typer.Option(help="The column that is the session id.")] = None,
-    key_column: Annotated[str | None, typer.Option(help="The column that is the partition key.")] = None,
+    body_column: Annotated[str | None, typer.Option(help="Column of the body. Default: the whole row.")] = None,
+    session_column: Annotated[str | None, typer.Option(help="Column of the session id.")] = None,
+    key_column: Annotated[str | None, typer.Option(help="Column of the partition key.")] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=COLUMN",
-            help="The column that is another attribute, as subject or property.country. Repeatable.",
+            help="Column of another attribute, such as subject or property.country. Repeatable.",
         ),
     ] = None,
     settings: Annotated[
@@ -126,21 +112,21 @@ def send(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="For every message, as time_to_live=5m, property.country=IE or property.price:=5. Repeatable.",
+            help="Attribute of every message: time_to_live=5m, property.country=IE or property.price:=5. Repeatable.",
         ),
     ] = None,
     failed: Annotated[
         Path | None,
-        typer.Option("--failed", help="A file for what is not accepted, to be sent again with --format messages."),
+        typer.Option("--failed", help="Write messages that are not accepted to this file, for --format messages."),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each message, a diversion included.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each message, including a diversion.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Send each line, JSON object or CSV row as a message; with a secondary namespace, through its outage too.
+    """Send each line, JSON object or CSV row as a message. With a secondary, an outage diverts messages to its backlog.
 
-    Messages with one session or key leave in the order of the input. A message that is refused for what it is, as one
-    that is too large, is told and the rest goes on: exit status 1. Any other error ends it, with the status of the
-    error.
+    Messages with the same session or key are sent in the order of the input. A message that is invalid, such as one
+    that is too large, is reported and sending continues; the exit status is then 1. Any other error ends the command
+    with the status of the error.
 
     \b
     Example: sbclient send --queue orders --input orders.csv --session-column OrderNo
@@ -149,12 +135,24 @@ def send(
     """
     is_typed = body is None and source == STDIN and sys.stdin.isatty()
     progress = Progress("sending", is_wanted=not is_typed)
-    shipment = Shipment(progress)
+    bulk, clock = BulkSender(progress), Clock()
+
+    async def send_all(messages: Feed[ServiceBusMessage]) -> None:
+        began_at = clock.monotonic()
+        async with open_client(primary, secondary, PAIRING, timeout=timeout) as client:
+            sender = client.get_queue_sender(queue) if queue is not None else client.get_topic_sender(topic or "")
+            try:
+                async with sender:
+                    await bulk.send(sender, messages)
+            finally:
+                if secondary:
+                    bulk.tally.diverted = sum(one.diverted for one in client.pair.status().entities.values())
+                bulk.tally.seconds = round(clock.monotonic() - began_at, 3)
 
     async def work() -> None:
         if (queue is None) == (topic is None):
-            raise InvalidOperationError("give one of --queue and --topic")
-        of_input = {
+            raise InvalidOperationError("give either --queue or --topic")
+        input_options = {
             "--input": source != STDIN,
             "--format": form,
             "--body-column": body_column,
@@ -162,20 +160,20 @@ def send(
             "--key-column": key_column,
             "--column": column,
         }
-        if body is not None and (unread := [name for name, given in of_input.items() if given]):
-            raise InvalidOperationError(f"--body is the whole message, and nothing is read: leave {unread[0]} out")
+        if body is not None and (unused := [name for name, given in input_options.items() if given]):
+            raise InvalidOperationError(f"{unused[0]} has no effect with --body: leave one of them out")
         columns = Columns(body_column, session_column, key_column, tuple(named("--column", column or [])))
         given = Input(source, form, columns, named("--set", settings or []), body)
         if is_typed:
-            typer.echo("reading lines from the terminal, each is a message; Ctrl-D ends", err=True)
-        with nullcontext() if failed is None else FailedFile(failed, given.file) as shipment.failed:
+            typer.echo("type one message per line; Ctrl-D ends", err=True)
+        with nullcontext() if failed is None else FailedFile(failed) as bulk.failed:
             messages = Feed(given.messages())
             try:
-                await _send(primary, secondary, queue, topic, messages, shipment, timeout)
+                await send_all(messages)
             except (Exception, asyncio.CancelledError) as error:
-                if given.is_stdin and not is_typed:  # what wrote it may have it no more
+                if given.is_stdin and not is_typed:  # a pipe cannot be read again
                     is_interrupted = isinstance(error, asyncio.CancelledError)
-                    await shipment.keep_rest(messages, given.lines.rest(), is_interrupted=is_interrupted)
+                    await bulk.keep_rest(messages, given.lines.rest(), is_interrupted=is_interrupted)
                 raise
             finally:
                 messages.close()
@@ -183,17 +181,17 @@ def send(
     try:
         run("send", work(), as_json=as_json, progress=progress)
     except typer.Exit:
-        tally = shipment.tally
+        tally = bulk.tally
         if tally.read or tally.unsent:
             _report(tally, as_json)
         if tally.read and body is None and not as_json:
             if source != STDIN:
-                typer.echo(f"nothing of {Path(source).name} after record {tally.read:,} was sent", err=True)
+                typer.echo(f"records of {Path(source).name} after {tally.read:,} were not sent", err=True)
             elif failed is None and not is_typed:
-                typer.echo("what was read ahead of stdin is not sent; --failed FILE keeps it and the rest", err=True)
+                typer.echo("input that was read and not sent is lost; --failed FILE keeps it", err=True)
         raise
-    _report(shipment.tally, as_json)
-    if shipment.tally.refused:
+    _report(bulk.tally, as_json)
+    if bulk.tally.refused:
         raise typer.Exit(Exit.INCOMPLETE)
 
 
@@ -208,28 +206,3 @@ def _report(tally: Tally, as_json: bool) -> None:
         f"in {tally.seconds} s",
         err=True,
     )
-
-
-async def _send(
-    primary: str,
-    secondary: str | None,
-    queue: str | None,
-    topic: str | None,
-    messages: AsyncIterator[ServiceBusMessage],
-    shipment: Shipment,
-    timeout: float,
-) -> None:
-    clock = Clock()
-    began_at = clock.monotonic()
-    # A line is read once: what the primary has refused after all retries goes to the backlog, and soon the rest does.
-    options = PairedNamespaceOptions(failover_interval=FAILOVER_INTERVAL, divert_while_suspect=True)
-    async with open_client(primary, secondary, options, timeout=timeout) as client:
-        sender = client.get_queue_sender(queue) if queue is not None else client.get_topic_sender(topic or "")
-        try:
-            async with sender:
-                await shipment.send(sender, messages)
-        finally:
-            shipment.tally.diverted = (
-                sum(entity.diverted for entity in client.pair.status().entities.values()) if secondary else 0
-            )
-            shipment.tally.seconds = round(clock.monotonic() - began_at, 3)

@@ -19,7 +19,7 @@ import structlog
 import typer
 
 from sbclient.cli import startup_signals
-from sbclient.cli.common import AsJson, Exit, open_client, print_json, run, telling_errors
+from sbclient.cli.common import AsJson, Exit, open_client, print_json, reported_errors, run
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
@@ -68,7 +68,7 @@ def syphon(
 
     Example: sbclient syphon --config syphon.toml --http-port 9464
     """
-    with telling_errors("syphon", as_json=as_json):
+    with reported_errors("syphon", as_json=as_json):
         found = configure(options, os.environ, read_settings_file(config) if config is not None else None)
     if check_config:
         _tell_settings(found, as_json=as_json)
@@ -157,7 +157,7 @@ async def _show(worker: SyphonWorker, progress: Progress, clock: Clock) -> None:
     while True:
         await clock.sleep(SHOWN_EACH_S)
         before, drained = drained, worker.report().drained
-        progress.tell(f"{worker.line()}, {(drained - before) / SHOWN_EACH_S:,.0f} a second")
+        progress.show(f"{worker.line()}, {(drained - before) / SHOWN_EACH_S:,.0f} a second")
 
 
 def _listen_to_signals(worker: SyphonWorker, settings: WorkerSettings) -> None:

@@ -1,4 +1,4 @@
-"""`sbclient send`: what is read, what is refused, what is accounted for."""
+"""`sbclient send`: input, rejections, counts and the file of failed messages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.administration import ServiceBusAdministrationClient
-from sbclient.cli.bulk_sender import IN_FLIGHT, MAX_TOLD, Shipment
+from sbclient.cli.bulk_sender import IN_FLIGHT, MAX_REPORTED, BulkSender
 from sbclient.cli.failed_file import FailedFile
 from sbclient.cli.feed import AHEAD, Feed
 from sbclient.cli.message_json import message_of
 from sbclient.cli.progress import Progress
-from sbclient.cli.records import json_objects
-from sbclient.cli.send import Form, Input
+from sbclient.cli.records import Format, json_objects
+from sbclient.cli.send import Input
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import MemoryTransport, memory_host
 from tests.cli.calling import PRIMARY, call, lines, on, paired
@@ -38,7 +38,7 @@ def make(queue: str, **settings: Any) -> None:
     on(PRIMARY, work)
 
 
-def test_columns_become_what_they_are_named_for(tmp_path: Path) -> None:
+def test_columns_set_body_key_and_attributes(tmp_path: Path) -> None:
     make("q")
     path = tmp_path / "orders.csv"
     path.write_text("no,customer,text,kind\n1,ada,one,new\n2,ada,two,\n3,,three,old\n")
@@ -63,14 +63,14 @@ def test_columns_become_what_they_are_named_for(tmp_path: Path) -> None:
     assert first["time_to_live"] == "PT1H"
 
 
-def test_one_message_is_sent_from_the_command_line() -> None:
+def test_body_option_sends_one_message() -> None:
     make("q")
     call("send", "--queue", "q", "--body", "hello", "--set", "subject=greeting", stdin="not read\n")
     (message,) = peeked("q")
     assert (message["body"], message["subject"]) == ("hello", "greeting")
 
 
-def test_a_topic_is_sent_to() -> None:
+def test_send_to_a_topic() -> None:
     async def work(client: ServiceBusClient) -> None:
         await client.administration.create_topic("t")
         await client.administration.create_subscription("t", "s")
@@ -80,13 +80,13 @@ def test_a_topic_is_sent_to() -> None:
     assert [message["body"] for message in lines(call("peek", "--topic", "t", "--subscription", "s"))] == ["hello"]
 
 
-def test_stdin_is_utf_8_and_empty_lines_are_no_messages() -> None:
+def test_stdin_is_utf_8_and_empty_lines_are_skipped() -> None:
     make("q")
     call("send", "--queue", "q", stdin="ü\n\nzwei\n".encode())
     assert [message["body"] for message in peeked("q")] == ["ü", "zwei"]
 
 
-def test_what_was_received_can_be_sent_and_is_the_same_again() -> None:
+def test_received_messages_can_be_sent_unchanged() -> None:
     make("a")
     make("b")
     sent: list[dict[str, Any]] = [
@@ -113,7 +113,7 @@ def test_what_was_received_can_be_sent_and_is_the_same_again() -> None:
             assert {name: message[name] for name in given} == given
 
 
-def test_refusals_are_told_by_number_kept_in_a_file_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_rejected_messages_are_reported_kept_and_do_not_stop_sending(tmp_path: Path) -> None:
     make("q")
     kept = tmp_path / "refused.jsonl"
     stdin = "".join(json.dumps({"body": "x" * size, "message_id": f"m{size}"}) + "\n" for size in (1, 300_000, 2))
@@ -125,36 +125,36 @@ def test_refusals_are_told_by_number_kept_in_a_file_and_the_rest_goes_on(tmp_pat
     call("send", "--queue", "q", "--format", "messages", "--input", str(kept), status=1)
 
 
-def test_no_file_is_made_where_nothing_failed(tmp_path: Path) -> None:
+def test_no_failed_file_remains_when_nothing_failed(tmp_path: Path) -> None:
     make("q")
     call("send", "--queue", "q", "--body", "x", "--failed", str(tmp_path / "failed.jsonl"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_file_for_what_fails_is_not_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_file_must_not_be_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make("q")
     monkeypatch.chdir(tmp_path)
     path = Path("in.jsonl")
     path.write_text('{"body": "x"}\n')
     arguments = ("send", "--queue", "q", "--format", "messages", "--input", "in.jsonl")
     result = call(*arguments, "--failed", "./in.jsonl", status=2)
-    assert "is the --input as well" in result.stderr
+    assert "is not empty" in result.stderr
     assert path.read_text() == '{"body": "x"}\n'
     assert peeked("q") == []
 
 
-def test_what_failed_before_is_not_written_over(tmp_path: Path) -> None:
+def test_failed_file_with_content_is_not_overwritten(tmp_path: Path) -> None:
     make("q")
     kept = tmp_path / "failed.jsonl"
     kept.write_text("older\n")
-    assert "holds something already" in call("send", "--queue", "q", "--failed", str(kept), status=2, stdin="x").stderr
+    assert "is not empty" in call("send", "--queue", "q", "--failed", str(kept), status=2, stdin="x").stderr
     assert kept.read_text() == "older\n"
     kept.write_text("")
     call("send", "--queue", "q", "--failed", str(kept), stdin="x")
     assert kept.exists()
 
 
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+def test_unwritable_failed_file_is_reported_before_the_first_send(tmp_path: Path) -> None:
     make("q")
     kept = tmp_path / "no such directory" / "failed.jsonl"
     result = call("send", "--queue", "q", "--failed", str(kept), status=2, stdin="x")
@@ -163,23 +163,23 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_sent(tmp_path:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
-def test_a_full_disk_does_not_hide_what_went_wrong() -> None:
+def test_full_disk_does_not_hide_the_first_error() -> None:
     result = call("send", "--queue", "missing", "--failed", "/dev/full", "--json", status=5, stdin="x\n" * 3)
     assert "/dev/full cannot be written" in result.stderr
-    (told,) = (line for line in result.stderr.splitlines() if line.startswith("{"))
-    assert json.loads(told)["error"]["type"] == "MessagingEntityNotFoundError"
+    (printed,) = (line for line in result.stderr.splitlines() if line.startswith("{"))
+    assert json.loads(printed)["error"]["type"] == "MessagingEntityNotFoundError"
     make("q", requires_session=True)
     assert "No space left" in call("send", "--queue", "q", "--failed", "/dev/full", status=2, stdin="x\n" * 3).stderr
 
 
-def test_many_refusals_are_counted_and_not_all_told() -> None:
+def test_only_the_first_rejections_are_printed() -> None:
     make("q", requires_session=True)
     result = call("send", "--queue", "q", status=1, stdin="x\n" * 50)
-    assert sum(line.startswith("record ") for line in result.stderr.splitlines()) == MAX_TOLD
+    assert sum(line.startswith("record ") for line in result.stderr.splitlines()) == MAX_REPORTED
     assert "refused 50" in result.stderr
 
 
-def test_a_missing_entity_ends_it_at_once_with_its_own_status() -> None:
+def test_missing_entity_ends_the_command_with_its_status() -> None:
     result = call("send", "--queue", "missing", "--json", status=5, stdin="x\n" * 100_000)
     (report,) = lines(result)
     assert report["accepted"] == 0
@@ -188,7 +188,7 @@ def test_a_missing_entity_ends_it_at_once_with_its_own_status() -> None:
 
 
 @pytest.mark.real_time
-def test_the_rest_of_stdin_is_kept_when_something_ends_it(tmp_path: Path) -> None:
+def test_rest_of_stdin_is_kept_after_an_error(tmp_path: Path) -> None:
     kept = tmp_path / "failed.jsonl"
     count = AHEAD + 3 * IN_FLIGHT
     stdin = "".join(json.dumps({"body": "x", "message_id": str(number)}) + "\n" for number in range(count))
@@ -202,7 +202,7 @@ def test_the_rest_of_stdin_is_kept_when_something_ends_it(tmp_path: Path) -> Non
     assert sorted(int(message["message_id"]) for message in found) == list(range(count))
 
 
-def test_a_line_of_stdin_that_cannot_be_used_is_kept_as_it_is_with_those_after_it(tmp_path: Path) -> None:
+def test_lines_from_an_invalid_line_on_are_kept_unchanged(tmp_path: Path) -> None:
     make("q")
     kept = tmp_path / "failed.jsonl"
     given = ['{"body": "1"}\n', '{"body": "2", "body_type": "value"}\n', "\n", '{"body":   "3"}\n']
@@ -214,7 +214,7 @@ def test_a_line_of_stdin_that_cannot_be_used_is_kept_as_it_is_with_those_after_i
 
 
 @pytest.mark.real_time
-async def test_what_was_read_ahead_of_an_interruption_is_kept(tmp_path: Path) -> None:
+async def test_messages_read_before_an_interruption_are_kept(tmp_path: Path) -> None:
     kept = tmp_path / "failed.jsonl"
     read, write = os.pipe()
     os.write(write, b'{"body": "1"}\n{"body": "2"}\n')
@@ -224,22 +224,22 @@ async def test_what_was_read_ahead_of_an_interruption_is_kept(tmp_path: Path) ->
             yield from (message_of("pipe", fields) for _, fields in json_objects("pipe", pipe))
 
     with FailedFile(kept) as failed:
-        shipment = Shipment(Progress("sending"), failed)
-        await shipment.keep_rest(Feed(messages()), iter(()), is_interrupted=True)
+        bulk = BulkSender(Progress("sending"), failed)
+        await bulk.keep_rest(Feed(messages()), iter(()), is_interrupted=True)
     assert [json.loads(line)["body"] for line in kept.read_text().splitlines()] == ["1", "2"]
-    assert shipment.tally.unsent == 2
+    assert bulk.tally.unsent == 2
     os.close(write)
 
 
-def test_a_file_is_read_again_so_its_rest_is_not_kept_but_the_report_says_where_it_ended(tmp_path: Path) -> None:
+def test_rest_of_a_file_is_not_kept_and_the_report_names_the_last_record(tmp_path: Path) -> None:
     kept, path = tmp_path / "failed.jsonl", tmp_path / "in.txt"
     path.write_text("x\n" * 5000)
     result = call("send", "--queue", "missing", "--input", str(path), "--failed", str(kept), status=5)
-    (number,) = re.findall(r"nothing of in.txt after record ([\d,]+) was sent", result.stderr)
+    (number,) = re.findall(r"records of in.txt after ([\d,]+) were not sent", result.stderr)
     assert len(kept.read_text().splitlines()) == int(number.replace(",", ""))
 
 
-def test_a_line_that_cannot_be_read_ends_it_after_what_came_before() -> None:
+def test_invalid_line_ends_sending_after_the_lines_before_it() -> None:
     make("q")
     result = call(
         "send", "--queue", "q", "--format", "jsonl", status=2, stdin='{"a": 1}\n{"a": 2}\nnonsense\n{"a": 3}\n'
@@ -249,14 +249,14 @@ def test_a_line_that_cannot_be_read_ends_it_after_what_came_before() -> None:
     assert len(peeked("q")) == 2
 
 
-def test_an_outage_of_the_primary_is_diverted_and_nothing_is_lost() -> None:
+def test_send_diverts_while_the_primary_is_down() -> None:
     make("q")
     memory_host(PRIMARY.removeprefix("memory://")).inject(Fault(FaultKind.DOWN))
     (report,) = lines(paired("send", "--queue", "q", "--timeout", "1", "--json", stdin="one\ntwo\n"))
     assert (report["accepted"], report["diverted"], report["failed"]) == (2, 2, 0)
 
 
-def test_an_outage_without_a_secondary_ends_it_and_says_what_is_in_doubt() -> None:
+def test_outage_without_secondary_ends_sending_and_counts_doubt() -> None:
     make("q")
     memory_host(PRIMARY.removeprefix("memory://")).inject(Fault(FaultKind.HANG))
     result = call("send", "--queue", "q", "--timeout", "0.2", "--json", status=3, stdin="one\n")
@@ -266,26 +266,26 @@ def test_an_outage_without_a_secondary_ends_it_and_says_what_is_in_doubt() -> No
 
 
 @pytest.mark.real_time
-async def test_what_is_interrupted_is_counted_and_kept_as_in_doubt(tmp_path: Path) -> None:
+async def test_interrupted_send_is_counted_in_doubt_and_kept(tmp_path: Path) -> None:
     host = memory_host(PRIMARY.removeprefix("memory://"))
     transport = MemoryTransport(host)
     await ServiceBusAdministrationClient(transport).create_queue("q")
     host.inject(Fault(FaultKind.HANG))
     kept = tmp_path / "failed.jsonl"
     failed = FailedFile(kept)
-    shipment = Shipment(Progress("sending"), failed)
+    bulk = BulkSender(Progress("sending"), failed)
     async with ServiceBusClient(transport=transport) as client, client.get_queue_sender("q") as sender:
 
         async def messages() -> Any:
             for message in Input(body="x").messages():
                 yield message
 
-        sending = asyncio.create_task(shipment.send(sender, messages()))
+        sending = asyncio.create_task(bulk.send(sender, messages()))
         await asyncio.sleep(0.1)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError), failed:
             await sending
-    assert (shipment.tally.failed, shipment.tally.in_doubt) == (1, 1)
+    assert (bulk.tally.failed, bulk.tally.in_doubt) == (1, 1)
     assert json.loads(kept.read_text())["body"] == "x"
 
 
@@ -307,7 +307,7 @@ async def test_what_is_interrupted_is_counted_and_kept_as_in_doubt(tmp_path: Pat
         ("--queue", "q", "--format", "csv", "--column", "subject=nothing"),
     ],
 )
-def test_wrong_input_sends_nothing(arguments: tuple[str, ...]) -> None:
+def test_invalid_input_sends_nothing(arguments: tuple[str, ...]) -> None:
     make("q")
     result = call("send", *arguments, status=2, stdin="a,b\n1,2\n")
     assert len(result.stderr.splitlines()) == 1
@@ -315,15 +315,15 @@ def test_wrong_input_sends_nothing(arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", ["time_to_live", "scheduled_enqueue_time_utc"])
-def test_a_setting_that_cannot_be_used_is_named(name: str) -> None:
+def test_invalid_setting_is_named_in_the_error(name: str) -> None:
     result = call("send", "--queue", "q", "--body", "x", "--set", f"{name}=soon", status=2)
     assert f"{name} is 'soon': " in result.stderr
 
 
-def test_the_suffix_says_the_form_unless_it_is_given(tmp_path: Path) -> None:
+def test_format_comes_from_the_suffix_unless_given(tmp_path: Path) -> None:
     path = tmp_path / "orders.csv"
     path.write_text("a\n1\n")
     assert [bytes(message) for message in Input(str(path)).messages()] == [b'{"a": "1"}']
-    assert [bytes(message) for message in Input(str(path), Form.LINES).messages()] == [b"a", b"1"]
+    assert [bytes(message) for message in Input(str(path), Format.LINES).messages()] == [b"a", b"1"]
     (message,) = Input(body="x", settings=[("time_to_live", "5m")]).messages()
     assert message.time_to_live == timedelta(minutes=5)
