@@ -1,4 +1,4 @@
-"""The lines for the shell in the README and the pages run, as far as they end by themselves and need no network."""
+"""The shell lines of the README and the docs run, if they end by themselves and need no network."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CHECKED_ELSEWHERE: Final = {
     "python -m pip install . && sbclient demo": "tests/test_docs.py and tests/cli/test_demo.py",
-    "python -m pip install -e '.[dev]' && python -m pytest": "the checks of the whole",
+    "python -m pip install -e '.[dev]' && python -m pytest": "the whole suite",
 }
-STAYS: Final = ("demo", "emulator", "syphon")
-"""Run for as long as they are let, or are long: their options are looked at here, they have tests of their own."""
+LONG_RUNNING: Final = ("demo", "emulator", "syphon")
+"""These have tests of their own; only their options are checked here."""
 
 
 def lines_in(page: Path) -> Iterator[str]:
@@ -35,20 +35,22 @@ def lines_in(page: Path) -> Iterator[str]:
 EVERY: Final = [(page, line) for page in PAGES for line in lines_in(page) if line.startswith("sbclient ")]
 
 
-def having(*, stays: bool) -> list[Any]:
+def commands(*, long_running: bool) -> list[Any]:
     return [
-        pytest.param(line, id=f"{page.name} {line}") for page, line in EVERY if (shlex.split(line)[1] in STAYS) is stays
+        pytest.param(line, id=f"{page.name} {line}")
+        for page, line in EVERY
+        if (shlex.split(line)[1] in LONG_RUNNING) is long_running
     ]
 
 
-@pytest.mark.parametrize("line", having(stays=False))
+@pytest.mark.parametrize("line", commands(long_running=False))
 @pytest.mark.usefixtures("_what_readers_have")
 def test_a_line_runs(line: str) -> None:
     run_line(line)
 
 
-@pytest.mark.parametrize("line", having(stays=True))
-def test_a_line_of_what_stays_names_options_that_there_are(line: str) -> None:
+@pytest.mark.parametrize("line", commands(long_running=True))
+def test_options_of_a_long_running_line_exist(line: str) -> None:
     name, *words = shlex.split(line)[1:]
     command = get_command(make_app([name])).commands[name]  # type: ignore[attr-defined]
     known = {each for parameter in command.params for each in [*parameter.opts, *parameter.secondary_opts]}
@@ -56,7 +58,7 @@ def test_a_line_of_what_stays_names_options_that_there_are(line: str) -> None:
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "commands.md"], ids=lambda page: page.name)
-def test_nothing_else_is_shown_without_being_checked(page: Path) -> None:
+def test_other_lines_are_checked_elsewhere(page: Path) -> None:
     others = [line for line in lines_in(page) if not line.startswith("sbclient ")]
     assert set(others) <= set(CHECKED_ELSEWHERE)
 
