@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 AREAS: Final = {
-    "broker": "The broker, in this process and served",
+    "broker": "The broker",
     "emulator": "The broker over the network",
-    "client": "The client, beside azure-servicebus",
-    "pairing": "Paired namespaces, beside the documents and the .NET client",
+    "client": "The client compared with azure-servicebus",
+    "pairing": "Paired namespaces compared with the .NET client",
 }
 """What a deviation can be about, in the order of the page, and what that is called there."""
 
@@ -55,13 +55,12 @@ def page() -> str:
     lines = [
         "# Deviations from Service Bus",
         "",
-        "Where this differs from Azure Service Bus, from its Python SDK and from the paired namespaces of its old .NET",
-        "client, as far as is known. What is not listed is meant to be the same; where it is not, that is a bug. The",
-        "same list for machines: `sbclient/deviations.json`, or `sbclient emulator --deviations --json`. Ids never",
-        "change.",
+        "Known differences from Azure Service Bus, from its Python SDK, and from the paired namespaces of its former",
+        ".NET client. A difference that is not listed is a bug. The same list as JSON: `sbclient/deviations.json`, or",
+        "`sbclient emulator --deviations --json`.",
     ]
     for area, title in AREAS.items():
-        lines += ["", f"## {title}", "", "| id | Service Bus | here | why |", "|---|---|---|---|"]
+        lines += ["", f"## {title}", "", "| id | Service Bus | sbclient | reason |", "|---|---|---|---|"]
         lines += [
             f"| `{each.id}` | {each.service} | {each.ours} | {each.why} |" for each in deviations() if each.area == area
         ]
