@@ -1,4 +1,4 @@
-"""Two configurations for a quarter of a minute each; the other ones are run by hand."""
+"""Run two configurations for 15 seconds each; `.ci/proofs chaos` runs all of them for a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Five hundred seeds in every run of the tests, and that a seed is a history."""
+"""A small range of seeds breaks no invariant, and a seed determines the history."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.simulation.weather import KINDS
 
 pytestmark = pytest.mark.timeout(300)  # the first test simulates every seed
 
-SEEDS = 500
-"""In every run of the tests; more are run by hand."""
+SEEDS = 200
+"""In every run of the tests; `.ci/proofs seeds` runs more."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_the_zeros_mean_something(tally: Tally) -> None:
 
 
 def test_a_seed_is_the_same_history_in_every_process_whatever_hashes_strings() -> None:
-    command = [sys.executable, "-m", "tests.simulation", "--seeds", "100:160", "--json"]
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "100:120", "--json"]
     reports = [
         subprocess.run(
             command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
