@@ -173,7 +173,11 @@ class Backlog:
                     self._latest = await self._survey(chosen, limit, only_dead=left_to_syphon)
                 except* ServiceBusError as group:
                     names = sorted({type(error).__name__ for error in group.exceptions})
-                    log.info("backlog.not_surveyed", error=", ".join(names))
+                    log.info(
+                        "backlog.not_surveyed",
+                        "cannot count the messages of the backlog: {error}",
+                        error=", ".join(names),
+                    )
                 await clock.sleep(every.total_seconds())
         finally:
             metrics.unwatch(self)

@@ -48,7 +48,13 @@ class OwnedTasks:
         if self._on_failure is not None:
             self._on_failure(error)
         else:
-            log.error("task.failed", task=task.get_name(), error=type(error).__name__, exc_info=error)
+            log.error(
+                "task.failed",
+                "background task {task!r} failed: unexpected {error}",
+                task=task.get_name(),
+                error=error,
+                exc_info=error,
+            )
 
     def end(self, task: asyncio.Task[Any]) -> bool:
         """Ask one task to end, unless it is being cancelled: a second time would break into its tidying up.

@@ -39,4 +39,6 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ServiceBusDataSource)
     if spark.conf.get("spark.speculation", "false") == "true":
         advice = "use a messageIdMode other than random, and duplicate detection"
-        tell("register.speculation_is_on", {"advice": advice}, level=logging.WARNING)
+        tell(
+            "register.speculation_is_on", "spark.speculation is on: {advice}", {"advice": advice}, level=logging.WARNING
+        )

@@ -32,6 +32,7 @@ from sbclient_spark.write_options import EntityWord, WriteOptions
 KEPT_S: Final = 60.0
 """For how long an answer is used again: a streaming query asks twice for each micro-batch."""
 
+NOT_CHECKED: Final = "cannot check {destination!r}: {reason}"
 LOOK_S: Final = 15.0
 
 
@@ -113,7 +114,12 @@ def _check_duplicates(options: WriteOptions, facts: DestinationFacts, makes_rand
         return
     if demand == "error":
         raise InvalidOperationError(f"requireDuplicateDetection is 'error': {problem}")
-    tell("destination.may_duplicate", {"destination": path, "reason": problem}, level=logging.WARNING)
+    tell(
+        "destination.may_duplicate",
+        "messages may arrive twice: {reason}",
+        {"destination": path, "reason": problem},
+        level=logging.WARNING,
+    )
 
 
 def _look_once(options: WriteOptions) -> DestinationFacts:
@@ -145,7 +151,7 @@ async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
     except ServiceBusAuthenticationError as error:
         if has_secret_here:
             raise
-        tell("destination.not_checked", {"destination": path, "reason": str(error)}, level=logging.WARNING)
+        tell("destination.not_checked", NOT_CHECKED, {"destination": path, "reason": str(error)}, level=logging.WARNING)
         return UNKNOWN
     async with client:
         try:
@@ -157,7 +163,7 @@ async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
             raise
         except (ServiceBusError, TimeoutError) as error:
             facts = {"destination": path, "error": type(error).__name__, "reason": str(error)}
-            tell("destination.not_checked", facts, level=logging.WARNING)
+            tell("destination.not_checked", NOT_CHECKED, facts, level=logging.WARNING)
     return UNKNOWN
 
 
@@ -199,6 +205,6 @@ async def _prove_sending(client: ServiceBusClient, destination: Destination, clo
         raise
     except (ServiceBusError, TimeoutError) as error:
         facts = {"destination": destination.path, "error": type(error).__name__, "reason": str(error)}
-        tell("destination.not_checked", facts, level=logging.WARNING)
+        tell("destination.not_checked", NOT_CHECKED, facts, level=logging.WARNING)
     finally:
         await sender.close()

@@ -180,9 +180,13 @@ def drain_continuously(
         try:
             moved = drain(batch.sparkSession, **arguments).collect()
         except ServiceBusConnectionError as error:
-            tell("drain.waits", {"run": number, "reason": str(error)})
+            tell("drain.waits", "run {run} cannot drain yet: {reason}", {"run": number, "reason": str(error)})
         else:
-            tell("drain.ended", {"run": number, "moved": sum(row.moved for row in moved)})
+            tell(
+                "drain.ended",
+                "run {run} moved {moved} messages",
+                {"run": number, "moved": sum(row.moved for row in moved)},
+            )
 
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load().writeStream
     if checkpoint is not None:
@@ -375,7 +379,8 @@ class DrainReader(DataSourceReader):
                     is_complete,
                     round(clock.monotonic() - began_at, 3),
                 )
-                tell("drain.queue", dict(zip(DRAIN_COLUMNS, row, strict=False)))
+                facts = dict(zip(DRAIN_COLUMNS, row, strict=False))
+                tell("drain.queue", "moved {moved} messages of {queue!r}, {remaining} remain", facts)
                 rows.append(row)
         return rows
 

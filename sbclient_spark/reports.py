@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sbclient.clock import Clock
+from sbclient.telemetry.log import sentence
 
 log: Final = logging.getLogger("sbclient_spark")
 """With `spark.sql.pyspark.worker.logging.enabled` what is logged here, the facts included, is found in
@@ -141,9 +142,11 @@ def summary(
     )
 
 
-def tell(event: str, facts: dict[str, Any], *, level: int = logging.INFO) -> None:
-    """Log an event with its facts, as Spark's worker logs take them."""
-    log.log(level, event, extra={"context": {name: str(value) for name, value in facts.items()}})
+def tell(event: str, message: str, facts: dict[str, Any], *, level: int = logging.INFO) -> None:
+    """Log an event; its name and facts form the `context` of a row of Spark's worker logs."""
+    if log.isEnabledFor(level):
+        context = {name: str(value) for name, value in (facts | {"event_name": event}).items()}
+        log.log(level, sentence(message, facts), extra={"event_name": event, "context": context})
 
 
 def publish(report: WriteReport, *, metrics_path: str | None, metrics_log: bool) -> None:
@@ -151,7 +154,8 @@ def publish(report: WriteReport, *, metrics_path: str | None, metrics_log: bool)
     facts = asdict(report)
     level = logging.WARNING if report.outcome == "abort" or report.unpaired_tasks else logging.INFO
     if metrics_log:
-        tell(f"write.{report.outcome}", facts.pop("totals") | facts, level=level)
+        message = "{outcome} of the write to {destination!r}: {sent} of {rows} rows sent"
+        tell(f"write.{report.outcome}", message, facts.pop("totals") | facts, level=level)
     if metrics_path is None:
         return
     facts = asdict(report)
@@ -162,4 +166,9 @@ def publish(report: WriteReport, *, metrics_path: str | None, metrics_log: bool)
         with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError as error:
-        tell("metrics.not_written", {"path": metrics_path, "error": type(error).__name__}, level=logging.WARNING)
+        tell(
+            "metrics.not_written",
+            "cannot write metrics to {path!r}: {error}",
+            {"path": metrics_path, "error": type(error).__name__},
+            level=logging.WARNING,
+        )

@@ -105,4 +105,9 @@ def _publish(plan: WritePlan, outcome: str, messages: Sequence[Any], batch_id: i
     try:
         publish(report, metrics_path=plan.options.metrics_path, metrics_log=plan.options.metrics_log)
     except Exception as error:  # a failing commit would make Spark send everything once more
-        tell("report.failed", {"error": type(error).__name__}, level=logging.ERROR)
+        tell(
+            "report.failed",
+            "cannot report the write: unexpected {error}",
+            {"error": type(error).__name__},
+            level=logging.ERROR,
+        )

@@ -175,7 +175,12 @@ class WorkerClients:
             is_bound = options.failover == "backlog" or dict(options.pairing).get("ordering") == "session"
             if not options.is_paired or not may_go_alone or is_bound:
                 raise
-            tell("pair.unavailable", {"error": type(error).__name__, "reason": str(error)}, level=logging.WARNING)
+            tell(
+                "pair.unavailable",
+                "writing without the secondary: {error}: {reason}",
+                {"error": type(error).__name__, "reason": str(error)},
+                level=logging.WARNING,
+            )
             is_unpaired = True
             client = open_client(options, paired=False, clock=self.clock)
             await client.__aenter__()

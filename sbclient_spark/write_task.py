@@ -153,12 +153,17 @@ def run_task(
             return _Sending(plan, reader, report, bad_records, clients or worker_clients()).run(batches)
     except ServiceBusError as error:
         facts = {"error": type(error).__name__, "reason": str(error)}
-        tell("task.failed", facts | asdict(report), level=logging.ERROR)
+        tell(
+            "task.failed",
+            "the task for {destination!r} failed after {sent} rows: {error}: {reason}",
+            facts | asdict(report),
+            level=logging.ERROR,
+        )
         raise
     finally:
         bad_records.close()
         if plan.options.metrics_log:
-            tell("task.ended", asdict(report))
+            tell("task.ended", "the task for {destination!r} sent {sent} of {rows} rows", asdict(report))
 
 
 @contextmanager

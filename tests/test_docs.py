@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import re
 from collections.abc import Iterator
@@ -89,27 +88,6 @@ def test_an_option_of_the_pair_is_given_what_it_takes(page: Path) -> None:
     for name, value in re.findall(r"`(\w+)=([^`…]+)`", page.read_text(encoding="utf-8")):
         if name in OPTIONS and not value.isidentifier():  # a word alone is an option of a command
             PairedNamespaceOptions(**{name: eval(value, {"timedelta": timedelta})})
-
-
-EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+")
-TELLS: Final = {"debug", "info", "warning", "error", "record"}
-
-
-def events_in(path: Path) -> Iterator[str]:
-    """The names of the events that a file logs or records: dotted strings handed to a logger or to the pair."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TELLS:
-            for constant in ast.walk(ast.Module(body=[ast.Expr(argument) for argument in node.args], type_ignores=[])):
-                if isinstance(constant, ast.Constant) and EVENT.fullmatch(str(constant.value)):
-                    assert isinstance(constant.value, str)
-                    yield constant.value
-
-
-def test_the_page_of_log_events_is_complete() -> None:
-    logged = {event for path in (ROOT / "sbclient").rglob("*.py") for event in events_in(path)}
-    logged |= {"failover.suspected", "failover.engaged", "failover.recovered", "failover.cleared"}
-    page = (ROOT / "docs" / "log-events.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `([^`]+)` \|", page, re.M)) == logged
 
 
 def linked_from(page: Path) -> Iterator[Path]:

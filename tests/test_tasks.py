@@ -68,7 +68,7 @@ async def test_a_failure_is_told_or_logged(caplog: pytest.LogCaptureFixture) -> 
         await asyncio.sleep(0)
         await tasks.close()
     assert [type(error) for error in told] == [ZeroDivisionError]
-    assert [record.message for record in caplog.records] == ["task.failed"]
+    assert [vars(record)["event_name"] for record in caplog.records] == ["task.failed"]
 
 
 async def test_a_task_whose_timeout_is_over_at_that_very_moment_ends_too(clock: VirtualClock) -> None:

@@ -248,6 +248,7 @@ def _events_on_stderr(level: str, progress: Progress) -> Iterator[None]:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
+                structlog.processors.EventRenamer("message", replace_by="event_name"),
                 structlog.processors.JSONRenderer(),
             ],
         )

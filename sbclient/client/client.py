@@ -30,6 +30,7 @@ from sbclient.rules.entity_path import (
     subscription_path,
     transfer_dead_letter_path,
 )
+from sbclient.syphon.status import RESTARTED
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
@@ -195,7 +196,7 @@ class ServiceBusClient:
             try:
                 await Syphon(self.pair).run()
             except Exception as error:
-                log.error("syphon.restarted", error=type(error).__name__, exc_info=error)
+                log.error("syphon.restarted", RESTARTED, error=error, seconds=SYPHON_RESTART_S, exc_info=error)
             await self._clock.sleep(SYPHON_RESTART_S)
 
     async def close(self) -> None:

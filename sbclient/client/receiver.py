@@ -208,7 +208,12 @@ class ServiceBusReceiver:
             try:
                 await self._link.settle(ping, Settlement(SettleMode.COMPLETE), timeout_s=self._timeout_s(None))
             except ServiceBusError as error:
-                log.info("receiver.ping_not_completed", path=self._path, error=type(error).__name__)
+                log.info(
+                    "receiver.ping_not_completed",
+                    "cannot complete a ping on {path!r}: {error}",
+                    path=self._path,
+                    error=error,
+                )
 
     async def peek_messages(
         self, max_message_count: int = 1, *, sequence_number: int = 0, timeout: float | None = None

@@ -157,7 +157,12 @@ class Emulator:
         except BaseException:
             await self.close()
             raise
-        log.info("emulator.started", namespaces=dict(self._ports), http_port=self._http_port)
+        log.info(
+            "emulator.started",
+            "the emulator listens (namespaces {namespaces}, HTTP port {http_port})",
+            namespaces=dict(self._ports),
+            http_port=self._http_port,
+        )
 
     async def close(self) -> None:
         """End every connection and stop listening; what was stored is gone. Safe to call twice."""

@@ -134,7 +134,7 @@ class Listener:
         except TimeoutError:
             return None
         except OSError as error:
-            log.error("tls.no_certificate", error=str(error))
+            log.error("tls.no_certificate", "cannot make a certificate, TLS is off: {error}", error=str(error))
             return None
 
     async def _serve_amqp(self, stream: ByteStream, first: bytes) -> None:

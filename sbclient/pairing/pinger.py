@@ -82,7 +82,12 @@ class Pinger:
                 self._needs_session.add(entity.path)
                 await link.send([self._message(self._with_session(keys))], timeout_s=PING_TIMEOUT_S)
         except ServiceBusError as error:
-            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)
+            log.info(
+                "failover.ping_refused",
+                "the primary rejected a ping to {path!r}: {error}",
+                path=entity.path,
+                error=error,
+            )
             return error
         finally:
             await link.close()

@@ -81,7 +81,7 @@ async def provision(
             queue = existing.get(name.casefold()) or await _created(administration, name, requires_session)
             check_usable(queue, requires_session=requires_session)
         except ServiceBusError as error:
-            log.warning("backlog.not_usable", queue=name, error=type(error).__name__)
+            log.warning("backlog.not_usable", "backlog queue {queue!r} is not usable: {error}", queue=name, error=error)
             causes[name] = error
 
     async with asyncio.TaskGroup() as group:

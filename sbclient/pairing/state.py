@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from sbclient.rules.entity_path import canonical
 from sbclient.rules.failover import EntityFailover, FailoverState, PingKeys, Transition, is_outage
 from sbclient.rules.known_sessions import KnownSessions
 from sbclient.telemetry import metrics
-from sbclient.telemetry.log import get_logger
+from sbclient.telemetry.log import get_logger, without_error_text
 from sbclient.transport.base import Transport
 
 log = get_logger(__name__)
@@ -89,17 +90,31 @@ class PairedEntity:
             self.failed_over.set()
         else:
             self.failed_over.clear()
-        name = {
-            FailoverState.SUSPECT: "failover.suspected",
-            FailoverState.FAILED_OVER: "failover.engaged",
-            FailoverState.HEALTHY: "failover.recovered"
-            if transition.before is FailoverState.FAILED_OVER
-            else "failover.cleared",
-        }[transition.after]
-        facts = {"reason": str(transition.event)} | ({} if cause is None else {"error": type(cause).__name__})
+        facts: dict[str, Any] = {"reason": str(transition.event)} | ({} if cause is None else {"error": cause})
         why = {metrics.STATE: str(transition.after), metrics.REASON: str(transition.event)}
         metrics.add(metrics.TRANSITIONS, 1, {**self.attributes, **why})
-        self._pair.record(name, self.path, **facts)
+        if transition.after is FailoverState.SUSPECT:
+            self._pair.record(
+                "failover.suspected",
+                "sends to {path!r} fail; the failover interval begins ({reason}, {error})",
+                self.path,
+                level=logging.WARNING,
+                **facts,
+            )
+        elif transition.after is FailoverState.FAILED_OVER:
+            self._pair.record(
+                "failover.engaged",
+                "failover engaged for {path!r}; sends go to the backlog ({reason})",
+                self.path,
+                level=logging.WARNING,
+                **facts,
+            )
+        elif transition.before is FailoverState.FAILED_OVER:
+            self._pair.record(
+                "failover.recovered", "{path!r} recovered; sends go to the primary ({reason})", self.path, **facts
+            )
+        else:
+            self._pair.record("failover.cleared", "{path!r} answered again; no failover ({reason})", self.path, **facts)
         self._pair.changed.set()
 
 
@@ -163,7 +178,13 @@ class PairState:
         self.backlog_queues, self.session_backlog_queues = queues, session_queues
         self._read_time = self.clock.reader()
         metrics.watch(self)
-        log.info("pair.opened", primary=self.primary.namespace, secondary=self.secondary.namespace, queues=len(queues))
+        log.info(
+            "pair.opened",
+            "paired {primary!r} with {secondary!r} ({queues} backlog queues)",
+            primary=self.primary.namespace,
+            secondary=self.secondary.namespace,
+            queues=len(queues),
+        )
 
     async def _limits_of(self, queue: str, timeout_s: float) -> SenderLimits | None:
         link = self.secondary.open_sender(queue)
@@ -202,9 +223,10 @@ class PairState:
         """Return the entities that this client has sent to or that an application has failed over."""
         return list(self._entities.values())
 
-    def record(self, name: str, path: str, **facts: Any) -> None:
+    def record(self, name: str, message: str, path: str, *, level: int = logging.INFO, **facts: Any) -> None:
         """Log an event and keep it for `Pair.events`."""
-        log.info(name, path=path, **facts)
+        facts = without_error_text(facts)
+        log.log(level, name, message, path=path, **facts)
         self.events.append(PairEvent(datetime.fromtimestamp(self.clock.now(), UTC), name, path, facts))
 
     def queue_failed(self, queue: str, error: ServiceBusError) -> None:
@@ -212,12 +234,18 @@ class PairState:
         if is_queue_fault(error):
             self.quarantine.failed(queue, self.clock.monotonic())
             metrics.add(metrics.QUARANTINES, 1, {**self.at_backlog(queue), metrics.ERROR: type(error).__name__})
-            self.record("backlog.quarantined", queue, error=type(error).__name__)
+            self.record(
+                "backlog.quarantined",
+                "backlog queue {path!r} failed ({error}); it gets no messages for a while",
+                queue,
+                level=logging.WARNING,
+                error=error,
+            )
 
     def queue_succeeded(self, queue: str) -> None:
         """End the quarantine of a backlog queue that has accepted a message."""
         if self.quarantine.succeeded(queue):
-            self.record("backlog.usable", queue)
+            self.record("backlog.usable", "backlog queue {path!r} accepts messages again", queue)
 
     def at_backlog(self, queue: str) -> dict[str, str | int]:
         """Return the attributes of measurements of a backlog queue."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from sbclient.rules.absence import Absence
 from sbclient.rules.backoff import backoff_s
 from sbclient.rules.envelope import MalformedEnvelopeError, unseal
 from sbclient.syphon.queue_source import BacklogSource, Held
-from sbclient.syphon.status import Trouble
+from sbclient.syphon.status import DEAD_LETTERED, RECOVERED, UNAVAILABLE, Trouble
 from sbclient.telemetry import metrics, tracing
 
 TOO_LARGE: Final = "MessageSizeExceeded"
@@ -360,7 +361,9 @@ class Destination:
         if await held.source.dead_letter(held, reason, description):
             self._counts[f"dead_lettered.{reason}"] += 1
             with tracing.within(held.message):
-                self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=held.source.queue)
+                self._pair.record(
+                    "syphon.dead_lettered", DEAD_LETTERED, self.path, reason=reason, queue=held.source.queue
+                )
 
     # -- happy and unhappy ---------------------------------------------------------------------------------------
 
@@ -372,7 +375,7 @@ class Destination:
         self._absence.end()
         self._is_given_up = False
         if failures:
-            self._pair.record("syphon.destination_recovered", self.path, failures=failures)
+            self._pair.record("syphon.destination_recovered", RECOVERED, self.path, failures=failures)
         self._notify(failures > 0)
 
     def _succeeded(self) -> None:
@@ -382,7 +385,9 @@ class Destination:
     async def _failed(self, group: list[Held], error: ServiceBusError) -> None:
         """Put aside everything in line, and try again after a while that doubles each time."""
         if not self.failures:
-            self._pair.record("syphon.destination_unhappy", self.path, error=type(error).__name__)
+            self._pair.record(
+                "syphon.destination_unavailable", UNAVAILABLE, self.path, level=logging.WARNING, error=error
+            )
         self.failures += 1
         self.has_succeeded = False
         self.trouble = Trouble.of(error, self._clock.monotonic(), self.trouble)

@@ -194,10 +194,11 @@ class BacklogSource:
         except ServiceBusError as error:
             log.warning(
                 "syphon.not_settled",
+                "cannot {mode} message {sequence_number} of {queue!r} ({error}); the queue delivers it again",
                 queue=self.queue,
                 sequence_number=message.sequence_number,
                 mode=str(settlement.mode),
-                error=type(error).__name__,
+                error=error,
             )
             self.look_again.set()
             return False
@@ -286,7 +287,12 @@ class BacklogSource:
             if self.held.get(held.message.sequence_number) is not held:
                 return  # so it was, or given back
             if isinstance(error, MessageLockLostError) or self._left_s(held.message) <= 0:
-                log.info("syphon.lock_lost", queue=self.queue, error=type(error).__name__)
+                log.info(
+                    "syphon.lock_lost",
+                    "a lock in {queue!r} ended before its message was moved: {error}",
+                    queue=self.queue,
+                    error=error,
+                )
                 held.is_lost = True
                 self._let_go(held)
 
@@ -300,5 +306,9 @@ class BacklogSource:
             async with self._clock.timeout(GIVE_BACK_S):
                 await asyncio.gather(*map(self._part_with, self.held.values()))
         except TimeoutError:
-            log.warning("syphon.not_given_back", queue=self.queue)
+            log.warning(
+                "syphon.not_given_back",
+                "cannot release all messages of {queue!r}; their locks expire",
+                queue=self.queue,
+            )
         await self._link.close()

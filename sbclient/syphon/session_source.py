@@ -7,6 +7,7 @@ destination refuses is released as it is and tried later; nothing in it is defer
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -32,7 +33,7 @@ from sbclient.syphon.budget import SyphonShare
 from sbclient.syphon.destination import FORGET_AFTER_S, MISSING, REFUSED, TOO_LARGE
 from sbclient.syphon.session_backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, TRY_S, RestingSessions
 from sbclient.syphon.session_picker import SessionChooser
-from sbclient.syphon.status import PollRecord, QueueStatus, Trouble
+from sbclient.syphon.status import DEAD_LETTERED, RECOVERED, UNAVAILABLE, PollRecord, QueueStatus, Trouble
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics, tracing
 from sbclient.telemetry.log import get_logger
@@ -133,7 +134,12 @@ class SessionSource:
                     return  # there is no such queue, so there is nothing in it
                 failures += 1
                 self._polls.failed(error)
-                log.info("syphon.session_not_drained", queue=self.queue, error=type(error).__name__)
+                log.info(
+                    "syphon.session_not_drained",
+                    "cannot drain a session of {queue!r}: {error}",
+                    queue=self.queue,
+                    error=error,
+                )
             if failures:
                 await self._clock.sleep(backoff_s(failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S))
 
@@ -272,7 +278,7 @@ class SessionSource:
     def _answered(self, path: str) -> None:
         self._chooser.learnt()
         if self._resting.answered(path):
-            self._pair.record("syphon.destination_recovered", path)
+            self._pair.record("syphon.destination_recovered", RECOVERED, path)
             self._chooser.recovered()
 
     async def _refused(
@@ -280,7 +286,7 @@ class SessionSource:
     ) -> bool:
         """A destination gave an error; returns whether the message is given up, since the entity is long missing."""
         if self._resting.refused(path, error):
-            self._pair.record("syphon.destination_unhappy", path, error=type(error).__name__)
+            self._pair.record("syphon.destination_unavailable", UNAVAILABLE, path, level=logging.WARNING, error=error)
         if self._resting.is_missing_for(path, self._pair.options.missing_entity_grace.total_seconds()):
             await self._dead_letter(link, message, MISSING, str(error))
             self._resting.given_up(path)
@@ -307,7 +313,7 @@ class SessionSource:
         self._counts[f"dead_lettered.{reason}"] += 1
         metrics.add(metrics.DEAD_LETTERED, 1, why)
         with tracing.within(message):
-            self._pair.record("syphon.dead_lettered", self.queue, reason=reason, queue=self.queue)
+            self._pair.record("syphon.dead_lettered", DEAD_LETTERED, self.queue, reason=reason, queue=self.queue)
 
     # -- links to destinations -----------------------------------------------------------------------------------
 

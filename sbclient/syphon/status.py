@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
+
+UNAVAILABLE: Final = "destination {path!r} is unavailable: {error}; its messages wait"
+RECOVERED: Final = "destination {path!r} accepts messages again"
+DEAD_LETTERED: Final = "dead-lettered a message of backlog queue {queue!r}: {reason}"
+DONE: Final = "drained {drained}, dead-lettered {dead_lettered}, parked {parked}"
+RESTARTED: Final = "the syphon failed unexpectedly ({error}); it restarts in {seconds:g} s"
+"""Messages of log events that more than one module logs."""
 
 
 @dataclass(frozen=True, slots=True)

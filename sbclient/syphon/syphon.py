@@ -13,10 +13,11 @@ is ours):
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from sbclient.delivery import Settlement, SettleMode
@@ -33,7 +34,7 @@ from sbclient.syphon.destination import FORGET_AFTER_S
 from sbclient.syphon.destination_table import Destinations
 from sbclient.syphon.queue_source import BacklogSource, Held
 from sbclient.syphon.session_source import WORKERS, SessionSource
-from sbclient.syphon.status import PollRecord, SyphonStatus, Trouble
+from sbclient.syphon.status import DEAD_LETTERED, DONE, PollRecord, SyphonStatus, Trouble
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics, tracing
 from sbclient.telemetry.log import get_logger
@@ -130,7 +131,12 @@ class Syphon:
 
         What one message, one entity or one namespace answers never ends it: that is tried again, or dead-lettered.
         """
-        log.info("syphon.started", queues=len(self._sources) + len(self._sessions), until=self._until or "cancelled")
+        log.info(
+            "syphon.started",
+            "the syphon started ({queues} queues, until {until})",
+            queues=len(self._sources) + len(self._sessions),
+            until=self._until or "cancelled",
+        )
         try:
             self._drains = [self._start(self._drain(source), f"syphon {source.queue}") for source in self._sources]
             self._drains += [
@@ -149,7 +155,7 @@ class Syphon:
         if self._failure is not None:
             raise self._failure
         report = self.report()
-        log.info("syphon.ended", drained=report.drained, dead_lettered=report.dead_lettered, parked=report.parked)
+        log.info("syphon.ended", "the syphon ended; " + DONE, **asdict(report))
         return report
 
     def report(self) -> SyphonReport:
@@ -209,7 +215,12 @@ class Syphon:
         await self._tasks.close()
         late = await self._clock.wait(self._destinations.end(), self._shut_down_s)
         if late:
-            log.warning("syphon.gave_up_waiting", transfers=len(late), seconds=self._shut_down_s)
+            log.warning(
+                "syphon.gave_up_waiting",
+                "{transfers} transfers did not end within {seconds:g} s",
+                transfers=len(late),
+                seconds=self._shut_down_s,
+            )
         await self._destinations.stop()
         # Side by side: whoever runs a service waits for its end, and each may take seconds if nothing answers.
         await asyncio.gather(*(source.close() for source in self._sources))
@@ -236,7 +247,13 @@ class Syphon:
                 failures += 1
                 self._polls[source].failed(error)
                 if failures == 1:
-                    self._pair.record("syphon.queue_unreachable", source.queue, error=type(error).__name__)
+                    self._pair.record(
+                        "syphon.queue_unreachable",
+                        "backlog queue {path!r} is unavailable: {error}",
+                        source.queue,
+                        level=logging.WARNING,
+                        error=error,
+                    )
                 await self._clock.sleep(backoff_s(failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S))
                 await source.reopen()
 
@@ -319,7 +336,9 @@ class Syphon:
         if await source.settle(message, settlement) and settlement.mode is SettleMode.DEAD_LETTER:
             self._counts[f"dead_lettered.{settlement.reason}"] += 1
             with tracing.within(message):
-                self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=source.queue)
+                self._pair.record(
+                    "syphon.dead_lettered", DEAD_LETTERED, source.queue, reason=settlement.reason, queue=source.queue
+                )
 
     def _tell_sources(self, is_recovered: bool) -> None:
         """A destination has answered: whoever waits for room looks again, and after a refusal for what it left."""
@@ -348,7 +367,12 @@ class Syphon:
                     wait_s = pause_s - LOOK_AGAIN_S
                 done = self._counts.total()
             except ServiceBusError as error:
-                log.info("syphon.not_scanned", queue=source.queue, error=type(error).__name__)
+                log.info(
+                    "syphon.not_scanned",
+                    "cannot scan {queue!r} for parked messages: {error}",
+                    queue=source.queue,
+                    error=error,
+                )
                 wait_s = 0.0
             await self._clock.sleep(LOOK_AGAIN_S)
             with suppress(TimeoutError):

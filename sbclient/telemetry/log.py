@@ -1,14 +1,15 @@
-"""What is logged, and where it goes: structured events on the standard logger `sbclient`, silent until an application
-listens.
+"""Structured log events on the standard logger `sbclient`, which is silent until an application configures logging.
 
-An event is a dotted name, its facts are keywords. They reach `logging` as the record's message and its `extra` fields,
-so any handler, or structlog's `ProcessorFormatter` with `ExtraAdder`, can show them. While a span of OpenTelemetry is
-current, `trace_id` and `span_id` are among them.
+A log call gives a dotted event name, a sentence, and the facts of the event as keywords. The record's message is the
+sentence with the facts filled in; the name is its extra field `event_name`, and each fact is an extra field too. A
+handler or structlog's `ProcessorFormatter` with `ExtraAdder` can show them. Inside a span of OpenTelemetry, `trace_id`
+and `span_id` are added to the facts.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -18,38 +19,56 @@ logging.getLogger("sbclient").addHandler(logging.NullHandler())
 
 
 class Logger:
-    """The logger of one module. What nobody listens to costs a look at the level, and not even structlog's import."""
+    """The logger of one module. A disabled level costs one check, and structlog is not imported.
+
+    Each method takes the event name, a sentence with fields such as `{path!r}`, and the facts by name.
+    """
 
     def __init__(self, name: str) -> None:
         self._standard = logging.getLogger(name)
 
     @cached_property
     def _structured(self) -> Any:
-        import structlog  # 40 ms, a tenth of what the emulator may take to start
+        import structlog  # the import takes 40 ms, a tenth of the emulator's budget for its start
 
         return structlog.wrap_logger(
             self._standard,
             processors=[structlog.stdlib.render_to_log_kwargs],
             wrapper_class=structlog.stdlib.BoundLogger,
-        ).bind()  # until then it is put together anew for each event
+        ).bind()  # without it, structlog assembles the logger again for each event
 
-    def debug(self, event: str, **facts: Any) -> None:
-        if self._standard.isEnabledFor(logging.DEBUG):
-            self._structured.debug(event, **facts, **tracing.ids())
+    def debug(self, event: str, message: str, /, **facts: Any) -> None:
+        self.log(logging.DEBUG, event, message, **facts)
 
-    def info(self, event: str, **facts: Any) -> None:
-        if self._standard.isEnabledFor(logging.INFO):
-            self._structured.info(event, **facts, **tracing.ids())
+    def info(self, event: str, message: str, /, **facts: Any) -> None:
+        self.log(logging.INFO, event, message, **facts)
 
-    def warning(self, event: str, **facts: Any) -> None:
-        if self._standard.isEnabledFor(logging.WARNING):
-            self._structured.warning(event, **facts, **tracing.ids())
+    def warning(self, event: str, message: str, /, **facts: Any) -> None:
+        self.log(logging.WARNING, event, message, **facts)
 
-    def error(self, event: str, **facts: Any) -> None:
-        if self._standard.isEnabledFor(logging.ERROR):
-            self._structured.error(event, **facts, **tracing.ids())
+    def error(self, event: str, message: str, /, **facts: Any) -> None:
+        self.log(logging.ERROR, event, message, **facts)
+
+    def log(self, level: int, event: str, message: str, /, **facts: Any) -> None:
+        if self._standard.isEnabledFor(level):
+            facts = without_error_text(facts)
+            self._structured.log(level, sentence(message, facts), event_name=event, **facts, **tracing.ids())
 
 
 def get_logger(name: str) -> Logger:
-    """The logger of a module, by its `__name__`."""
+    """Return the logger of a module, by its `__name__`."""
     return Logger(name)
+
+
+def without_error_text(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of an event; where `error` is an exception, it becomes the name of its class."""
+    error = facts.get("error")
+    return facts | {"error": type(error).__name__} if isinstance(error, BaseException) else facts
+
+
+def sentence(message: str, facts: Mapping[str, Any]) -> str:
+    """Return a message with its facts filled in; control characters of the facts are escaped, as by `repr`."""
+    text = message.format_map(facts)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

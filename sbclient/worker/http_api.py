@@ -143,7 +143,7 @@ async def served(worker: SyphonWorker, settings: WorkerSettings, clock: Clock) -
                 f"http_port {settings.http_port} {reason} on {settings.http_host}: choose another, 0 for any that is "
                 "free"
             ) from error
-        log.info("worker.listening", host=settings.http_host, port=number)
+        log.info("worker.listening", "the worker listens on {host}:{port}", host=settings.http_host, port=number)
         yield number
     finally:
         await port.close()

@@ -64,14 +64,25 @@ class Reachability:
             return
         now = self._asked_at = self._clock.monotonic()
         if self._trouble is not None:
-            log.info("worker.reachable", side=self._side, seconds=round(now - self._trouble.since_at, 1))
+            log.info(
+                "worker.reachable",
+                "the {side} is reachable again after {seconds} s",
+                side=self._side,
+                seconds=round(now - self._trouble.since_at, 1),
+            )
         self._answered_at, self._trouble = now, None
 
     def failed(self, error: ServiceBusError) -> None:
         """It cannot be used, whatever the error is."""
         self._asked_at = self._clock.monotonic()
         if self._trouble is None:
-            log.warning("worker.unreachable", side=self._side, error=type(error).__name__, reason=error.message)
+            log.warning(
+                "worker.unreachable",
+                "the {side} is unreachable: {error}: {reason}",
+                side=self._side,
+                error=error,
+                reason=error.message,
+            )
         self._trouble = Trouble.of(error, self._asked_at, self._trouble)
 
     async def keep(self) -> None:

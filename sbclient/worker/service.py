@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from sbclient.backlog import Backlog
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
-from sbclient.syphon.status import SyphonStatus
+from sbclient.syphon.status import DONE, RESTARTED, SyphonStatus
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics
@@ -118,7 +119,12 @@ class SyphonWorker:
     def stop(self, reason: str) -> None:
         """End in order. Safe to call twice."""
         if not self._told_to_end.is_set():
-            log.info("worker.stopping", reason=reason, seconds=self._settings.shutdown_timeout)
+            log.info(
+                "worker.stopping",
+                "the worker stops within {seconds:g} s ({reason})",
+                reason=reason,
+                seconds=self._settings.shutdown_timeout,
+            )
             self._told_to_end.set()
 
     def pause(self) -> bool:
@@ -133,7 +139,7 @@ class SyphonWorker:
         if self._told_to_pause.is_set() and not self._told_to_end.is_set():
             self._told_to_pause.clear()
             self._told_to_resume.set()
-            log.info("worker.resumed")
+            log.info("worker.resumed", "the worker resumed")
         return not self._told_to_end.is_set()
 
     # -- how it stands -------------------------------------------------------------------------------------------
@@ -183,7 +189,12 @@ class SyphonWorker:
         Raises:
             ServiceBusError: it could not start, or a run until empty cannot reach what it has to.
         """
-        log.info("worker.started", until=self._settings.until or "stopped", http_port=self._settings.http_port)
+        log.info(
+            "worker.started",
+            "the worker started (until {until}, HTTP port {http_port})",
+            until=self._settings.until or "stopped",
+            http_port=self._settings.http_port,
+        )
         self._manager.is_ready(self.line())
         work = self._tasks.start(self._work(), name="worker")
         told = self._tasks.start(self._told_to_end.wait(), name="told to end")
@@ -201,13 +212,18 @@ class SyphonWorker:
                 await self._tasks.close()
                 await self._background.close()
         report = self.report()
-        facts = {"drained": report.drained, "dead_lettered": report.dead_lettered, "parked": report.parked}
+        facts = asdict(report)
         if self.is_late:
-            log.warning("worker.late", seconds=self._settings.shutdown_timeout, **facts)
+            log.warning(
+                "worker.late",
+                "the worker did not stop within {seconds:g} s; " + DONE,
+                seconds=self._settings.shutdown_timeout,
+                **facts,
+            )
             return report
         if not work.cancelled():
             work.result()
-        log.info("worker.ended", **facts)
+        log.info("worker.ended", "the worker ended; " + DONE, **facts)
         return report
 
     async def _work(self) -> None:
@@ -257,7 +273,7 @@ class SyphonWorker:
         self._secondary.answered()
         self._primary.answered(await check_primary(pair, self._settings.probe_entity))
         if self._missing:
-            log.warning("worker.queues_missing", queues=self._missing)
+            log.warning("worker.queues_missing", "backlog queues do not exist: {queues}", queues=self._missing)
 
     async def _ask_primary(self) -> None:
         status = self.syphon_status()
@@ -287,7 +303,7 @@ class SyphonWorker:
             self._background.start(self._survey(), name="survey")
         while True:
             if self._told_to_pause.is_set():
-                log.info("worker.paused")
+                log.info("worker.paused", "the worker is paused; no message is in flight")
                 await self._told_to_resume.wait()
             try:
                 if await self._run_syphon():
@@ -297,7 +313,7 @@ class SyphonWorker:
             except Exception as error:
                 if self._settings.until == "empty":
                     raise
-                log.error("syphon.restarted", error=type(error).__name__, exc_info=error)
+                log.error("syphon.restarted", RESTARTED, error=error, seconds=RESTART_S, exc_info=error)
                 await self._clock.sleep(RESTART_S)
 
     async def _survey(self) -> None:

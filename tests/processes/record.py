@@ -51,7 +51,7 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         facts = {name: getattr(record, name) for name in _FACTS if hasattr(record, name)}
-        self._record.write("log", name=record.getMessage(), **facts)
+        self._record.write("log", name=vars(record)["event_name"], **facts)
 
 
 def lines_of(path: Path) -> Iterator[Line]:

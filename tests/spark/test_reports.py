@@ -42,5 +42,5 @@ def test_metrics_that_cannot_be_written_fail_nothing(tmp_path: Path, caplog: pyt
     blocked.write_text("")
     with caplog.at_level(logging.INFO, "sbclient_spark"):
         publish(summary("commit", "orders", []), metrics_path=str(blocked / "metrics.jsonl"), metrics_log=True)
-    assert [record.message for record in caplog.records] == ["write.commit", "metrics.not_written"]
+    assert [vars(record)["event_name"] for record in caplog.records] == ["write.commit", "metrics.not_written"]
     assert "context" in vars(caplog.records[0])

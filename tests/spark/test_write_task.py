@@ -147,7 +147,7 @@ def test_a_failed_task_logs_what_it_did(clients: WorkerClients, caplog: pytest.L
     with pytest.raises(WriteFailedError) as caught, caplog.at_level(logging.INFO, "sbclient_spark"):
         run_task(plan(), iter([bad]), PLACE)
     assert "partition 2, row 1" in str(caught.value)
-    assert {"task.failed", "task.ended"} <= {record.message for record in caplog.records}
+    assert {"task.failed", "task.ended"} <= {vars(record)["event_name"] for record in caplog.records}
 
 
 def test_bad_rows_of_two_applications_stay_side_by_side(clients: WorkerClients, tmp_path: Path) -> None:

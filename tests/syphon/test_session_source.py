@@ -285,7 +285,7 @@ async def test_health_is_told_in_events(pair: MemoryPair, clock: VirtualClock, e
         pair.primary.inject(Fault(FaultKind.ERROR, error=error, operations=[Operation.SEND], count=2))
         await client.run_syphon(until="empty")
         named = [event.name for event in client.pair.events() if event.name.startswith("syphon")]
-    assert named == ["syphon.destination_unhappy", "syphon.destination_recovered"]
+    assert named == ["syphon.destination_unavailable", "syphon.destination_recovered"]
 
 
 async def test_a_rate_is_kept_and_the_lock_of_a_session_outlives_the_wait(

@@ -11,16 +11,17 @@ from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.message import ServiceBusMessage
 from sbclient.pairing.state import EVENTS_KEPT
+from sbclient.telemetry.log import get_logger, sentence
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, options
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.startswith("sbclient")]
+    return [vars(record)["event_name"] for record in caplog.records if record.name.startswith("sbclient")]
 
 
 def facts(caplog: pytest.LogCaptureFixture, event: str) -> dict[str, Any]:
-    (record,) = [record for record in caplog.records if record.getMessage() == event]
+    (record,) = [record for record in caplog.records if vars(record).get("event_name") == event]
     return {name: getattr(record, name) for name in ("path", "error", "reason", "queue") if hasattr(record, name)}
 
 
@@ -96,3 +97,28 @@ async def test_events_are_bounded(client: ServiceBusClient, monkeypatch: pytest.
     events = client.pair.events()
     assert len(events) == EVENTS_KEPT
     assert events[-1].name == "failover.recovered"
+
+
+def test_the_message_states_the_facts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "sbclient")
+    get_logger("sbclient.test").warning("a.b", "{path!r} failed: {error}", path="orders", error=ValueError("secret"))
+    (record,) = caplog.records
+    assert record.getMessage() == "'orders' failed: ValueError"
+    assert (record.levelno, vars(record)["event_name"]) == (logging.WARNING, "a.b")
+    assert (vars(record)["path"], vars(record)["error"]) == ("orders", "ValueError")
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\x1b[2Jb", "a\u2028b", "a\u202eb"])
+def test_the_message_escapes_control_characters(value: str) -> None:
+    assert sentence("{value}", {"value": value}).isprintable()
+    assert sentence("{value!r}", {"value": value}) == repr(value)
+
+
+def test_a_disabled_level_formats_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Unprintable:
+        def __repr__(self) -> str:
+            raise AssertionError("formatted")
+
+    caplog.set_level(logging.WARNING, "sbclient")
+    get_logger("sbclient.test").info("a.b", "{value!r}", value=Unprintable())
+    assert caplog.records == []

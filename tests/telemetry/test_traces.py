@@ -193,7 +193,7 @@ async def test_a_message_that_cannot_come_home_ends_its_trace_with_the_reason(
     assert sent.context is not None
     assert parent_of(dead) == sent.context.span_id
     assert (dead.attributes or {})["sbclient.reason"] == "DestinationMissing"
-    (record,) = [record for record in caplog.records if record.getMessage() == "syphon.dead_lettered"]
+    (record,) = [record for record in caplog.records if vars(record)["event_name"] == "syphon.dead_lettered"]
     assert record.trace_id == f"{sent.context.trace_id:032x}"  # type: ignore[attr-defined]
 
 
@@ -380,7 +380,7 @@ async def test_what_the_backlog_takes_with_a_context_and_the_primary_only_withou
 
 
 def trace_ids(records: Sequence[logging.LogRecord], event: str) -> list[str | None]:
-    return [getattr(record, "trace_id", None) for record in records if record.getMessage() == event]
+    return [getattr(record, "trace_id", None) for record in records if vars(record)["event_name"] == event]
 
 
 async def test_an_event_names_the_trace_of_the_message_it_is_about_and_nobody_elses(

@@ -123,4 +123,4 @@ def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture, clock: Virtua
 
     with caplog.at_level("INFO", logger="sbclient"):
         asyncio.run(talk())
-    assert [record.message for record in caplog.records] == ["worker.unreachable", "worker.reachable"]
+    assert [vars(record)["event_name"] for record in caplog.records] == ["worker.unreachable", "worker.reachable"]

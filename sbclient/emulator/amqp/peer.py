@@ -205,7 +205,13 @@ class Peer:
 
     def fail(self, error: BaseException) -> None:
         """Something that is done for this client is broken: its connection ends, and no other."""
-        log.error("amqp.connection_failed", client=self._stream.peer, error=type(error).__name__, exc_info=error)
+        log.error(
+            "amqp.connection_failed",
+            "closed the connection of {client}: unexpected {error}",
+            client=self._stream.peer,
+            error=error,
+            exc_info=error,
+        )
         self.close(amqp_error_of(error))
         self.flush()
 

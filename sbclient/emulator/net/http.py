@@ -64,7 +64,7 @@ async def serve_http(
     try:
         await connection.serve(first)
     except NoResponse:
-        log.info("http.cut", client=stream.peer)
+        log.info("http.cut", "closed the connection of {client}: the client is too slow or silent", client=stream.peer)
     finally:
         await stream.close()
 
@@ -167,7 +167,13 @@ class _Connection:
         except NoResponse:
             raise
         except Exception as error:
-            log.error("http.handler_failed", method=request.method, error=type(error).__name__, exc_info=error)
+            log.error(
+                "http.handler_failed",
+                "a {method} request failed: unexpected {error}",
+                method=request.method,
+                error=error,
+                exc_info=error,
+            )
             return Response(500, b"an error that was not expected: see the log")
 
     async def _refuse(self, status: int, text: str) -> None:

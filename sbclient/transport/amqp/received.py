@@ -144,7 +144,12 @@ def read_delivery(delivery: IncomingDelivery, *, is_locked: bool, has_session: b
         token = token_of(delivery) if is_locked else None
         return AmqpReceivedMessage.read(delivery.payload, lock_token=token, has_session=has_session, delivery=delivery)
     except (WireError, InvalidOperationError, ValueError) as error:
-        log.error("amqp.unreadable", delivery_id=delivery.delivery_id, error=str(error))
+        log.error(
+            "amqp.unreadable",
+            "delivery {delivery_id} cannot be read: {error}",
+            delivery_id=delivery.delivery_id,
+            error=str(error),
+        )
         return None
 
 

@@ -134,4 +134,4 @@ class Tokens:
         try:
             await self._put(path)
         except ServiceBusError as error:
-            log.warning("amqp.token_not_renewed", path=path, error=type(error).__name__)
+            log.warning("amqp.token_not_renewed", "cannot renew the token of {path!r}: {error}", path=path, error=error)

@@ -250,7 +250,7 @@ class SdkLink(Generic[S]):
         closing = self._tasks.start(self._close_sdk(), name=f"close {self._subject}")
         late = await self._clock.wait({closing}, CLOSE_S)
         if late or (task is not None and not task.done()):
-            log.warning("azure.socket_cut", subject=self._subject)
+            log.warning("azure.socket_cut", "closed the socket of {subject}: no answer in time", subject=self._subject)
             for each in (closing, task):
                 if each is not None:
                     each.cancel()
@@ -261,7 +261,7 @@ class SdkLink(Generic[S]):
             _stop_heart(self._sdk)
             await self._sdk.close()
         except Exception as error:
-            log.debug("azure.not_closed", subject=self._subject, error=type(error).__name__)
+            log.debug("azure.not_closed", "cannot close {subject}: {error}", subject=self._subject, error=error)
             cut(self._sdk)
 
     async def close(self) -> None:

@@ -44,7 +44,12 @@ def received(sdk_message: Any, *, is_wrapped: bool, is_locked: bool, has_session
     try:
         content = _content(sdk_message, is_wrapped)
     except (InvalidOperationError, TypeError, ValueError) as error:
-        log.error("azure.unreadable", sequence_number=sdk_message.sequence_number, error=str(error))
+        log.error(
+            "azure.unreadable",
+            "message {sequence_number} cannot be read: {error}",
+            sequence_number=sdk_message.sequence_number,
+            error=str(error),
+        )
         return None
     enqueued_at = sdk_message.enqueued_time_utc or _UNKNOWN
     message = AzureReceivedMessage.of(

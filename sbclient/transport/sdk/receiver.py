@@ -289,7 +289,12 @@ class AzureReceiver(ReceiverLink):
             try:
                 await link.call(partial(self._release, message), doing="give back to", timeout_s=GIVE_BACK_S)
             except (GivenUpError, ServiceBusError) as error:
-                log.info("azure.not_given_back", path=self._path, error=type(error).__name__)
+                log.info(
+                    "azure.not_given_back",
+                    "cannot release a message of {path!r}: {error}",
+                    path=self._path,
+                    error=error,
+                )
                 return
 
     async def _release(self, message: AzureReceivedMessage, sdk: Any) -> None:

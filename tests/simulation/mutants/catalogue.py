@@ -432,8 +432,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a refused ping brings the entity back",
         (
             "pairing/pinger.py",
-            '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return error\n',
-            '            log.info("failover.ping_refused", path=entity.path, error=type(error).__name__)\n            return None\n',
+            "                error=error,\n            )\n            return error\n",
+            "                error=error,\n            )\n            return None\n",
         ),
     ),
     _mutant(
@@ -758,13 +758,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a log event tells the body",
         (
             "syphon/destination.py",
-            '            self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=held.source.queue)\n',
-            '            self._pair.record("syphon.dead_lettered", self.path, reason=reason, queue=str(held.message))\n',
+            "DEAD_LETTERED, self.path, reason=reason, queue=held.source.queue",
+            "DEAD_LETTERED, self.path, reason=reason, queue=str(held.message)",
         ),
         (
             "syphon/syphon.py",
-            'self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=source.queue)',
-            'self._pair.record("syphon.dead_lettered", source.queue, reason=settlement.reason, queue=str(message))',
+            "DEAD_LETTERED, source.queue, reason=settlement.reason, queue=source.queue",
+            "DEAD_LETTERED, source.queue, reason=settlement.reason, queue=str(message)",
         ),
     ),
     _mutant(

@@ -19,7 +19,7 @@ const WORDS = {
   "failover.engaged": "fails over: sends go to the backlog",
   "failover.recovered": "has recovered: sends go to the primary",
   "failover.cleared": "has answered again: no failover",
-  "syphon.destination_unhappy": "refuses what the syphon brings",
+  "syphon.destination_unavailable": "refuses what the syphon brings",
   "syphon.destination_recovered": "takes what the syphon brings",
 };
 const KINDS = {
