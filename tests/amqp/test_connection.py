@@ -41,7 +41,7 @@ from sbclient.amqp import (
     Target,
     TransactionalState,
 )
-from sbclient.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, FrameReader, encode_frame
+from sbclient.amqp.frames import EMPTY_FRAME, FrameReader, encode_frame
 from sbclient.amqp.performatives import (
     Begin,
     Close,
@@ -59,6 +59,9 @@ from sbclient.amqp.session import MANY_DELIVERIES
 from sbclient.amqp.transfers import write_transfers
 from sbclient.errors import InvalidOperationError
 from tests.amqp.pipe import CLIENT, NOW, SERVER, Pipe, last, of_kind
+
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 
 MESSAGE = b"\x00\x53\x75\xa0\x01a"
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")

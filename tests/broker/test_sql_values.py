@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.broker.sql.values import (
-    INTEGER_MAX,
-    INTEGER_MIN,
     FilterError,
     calculate,
     checked,
@@ -21,6 +19,9 @@ from sbclient.broker.sql.values import (
     signed,
     text_of,
 )
+
+INTEGER_MIN = -(2**63)
+INTEGER_MAX = 2**63 - 1
 
 NOON = datetime(2024, 1, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -23,7 +23,7 @@ from sbclient.emulator import Emulator
 from sbclient.emulator.config.located_json import ConfigError
 from sbclient.emulator.config.namespace_choice import DEFAULT_NAMESPACE, chosen_namespaces
 from sbclient.emulator.faults import WireFault, WireFaultKind
-from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+from sbclient.emulator.sas import sign
 from sbclient.entities import EntityKind
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from tests.emulator.amqp.client import create
@@ -32,7 +32,7 @@ from tests.emulator.requests import FOREVER
 pytestmark = pytest.mark.real_time
 
 AMQP_HEADER = b"AMQP\x03\x01\x00\x00"
-TOKEN = sign("https://localhost", ROOT_KEY_NAME, ROOT_KEY, FOREVER)
+TOKEN = sign("https://localhost", "RootManageSharedAccessKey", "SAS_KEY_VALUE", FOREVER)
 
 
 async def opened(port: int, tls: ssl.SSLContext | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

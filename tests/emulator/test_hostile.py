@@ -30,13 +30,15 @@ from sbclient.amqp import (
     Target,
     encode_message,
 )
-from sbclient.amqp.frames import AMQP_HEADER, SASL_HEADER
 from sbclient.emulator import Emulator
 from sbclient.emulator.context import ServerSettings
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.entities import EntityKind
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create
+
+AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 
 pytestmark = pytest.mark.real_time
 

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from sbclient.emulator.sas import (
     ALL_RIGHTS,
     EVERYTHING,
-    ROOT_KEY,
-    ROOT_KEY_NAME,
     AuthorizationMode,
     Authorizer,
     Grant,
@@ -26,6 +24,9 @@ from sbclient.emulator.sas import (
 )
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizationError
+
+ROOT_KEY_NAME = "RootManageSharedAccessKey"
+ROOT_KEY = "SAS_KEY_VALUE"
 
 NOW = 1_700_000_000.0
 SEND_ONLY = AuthorizationRule(

@@ -25,7 +25,6 @@ from sbclient.amqp import (
 )
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Int, longs, uuids
-from sbclient.emulator.amqp.receiver_link import SESSION_FILTER
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import dead_letter_path
 from tests.emulator.amqp.client import SETTLED, Client
@@ -43,6 +42,8 @@ from tests.rights.world import (
     TOPIC,
     World,
 )
+
+SESSION_FILTER: Final = "com.microsoft:session-filter"
 
 OK: Final = "ok"
 SESSION_LOST: Final = "com.microsoft:session-lock-lost"

@@ -10,7 +10,6 @@ import pytest
 from sbclient.amqp import ACCEPTED, LinkDetached, TransactionalState, encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.clock import VirtualClock
-from sbclient.emulator.amqp.receiver_link import SESSION_FILTER
 from sbclient.emulator.sas import AuthorizationMode, sign
 from sbclient.entities import AccessRights, EntityAddress, EntityKind, QueueProperties
 from tests.emulator.amqp.client import Client, connected, create
@@ -30,6 +29,8 @@ from tests.rights.messaging import (
 )
 from tests.rights.oracle import UNAUTHORIZED
 from tests.rights.world import KEY_NAME, QUEUE, SESSION, SESSIONS, World, key_of, rule_of
+
+SESSION_FILTER = "com.microsoft:session-filter"
 
 LIFE_S = 30
 """Of tokens; shorter than a lock, whose end would be a change as well."""

@@ -4,8 +4,10 @@ import pytest
 
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.ping import PING_CONTENT_TYPE, check_not_ping, is_ping, ping_message
+from sbclient.rules.ping import check_not_ping, is_ping, ping_message
 from sbclient.rules.size import encoded_size
+
+PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 
 
 def test_n007_a_ping_is_empty_lives_one_second_and_carries_the_failing_key() -> None:

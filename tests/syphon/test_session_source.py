@@ -23,7 +23,6 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules import accepted
-from sbclient.rules.ping import PING_CONTENT_TYPE
 from sbclient.syphon import session_backoff as resting_sessions
 from sbclient.syphon import session_source
 from sbclient.syphon.syphon import Syphon
@@ -103,7 +102,7 @@ async def test_foreign_messages_and_pings_are_dealt_with(pair: MemoryPair, monke
             messages = await receive(self, **kwargs)
             for message in messages:
                 if str(message) == "ping":
-                    message.content_type = PING_CONTENT_TYPE
+                    message.content_type = "application/vnd.ms-servicebus-ping"
             return messages
 
         monkeypatch.setattr(type(link), "receive", with_ping)

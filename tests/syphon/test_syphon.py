@@ -29,7 +29,6 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules import accepted
-from sbclient.rules.ping import PING_CONTENT_TYPE
 from sbclient.syphon import budget as syphon_share
 from sbclient.syphon import destination, syphon
 from sbclient.syphon import destination_table as destinations
@@ -326,7 +325,7 @@ async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, 
     async def as_ping(self, **kwargs):  # type: ignore[no-untyped-def]
         messages = await receive(self, **kwargs)
         for message in messages:
-            message.content_type = PING_CONTENT_TYPE
+            message.content_type = "application/vnd.ms-servicebus-ping"
         return messages
 
     with pytest.MonkeyPatch.context() as patch:

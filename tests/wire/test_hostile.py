@@ -23,10 +23,12 @@ from sbclient.amqp import (
     Source,
     Target,
 )
-from sbclient.amqp.frames import AMQP_HEADER, SASL_HEADER
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from tests.wire.checks import Names
 from tests.wire.serving import ServedNamespace
+
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 
 names = Names("hostile")
 

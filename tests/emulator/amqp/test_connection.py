@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from sbclient.amqp import ACCEPTED, DeliveryReceived, PlainCredentials, Source, Target, encode_message
-from sbclient.amqp.frames import AMQP_HEADER, SASL_HEADER
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.emulator.amqp import connection, peer
 from sbclient.emulator.amqp.connection import serve_amqp
-from sbclient.emulator.amqp.receiver_link import SESSION_FILTER
 from sbclient.emulator.context import NamespaceContext
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import Client, Pipe, connected, create, wire
+
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ async def test_links_that_wait_do_not_keep_a_client_from_being_read(
     async with connected(context, queue, "sessions") as client:
         for number in range(10):
             await client.receiver(queue, credit=1)
-            next_session = Source(address="sessions", filter={SESSION_FILTER: None})
+            next_session = Source(address="sessions", filter={"com.microsoft:session-filter": None})
             client.session.attach_receiver(f"pending-{number}", source=next_session)
         client.flush()
         await asyncio.sleep(1)

@@ -22,7 +22,6 @@ from sbclient.amqp.sections import Properties
 from sbclient.amqp.types import Int
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.delivery import ServiceBusReceiveMode
-from sbclient.emulator.amqp.sender_link import VIA_PARTITION_KEY
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.emulator.sas import sign
@@ -371,9 +370,9 @@ async def test_a_key_for_the_way_that_is_no_text_is_rejected(
     create(host, EntityKind.QUEUE, "q")
     async with connected(context, "via", "q") as client:
         link = await via(client, "via", "q")
-        bad = encode_sections(message_annotations={VIA_PARTITION_KEY: Int(3)}, data=[b"x"])
+        bad = encode_sections(message_annotations={"x-opt-via-partition-key": Int(3)}, data=[b"x"])
         assert condition_of(await client.transfer(link, bad)) == "amqp:invalid-field"
-        good = encode_sections(message_annotations={VIA_PARTITION_KEY: "3"}, data=[b"x"])
+        good = encode_sections(message_annotations={"x-opt-via-partition-key": "3"}, data=[b"x"])
         assert await client.transfer(link, good) == ACCEPTED
     assert stored(host) == 1
 
