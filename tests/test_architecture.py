@@ -23,8 +23,8 @@ ROOT: Final = Path(__file__).parents[1]
 
 FLOORS: Final = (
     "certificate clock delivery deviations entities errors transport",
-    "emulator.events message options settings",
-    "retry rules telemetry transport.base",
+    "emulator.events iso8601 message options settings",
+    "message_json retry rules telemetry transport.base",
     "administration amqp broker emulator.faults emulator.sas prometheus rate_limit tasks",
     "hosting pairing transport.amqp transport.sdk",
     "backlog emulator.context syphon transport.memory",
@@ -42,7 +42,7 @@ A file belongs to the longest name that matches it: `broker` covers `broker.sql.
 
 FLOOR_OF: Final = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
 
-PURE: Final = "amqp broker delivery entities errors message options rules settings transport.base"
+PURE: Final = "amqp broker delivery entities errors iso8601 message message_json options rules settings transport.base"
 MAX_LINES: Final = 600
 IMPURE_MODULES: Final = """
     asyncio concurrent http io logging multiprocessing os pathlib secrets select selectors signal socket ssl structlog

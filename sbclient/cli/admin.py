@@ -14,7 +14,6 @@ import typer
 
 from sbclient.cli.admin_report import print_description, print_list, shown
 from sbclient.cli.common import AsJson, Exit, Primary, Yes, is_confirmed, print_json, reported_errors, run
-from sbclient.cli.json_values import span_of
 from sbclient.cli.message_json import PROPERTY, property_named
 from sbclient.clock import Clock
 from sbclient.entities import (
@@ -31,6 +30,7 @@ from sbclient.entities import (
     TopicProperties,
 )
 from sbclient.errors import InvalidOperationError
+from sbclient.message_json import read_duration
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.transport.base import Administration
 from sbclient.transport.choice import open_transport
@@ -284,7 +284,7 @@ def _value(name: str, text: str, hint: Any) -> Any:
         if kind is int:
             return int(text)
         if kind is timedelta:
-            return span_of(text)
+            return read_duration(text)
         if isinstance(kind, type) and issubclass(kind, Enum):
             return _member(kind, text)
     except (KeyError, ValueError) as error:

@@ -7,10 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from sbclient.cli.json_values import plain
-from sbclient.cli.message_json import content_json
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
+from sbclient.message_json import content_json
 
 
 class FailedFile:
@@ -47,5 +46,5 @@ class FailedFile:
     def write(self, unsent: ServiceBusMessage | str) -> None:
         """Write a message as JSON with its message id, or a line of input unchanged. May raise OSError."""
         if isinstance(unsent, ServiceBusMessage):
-            unsent = json.dumps(content_json(unsent), ensure_ascii=False, default=plain)
+            unsent = json.dumps(content_json(unsent), ensure_ascii=False)
         self._file.write(unsent.rstrip("\r\n") + "\n")

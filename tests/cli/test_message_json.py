@@ -12,9 +12,10 @@ import pytest
 
 from sbclient import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.cli.json_values import plain
-from sbclient.cli.message_json import ATTRIBUTES, message_json, message_of, named, set_by_name
+from sbclient.cli.message_json import message_json, message_of, named, set_by_name
 from sbclient.errors import InvalidOperationError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, AmqpMessageBodyType
+from sbclient.message_json import ATTRIBUTES
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from sbclient.emulator.config.located_json import Located
-from sbclient.emulator.management.atom_values import read_span
 from sbclient.entities import EntityKind, EntityStatus
 from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import read_duration
 from sbclient.rules.entity_path import check_entity_path
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -114,7 +114,7 @@ def span_of(place: Located) -> timedelta:
     """A time span in ISO 8601."""
     text = text_of(place)
     try:
-        return read_span(text)
+        return read_duration(text)
     except InvalidOperationError as error:
         raise place.error(f"is not allowed: {error.message}") from error
 

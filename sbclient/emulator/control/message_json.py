@@ -1,13 +1,11 @@
-"""Messages as the control API writes and reads them: JSON, for people who look and for scripts that try things."""
+"""Stored messages as JSON for the control API, and the messages that a request to send describes."""
 
 from __future__ import annotations
 
 import json
 import math
-from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
+from base64 import b64encode
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
@@ -15,6 +13,7 @@ from sbclient.broker.entry import Entry
 from sbclient.broker.storage import COUNTER_BITS
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState, chunks_of
+from sbclient.message_json import TEXTS, message_of, value_json
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -24,27 +23,11 @@ MAX_SHOWN_BYTES: Final = 262_144
 MAX_PREVIEW: Final = 160
 MAX_COPIES: Final = 1_000
 
-_TEXTS: Final = (
-    "message_id",
-    "session_id",
-    "partition_key",
-    "subject",
-    "content_type",
-    "correlation_id",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-)
-_SENDABLE: Final = (
-    *("body", "body_base64", "application_properties", "time_to_live_s", "scheduled_at", "copies"),
-    *_TEXTS,
-)
-_LATEST_S: Final = 250_000_000_000.0
 _CONTROLS: Final = frozenset(map(chr, range(32))) - {"\t", "\n", "\r"}
 
 
 def line_of(entry: Entry) -> Facts:
-    """What a list of messages says of one; moments are seconds since 1970."""
+    """A message as an entry of a list; timestamps are seconds since 1970."""
     content = entry.content
     schedule = content.scheduled_enqueue_time_utc
     is_scheduled = entry.state is ServiceBusMessageState.SCHEDULED
@@ -68,13 +51,13 @@ def line_of(entry: Entry) -> Facts:
 
 
 def whole_of(entry: Entry) -> Facts:
-    """Everything that can be said of a message."""
+    """All properties of a message, and its body."""
     content = entry.content
-    schedule, life = content.scheduled_enqueue_time_utc, content.time_to_live
+    schedule, time_to_live = content.scheduled_enqueue_time_utc, content.time_to_live
     return {
         **line_of(entry),
-        **{name: getattr(content, name) for name in _TEXTS},
-        "time_to_live_s": None if life is None else life.total_seconds(),
+        **{name: getattr(content, name) for name in TEXTS},
+        "time_to_live_s": None if time_to_live is None else time_to_live.total_seconds(),
         "scheduled_at": None if schedule is None else schedule.timestamp(),
         "original_sequence_number": entry.original_number,
         "dead_letter_description": entry.dead_letter_description,
@@ -82,7 +65,7 @@ def whole_of(entry: Entry) -> Facts:
         "destination": entry.destination,
         "hops": entry.hops,
         "application_properties": [
-            {"name": name, "type": type(value).__name__, "value": _said(value)}
+            {"name": name, "type": type(value).__name__, "value": _text(value)}
             for name, value in content.application_properties.items()
         ],
         "body": body_of(content),
@@ -90,9 +73,9 @@ def whole_of(entry: Entry) -> Facts:
 
 
 def body_of(content: ServiceBusMessage) -> Facts:
-    """A body as text where it is text, else in base64; a value or sequence of AMQP as JSON where it can be said so."""
+    """A body as text, or as base64 if it is not text. An AMQP value or sequence is shown as JSON."""
     if content.body_type is not AmqpMessageBodyType.DATA:
-        text = _said(content.body)
+        text = _text(content.body)
         return {
             "type": content.body_type.value,
             "text": text[:MAX_SHOWN_BYTES],
@@ -101,79 +84,41 @@ def body_of(content: ServiceBusMessage) -> Facts:
         }
     raw = bytes(content)
     shown = raw[:MAX_SHOWN_BYTES]
-    said = {"type": "data", "size_bytes": len(raw), "is_cut": len(shown) < len(raw)}
-    text_or_none = _text_of(shown, is_cut=bool(said["is_cut"]))
-    return said | ({"base64": b64encode(shown).decode()} if text_or_none is None else {"text": text_or_none})
+    is_cut = len(shown) < len(raw)
+    decoded = _decoded(shown, is_cut=is_cut)
+    body = {"base64": b64encode(shown).decode()} if decoded is None else {"text": decoded}
+    return {"type": "data", "size_bytes": len(raw), "is_cut": is_cut, **body}
 
 
-def read_messages(said: Any) -> list[ServiceBusMessage]:
-    """The messages that an object describes: one, or as many as its `copies` says.
+def read_messages(fields: Any) -> list[ServiceBusMessage]:
+    """The messages that a JSON object describes: one, or as many as its member `copies`.
 
     Raises:
-        InvalidOperationError: it describes none.
+        InvalidOperationError: the object describes none.
     """
-    if not isinstance(said, Mapping):
-        raise InvalidOperationError(f"a message is a {type(said).__name__}: give an object with a body")
-    unknown = [str(name)[:64] for name in said if name not in _SENDABLE]
-    if unknown:
-        raise InvalidOperationError(f"a message has no {unknown[0]!r}: it may have {', '.join(_SENDABLE)}")
-    properties = said.get("application_properties")
-    if not isinstance(properties, Mapping | None):
-        raise InvalidOperationError("application_properties is no object: give names and values")
-    copies = said.get("copies", 1)
+    if not isinstance(fields, Mapping):
+        raise InvalidOperationError(f"a message is a {type(fields).__name__}: give an object with a body")
+    copies = fields.get("copies", 1)
     if not isinstance(copies, int) or isinstance(copies, bool) or not 1 <= copies <= MAX_COPIES:
         raise InvalidOperationError(f"copies is {copies!r}: give a whole number from 1 to {MAX_COPIES}")
-    if copies > 1 and said.get("message_id") is not None:
-        raise InvalidOperationError(f"{copies} copies would share message_id: leave it out, each is given its own")
-    life_s, schedule_s = _seconds("time_to_live_s", said), _seconds("scheduled_at", said)
-    try:
-        message = ServiceBusMessage(
-            _body(said),
-            application_properties=properties,
-            time_to_live=None if life_s is None else timedelta(seconds=life_s),
-            scheduled_enqueue_time_utc=None if schedule_s is None else datetime.fromtimestamp(schedule_s, UTC),
-            **{name: said.get(name) for name in _TEXTS},
-        )
-    except TypeError as error:
-        raise InvalidOperationError(f"{error}: change it") from error
+    if copies > 1 and fields.get("message_id") is not None:
+        raise InvalidOperationError(f"{copies} copies cannot share a message_id: leave it out, each gets its own")
+    message = message_of(fields, ignored=("copies",))
     return [message, *(message.copy() for _ in range(copies - 1))]
 
 
-def _body(said: Mapping[str, Any]) -> str | bytes:
-    text, encoded = said.get("body"), said.get("body_base64")
-    if text is not None and encoded is not None:
-        raise InvalidOperationError("body and body_base64 are both given: leave one of them out")
-    if encoded is None:
-        if not isinstance(text, str | None):
-            raise InvalidOperationError(f"body is a {type(text).__name__}: give text, or body_base64")
-        return text or ""
-    try:
-        return b64decode(encoded, validate=True)
-    except (Base64Error, TypeError, ValueError) as error:
-        raise InvalidOperationError("body_base64 is no base64: encode the bytes, with padding") from error
-
-
-def _seconds(name: str, said: Mapping[str, Any]) -> float | None:
-    value = said.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < _LATEST_S:
-        raise InvalidOperationError(f"{name} is {value!r}: give a number of seconds, not below 0")
-    return float(value)
-
-
 def _preview(content: ServiceBusMessage) -> str | None:
-    """The beginning of a body in one line; None = it is binary."""
+    """The beginning of a body in one line; None if the body is binary."""
     if content.body_type is not AmqpMessageBodyType.DATA:
-        text: str | None = _said(content.body)
+        text: str | None = _text(content.body)
     else:
         raw = b"".join(islice(chunks_of(content), 1))
-        text = _text_of(raw[: 4 * MAX_PREVIEW], is_cut=len(raw) > 4 * MAX_PREVIEW)
+        text = _decoded(raw[: 4 * MAX_PREVIEW], is_cut=len(raw) > 4 * MAX_PREVIEW)
     return None if text is None else " ".join(text.split())[:MAX_PREVIEW]
 
 
-def _text_of(raw: bytes, *, is_cut: bool) -> str | None:
-    """Bytes as text; None if they are none. Where they were cut off, so may be their last letter."""
+def _decoded(raw: bytes, *, is_cut: bool) -> str | None:
+    """Bytes as text; None if they are not text. The last character may be cut off as well."""
     for end in (len(raw), *(range(len(raw) - 1, max(len(raw) - 4, 0), -1) if is_cut else ())):
         try:
             text = raw[:end].decode()
@@ -183,23 +128,12 @@ def _text_of(raw: bytes, *, is_cut: bool) -> str | None:
     return None
 
 
-def _said(value: Any) -> str:
-    """A value of a property, or of a body, as text."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, int | float | list | tuple | dict | None):
-        return _plainly(value)
-    try:
-        return json.dumps(value, default=_plainly, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)
-
-
-def _plainly(value: Any) -> str:
-    """What JSON has no word for."""
-    if isinstance(value, bytes):
-        return value.hex(" ")
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+def _text(value: Any) -> str:
+    """A value of a property or of a body, for display."""
+    written = value_json(value)
+    if isinstance(written, dict) and not isinstance(value, Mapping):  # {"uuid": "…"}
+        (written,) = written.values()
+    return written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
 
 
 def _finite(at: float) -> float | None:

@@ -25,7 +25,6 @@ from sbclient.emulator.management.atom_descriptions import (
     write_namespace,
 )
 from sbclient.emulator.management.atom_rules import read_rule, write_rule
-from sbclient.emulator.management.atom_values import write_moment
 from sbclient.emulator.management.xml import Element, read_xml, tag, text_tag
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
@@ -35,6 +34,7 @@ from sbclient.entities import (
     RuleProperties,
 )
 from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import write_timestamp
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
@@ -91,7 +91,7 @@ def feed_document(title: str, url: str, next_url: str | None, entries: Sequence[
     parts = [
         text_tag("title", title, type="text"),
         text_tag("id", url),
-        text_tag("updated", write_moment(updated)) if updated else "",
+        text_tag("updated", write_timestamp(updated)) if updated else "",
         tag("link", rel="self", href=url),
         tag("link", rel="next", href=next_url) if next_url else "",
         *(_entry(entry, namespace) for entry in entries),
@@ -153,8 +153,8 @@ def _entry(entry: Entry, namespace: str, **attributes: str) -> str:
         [
             text_tag("id", entry.url),
             text_tag("title", entry.name, type="text"),
-            text_tag("published", write_moment(entry.created_at)),
-            text_tag("updated", write_moment(entry.updated_at)),
+            text_tag("published", write_timestamp(entry.created_at)),
+            text_tag("updated", write_timestamp(entry.updated_at)),
             tag("author", text_tag("name", namespace)),
             tag("link", rel="self", href=entry.url),
             tag("content", entry.content, type="application/xml"),

@@ -15,15 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from sbclient.emulator.management.atom_values import (
-    read_flag,
-    read_moment,
-    read_span,
-    read_whole,
-    write_flag,
-    write_moment,
-    write_span,
-)
+from sbclient.emulator.management.atom_values import read_flag, read_whole, write_flag
 from sbclient.emulator.management.xml import Element, tag, text_tag
 from sbclient.entities import (
     NEVER,
@@ -39,6 +31,7 @@ from sbclient.entities import (
     TopicProperties,
 )
 from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import read_duration, read_timestamp, write_duration, write_timestamp
 
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
@@ -104,7 +97,7 @@ def _flag(name: str, attribute: str) -> _Field:
 
 
 def _span(name: str, attribute: str) -> _Field:
-    return _settable(name, attribute, lambda element: read_span(element.text), write_span)
+    return _settable(name, attribute, lambda element: read_duration(element.text), write_duration)
 
 
 def _number(name: str, attribute: str) -> _Field:
@@ -132,7 +125,7 @@ def _counted(name: str, count: Callable[[Shown], int]) -> _Field:
 
 
 def _moment(name: str, attribute: str) -> _Field:
-    return _Field(name, lambda shown: text_tag(name, write_moment(getattr(shown.runtime, attribute))))
+    return _Field(name, lambda shown: text_tag(name, write_timestamp(getattr(shown.runtime, attribute))))
 
 
 # ---------------------------------------------------------------------- parts with children
@@ -150,8 +143,8 @@ def _write_rule(rule: AuthorizationRule) -> str:
             tag("ClaimType", "SharedAccessKey"),
             tag("ClaimValue", "None"),
             tag("Rights", [text_tag("AccessRights", right) for right in rule.rights]),
-            text_tag("CreatedTime", write_moment(rule.created_at_utc or NEVER)),
-            text_tag("ModifiedTime", write_moment(rule.modified_at_utc or NEVER)),
+            text_tag("CreatedTime", write_timestamp(rule.created_at_utc or NEVER)),
+            text_tag("ModifiedTime", write_timestamp(rule.modified_at_utc or NEVER)),
             text_tag("KeyName", rule.key_name),
             text_tag("PrimaryKey", rule.primary_key or ""),
             text_tag("SecondaryKey", rule.secondary_key or ""),
@@ -175,8 +168,8 @@ def _read_rule(element: Element) -> AuthorizationRule:
         rights=[] if rights is None else [_read_right(child) for child in rights.all("AccessRights")],
         primary_key=texts.get("PrimaryKey") or None,
         secondary_key=texts.get("SecondaryKey") or None,
-        created_at_utc=read_moment(created) if created else None,
-        modified_at_utc=read_moment(modified) if modified else None,
+        created_at_utc=read_timestamp(created) if created else None,
+        modified_at_utc=read_timestamp(modified) if modified else None,
     )
 
 
@@ -203,7 +196,7 @@ def _write_counts(shown: Shown) -> str | None:
 
 
 def _write_accessed(shown: Shown) -> str | None:
-    return None if shown.is_new else text_tag("AccessedAt", write_moment(shown.runtime.accessed_at_utc))
+    return None if shown.is_new else text_tag("AccessedAt", write_timestamp(shown.runtime.accessed_at_utc))
 
 
 def _write_availability(shown: Shown) -> str:
@@ -317,10 +310,10 @@ def write_namespace(namespace: NamespaceProperties, **attributes: str) -> str:
         "NamespaceInfo",
         [
             text_tag("Alias", namespace.alias) if namespace.alias else "",
-            text_tag("CreatedTime", write_moment(namespace.created_at_utc)),
+            text_tag("CreatedTime", write_timestamp(namespace.created_at_utc)),
             text_tag("MessagingSKU", namespace.messaging_sku),
             "" if units is None else tag("MessagingUnits", str(units)),
-            text_tag("ModifiedTime", write_moment(namespace.modified_at_utc)),
+            text_tag("ModifiedTime", write_timestamp(namespace.modified_at_utc)),
             text_tag("Name", namespace.name),
             tag("NamespaceType", "Messaging"),
         ],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sbclient.emulator.management.atom_values import read_any, write_any, write_moment
+from sbclient.emulator.management.atom_values import read_any, write_any
 from sbclient.emulator.management.xml import Element, tag, text_tag
 from sbclient.entities import (
     CORRELATION_FIELDS,
@@ -23,6 +23,7 @@ from sbclient.entities import (
     TrueRuleFilter,
 )
 from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import write_timestamp
 
 XML_SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 
@@ -50,7 +51,7 @@ def write_rule(rule: RuleProperties, **attributes: str) -> str:
         [
             _write_filter(rule.filter),
             _write_action(rule.action),
-            text_tag("CreatedAt", write_moment(rule.created_at_utc or NEVER)),
+            text_tag("CreatedAt", write_timestamp(rule.created_at_utc or NEVER)),
             text_tag("Name", rule.name),
         ],
         **attributes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -125,7 +126,8 @@ class TestSend:
         assert {each["fragment"] for each in listed["messages"]} == set(range(16))
 
     async def test_a_message_can_be_scheduled(self, control: Control, orders: BrokerHost, clock: VirtualClock) -> None:
-        await control.send({"body": "later", "scheduled_at": clock.now() + 10})
+        at = datetime.fromtimestamp(clock.now() + 10, UTC)
+        await control.send({"body": "later", "scheduled_enqueue_time_utc": at.isoformat()})
         (line,) = (await control.ask("GET", "messages?entity=orders"))["messages"]
         assert (line["state"], line["scheduled_at"], line["enqueued_at"]) == ("scheduled", clock.now() + 10, None)
         await clock.sleep(11)

@@ -68,8 +68,8 @@ export function openSend(namespace, path, changed) {
     const said = { body: body.value, application_properties: propertiesIn(properties) };
     for (const [name, field] of fields) if (field.value) said[name] = field.value;
     if (Number(copies.value) > 1) said.copies = Number(copies.value);
-    if (delay.value) said.scheduled_at = now() + Number(delay.value);
-    if (life.value) said.time_to_live_s = Number(life.value);
+    if (delay.value) said.scheduled_enqueue_time_utc = new Date((now() + Number(delay.value)) * 1000).toISOString();
+    if (life.value) said.time_to_live = `${life.value} s`;
     return said;
   }
 

@@ -1,0 +1,86 @@
+"""Durations and timestamps in ISO 8601, as the management documents of Service Bus write them.
+
+Laws (source: XML Schema and the answers of the service):
+
+1. A duration is `PT1M`, `P14D` or `PT0.5S`; years and months count 365 and 30 days, as in .NET. 10,675,199 days or more
+   mean "no limit", which is written `P10675199DT2H48M5.4775807S`.
+2. A timestamp is in UTC with up to seven digits of fraction; one without a time zone is in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sbclient.entities import UNLIMITED
+from sbclient.errors import InvalidOperationError
+
+NO_LIMIT: Final = "P10675199DT2H48M5.4775807S"
+
+_LONGEST: Final = timedelta(days=10_675_199)
+_DURATION: Final = re.compile(
+    r"(?P<sign>-?)P(?=.)(?:(?P<years>\d{1,9})Y)?(?:(?P<months>\d{1,9})M)?(?:(?P<weeks>\d{1,9})W)?(?:(?P<days>\d{1,9})D)?"
+    r"(?:T(?=.)(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d{1,12})?)S)?)?",
+    re.ASCII,
+)
+_TIMESTAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,12}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_DAYS_OF: Final = {"years": 365, "months": 30, "weeks": 7, "days": 1}
+
+
+def read_duration(text: str) -> timedelta:
+    """
+    Raises:
+        InvalidOperationError: the text is not a duration.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise InvalidOperationError(f"{text[:64]!r} is not a duration: write it in ISO 8601, as PT30S or P14D")
+    days = sum(int(match[name] or 0) * length for name, length in _DAYS_OF.items())
+    seconds = int(match["hours"] or 0) * 3600 + int(match["minutes"] or 0) * 60
+    whole, _, fraction = (match["seconds"] or "0").partition(".")
+    days, seconds = days + (seconds + int(whole)) // 86_400, (seconds + int(whole)) % 86_400
+    if days >= _LONGEST.days:
+        duration = UNLIMITED
+    else:
+        micros = int(fraction.ljust(6, "0")[:6]) if fraction else 0
+        duration = timedelta(days=days, seconds=seconds, microseconds=micros)
+    return -duration if match["sign"] and duration != UNLIMITED else duration
+
+
+def write_duration(duration: timedelta) -> str:
+    if duration >= _LONGEST:
+        return NO_LIMIT
+    sign, duration = ("-", -duration) if duration < timedelta(0) else ("", duration)
+    minutes, seconds = divmod(duration.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days = f"{duration.days}D" if duration.days else ""
+    fraction = f".{duration.microseconds:06d}".rstrip("0") if duration.microseconds else ""
+    time = "".join(f"{count}{unit}" for count, unit in ((hours, "H"), (minutes, "M")) if count)
+    if seconds or fraction or not (days or time):
+        time += f"{seconds}{fraction}S"
+    return f"{sign}P{days}" + (f"T{time}" if time else "")
+
+
+def read_timestamp(text: str) -> datetime:
+    """
+    Raises:
+        InvalidOperationError: the text is not a timestamp.
+    """
+    match = _TIMESTAMP.fullmatch(text.strip())
+    try:
+        if match is None:
+            raise ValueError
+        zone = "+00:00" if match[3] in (None, "Z") else match[3]
+        micros = (match[2] or "0").ljust(6, "0")[:6]
+        return datetime.fromisoformat(f"{match[1]}.{micros}{zone}").astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise InvalidOperationError(
+            f"{text[:64]!r} is not a timestamp: write it in ISO 8601, as 2026-01-31T12:00:00Z"
+        ) from error
+
+
+def write_timestamp(timestamp: datetime) -> str:
+    timestamp = timestamp.replace(tzinfo=UTC) if timestamp.tzinfo is None else timestamp.astimezone(UTC)
+    fraction = f".{timestamp.microsecond:06d}0" if timestamp.microsecond else ""
+    return f"{timestamp.year:04d}-{timestamp:%m-%dT%H:%M:%S}{fraction}Z"

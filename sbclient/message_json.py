@@ -1,0 +1,203 @@
+"""A message as a JSON object: the form of `sbclient send --format messages` and of the control API of the emulator.
+
+Most values are the same in JSON. Durations and timestamps are in ISO 8601. An application property of a type that JSON
+lacks is an object with one member, which names the type: `{"datetime": "2030-01-01T00:00:00Z"}`, `{"uuid": …}`,
+`{"decimal": "1.50"}`, `{"base64": …}`, and `{"float": "NaN"}` for the three floats that are not JSON numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+from uuid import UUID
+
+from sbclient.entities import UNLIMITED
+from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import NO_LIMIT, read_timestamp, write_duration
+from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
+from sbclient.settings.durations import seconds_of
+
+_UNLIMITED: Final = ("none", "never", "unlimited")
+
+
+def read_duration(text: str) -> timedelta:
+    """A duration as people write it: `30s`, `5m`, `2h`, `7d`, `PT30S`, or `unlimited`.
+
+    Raises:
+        InvalidOperationError: the text is none of these.
+    """
+    if text.strip().lower() in _UNLIMITED:
+        return UNLIMITED
+    try:
+        duration = timedelta(seconds=seconds_of(text))
+    except OverflowError:
+        return UNLIMITED
+    return UNLIMITED if write_duration(duration) == NO_LIMIT else duration
+
+
+TEXTS: Final = (
+    "message_id",
+    "session_id",
+    "partition_key",
+    "subject",
+    "content_type",
+    "correlation_id",
+    "to",
+    "reply_to",
+    "reply_to_session_id",
+)
+ATTRIBUTES: Final[Mapping[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(TEXTS, str),
+    "time_to_live": read_duration,
+    "scheduled_enqueue_time_utc": read_timestamp,
+}
+"""The attributes of a message that can be set, and the function that reads the text of each."""
+
+CONTENT: Final = (*ATTRIBUTES, "application_properties", "body", "body_base64")
+
+
+def content_json(message: ServiceBusMessage) -> dict[str, Any]:
+    """The attributes of a message that are set, and its body: text, or base64 if the body is not UTF-8."""
+    fields: dict[str, Any] = {name: getattr(message, name) for name in TEXTS}
+    if (time_to_live := message.time_to_live) is not None:
+        fields["time_to_live"] = duration_text(time_to_live)
+    if (schedule := message.scheduled_enqueue_time_utc) is not None:
+        fields["scheduled_enqueue_time_utc"] = timestamp_text(schedule)
+    fields["application_properties"] = {
+        name: property_json(value) for name, value in message.application_properties.items()
+    } or None
+    return {name: value for name, value in fields.items() if value is not None} | _body_json(message)
+
+
+def _body_json(message: ServiceBusMessage) -> dict[str, Any]:
+    if message.body_type is not AmqpMessageBodyType.DATA:
+        return {"body_type": message.body_type.value, "body": value_json(message.body)}
+    body = bytes(message)
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def value_json(value: Any) -> Any:
+    """A body that another client sent as an AMQP value or sequence; it can be shown but not sent."""
+    if isinstance(value, list | tuple):
+        return [value_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(name): value_json(item) for name, item in value.items()}
+    return property_json(value)
+
+
+def message_of(fields: Mapping[str, Any], *, ignored: Collection[str] = ()) -> ServiceBusMessage:
+    """The message that a JSON object describes.
+
+    Args:
+        fields: of those in `CONTENT`; a body that is not text is sent as JSON.
+        ignored: other members that are allowed and have no effect.
+
+    Raises:
+        InvalidOperationError: a member is unknown, or its value is not allowed.
+    """
+    unknown = [name for name in fields if name not in CONTENT and name not in ignored]
+    if unknown:
+        raise InvalidOperationError(f"a message has no {unknown[0][:64]!r}: it may have {', '.join(CONTENT)}")
+    if fields.get("body_type", AmqpMessageBodyType.DATA.value) != AmqpMessageBodyType.DATA.value:
+        raise InvalidOperationError(f"the body is an AMQP {fields['body_type']}: only data can be sent")
+    properties = {} if (given := fields.get("application_properties")) is None else given
+    if not isinstance(properties, dict):
+        raise InvalidOperationError("application_properties is not an object: give names and values")
+    message = ServiceBusMessage(
+        _body_of(fields),
+        application_properties={name: property_of(value) for name, value in properties.items()},
+    )
+    for name, read in ATTRIBUTES.items():
+        if (text := fields.get(name)) is not None:
+            if not isinstance(text, str):
+                raise InvalidOperationError(f"{name} is a {type(text).__name__}: give a string")
+            setattr(message, name, read(text))
+    return message
+
+
+def _body_of(fields: Mapping[str, Any]) -> bytes:
+    text, encoded = fields.get("body"), fields.get("body_base64")
+    if encoded is not None:
+        if text is not None:
+            raise InvalidOperationError("both body and body_base64 are given: leave one out")
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise InvalidOperationError("body_base64 is not base64: encode the bytes, with padding") from error
+    if "body" not in fields:
+        return b""
+    try:
+        return (text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)).encode()
+    except UnicodeEncodeError:
+        raise InvalidOperationError("the body has half of a surrogate pair, which is not a character") from None
+
+
+# ---------------------------------------------------------------------- values
+
+
+def duration_text(duration: timedelta) -> str | None:
+    """`PT1M30S`; None for "no limit"."""
+    return None if (text := write_duration(duration)) == NO_LIMIT else text
+
+
+def timestamp_text(timestamp: datetime) -> str:
+    """`2030-01-01T00:00:00.5Z`, in UTC."""
+    text = timestamp.astimezone(UTC).isoformat().removesuffix("+00:00")
+    return (text.rstrip("0") if "." in text else text) + "Z"
+
+
+def property_json(value: Any) -> Any:
+    """An application property, so that `property_of` returns the same value of the same type.
+
+    A value of any other type, which only AMQP has, is shown as text.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    for name, (kind, write, _) in _TYPES.items():
+        if isinstance(value, kind) and name != "float":
+            return {name: write(value)}
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def property_of(value: Any) -> PropertyValue:
+    """The application property that a JSON value describes.
+
+    Raises:
+        InvalidOperationError: the value describes none.
+    """
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, dict) and len(value) == 1:
+        (name, text), *_ = value.items()
+        if name in _TYPES and isinstance(text, str):
+            try:
+                read: PropertyValue = _TYPES[name][2](text)
+            except (ValueError, InvalidOperation) as error:
+                raise InvalidOperationError(f"{text[:64]!r} is not a {name}") from error
+            return read
+    raise InvalidOperationError(
+        "a property is a string, a number, true, false, null, or an object with one of the members "
+        f"{', '.join(_TYPES)} and a string in it"
+    )
+
+
+_TYPES: Final[dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]]] = {
+    "datetime": (datetime, timestamp_text, read_timestamp),
+    "uuid": (UUID, str, UUID),
+    "decimal": (Decimal, str, Decimal),
+    "base64": (
+        bytes,
+        lambda value: base64.b64encode(value).decode(),
+        lambda text: base64.b64decode(text, validate=True),
+    ),
+    "float": (float, str, float),
+}

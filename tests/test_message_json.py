@@ -1,0 +1,80 @@
+"""Messages and their properties as JSON, written and read."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbclient.entities import UNLIMITED
+from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import read_timestamp
+from sbclient.message_json import property_json, property_of, read_duration
+
+PROPERTIES = st.one_of(
+    st.text(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.datetimes(
+        min_value=datetime(1, 1, 2),  # noqa: DTZ001
+        timezones=st.just(UTC),
+    ),
+    st.uuids(),
+    st.decimals(allow_nan=False),
+    st.binary(),
+)
+
+
+@given(value=PROPERTIES)
+def test_a_property_is_the_same_again_with_the_same_type(value: Any) -> None:
+    again = property_of(json.loads(json.dumps(property_json(value))))
+    assert type(again) is type(value)
+    assert again == value or (isinstance(value, float) and math.isnan(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"datetime": "soon"}, {"uuid": "x"}, {"decimal": "ten"}, {"base64": "%"}, {"uuid": 5}, {"a": "b"}, {}, ["a"]],
+)
+def test_value_that_is_no_property_is_rejected(value: Any) -> None:
+    with pytest.raises(InvalidOperationError):
+        property_of(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        ("30s", timedelta(seconds=30)),
+        ("1.5m", timedelta(seconds=90)),
+        ("2h", timedelta(hours=2)),
+        ("7d", timedelta(days=7)),
+        ("PT30S", timedelta(seconds=30)),
+        ("P14D", timedelta(days=14)),
+        ("unlimited", UNLIMITED),
+        ("never", UNLIMITED),
+        ("P10675199DT2H48M5.4775807S", UNLIMITED),
+        ("9" * 400 + "d", UNLIMITED),
+        ("90", timedelta(seconds=90)),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, duration: timedelta) -> None:
+    assert read_duration(text) == duration
+
+
+@pytest.mark.parametrize("text", ["", "soon", "s", "1e9d", "30x", "-5s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(InvalidOperationError):
+        read_duration(text)
+
+
+def test_a_moment_without_a_zone_is_in_utc() -> None:
+    assert read_timestamp("2030-01-02T03:04:05") == datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    with pytest.raises(InvalidOperationError):
+        read_timestamp("tomorrow")
