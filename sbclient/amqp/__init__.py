@@ -16,7 +16,7 @@ A server drives one `Connection` for each socket, here without its error handlin
                     delivery.settle(ACCEPTED)
                 case CreditGranted(link, credit, drain):
                     for entry in take(min(credit, link.credit)):
-                        link.send(encode_delivery(entry.sections, standing_of(entry)), tag=entry.token.bytes_le)
+                        link.send(encode_delivery(entry.sections, annotations_of(entry)), tag=entry.token.bytes_le)
                 case DispositionReceived(delivery, state, settled):
                     delivery.settle(state if settle(delivery.tag, state) else Rejected(AmqpError(...)))
         writer.write(connection.bytes_to_send(now=clock.now()))                   # after every call as well
@@ -30,7 +30,7 @@ Messages: `Sections` finds the parts of one without decoding them, `WireMessage`
 """
 
 from sbclient.amqp.batch import join_batch, split_batch
-from sbclient.amqp.broker_annotations import Standing, encode_delivery, encode_received
+from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery, encode_received
 from sbclient.amqp.connection import Connection, ConnectionClosed, ConnectionOpened, CredentialsOffered
 from sbclient.amqp.delivery import DispositionReceived, IncomingDelivery, OutgoingDelivery
 from sbclient.amqp.errors import AmqpError, EncodeError, EndpointClosedError, WireError
@@ -102,7 +102,7 @@ __all__ = [
     "SessionBegun",
     "SessionEnded",
     "Source",
-    "Standing",
+    "BrokerAnnotations",
     "Target",
     "TransactionalState",
     "WindowOpened",

@@ -60,7 +60,7 @@ _OURS: Final = frozenset(
 """Annotations that only a broker may write; a sender's own are dropped."""
 
 
-class Standing(NamedTuple):
+class BrokerAnnotations(NamedTuple):
     """What the broker says of a message it hands out. Moments are milliseconds since 1970.
 
     Attributes:
@@ -108,7 +108,7 @@ _SOURCE: Final = encode_symbol(DEAD_LETTER_SOURCE_ANNOTATION)
 _TOKEN: Final = b"\x00\x53\x71" + sized_map(encode_symbol(LOCK_TOKEN_ANNOTATION) + b"\x98" + bytes(16), 2)[:-16]
 
 
-def encode_delivery(sections: Sections, standing: Standing) -> bytes:
+def encode_delivery(sections: Sections, broker: BrokerAnnotations) -> bytes:
     """The payload of a transfer, or the `message` of a management reply, for a stored message.
 
     Raises:
@@ -117,25 +117,25 @@ def encode_delivery(sections: Sections, standing: Standing) -> bytes:
     kept: _Kept | None = sections.remembered
     if kept is None:
         kept = sections.remembered = _keep(sections)
-    enqueued_at_ms, ttl_ms = standing.enqueued_at_ms, standing.ttl_ms
+    enqueued_at_ms, ttl_ms = broker.enqueued_at_ms, broker.ttl_ms
     header = kept.header
     header += b"\x40" if ttl_ms is None else encode_uint(min(ttl_ms, MAX_TTL_MS))
-    header += b"\x42" + encode_uint(standing.delivery_count)
-    annotations = kept.annotations + _pack_fixed(_ENQUEUED, enqueued_at_ms, _SEQUENCE, standing.sequence_number)
+    header += b"\x42" + encode_uint(broker.delivery_count)
+    annotations = kept.annotations + _pack_fixed(_ENQUEUED, enqueued_at_ms, _SEQUENCE, broker.sequence_number)
     count = kept.annotation_count + 4
-    if standing.locked_until_ms is not None:
-        annotations += _LOCKED + _pack_long(standing.locked_until_ms)
+    if broker.locked_until_ms is not None:
+        annotations += _LOCKED + _pack_long(broker.locked_until_ms)
         count += 2
-    if standing.enqueued_sequence_number is not None:
-        annotations += _ENQUEUE_SEQUENCE + _pack_long(standing.enqueued_sequence_number)
+    if broker.enqueued_sequence_number is not None:
+        annotations += _ENQUEUE_SEQUENCE + _pack_long(broker.enqueued_sequence_number)
         count += 2
-    if standing.state:
-        annotations += _STATE + bytes((standing.state,))
+    if broker.state:
+        annotations += _STATE + bytes((broker.state,))
         count += 2
-    if standing.dead_letter_source is not None:
-        annotations += _SOURCE + encode_string(standing.dead_letter_source)
+    if broker.dead_letter_source is not None:
+        annotations += _SOURCE + encode_string(broker.dead_letter_source)
         count += 2
-    token = standing.lock_token
+    token = broker.lock_token
     bare = kept.bare
     return b"".join(
         (
@@ -144,7 +144,7 @@ def encode_delivery(sections: Sections, standing: Standing) -> bytes:
             b"" if token is None else _TOKEN + token.bytes,
             b"\x00\x53\x72",
             sized_map(annotations, count),
-            sections.payload[bare] if bare and not standing.added_properties else _gathered(sections, standing),
+            sections.payload[bare] if bare and not broker.added_properties else _gathered(sections, broker),
         )
     )
 
@@ -161,10 +161,10 @@ def _keep(sections: Sections) -> _Kept:
 _USUAL_PRIORITY: Final = 4
 
 
-def _gathered(sections: Sections, standing: Standing) -> bytes:
+def _gathered(sections: Sections, broker: BrokerAnnotations) -> bytes:
     """The bare message in pieces: with properties that the broker adds, or where other sections stand in between."""
     properties = sections.raw(APPLICATION_PROPERTIES)
-    added = standing.added_properties
+    added = broker.added_properties
     if added:
         encoded, count = encode_entries(added)
         raw = sections.raw_value(APPLICATION_PROPERTIES)
@@ -182,7 +182,7 @@ def encode_received(message: ServiceBusReceivedMessage) -> bytes:
     time_to_live = message.time_to_live
     return encode_delivery(
         Sections(encode_message(message)),
-        Standing(
+        BrokerAnnotations(
             sequence_number=message.sequence_number,
             enqueued_at_ms=milliseconds_of(message.enqueued_time_utc),
             delivery_count=message.delivery_count,

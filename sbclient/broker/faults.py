@@ -169,7 +169,7 @@ class Faults:
         """When a fault heals by itself; infinity if none will."""
         return min((fault.until_at for fault in self._faults), default=math.inf)
 
-    def at_door(self, call: Call, path: str | None) -> None:
+    def check(self, call: Call, path: str | None) -> None:
         """Apply what strikes the namespace or the entity as a whole.
 
         Raises:

@@ -117,7 +117,7 @@ class Forwarding:
             raise InvalidOperationError(
                 f"the message was forwarded {entry.hops} times and may not go on to {path}: shorten the chain"
             )
-        self._faults.at_door(call, path)
+        self._faults.check(call, path)
         entity, target = self._directory.find(path)
         if entity.description.status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
             raise MessagingEntityDisabledError(f"{path} is {entity.description.status}: it takes no messages")

@@ -21,7 +21,7 @@ from sbclient.broker.entry import moment
 from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.profile import Partitioning, Profile
-from sbclient.broker.request_gate import Door, touch
+from sbclient.broker.request_gate import RequestGate, touch
 from sbclient.broker.rulebook import Rulebook
 from sbclient.broker.topic import Subscription, Topic
 from sbclient.broker.transactions import Transaction
@@ -70,17 +70,17 @@ class Management:
     """
 
     def __init__(
-        self, name: str, profile: Profile, door: Door, random: Random, ring: QueueRing, front_end_count: int
+        self, name: str, profile: Profile, gate: RequestGate, random: Random, ring: QueueRing, front_end_count: int
     ) -> None:
         self._name = name
         self._profile = profile
-        self._door = door
-        self._directory = door.directory
-        self._faults = door.faults
+        self._gate = gate
+        self._directory = gate.directory
+        self._faults = gate.faults
         self._random = random
         self._ring = ring
         self._front_end_count = front_end_count
-        self._rulebook = Rulebook(profile, door)
+        self._rulebook = Rulebook(profile, gate)
         self._created_at: float | None = None
 
     # ------------------------------------------------------------------ create
@@ -107,11 +107,11 @@ class Management:
             ServiceBusQuotaExceededError: there are too many.
         """
         path = path_of(address)
-        self._door.enter_management(call, path)
+        self._gate.check_management(call, path)
         self._check_kind(address, properties)
         if isinstance(properties, RuleProperties):
             return self._rulebook.create(call, address, properties, transaction)
-        self._door.check_reachable(call, path)
+        self._gate.check_reachable(call, path)
         properties = replace(properties, name=check_entity_path(address.names[-1], address.kind.value[0]))
         if self._directory.get(path) is not None:
             raise MessagingEntityAlreadyExistsError(
@@ -133,7 +133,7 @@ class Management:
     def _added(self, entity: Entity, now: float) -> EntityProperties:
         self._directory.add(entity)
         self._direct(entity)
-        self._door.watch_idle(entity)
+        self._gate.watch_idle(entity)
         return self._described(entity, now)
 
     def _made(self, call: Call, description: QueueProperties | TopicProperties) -> Entity:
@@ -199,7 +199,7 @@ class Management:
         Raises:
             MessagingEntityNotFoundError: it is not there.
         """
-        self._door.enter_management(call, path_of(address))
+        self._gate.check_management(call, path_of(address))
         if address.kind is EntityKind.RULE:
             return replace(self._rulebook.at(address).properties)
         return self._described(self._directory.at(address), call.now)
@@ -208,7 +208,7 @@ class Management:
         self, call: Call, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = ""
     ) -> list[EntityProperties]:
         """The entities of a kind by name, below `parents` for subscriptions and rules; only those with that prefix."""
-        self._door.enter_management(call, None)
+        self._gate.check_management(call, None)
         if kind is EntityKind.RULE:
             rules = self._rulebook.subscription_at(EntityAddress(kind, parents)).rules
             found: list[EntityProperties] = [replace(rule.properties) for rule in rules.values()]
@@ -222,7 +222,7 @@ class Management:
 
     def runtime(self, call: Call, address: EntityAddress) -> RuntimeProperties:
         """Counts and times, over the fragments that can be reached."""
-        self._door.enter_management(call, path_of(address))
+        self._gate.check_management(call, path_of(address))
         entity = self._directory.at(address)
         lost = self._faults.unreachable(call.now, entity.path, len(entity.body.fragments))
         reached = [index for index in range(len(entity.body.fragments)) if index not in lost]
@@ -231,7 +231,7 @@ class Management:
         for index in reached:
             for queue in entity.queues():
                 queue.fragments[index].advance(call.now)
-        self._door.let_pass(call.now)  # what has just become due to go on is no longer here
+        self._gate.let_pass(call.now)  # what has just become due to go on is no longer here
         counts = {
             name: sum(len(queue.fragments[index]) for index in reached) for name, queue in entity.sub_queues.items()
         }
@@ -259,7 +259,7 @@ class Management:
 
     def namespace(self, call: Call) -> NamespaceProperties:
         """Describe the namespace; it came into being when somebody first asked."""
-        self._door.enter_management(call, None)
+        self._gate.check_management(call, None)
         if self._created_at is None:
             self._created_at = call.now
         created = moment(self._created_at)
@@ -285,9 +285,9 @@ class Management:
             InvalidOperationError: a value is not allowed, or cannot be changed.
             MessagingEntityNotFoundError: it is not there.
         """
-        self._door.enter_management(call, path_of(address))
+        self._gate.check_management(call, path_of(address))
         self._check_kind(address, properties)
-        self._door.check_reachable(call, path_of(address))
+        self._gate.check_reachable(call, path_of(address))
         if isinstance(properties, RuleProperties):
             return self._rulebook.update(address, properties)
         entity = self._directory.at(address)
@@ -298,7 +298,7 @@ class Management:
         entity.updated_at = call.now
         touch(entity, call.now)
         self._direct(entity)
-        self._door.watch_idle(entity)
+        self._gate.watch_idle(entity)
         return self._described(entity, call.now)
 
     def _apply(self, entity: Entity, description: _Description) -> None:
@@ -321,7 +321,7 @@ class Management:
         description = entity.description
         if isinstance(description, TopicProperties) or not isinstance(entity.body, Queue):
             return
-        forwarding, dead_letters = self._door.forwarding, entity.sub_queues["deadletter"]
+        forwarding, dead_letters = self._gate.forwarding, entity.sub_queues["deadletter"]
         if description.forward_to != entity.body.forward_to:
             forwarding.direct(entity.body, description.forward_to)
         if description.forward_dead_lettered_messages_to != dead_letters.forward_to:
@@ -337,8 +337,8 @@ class Management:
         Raises:
             MessagingEntityNotFoundError: it is not there.
         """
-        self._door.enter_management(call, path_of(address))
-        self._door.check_reachable(call, path_of(address))
+        self._gate.check_management(call, path_of(address))
+        self._gate.check_reachable(call, path_of(address))
         if address.kind is EntityKind.RULE:
             self._rulebook.delete(call, address, transaction)
         else:

@@ -22,7 +22,7 @@ from sbclient.broker.fragment import Fragment
 from sbclient.broker.management import Management
 from sbclient.broker.pings import Pings
 from sbclient.broker.profile import STD_2021, Profile
-from sbclient.broker.request_gate import Door
+from sbclient.broker.request_gate import RequestGate
 from sbclient.broker.session import SessionLock
 from sbclient.broker.throttle import Throttle
 from sbclient.broker.topic import Topic
@@ -81,15 +81,15 @@ class Namespace:
         self._ring_host, self._removed_at_host = ring, removed
         self._forwarding = Forwarding(self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes)
         throttle = Throttle(name, profile.credits_per_second)
-        self._door = Door(
+        self._gate = RequestGate(
             self.directory, self.faults, self._forwarding, throttle, profile.fragment_count, is_waited_for
         )
-        self.management = Management(name, profile, self._door, random, self._rung, front_end_count)
+        self.management = Management(name, profile, self._gate, random, self._rung, front_end_count)
 
     @property
     def operation_count(self) -> int:
         """Requests to entities that were let in."""
-        return self._door.operation_count
+        return self._gate.operation_count
 
     def queue(self, path: str) -> Queue:
         """The queue, subscription or sub-queue of a path.
@@ -111,11 +111,11 @@ class Namespace:
         if entity is None:
             return []
         own = [entity] if entity.topic is None else [entity, entity.topic]
-        return own + self._door.feeding(path)
+        return own + self._gate.feeding(path)
 
     def let_pass(self, now: float) -> None:
         """Let messages on their way arrive, and idle entities vanish."""
-        self._door.let_pass(now)
+        self._gate.let_pass(now)
 
     def lose_front_end(self, front_end: int) -> None:
         """A front end is gone with all that it kept."""
@@ -140,7 +140,7 @@ class Namespace:
 
     def open_sender(self, call: Call, path: str) -> SenderLimits:
         """Prove that an entity exists and may be sent to; returns what it accepts."""
-        entity, target = self._door.enter(call, path, as_operation=Operation.SEND)
+        entity, target = self._gate.check(call, path, as_operation=Operation.SEND)
         self._writable(entity, target, path)
         return SenderLimits(entity.body.policy.max_message_size_bytes, self.profile.max_batch_size_bytes)
 
@@ -171,7 +171,7 @@ class Namespace:
     def _send(
         self, call: Call, path: str, messages: Sequence[ServiceBusMessage], transaction: Transaction | None
     ) -> None:
-        entity, target = self._door.enter(call, path, credit_count=len(messages))
+        entity, target = self._gate.check(call, path, credit_count=len(messages))
         self._writable(entity, target, path)
         transfer = self._admitted(entity, target, messages)
         self._spend_on_filters(call, target, len(messages))
@@ -193,7 +193,7 @@ class Namespace:
         destination, target = self.directory.find(path)
         self._writable(destination, target, path)
         transfer = self._admitted(destination, target, messages)
-        entity, _ = self._door.enter(call, via, credit_count=len(messages))
+        entity, _ = self._gate.check(call, via, credit_count=len(messages))
         store_between = entity.sub_queue("transfer")
         if store_between is None or entity.topic is not None:
             raise InvalidOperationError(f"{via} cannot be sent through: name a queue")
@@ -222,13 +222,13 @@ class Namespace:
     def _spend_on_filters(self, call: Call, target: Queue | Topic, message_count: int) -> None:
         if isinstance(target, Topic):
             rule_count = sum(len(subscription.rules) for subscription in target.subscriptions.values())
-            self._door.throttle.spend(call.now, rule_count * message_count)
+            self._gate.throttle.spend(call.now, rule_count * message_count)
 
     def schedule(
         self, call: Call, path: str, messages: Sequence[ServiceBusMessage], *, transaction: Transaction | None = None
     ) -> list[int]:
         """Store messages that each have a time to appear; returns their sequence numbers, in order."""
-        entity, target = self._door.enter(call, path, credit_count=len(messages))
+        entity, target = self._gate.check(call, path, credit_count=len(messages))
         self._writable(entity, target, path)
         for message in messages:
             if message.scheduled_enqueue_time_utc is None:
@@ -247,7 +247,7 @@ class Namespace:
 
     def cancel_scheduled(self, call: Call, path: str, numbers: Sequence[int]) -> None:
         """Drop scheduled messages, all of them or none."""
-        entity, _ = self._door.enter(call, path)
+        entity, _ = self._gate.check(call, path)
         placement = entity.body.placement
         keepers = [(placement.keeper_of(call, number), number) for number in dict.fromkeys(numbers)]
         for fragment, number in keepers:
@@ -415,7 +415,7 @@ class Namespace:
 
         A token that is named twice counts once.
         """
-        entity, target = self._door.enter(call, path)
+        entity, target = self._gate.check(call, path)
         queue = self._readable(path, target)
         if settlement.mode is SettleMode.DEAD_LETTER and queue.dead_letters is None:
             raise InvalidOperationError(f"a message of {path} cannot be dead-lettered again: complete or defer it")
@@ -446,7 +446,7 @@ class Namespace:
 
     def begin_transaction(self, call: Call) -> Transaction:
         """A transaction; it is bound to the entity of its first operation."""
-        self._door.enter_namespace(call)
+        self._gate.check_namespace(call)
         return Transaction()
 
     def commit(self, call: Call, transaction: Transaction) -> None:
@@ -454,9 +454,9 @@ class Namespace:
         scope = transaction.scope
         try:
             if scope is None:
-                self._door.enter_namespace(call)
+                self._gate.check_namespace(call)
             else:
-                entity, _ = self._door.enter(call, scope.path)
+                entity, _ = self._gate.check(call, scope.path)
                 transaction.check_fragments(entity.fragments_at(scope.fragment_index))
                 entity.body.placement.reached(call, scope.fragment_index)
             transaction.commit(call.now)
@@ -466,7 +466,7 @@ class Namespace:
     def rollback(self, call: Call, transaction: Transaction) -> None:
         """Do nothing of it."""
         transaction.rollback()
-        self._door.enter_namespace(call)
+        self._gate.check_namespace(call)
 
     # ------------------------------------------------------------------ sessions
 
@@ -512,7 +512,7 @@ class Namespace:
     # ------------------------------------------------------------------ what a path may be used for
 
     def _entered_queue(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
-        return self._readable(path, self._door.enter(call, path, as_operation=as_operation)[1])
+        return self._readable(path, self._gate.check(call, path, as_operation=as_operation)[1])
 
     def _readable(self, path: str, target: Queue | Topic) -> Queue:
         if isinstance(target, Topic):

@@ -34,7 +34,7 @@ CLOSED_TO: Final[dict[EntityStatus, tuple[Operation, ...]]] = {
 """What an entity of each status refuses; a topic's status says nothing about receiving from its subscriptions."""
 
 
-class Door:
+class RequestGate:
     """The way into one namespace.
 
     Args:
@@ -61,7 +61,7 @@ class Door:
         self._is_waited_for = is_waited_for
         self._idle_ends: Deadlines[str] = Deadlines()
 
-    def enter(
+    def check(
         self, call: Call, path: str, *, as_operation: Operation | None = None, credit_count: int = 1
     ) -> tuple[Entity, Queue | Topic]:
         """Let a request to an entity in.
@@ -75,7 +75,7 @@ class Door:
         Raises:
             ServiceBusError, NoAnswer: it stays outside.
         """
-        self.faults.at_door(call, path)
+        self.faults.check(call, path)
         self.throttle.spend(call.now, credit_count)
         self.let_pass(call.now, path)
         entity, target = self.directory.find(path)
@@ -90,13 +90,13 @@ class Door:
         touch(entity, call.now)
         return entity, target
 
-    def enter_namespace(self, call: Call) -> None:
+    def check_namespace(self, call: Call) -> None:
         """Let a request in that belongs to no entity."""
-        self.faults.at_door(call, None)
+        self.faults.check(call, None)
 
-    def enter_management(self, call: Call, path: str | None) -> None:
+    def check_management(self, call: Call, path: str | None) -> None:
         """Let a management request in; the entity need not exist."""
-        self.faults.at_door(call, path)
+        self.faults.check(call, path)
         self.throttle.spend(call.now, MANAGEMENT_CREDITS)
         self.let_pass(call.now, path)
 

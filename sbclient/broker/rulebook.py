@@ -17,7 +17,7 @@ from sbclient.broker.directory import Entity, path_of
 from sbclient.broker.entry import moment
 from sbclient.broker.faults import Call
 from sbclient.broker.profile import Profile
-from sbclient.broker.request_gate import Door, touch
+from sbclient.broker.request_gate import RequestGate, touch
 from sbclient.broker.rule import Rule
 from sbclient.broker.topic import Subscription
 from sbclient.broker.transactions import Scope, Step, Transaction
@@ -46,10 +46,10 @@ class Rulebook:
         door: the way in, with what lies behind; the callers have passed it.
     """
 
-    def __init__(self, profile: Profile, door: Door) -> None:
+    def __init__(self, profile: Profile, gate: RequestGate) -> None:
         self._profile = profile
-        self._door = door
-        self._directory = door.directory
+        self._gate = gate
+        self._directory = gate.directory
 
     def default_rule(self, topic: Entity, now: float) -> Rule:
         """The rule of a new subscription.
@@ -70,7 +70,7 @@ class Rulebook:
 
         def check(_: float) -> None:
             subscription = self.subscription_at(address)
-            self._door.check_reachable(call, path_of(address))
+            self._gate.check_reachable(call, path_of(address))
             if canonical(name) in subscription.rules:
                 raise MessagingEntityAlreadyExistsError(
                     f"SubCode=40900. {address} exists: choose another name, or update that rule"

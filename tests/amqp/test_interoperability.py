@@ -17,7 +17,7 @@ from azure.servicebus._pyamqp.types import AMQPTypes
 from hypothesis import given, settings
 
 from sbclient.amqp.batch import split_batch
-from sbclient.amqp.broker_annotations import Standing, encode_delivery
+from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.decode import decode_value
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.errors import AmqpError
@@ -338,8 +338,8 @@ def test_the_sdk_reads_our_messages(sent: ServiceBusMessage) -> None:
 
 def test_the_sdk_reads_our_deliveries_and_replies() -> None:
     sections = Sections(encode_message(ServiceBusMessage(b"body", message_id="m", application_properties={"n": 5})))
-    standing = Standing(7, MOMENT_MS, 2, 60_000, MOMENT_MS + 5, TOKEN, 6, 1, "orders", {"DeadLetterReason": "why"})
-    read: Any = _decode.decode_payload(memoryview(carried(encode_delivery(sections, standing))))
+    annotations = BrokerAnnotations(7, MOMENT_MS, 2, 60_000, MOMENT_MS + 5, TOKEN, 6, 1, "orders", {"DeadLetterReason": "why"})
+    read: Any = _decode.decode_payload(memoryview(carried(encode_delivery(sections, annotations))))
     assert (read.header.delivery_count, read.header.ttl) == (2, 60_000)
     assert read.delivery_annotations == {b"x-opt-lock-token": TOKEN}
     assert read.message_annotations == {
@@ -388,7 +388,7 @@ def test_messages_of_the_sdk_are_read_and_their_bare_bytes_kept() -> None:
     assert read.application_properties == {**sent, "none": None}
     assert bytes(read) == b"body"
     sections = read.sections
-    delivered = Sections(encode_delivery(sections, Standing(1, 2)))
+    delivered = Sections(encode_delivery(sections, BrokerAnnotations(1, 2)))
     for code in (0x73, 0x74):
         assert delivered.raw(code) == sections.raw(code)
     assert delivered.raw_body == sections.raw_body

@@ -1,4 +1,4 @@
-"""Messages: `amqp.message`, `sections`, `standing`, `batch`."""
+"""Messages: `amqp.message`, `sections`, `broker_annotations`, `batch`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.amqp.batch import join_batch, split_batch
-from sbclient.amqp.broker_annotations import Standing, encode_delivery, encode_received
+from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery, encode_received
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.errors import EncodeError, WireError
 from sbclient.amqp.fields import encode_composite
@@ -230,7 +230,7 @@ def test_sections_are_found_in_any_order_and_with_any_descriptor() -> None:
     assert (sections.delivery_annotations, sections.footer) == ({"d": 1}, {"f": 1})
     assert sections.header == Header()
     assert sections.bare is None
-    delivered = Sections(encode_delivery(sections, Standing(1, 2)))
+    delivered = Sections(encode_delivery(sections, BrokerAnnotations(1, 2)))
     assert (delivered.data(), delivered.footer) == ([b"b"], {"f": 1})
     assert delivered.properties.message_id == ""
 
@@ -241,7 +241,7 @@ def test_empty_message_has_no_sections() -> None:
     assert sections.body_code == DATA
     assert sections.properties == Properties()
     assert sections.value() is None
-    assert Sections(encode_delivery(sections, Standing(5, 6))).message_annotations["x-opt-sequence-number"] == 5
+    assert Sections(encode_delivery(sections, BrokerAnnotations(5, 6))).message_annotations["x-opt-sequence-number"] == 5
     assert bytes(WireMessage.of(b"")) == b""
 
 
@@ -278,7 +278,7 @@ def test_malformed_sections_are_a_decode_error(raw: bytes) -> None:
 def test_any_bytes_give_sections_or_a_wire_error(raw: bytes) -> None:
     try:
         message = WireMessage.of(b"\x00\x53\x77" + raw)
-        encode_delivery(message.sections, Standing(1, 2))
+        encode_delivery(message.sections, BrokerAnnotations(1, 2))
         assert message.body is None or message.body is not ...
     except (WireError, InvalidOperationError):
         pass
@@ -333,7 +333,7 @@ def test_delivery_keeps_the_bare_bytes_and_the_senders_annotations() -> None:
     )
     sections = Sections(raw)
     for _ in range(2):
-        delivered = Sections(encode_delivery(sections, Standing(7, 8, 2, 3_000, 9, TOKEN)))
+        delivered = Sections(encode_delivery(sections, BrokerAnnotations(7, 8, 2, 3_000, 9, TOKEN)))
         assert delivered.header == Header(True, 9, 3_000, False, 2)
         assert delivered.delivery_annotations == {"x-opt-lock-token": TOKEN}
         assert delivered.message_annotations == {
@@ -349,18 +349,18 @@ def test_delivery_keeps_the_bare_bytes_and_the_senders_annotations() -> None:
 
 
 def test_life_that_the_header_cannot_say_is_cut() -> None:
-    delivered = Sections(encode_delivery(Sections(b""), Standing(1, 2, ttl_ms=2**40)))
+    delivered = Sections(encode_delivery(Sections(b""), BrokerAnnotations(1, 2, ttl_ms=2**40)))
     assert delivered.header.ttl == 2**32 - 1
 
 
 def test_added_properties_replace_those_of_the_same_name() -> None:
     sections = Sections(encode_sections(application_properties={"a": Byte(1), "DeadLetterReason": "old"}, data=[b"x"]))
     reason: dict[str, Any] = {"DeadLetterReason": "new", "more": 2}
-    delivered = Sections(encode_delivery(sections, Standing(1, 2, added_properties=reason)))
+    delivered = Sections(encode_delivery(sections, BrokerAnnotations(1, 2, added_properties=reason)))
     assert delivered.application_properties == {"a": 1, "DeadLetterReason": "new", "more": 2}
     assert type(delivered.application_properties["a"]) is Byte
     assert (
-        Sections(encode_delivery(Sections(b""), Standing(1, 2, added_properties=reason))).application_properties
+        Sections(encode_delivery(Sections(b""), BrokerAnnotations(1, 2, added_properties=reason))).application_properties
         == reason
     )
 

@@ -30,7 +30,7 @@ from sbclient.amqp import (
     DeliveryReceived,
     IncomingLink,
     Sections,
-    Standing,
+    BrokerAnnotations,
     Target,
     WireMessage,
     encode_delivery,
@@ -137,7 +137,7 @@ def main() -> None:
     frame = bytes(header) + b"\0\0" + bytes(body)
     view, payload_view = memoryview(frame), memoryview(encoded)
     sections = Sections(encoded)
-    standing = Standing(5, 1_700_000_000_000, 0, 3_600_000, 1_700_000_060_000, TOKEN)
+    annotations = BrokerAnnotations(5, 1_700_000_000_000, 0, 3_600_000, 1_700_000_060_000, TOKEN)
     disposition = write_disposition(1, True, 1_234, None, settled=True, state=ACCEPTED)
     disposition_view = memoryview(disposition)
     theirs = sdk_message()
@@ -176,7 +176,7 @@ def main() -> None:
             microseconds(lambda: _encode.encode_payload(bytearray(), theirs)),
             5.0,
         ),
-        ("write a delivery of a stored message", microseconds(lambda: encode_delivery(sections, standing)), None, None),
+        ("write a delivery of a stored message", microseconds(lambda: encode_delivery(sections, annotations)), None, None),
         ("send, receive and accept, both sides", microseconds(loop.burst, BURST, 5 * BURST), None, None),
     ]
     print(f"{'µs of processor time for one':40} {'ours':>7} {'SDK':>7} {'ratio':>7} {'aim':>6}")

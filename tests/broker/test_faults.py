@@ -178,10 +178,10 @@ def test_a_receive_waits_out_what_is_slow() -> None:
     faults = Faults("contoso", Random(1))
     faults.inject(Fault(FaultKind.SLOW, "q", latency_s=5.0))
     with pytest.raises(NoAnswer) as silence:
-        faults.at_door(Call(Operation.RECEIVE, 0.0, waited_s=2.0), "q")
+        faults.check(Call(Operation.RECEIVE, 0.0, waited_s=2.0), "q")
     assert silence.value.after_s == 3.0
     call = Call(Operation.RECEIVE, 0.0, waited_s=5.0)
-    faults.at_door(call, "q")
+    faults.check(call, "q")
     assert call.answer_after_s == 0.0
 
 

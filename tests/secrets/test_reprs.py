@@ -51,8 +51,8 @@ HARMLESS_IN: Final = {
     "amqp.performatives.Source": {"address", "dynamic_node_properties", "filter"},  # a path, a session id
     "amqp.performatives.Target": {"address", "dynamic_node_properties"},
     "amqp.sections.Properties": {"reply_to", "to", "user_id"},
-    "amqp.standing.Standing": {"added_properties"},  # the reason of a dead letter
-    "amqp.standing._Kept": {"annotations", "header"},
+    "amqp.broker_annotations.BrokerAnnotations": {"added_properties"},  # the reason of a dead letter
+    "amqp.broker_annotations._Kept": {"annotations", "header"},
     "amqp.states.Declare": {"global_id"},
     "amqp.states.Modified": {"message_annotations"},
     "broker.admission.Transfer": {"key"},  # that places messages

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sbclient.amqp import Sections, Standing, WireMessage, encode_delivery, encode_message
+from sbclient.amqp import Sections, BrokerAnnotations, WireMessage, encode_delivery, encode_message
 from sbclient.broker.entry import Entry
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, PropertyValue
 
@@ -46,7 +46,7 @@ def handed_out(entry: Entry, *, is_peeked: bool = False) -> Handed:
     locked_until_ms = None
     if token is not None and entry.locked_until < math.inf:
         locked_until_ms = _milliseconds(entry.locked_until)
-    standing = Standing(
+    annotations = BrokerAnnotations(
         entry.number,
         _milliseconds(entry.enqueued_at),
         entry.delivery_count,
@@ -58,7 +58,7 @@ def handed_out(entry: Entry, *, is_peeked: bool = False) -> Handed:
         entry.dead_letter_source,
         _added(entry),
     )
-    return Handed(encode_delivery(sections, standing), token)
+    return Handed(encode_delivery(sections, annotations), token)
 
 
 def _milliseconds(at: float) -> int:

@@ -236,8 +236,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a rollback commits",
         (
             "broker/namespace.py",
-            "        transaction.rollback()\n        self._door.enter_namespace(call)\n",
-            "        transaction.commit(call.now)\n        self._door.enter_namespace(call)\n",
+            "        transaction.rollback()\n        self._gate.check_namespace(call)\n",
+            "        transaction.commit(call.now)\n        self._gate.check_namespace(call)\n",
         ),
     ),
     _mutant(
