@@ -91,11 +91,11 @@ class Entry:
 
     def peeked(self) -> ServiceBusReceivedMessage:
         """What a browser is given: as a receiver, but without a lock."""
-        received = self.handed_out()
+        received = self.received()
         received.lock_token = received.locked_until_utc = None
         return received
 
-    def handed_out(self) -> ServiceBusReceivedMessage:
+    def received(self) -> ServiceBusReceivedMessage:
         """What a receiver is given."""
         received = ServiceBusReceivedMessage.of(
             self.content,

@@ -36,7 +36,7 @@ from sbclient.delivery import (
     SettleMode,
 )
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import split_sub_queue
 from sbclient.rules.ping import is_ping
 from sbclient.rules.transaction_key import transaction_key_of
@@ -311,21 +311,14 @@ class Namespace:
         max_message_count: int,
         mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         lock: SessionLock | None = None,
-    ) -> list[ServiceBusReceivedMessage]:
-        """Take what can be had at once; the lock is that of the session to receive from."""
-        taken = self.take(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
-        return [entry.handed_out() for entry in taken]
-
-    def take(
-        self,
-        call: Call,
-        path: str,
-        *,
-        max_message_count: int,
-        mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
-        lock: SessionLock | None = None,
     ) -> list[Entry]:
-        """As `receive`, for a front that encodes what is stored: the entries are to be read at once, and only read."""
+        """Take the messages that are available now.
+
+        Args:
+            lock: of the session to receive from, None for an entity without sessions.
+
+        Returns: the stored entries. Read them before the next call, and do not change them.
+        """
         queue = self._receivable(call, path)
         queue.check_receiver(with_session=lock is not None)
         return queue.receive(call, max_message_count, mode, lock)
@@ -338,20 +331,8 @@ class Namespace:
         *,
         mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         lock: SessionLock | None = None,
-    ) -> list[ServiceBusReceivedMessage]:
-        """Take deferred messages, all of them or none."""
-        return [entry.handed_out() for entry in self.take_deferred(call, path, numbers, mode=mode, lock=lock)]
-
-    def take_deferred(
-        self,
-        call: Call,
-        path: str,
-        numbers: Sequence[int],
-        *,
-        mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
-        lock: SessionLock | None = None,
     ) -> list[Entry]:
-        """As `receive_deferred`; see `take`."""
+        """Take deferred messages, all of them or none; the entries are as for `receive`."""
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=lock is not None)
         if lock is not None:
@@ -378,24 +359,12 @@ class Namespace:
         max_message_count: int,
         from_number: int = 0,
         session_id: str | None = None,
-    ) -> list[ServiceBusReceivedMessage]:
-        """Look at messages from a number on, without taking them; the cursor is the browser's own."""
-        found = self.browse(
-            call, path, cursor, max_message_count=max_message_count, from_number=from_number, session_id=session_id
-        )
-        return [entry.peeked() for entry in found]
-
-    def browse(
-        self,
-        call: Call,
-        path: str,
-        cursor: PeekCursor,
-        *,
-        max_message_count: int,
-        from_number: int = 0,
-        session_id: str | None = None,
     ) -> list[Entry]:
-        """As `peek`; see `take`."""
+        """Read messages from a sequence number on without taking them; the entries are as for `receive`.
+
+        Args:
+            cursor: the position of this reader, which the caller keeps between calls.
+        """
         queue = self._entered_queue(call, path)
         return queue.peek(call, cursor, max_message_count, from_number, session_id)
 

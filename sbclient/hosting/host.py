@@ -25,7 +25,6 @@ from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSessionFilter
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.hosting.wait_queues import Lines, Waiter, Whom
-from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import canonical
 
 T = TypeVar("T")
@@ -145,32 +144,14 @@ class BrokerHost:
         mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         lock: SessionLock | None = None,
         front_end: int = 0,
-    ) -> list[ServiceBusReceivedMessage]:
-        """Wait for a first message and take what can be had with it; empty if none comes in time."""
-        taken = await self.take(
-            path,
-            max_message_count=max_message_count,
-            max_wait_time_s=max_wait_time_s,
-            mode=mode,
-            lock=lock,
-            front_end=front_end,
-        )
-        return [entry.handed_out() for entry in taken]
-
-    async def take(
-        self,
-        path: str,
-        *,
-        max_message_count: int,
-        max_wait_time_s: float,
-        mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
-        lock: SessionLock | None = None,
-        front_end: int = 0,
     ) -> list[Entry]:
-        """As `receive`; see `Namespace.take`. Between taking and returning nothing else runs."""
+        """Wait for a first message, and take the messages that are available with it; empty if none arrives in time.
+
+        Returns: the stored entries; see `Namespace.receive`.
+        """
 
         def take(call: Call) -> list[Entry]:
-            return self.namespace.take(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
+            return self.namespace.receive(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
 
         whom = None if lock is None else lock.session_id
         division = self._division(path, front_end) if lock is None else lock.fragment_index

@@ -338,7 +338,9 @@ def test_the_sdk_reads_our_messages(sent: ServiceBusMessage) -> None:
 
 def test_the_sdk_reads_our_deliveries_and_replies() -> None:
     sections = Sections(encode_message(ServiceBusMessage(b"body", message_id="m", application_properties={"n": 5})))
-    annotations = BrokerAnnotations(7, MOMENT_MS, 2, 60_000, MOMENT_MS + 5, TOKEN, 6, 1, "orders", {"DeadLetterReason": "why"})
+    annotations = BrokerAnnotations(
+        7, MOMENT_MS, 2, 60_000, MOMENT_MS + 5, TOKEN, 6, 1, "orders", {"DeadLetterReason": "why"}
+    )
     read: Any = _decode.decode_payload(memoryview(carried(encode_delivery(sections, annotations))))
     assert (read.header.delivery_count, read.header.ttl) == (2, 60_000)
     assert read.delivery_annotations == {b"x-opt-lock-token": TOKEN}

@@ -241,7 +241,9 @@ def test_empty_message_has_no_sections() -> None:
     assert sections.body_code == DATA
     assert sections.properties == Properties()
     assert sections.value() is None
-    assert Sections(encode_delivery(sections, BrokerAnnotations(5, 6))).message_annotations["x-opt-sequence-number"] == 5
+    assert (
+        Sections(encode_delivery(sections, BrokerAnnotations(5, 6))).message_annotations["x-opt-sequence-number"] == 5
+    )
     assert bytes(WireMessage.of(b"")) == b""
 
 
@@ -360,7 +362,9 @@ def test_added_properties_replace_those_of_the_same_name() -> None:
     assert delivered.application_properties == {"a": 1, "DeadLetterReason": "new", "more": 2}
     assert type(delivered.application_properties["a"]) is Byte
     assert (
-        Sections(encode_delivery(Sections(b""), BrokerAnnotations(1, 2, added_properties=reason))).application_properties
+        Sections(
+            encode_delivery(Sections(b""), BrokerAnnotations(1, 2, added_properties=reason))
+        ).application_properties
         == reason
     )
 

@@ -25,12 +25,12 @@ from azure.servicebus._pyamqp import _decode, _encode, message, performatives
 
 from sbclient.amqp import (
     ACCEPTED,
+    BrokerAnnotations,
     Connection,
     ConnectionOptions,
     DeliveryReceived,
     IncomingLink,
     Sections,
-    BrokerAnnotations,
     Target,
     WireMessage,
     encode_delivery,
@@ -176,7 +176,12 @@ def main() -> None:
             microseconds(lambda: _encode.encode_payload(bytearray(), theirs)),
             5.0,
         ),
-        ("write a delivery of a stored message", microseconds(lambda: encode_delivery(sections, annotations)), None, None),
+        (
+            "write a delivery of a stored message",
+            microseconds(lambda: encode_delivery(sections, annotations)),
+            None,
+            None,
+        ),
         ("send, receive and accept, both sides", microseconds(loop.burst, BURST, 5 * BURST), None, None),
     ]
     print(f"{'µs of processor time for one':40} {'ours':>7} {'SDK':>7} {'ratio':>7} {'aim':>6}")

@@ -58,8 +58,8 @@ class Filled:
         self.namespace.send(self.call(Operation.SEND), "q", (message,))
 
     def settle_one(self, how: Settlement) -> None:
-        (received,) = self.namespace.receive(self.call(Operation.RECEIVE), "q", max_message_count=1)
-        token = received.lock_token or UUID(int=0)
+        (entry,) = self.namespace.receive(self.call(Operation.RECEIVE), "q", max_message_count=1)
+        token = UUID(int=entry.token)
         self.namespace.settle(self.call(Operation.SETTLE), "q", [token], how)
 
     def receive_and_complete(self) -> None:
@@ -75,8 +75,8 @@ class Filled:
     def serve_next_session(self) -> None:
         lock = self.namespace.accept_session(self.call(Operation.SESSION), "q")
         assert lock is not None
-        (received,) = self.namespace.receive(self.call(Operation.RECEIVE), "q", max_message_count=1, lock=lock)
-        token = received.lock_token or UUID(int=0)
+        (entry,) = self.namespace.receive(self.call(Operation.RECEIVE), "q", max_message_count=1, lock=lock)
+        token = UUID(int=entry.token)
         self.namespace.settle(self.call(Operation.SETTLE), "q", [token], _COMPLETE, lock=lock)
         self.namespace.release_session(self.call(Operation.SESSION), "q", lock)
 

@@ -132,7 +132,7 @@ class Scene:
         """Take everything out of a queue of the broker; returns how much it was."""
         count = 0
         mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        while taken := host.namespace.take(self._call(Operation.RECEIVE), path, max_message_count=1000, mode=mode):
+        while taken := host.namespace.receive(self._call(Operation.RECEIVE), path, max_message_count=1000, mode=mode):
             count += len(taken)
         return count
 

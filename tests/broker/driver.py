@@ -180,7 +180,7 @@ class Driver:
         self, path: str = "q", count: int = 1, *, front_end: int = 0, **how: Any
     ) -> list[ServiceBusReceivedMessage]:
         call = self.call(Operation.RECEIVE, front_end)
-        return self.namespace.receive(call, path, max_message_count=count, **how)
+        return [entry.received() for entry in self.namespace.receive(call, path, max_message_count=count, **how)]
 
     def one(self, path: str = "q", **how: Any) -> ServiceBusReceivedMessage:
         (received,) = self.receive(path, **how)
@@ -196,7 +196,8 @@ class Driver:
         return drained
 
     def deferred(self, path: str, *numbers: int, **how: Any) -> list[ServiceBusReceivedMessage]:
-        return self.namespace.receive_deferred(self.call(Operation.RECEIVE_DEFERRED), path, numbers, **how)
+        taken = self.namespace.receive_deferred(self.call(Operation.RECEIVE_DEFERRED), path, numbers, **how)
+        return [entry.received() for entry in taken]
 
     def settle(self, path: str, *messages: ServiceBusReceivedMessage, how: Settlement = COMPLETE, **where: Any) -> None:
         tokens = [each.lock_token for each in messages if each.lock_token is not None]
@@ -214,7 +215,7 @@ class Driver:
         cursor: PeekCursor | None = None,
         session_id: str | None = None,
     ) -> list[ServiceBusReceivedMessage]:
-        return self.namespace.peek(
+        found = self.namespace.peek(
             self.call(Operation.PEEK),
             path,
             cursor or PeekCursor(),
@@ -222,6 +223,7 @@ class Driver:
             from_number=from_number,
             session_id=session_id,
         )
+        return [entry.peeked() for entry in found]
 
     def browse(self, path: str = "q", count: int = 10) -> list[ServiceBusReceivedMessage]:
         """Everything, by asking on from the last number until nothing is left."""

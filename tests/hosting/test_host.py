@@ -72,7 +72,8 @@ class Running:
     async def taken(
         self, wait_s: float = 60.0, count: int = 1, path: str = "q", **how: Any
     ) -> list[ServiceBusReceivedMessage]:
-        return await self.host.receive(path, max_message_count=count, max_wait_time_s=wait_s, **how)
+        taken = await self.host.receive(path, max_message_count=count, max_wait_time_s=wait_s, **how)
+        return [entry.received() for entry in taken]
 
     def settle(self, message: ServiceBusReceivedMessage, how: Any = COMPLETE, path: str = "q") -> None:
         assert message.lock_token is not None

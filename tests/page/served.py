@@ -90,7 +90,9 @@ class Served:
         context = self.emulator.context(PRIMARY)
         mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if deletes else ServiceBusReceiveMode.PEEK_LOCK
         call = Call(Operation.RECEIVE, context.clock.now())
-        return self.do(lambda: context.host.namespace.receive(call, path, max_message_count=count, mode=mode))
+        namespace = context.host.namespace
+        taken = self.do(lambda: namespace.receive(call, path, max_message_count=count, mode=mode))
+        return [entry.received() for entry in taken]
 
     def dead_letter(self, path: str, *messages: ServiceBusMessage, reason: str = "bad") -> None:
         """Send messages that end in the dead-letter queue."""

@@ -134,7 +134,7 @@ class World:
         self.host.namespace.send(self._call(Operation.SEND), path, [message])
 
     def _take(self, path: str) -> tuple[int, UUID]:
-        (entry,) = self.host.namespace.take(
+        (entry,) = self.host.namespace.receive(
             self._call(Operation.RECEIVE), path, max_message_count=1, mode=ServiceBusReceiveMode.PEEK_LOCK
         )
         return entry.number, UUID(int=entry.token)

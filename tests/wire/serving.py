@@ -126,7 +126,8 @@ class ServedNamespace:
 
     def take(self, path: str, count: int = 100) -> list[ServiceBusReceivedMessage]:
         """Messages, taken past the wire."""
-        return self._thread.run(self.host.receive(path, max_message_count=count, max_wait_time_s=0))
+        taken = self._thread.run(self.host.receive(path, max_message_count=count, max_wait_time_s=0))
+        return [entry.received() for entry in taken]
 
     # ------------------------------------------------------------------ faults
 

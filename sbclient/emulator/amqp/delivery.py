@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sbclient.amqp import Sections, BrokerAnnotations, WireMessage, encode_delivery, encode_message
+from sbclient.amqp import BrokerAnnotations, Sections, WireMessage, encode_delivery, encode_message
 from sbclient.broker.entry import Entry
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, PropertyValue
 

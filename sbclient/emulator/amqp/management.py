@@ -177,7 +177,7 @@ class ManagementNode:
 
     def _peek(self, asked: _Asked) -> Body:
         session_id = asked.arguments.optional_text("session-id")
-        found = self._namespace.browse(
+        found = self._namespace.peek(
             asked.call,
             self._path,
             self._cursor(asked.link_name, session_id),
@@ -200,7 +200,7 @@ class ManagementNode:
         mode = _MODES.get(asked.arguments.number("receiver-settle-mode", 1))
         if mode is None:
             raise ArgumentError("receiver-settle-mode is neither 0, delete, nor 1, lock: give one of them")
-        taken = self._namespace.take_deferred(
+        taken = self._namespace.receive_deferred(
             asked.call, self._path, asked.arguments.numbers("sequence-numbers"), mode=mode, lock=self._lock(asked)
         )
         messages = []
@@ -251,7 +251,7 @@ class ManagementNode:
         limit = min(asked.arguments.count("message-count"), MAX_DELETED)
         before = asked.arguments.moment("enqueued-time-utc")
         lock, call, namespace = self._lock(asked), asked.call, self._namespace
-        taken = namespace.take(call, self._path, max_message_count=limit, lock=lock) if limit else []
+        taken = namespace.receive(call, self._path, max_message_count=limit, lock=lock) if limit else []
         tokens = [(UUID(int=entry.token), before is None or moment(entry.enqueued_at) < before) for entry in taken]
         complete = Settlement(SettleMode.COMPLETE)
         for token, is_old in tokens:

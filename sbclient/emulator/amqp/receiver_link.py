@@ -196,7 +196,7 @@ class ClientReceiver:
         """
         self._asked_for = wanted = min(credit, MAX_TAKEN, max(1, MAX_TAKEN_BYTES // self._usual_bytes))
         try:
-            taken = await self._peer.host.take(
+            taken = await self._peer.host.receive(
                 self._path,
                 max_message_count=wanted,
                 max_wait_time_s=wait_s,

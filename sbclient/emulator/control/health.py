@@ -41,7 +41,7 @@ def _send_and_receive(host: BrokerHost, call: Call) -> None:
             receiving, _QUEUE, max_message_count=1, mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
         )
         call.answer_not_before(max(sending.answer_after_s, receiving.answer_after_s))
-        if [bytes(message) for message in received] != [_BODY]:
+        if [bytes(entry.content) for entry in received] != [_BODY]:
             raise ServiceBusInternalError(f"namespace {namespace.name} took a message and did not give it back")
     finally:
         # Not by a request: a fault that strikes now and then must not leave the queue behind.

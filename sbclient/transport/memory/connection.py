@@ -51,7 +51,7 @@ class MemoryConnection:
     ) -> list[ServiceBusReceivedMessage]:
         """Wait for messages through this connection's front end."""
         self.check_open()
-        return await self._host.receive(
+        taken = await self._host.receive(
             path,
             max_message_count=max_message_count,
             max_wait_time_s=wait_s,
@@ -59,6 +59,7 @@ class MemoryConnection:
             lock=lock,
             front_end=self._front_end,
         )
+        return [entry.received() for entry in taken]
 
     async def accept_session(self, path: str, session: SessionChoice, timeout_s: float) -> SessionLock:
         """Wait for a session through this connection's front end."""

@@ -80,7 +80,7 @@ class MemoryReceiver(ReceiverLink):
         self, *, max_message_count: int, sequence_number: int, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
         def work(call: Call) -> list[ServiceBusReceivedMessage]:
-            return self._namespace.peek(
+            found = self._namespace.peek(
                 call,
                 self._path,
                 self._cursor,
@@ -88,6 +88,7 @@ class MemoryReceiver(ReceiverLink):
                 from_number=sequence_number,
                 session_id=self.session_id,
             )
+            return [entry.peeked() for entry in found]
 
         return await self._ask(Operation.PEEK, work, timeout_s)
 
@@ -95,9 +96,10 @@ class MemoryReceiver(ReceiverLink):
         self, sequence_numbers: Sequence[int], *, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
         def work(call: Call) -> list[ServiceBusReceivedMessage]:
-            return self._namespace.receive_deferred(
+            taken = self._namespace.receive_deferred(
                 call, self._path, sequence_numbers, mode=self._mode, lock=self._lock
             )
+            return [entry.received() for entry in taken]
 
         return await self._ask(Operation.RECEIVE_DEFERRED, work, timeout_s)
 

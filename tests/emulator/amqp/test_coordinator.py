@@ -95,7 +95,7 @@ async def test_a_commit_settles_what_was_settled_in_it(context: NamespaceContext
 
 
 async def left(context: NamespaceContext) -> Any:
-    return await context.host.receive("q", max_message_count=10, max_wait_time_s=0)
+    return [entry.received() for entry in await context.host.receive("q", max_message_count=10, max_wait_time_s=0)]
 
 
 async def test_b056_a_rolled_back_completion_keeps_the_lock(context: NamespaceContext, queue: str) -> None:

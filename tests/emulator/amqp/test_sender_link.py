@@ -50,9 +50,9 @@ async def test_a_message_is_accepted_and_stored(context: NamespaceContext, host:
     async with connected(context, "q") as client:
         link = await client.sender("amqps://contoso:5671/q")
         assert await client.send(link, ServiceBusMessage("hello", message_id="1")) == ACCEPTED
-    (message,) = await host.receive("q", max_message_count=1, max_wait_time_s=0)
-    assert str(message) == "hello"
-    assert message.message_id == "1"
+    (entry,) = await host.receive("q", max_message_count=1, max_wait_time_s=0)
+    assert str(entry.content) == "hello"
+    assert entry.content.message_id == "1"
 
 
 async def test_a_link_name_too_long_for_the_frames_of_the_client_ends_its_session_only(
@@ -85,7 +85,7 @@ async def test_a_batch_is_stored_whole_with_one_answer(context: NamespaceContext
         link = await client.sender("q")
         assert await client.send(link, *(ServiceBusMessage(str(number)) for number in range(3))) == ACCEPTED
     received = await host.receive("q", max_message_count=9, max_wait_time_s=0)
-    assert [str(message) for message in received] == ["0", "1", "2"]
+    assert [str(entry.content) for entry in received] == ["0", "1", "2"]
 
 
 async def test_b058_a_batch_with_two_keys_is_refused_on_a_partitioned_queue(
@@ -109,7 +109,7 @@ async def test_pipelined_messages_are_stored_in_the_order_of_the_wire(
             for number in range(300):
                 group.create_task(client.send(link, ServiceBusMessage(str(number))))
     received = await host.receive("q", max_message_count=300, max_wait_time_s=0)
-    assert [int(str(message)) for message in received] == list(range(300))
+    assert [int(str(entry.content)) for entry in received] == list(range(300))
 
 
 async def test_a_settled_transfer_is_stored_without_an_answer(context: NamespaceContext, host: BrokerHost) -> None:
@@ -129,8 +129,8 @@ async def test_a_message_over_many_frames_passes(context: NamespaceContext, host
     async with connected(context, "q") as client:
         link = await client.sender("q")
         assert await client.send(link, ServiceBusMessage(body)) == ACCEPTED
-    (message,) = await host.receive("q", max_message_count=1, max_wait_time_s=0)
-    assert b"".join(message.body) == body
+    (entry,) = await host.receive("q", max_message_count=1, max_wait_time_s=0)
+    assert b"".join(entry.content.body) == body
 
 
 @pytest.mark.parametrize("size", [256 * 1024, MIB])
@@ -345,10 +345,10 @@ async def test_b060_messages_sent_by_way_of_a_queue_arrive_at_their_destination(
     async with connected(context, "via", "q") as client:
         link = await via(client, "via", "q")
         assert await client.send(link, ServiceBusMessage("x")) == ACCEPTED
-    (message,) = await host.receive(
+    (entry,) = await host.receive(
         "q", max_message_count=1, max_wait_time_s=1, mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
     )
-    assert str(message) == "x"
+    assert str(entry.content) == "x"
     assert stored(host, "via") == 0
 
 

@@ -66,7 +66,7 @@ class TestState:
         assert (used["message_count"], used["locked_count"], used["duplicate_window_count"]) == (3, 1, 3)
         assert used["locks"] == [
             {
-                "sequence_number": received.sequence_number,
+                "sequence_number": received.number,
                 "locked_until": host.clock.now() + 60,
                 "delivery_count": 0,
             }
@@ -123,7 +123,7 @@ class TestPurgeAndReset:
         send(host, "jobs", ServiceBusMessage(b"2", session_id="a"))
         lock = await host.accept_session("jobs", "a", timeout_s=1)
         (found,) = await host.receive("jobs", max_message_count=5, max_wait_time_s=1, lock=lock)
-        assert bytes(found) == b"2"
+        assert bytes(found.content) == b"2"
 
     @pytest.mark.parametrize("said", [{"entity": 5}, {"queue": "q"}, []])
     async def test_purge_of_nonsense_is_refused(self, control: Control, said: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -115,8 +116,8 @@ class TestSend:
     async def test_a_message_is_sent_and_given_an_id(self, control: Control, orders: BrokerHost) -> None:
         said = await control.send({"body": "hi", "subject": "s"})
         (received,) = await orders.receive("orders", max_message_count=5, max_wait_time_s=1)
-        assert (bytes(received), received.subject) == (b"hi", "s")
-        assert said == {"sent": 1, "message_ids": [received.message_id]}
+        assert (bytes(received.content), received.content.subject) == (b"hi", "s")
+        assert said == {"sent": 1, "message_ids": [received.content.message_id]}
 
     async def test_copies_spread_over_the_fragments(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "orders", enable_partitioning=True)
@@ -132,7 +133,7 @@ class TestSend:
         assert (line["state"], line["scheduled_at"], line["enqueued_at"]) == ("scheduled", clock.now() + 10, None)
         await clock.sleep(11)
         (received,) = await orders.receive("orders", max_message_count=5, max_wait_time_s=1)
-        assert bytes(received) == b"later"
+        assert bytes(received.content) == b"later"
 
     @pytest.mark.parametrize(
         ("fault", "kind"),
@@ -172,10 +173,9 @@ class TestDeadLetters:
     async def _dead_letter(self, host: BrokerHost, *bodies: str) -> None:
         send(host, "orders", *(ServiceBusMessage(body) for body in bodies))
         for received in await host.receive("orders", max_message_count=9, max_wait_time_s=1):
-            assert received.lock_token is not None
             call = Call(Operation.SETTLE, host.clock.now())
             settlement = Settlement(SettleMode.DEAD_LETTER, "bad", "very")
-            host.namespace.settle(call, "orders", [received.lock_token], settlement)
+            host.namespace.settle(call, "orders", [UUID(int=received.token)], settlement)
 
     async def test_they_are_listed_and_go_back(
         self, control: Control, orders: BrokerHost, context: NamespaceContext
@@ -192,7 +192,7 @@ class TestDeadLetters:
         assert await control.ask("POST", "resubmit", {"entity": DEAD}) == said
         assert [event["count"] for event in watcher.taken()] == [1, 1]
         received = await orders.receive("orders", max_message_count=9, max_wait_time_s=1)
-        assert [bytes(each) for each in received] == [b"a", b"b"]
+        assert [bytes(each.content) for each in received] == [b"a", b"b"]
 
     async def test_some_are_purged(self, control: Control, orders: BrokerHost) -> None:
         await self._dead_letter(orders, "a", "b")

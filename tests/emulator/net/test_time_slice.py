@@ -17,6 +17,7 @@ from sbclient.amqp.frames import EMPTY_FRAME, encode_frame
 from sbclient.amqp.performatives import Flow
 from sbclient.amqp.states import Received
 from sbclient.amqp.transfers import write_disposition, write_transfers
+from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Operation
 from sbclient.certificate import Certificate
 from sbclient.clock import Clock, VirtualClock
@@ -32,7 +33,7 @@ from sbclient.emulator.net.websocket_stream import WebSocketStream
 from sbclient.emulator.sas import Authorizer
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import SETTLED, Client, connected, create, wire
 from tests.emulator.net.test_websocket_stream import HELLO, PING, open_engine
 
@@ -224,10 +225,10 @@ class TestAmqp:
                 for number, payload in enumerate(payloads)
             ]
             client.pipe.write(b"".join(chain.from_iterable(frames)))
-            received: list[ServiceBusReceivedMessage] = []
+            received: list[Entry] = []
             while len(received) < 300:
                 received += await host.receive("q", max_message_count=300, max_wait_time_s=5)
-        assert [str(message) for message in received] == [str(number) for number in range(300)]
+        assert [str(entry.content) for entry in received] == [str(number) for number in range(300)]
 
 
 class TestHttp:
