@@ -27,7 +27,6 @@ INVALID_FIELD: Final = "amqp:invalid-field"
 NOT_ALLOWED: Final = "amqp:not-allowed"
 NOT_FOUND: Final = "amqp:not-found"
 NOT_IMPLEMENTED: Final = "amqp:not-implemented"
-ILLEGAL_STATE: Final = "amqp:illegal-state"
 INTERNAL_ERROR: Final = "amqp:internal-error"
 RESOURCE_LIMIT: Final = "amqp:resource-limit-exceeded"
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
@@ -36,9 +35,7 @@ FRAME_SIZE_TOO_SMALL: Final = "amqp:frame-size-too-small"
 FRAMING_ERROR: Final = "amqp:connection:framing-error"
 HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
 UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"
-DETACH_FORCED: Final = "amqp:link:detach-forced"
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
-TRANSFER_LIMIT: Final = "amqp:link:transfer-limit-exceeded"
 
 
 class AmqpError(NamedTuple):

@@ -9,7 +9,7 @@ Source: AMQP 1.0 part 1 section 1.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sbclient.amqp import encode
@@ -71,15 +71,29 @@ LAYOUTS: Final[dict[type, Layout]] = {}
 _BY_DESCRIPTOR: Final[dict[int | str, Layout]] = {}
 
 
-def define(kind: type, code: int, symbol: str, *fields: Field, keep_nulls: bool = False) -> None:
-    """State the layout of a named tuple; its fields are those of the class, in the same order."""
-    names = tuple(field.name for field in fields)
-    if names != kind._fields:  # type: ignore[attr-defined]  # every caller gives a NamedTuple
-        raise TypeError(f"{kind.__name__} has the fields {kind._fields}, the layout {names}")  # type: ignore[attr-defined]
+def define(
+    composite: Any, code: int, name: str, *kinds: Kind, optional: Sequence[str] = (), keep_nulls: bool = False
+) -> None:
+    """State how a named tuple is encoded. The default of a field in the class is what null and absence mean.
+
+    Args:
+        composite: the class.
+        code: the numeric descriptor.
+        name: the name in the symbolic descriptor, `amqp:NAME:list`.
+        kinds: the types of the fields, in the order of the class.
+        optional: the fields that may be null although they have no default; the others without one are mandatory.
+        keep_nulls: whether trailing nulls are written.
+    """
+    known = composite._field_defaults
+    fields = tuple(
+        Field(field, kind, known.get(field), is_mandatory=field not in known and field not in optional)
+        for field, kind in zip(composite._fields, kinds, strict=True)
+    )
     least = max((place for place, field in enumerate(fields, start=1) if field.is_mandatory), default=0)
     defaults = tuple(field.default for field in fields)
-    layout = Layout(code, symbol, kind._make, fields, keep_nulls, defaults, least)  # type: ignore[attr-defined]
-    LAYOUTS[kind] = layout
+    symbol = f"amqp:{name}:list"
+    layout = Layout(code, symbol, composite._make, fields, keep_nulls, defaults, least)
+    LAYOUTS[composite] = layout
     _BY_DESCRIPTOR[code] = _BY_DESCRIPTOR[symbol] = layout
 
 

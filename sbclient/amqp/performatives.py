@@ -22,7 +22,6 @@ from sbclient.amqp.fields import (
     UINT,
     ULONG,
     USHORT,
-    Field,
     composite_kind,
     define,
 )
@@ -35,11 +34,13 @@ BATCH_FORMAT: Final = 0x80013700
 ROLE_SENDER: Final = False
 ROLE_RECEIVER: Final = True
 
-SETTLE_UNSETTLED: Final = 0
 SETTLE_SETTLED: Final = 1
 SETTLE_MIXED: Final = 2
 SETTLE_FIRST: Final = 0
-SETTLE_SECOND: Final = 1
+
+
+_ADDITIONS: Final = (SYMBOLS, SYMBOLS, FIELDS)
+"""The types of the last fields of open, begin and attach: offered and desired capabilities, and properties."""
 
 
 class Source(NamedTuple):
@@ -58,6 +59,9 @@ class Source(NamedTuple):
     capabilities: tuple[str, ...] | None = None
 
 
+define(Source, 0x28, "source", ANY, UINT, SYMBOL, UINT, BOOLEAN, FIELDS, SYMBOL, FIELDS, OUTCOME, SYMBOLS, SYMBOLS)
+
+
 class Target(NamedTuple):
     """Where the messages of a link go."""
 
@@ -70,10 +74,20 @@ class Target(NamedTuple):
     capabilities: tuple[str, ...] | None = None
 
 
+define(Target, 0x29, "target", ANY, UINT, SYMBOL, UINT, BOOLEAN, FIELDS, SYMBOLS)
+
+
 class Coordinator(NamedTuple):
     """The target of a link on which transactions are declared and discharged."""
 
     capabilities: tuple[str, ...] | None = None
+
+
+define(Coordinator, 0x30, "coordinator", SYMBOLS)
+
+
+SOURCE: Final = composite_kind("a source", Source)
+TARGET: Final = composite_kind("a target", Target, Coordinator)
 
 
 class Open(NamedTuple):
@@ -89,6 +103,9 @@ class Open(NamedTuple):
     properties: Mapping[str, Any] | None = None
 
 
+define(Open, 0x10, "open", STRING, STRING, UINT, USHORT, UINT, SYMBOLS, SYMBOLS, *_ADDITIONS)
+
+
 class Begin(NamedTuple):
     remote_channel: int | None
     next_outgoing_id: int
@@ -98,6 +115,9 @@ class Begin(NamedTuple):
     offered_capabilities: tuple[str, ...] | None = None
     desired_capabilities: tuple[str, ...] | None = None
     properties: Mapping[str, Any] | None = None
+
+
+define(Begin, 0x11, "begin", USHORT, UINT, UINT, UINT, UINT, *_ADDITIONS, optional=("remote_channel",))
 
 
 class Attach(NamedTuple):
@@ -119,6 +139,11 @@ class Attach(NamedTuple):
     properties: Mapping[str, Any] | None = None
 
 
+define(
+    Attach, 0x12, "attach", STRING, UINT, BOOLEAN, UBYTE, UBYTE, SOURCE, TARGET, MAP, BOOLEAN, UINT, ULONG, *_ADDITIONS
+)
+
+
 class Flow(NamedTuple):
     """Without a handle it speaks of the session only."""
 
@@ -133,6 +158,25 @@ class Flow(NamedTuple):
     drain: bool = False
     echo: bool = False
     properties: Mapping[str, Any] | None = None
+
+
+define(
+    Flow,
+    0x13,
+    "flow",
+    UINT,
+    UINT,
+    UINT,
+    UINT,
+    UINT,
+    UINT,
+    UINT,
+    UINT,
+    BOOLEAN,
+    BOOLEAN,
+    FIELDS,
+    optional=("next_incoming_id",),
+)
 
 
 class Transfer(NamedTuple):
@@ -151,6 +195,9 @@ class Transfer(NamedTuple):
     batchable: bool = False
 
 
+define(Transfer, 0x14, "transfer", UINT, UINT, BINARY, UINT, BOOLEAN, BOOLEAN, UBYTE, STATE, BOOLEAN, BOOLEAN, BOOLEAN)
+
+
 class Disposition(NamedTuple):
     """The state of deliveries `first` to `last`; `last` None means `first`. `role` is the speaker's."""
 
@@ -162,22 +209,37 @@ class Disposition(NamedTuple):
     batchable: bool = False
 
 
+define(Disposition, 0x15, "disposition", BOOLEAN, UINT, UINT, BOOLEAN, STATE, BOOLEAN)
+
+
 class Detach(NamedTuple):
     handle: int
     closed: bool = False
     error: AmqpError | None = None
 
 
+define(Detach, 0x16, "detach", UINT, BOOLEAN, ERROR)
+
+
 class End(NamedTuple):
     error: AmqpError | None = None
+
+
+define(End, 0x17, "end", ERROR)
 
 
 class Close(NamedTuple):
     error: AmqpError | None = None
 
 
+define(Close, 0x18, "close", ERROR)
+
+
 class SaslMechanisms(NamedTuple):
     mechanisms: tuple[str, ...]
+
+
+define(SaslMechanisms, 0x40, "sasl-mechanisms", SYMBOLS)
 
 
 class SaslInit(NamedTuple):
@@ -190,8 +252,14 @@ class SaslInit(NamedTuple):
         return f"SaslInit(mechanism={self.mechanism!r}, hostname={self.hostname!r})"
 
 
+define(SaslInit, 0x41, "sasl-init", SYMBOL, BINARY, STRING)
+
+
 class SaslChallenge(NamedTuple):
     challenge: bytes
+
+
+define(SaslChallenge, 0x42, "sasl-challenge", BINARY)
 
 
 class SaslResponse(NamedTuple):
@@ -202,6 +270,9 @@ class SaslResponse(NamedTuple):
         return f"SaslResponse({len(self.response)} bytes)"
 
 
+define(SaslResponse, 0x43, "sasl-response", BINARY)
+
+
 class SaslOutcome(NamedTuple):
     """`code` 0 is success, 1 a refusal, 2 to 4 failures of the server."""
 
@@ -209,148 +280,8 @@ class SaslOutcome(NamedTuple):
     additional_data: bytes | None = None
 
 
+define(SaslOutcome, 0x44, "sasl-outcome", UBYTE, BINARY)
+
+
 Performative: TypeAlias = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
 SaslFrame: TypeAlias = SaslMechanisms | SaslInit | SaslChallenge | SaslResponse | SaslOutcome
-
-_TERMINUS: Final = (
-    Field("address", ANY),
-    Field("durable", UINT, 0),
-    Field("expiry_policy", SYMBOL, "session-end"),
-    Field("timeout", UINT, 0),
-    Field("dynamic", BOOLEAN, False),
-    Field("dynamic_node_properties", FIELDS),
-)
-define(
-    Source,
-    0x28,
-    "amqp:source:list",
-    *_TERMINUS,
-    Field("distribution_mode", SYMBOL),
-    Field("filter", FIELDS),
-    Field("default_outcome", OUTCOME),
-    Field("outcomes", SYMBOLS),
-    Field("capabilities", SYMBOLS),
-)
-define(Target, 0x29, "amqp:target:list", *_TERMINUS, Field("capabilities", SYMBOLS))
-define(Coordinator, 0x30, "amqp:coordinator:list", Field("capabilities", SYMBOLS))
-define(
-    Open,
-    0x10,
-    "amqp:open:list",
-    Field("container_id", STRING, is_mandatory=True),
-    Field("hostname", STRING),
-    Field("max_frame_size", UINT, NO_LIMIT),
-    Field("channel_max", USHORT, 65_535),
-    Field("idle_time_out", UINT),
-    Field("outgoing_locales", SYMBOLS),
-    Field("incoming_locales", SYMBOLS),
-    Field("offered_capabilities", SYMBOLS),
-    Field("desired_capabilities", SYMBOLS),
-    Field("properties", FIELDS),
-)
-define(
-    Begin,
-    0x11,
-    "amqp:begin:list",
-    Field("remote_channel", USHORT),
-    Field("next_outgoing_id", UINT, is_mandatory=True),
-    Field("incoming_window", UINT, is_mandatory=True),
-    Field("outgoing_window", UINT, is_mandatory=True),
-    Field("handle_max", UINT, NO_LIMIT),
-    Field("offered_capabilities", SYMBOLS),
-    Field("desired_capabilities", SYMBOLS),
-    Field("properties", FIELDS),
-)
-define(
-    Attach,
-    0x12,
-    "amqp:attach:list",
-    Field("name", STRING, is_mandatory=True),
-    Field("handle", UINT, is_mandatory=True),
-    Field("role", BOOLEAN, is_mandatory=True),
-    Field("snd_settle_mode", UBYTE, SETTLE_MIXED),
-    Field("rcv_settle_mode", UBYTE, SETTLE_FIRST),
-    Field("source", composite_kind("a source", Source)),
-    Field("target", composite_kind("a target", Target, Coordinator)),
-    Field("unsettled", MAP),
-    Field("incomplete_unsettled", BOOLEAN, False),
-    Field("initial_delivery_count", UINT),
-    Field("max_message_size", ULONG),
-    Field("offered_capabilities", SYMBOLS),
-    Field("desired_capabilities", SYMBOLS),
-    Field("properties", FIELDS),
-)
-define(
-    Flow,
-    0x13,
-    "amqp:flow:list",
-    Field("next_incoming_id", UINT),
-    Field("incoming_window", UINT, is_mandatory=True),
-    Field("next_outgoing_id", UINT, is_mandatory=True),
-    Field("outgoing_window", UINT, is_mandatory=True),
-    Field("handle", UINT),
-    Field("delivery_count", UINT),
-    Field("link_credit", UINT),
-    Field("available", UINT),
-    Field("drain", BOOLEAN, False),
-    Field("echo", BOOLEAN, False),
-    Field("properties", FIELDS),
-)
-_TRANSFER_TAIL: Final = (
-    Field("message_format", UINT),
-    Field("settled", BOOLEAN),
-    Field("more", BOOLEAN, False),
-    Field("rcv_settle_mode", UBYTE),
-    Field("state", STATE),
-    Field("resume", BOOLEAN, False),
-    Field("aborted", BOOLEAN, False),
-    Field("batchable", BOOLEAN, False),
-)
-define(
-    Transfer,
-    0x14,
-    "amqp:transfer:list",
-    Field("handle", UINT, is_mandatory=True),
-    Field("delivery_id", UINT),
-    Field("delivery_tag", BINARY),
-    *_TRANSFER_TAIL,
-)
-define(
-    Disposition,
-    0x15,
-    "amqp:disposition:list",
-    Field("role", BOOLEAN, is_mandatory=True),
-    Field("first", UINT, is_mandatory=True),
-    Field("last", UINT),
-    Field("settled", BOOLEAN, False),
-    Field("state", STATE),
-    Field("batchable", BOOLEAN, False),
-)
-define(
-    Detach,
-    0x16,
-    "amqp:detach:list",
-    Field("handle", UINT, is_mandatory=True),
-    Field("closed", BOOLEAN, False),
-    Field("error", ERROR),
-)
-define(End, 0x17, "amqp:end:list", Field("error", ERROR))
-define(Close, 0x18, "amqp:close:list", Field("error", ERROR))
-define(SaslMechanisms, 0x40, "amqp:sasl-mechanisms:list", Field("mechanisms", SYMBOLS, is_mandatory=True))
-define(
-    SaslInit,
-    0x41,
-    "amqp:sasl-init:list",
-    Field("mechanism", SYMBOL, is_mandatory=True),
-    Field("initial_response", BINARY),
-    Field("hostname", STRING),
-)
-define(SaslChallenge, 0x42, "amqp:sasl-challenge:list", Field("challenge", BINARY, is_mandatory=True))
-define(SaslResponse, 0x43, "amqp:sasl-response:list", Field("response", BINARY, is_mandatory=True))
-define(
-    SaslOutcome,
-    0x44,
-    "amqp:sasl-outcome:list",
-    Field("code", UBYTE, is_mandatory=True),
-    Field("additional_data", BINARY),
-)

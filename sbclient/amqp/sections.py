@@ -28,7 +28,6 @@ from sbclient.amqp.fields import (
     TIMESTAMP,
     UBYTE,
     UINT,
-    Field,
     Kind,
     decode_composite,
     decode_fields,
@@ -60,6 +59,9 @@ class Header(NamedTuple):
     delivery_count: int = 0
 
 
+define(Header, HEADER, "header", BOOLEAN, UBYTE, UINT, BOOLEAN, UINT)
+
+
 class Properties(NamedTuple):
     """What the sender says of the message. A message id is a string, ulong (int), uuid or binary."""
 
@@ -88,32 +90,22 @@ _MESSAGE_ID: Final = Kind(
     _encode_id,
 )
 define(
-    Header,
-    HEADER,
-    "amqp:header:list",
-    Field("durable", BOOLEAN, False),
-    Field("priority", UBYTE, 4),
-    Field("ttl", UINT),
-    Field("first_acquirer", BOOLEAN, False),
-    Field("delivery_count", UINT, 0),
-)
-define(
     Properties,
     PROPERTIES,
-    "amqp:properties:list",
-    Field("message_id", _MESSAGE_ID),
-    Field("user_id", BINARY),
-    Field("to", ANY),
-    Field("subject", STRING),
-    Field("reply_to", ANY),
-    Field("correlation_id", _MESSAGE_ID),
-    Field("content_type", SYMBOL),
-    Field("content_encoding", SYMBOL),
-    Field("absolute_expiry_time", TIMESTAMP),
-    Field("creation_time", TIMESTAMP),
-    Field("group_id", STRING),
-    Field("group_sequence", UINT),
-    Field("reply_to_group_id", STRING),
+    "properties",
+    _MESSAGE_ID,
+    BINARY,
+    ANY,
+    STRING,
+    ANY,
+    _MESSAGE_ID,
+    SYMBOL,
+    SYMBOL,
+    TIMESTAMP,
+    TIMESTAMP,
+    STRING,
+    UINT,
+    STRING,
 )
 
 _LISTS: Final = b"\x45\xc0\xd0"

@@ -18,21 +18,30 @@ from sbclient.amqp.fields import (
     SYMBOL,
     UINT,
     ULONG,
-    Field,
     composite_kind,
     define,
 )
+
+# The SDK reads all three fields of an error, and hangs if one is missing.
+define(AmqpError, 0x1D, "error", SYMBOL, STRING, FIELDS, keep_nulls=True)
+ERROR: Final = composite_kind("an error", AmqpError)
 
 
 class Received(NamedTuple):
     """How far a delivery has come; no outcome."""
 
-    section_number: int
-    section_offset: int
+    section_number: int = 0
+    section_offset: int = 0
+
+
+define(Received, 0x23, "received", UINT, ULONG)
 
 
 class Accepted(NamedTuple):
     """The receiver has taken the message."""
+
+
+define(Accepted, 0x24, "accepted")
 
 
 class Rejected(NamedTuple):
@@ -41,8 +50,14 @@ class Rejected(NamedTuple):
     error: AmqpError | None = None
 
 
+define(Rejected, 0x25, "rejected", ERROR)
+
+
 class Released(NamedTuple):
     """The receiver has not looked at the message; it may go to anybody."""
+
+
+define(Released, 0x26, "released")
 
 
 class Modified(NamedTuple):
@@ -53,10 +68,19 @@ class Modified(NamedTuple):
     message_annotations: Mapping[str, Any] | None = None
 
 
+define(Modified, 0x27, "modified", BOOLEAN, BOOLEAN, FIELDS)
+
+
 class Declared(NamedTuple):
     """The coordinator has begun a transaction: the outcome of a delivery that holds a `Declare`."""
 
     txn_id: bytes
+
+
+define(Declared, 0x33, "declared", BINARY)
+
+
+OUTCOME: Final = composite_kind("an outcome", Accepted, Rejected, Released, Modified, Declared)
 
 
 class TransactionalState(NamedTuple):
@@ -66,10 +90,16 @@ class TransactionalState(NamedTuple):
     outcome: Outcome | None = None
 
 
+define(TransactionalState, 0x34, "transactional-state", BINARY, OUTCOME)
+
+
 class Declare(NamedTuple):
     """Asks the coordinator to begin a transaction; the value of a message."""
 
     global_id: Any = None
+
+
+define(Declare, 0x31, "declare", ANY)
 
 
 class Discharge(NamedTuple):
@@ -79,47 +109,15 @@ class Discharge(NamedTuple):
     fail: bool | None = None
 
 
+define(Discharge, 0x32, "discharge", BINARY, BOOLEAN)
+
+
 Outcome: TypeAlias = Accepted | Rejected | Released | Modified | Declared
 DeliveryState: TypeAlias = Outcome | Received | TransactionalState
 
 ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
 
-define(
-    AmqpError,
-    0x1D,
-    "amqp:error:list",
-    Field("condition", SYMBOL, is_mandatory=True),
-    Field("description", STRING),
-    Field("info", FIELDS),
-    keep_nulls=True,  # the SDK indexes all three, and hangs where one is missing
-)
-ERROR: Final = composite_kind("an error", AmqpError)
-
-define(Received, 0x23, "amqp:received:list", Field("section_number", UINT, 0), Field("section_offset", ULONG, 0))
-define(Accepted, 0x24, "amqp:accepted:list")
-define(Rejected, 0x25, "amqp:rejected:list", Field("error", ERROR))
-define(Released, 0x26, "amqp:released:list")
-define(
-    Modified,
-    0x27,
-    "amqp:modified:list",
-    Field("delivery_failed", BOOLEAN),
-    Field("undeliverable_here", BOOLEAN),
-    Field("message_annotations", FIELDS),
-)
-define(Declare, 0x31, "amqp:declare:list", Field("global_id", ANY))
-define(Discharge, 0x32, "amqp:discharge:list", Field("txn_id", BINARY, is_mandatory=True), Field("fail", BOOLEAN))
-define(Declared, 0x33, "amqp:declared:list", Field("txn_id", BINARY, is_mandatory=True))
-
-OUTCOME: Final = composite_kind("an outcome", Accepted, Rejected, Released, Modified, Declared)
-define(
-    TransactionalState,
-    0x34,
-    "amqp:transactional-state:list",
-    Field("txn_id", BINARY, is_mandatory=True),
-    Field("outcome", OUTCOME),
-)
 STATE: Final = composite_kind(
     "a delivery state", Accepted, Rejected, Released, Modified, Declared, Received, TransactionalState
 )
