@@ -14,6 +14,8 @@ import pytest
 
 from tests.wire.serving import ServedNamespace
 
+pytestmark = pytest.mark.timeout(240)  # the first test may install packages, and runs all checks
+
 HERE = Path(__file__).parent / "node"
 CHECKS = ("settlements", "bodies", "schedule", "sessions", "rules", "deletes", "subscribe", "refusals")
 INSTALL_S = 120.0

@@ -37,6 +37,8 @@ from sbclient.entities import AccessRights, AuthorizationRule, CorrelationRuleFi
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.serving import ServedNamespace, ServingThread, seconds
 
+pytestmark = pytest.mark.timeout(180)  # the first test runs all checks
+
 check = Checks()
 names = Names("aio")
 

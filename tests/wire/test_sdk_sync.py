@@ -32,6 +32,8 @@ from sbclient.emulator.sas import sign
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.serving import ServedNamespace, seconds
 
+pytestmark = pytest.mark.timeout(180)  # the first test runs all checks
+
 check = Checks()
 names = Names("sync")
 
