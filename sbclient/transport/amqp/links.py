@@ -40,7 +40,8 @@ class LinkEnd(Generic[L]):
         owns_session: whether the link has its AMQP session to itself, which then ends with it.
 
     Attributes:
-        link: the link of the engine; set by `attach`.
+        link: the link of the engine; set by `start`.
+        is_open: whether messages may pass.
     """
 
     link: L
@@ -51,11 +52,7 @@ class LinkEnd(Generic[L]):
         self.owns_session = owns_session
         self._attached: asyncio.Future[Attach] = asyncio.get_running_loop().create_future()
         self._is_released = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether messages may pass."""
-        return not self._is_released and self.link.is_open
+        self.is_open = False
 
     @property
     def session(self) -> Session:
@@ -87,6 +84,7 @@ class LinkEnd(Generic[L]):
         if self._is_released:
             return
         self._is_released = True
+        self.is_open = False
         link = getattr(self, "link", None)
         if link is None:
             return
@@ -101,6 +99,7 @@ class LinkEnd(Generic[L]):
         """The service has answered the attach. An answer without the terminus is a refusal; a detach follows it."""
         terminus = attach.target if self.link.is_sender else attach.source
         if terminus is not None and not self._attached.done():
+            self.is_open = not self._is_released
             self._attached.set_result(attach)
 
     def on_detached(self, error: AmqpError | None) -> None:
@@ -108,6 +107,7 @@ class LinkEnd(Generic[L]):
         if self.owns_session and not self._is_released:
             self.session.end()
         self._is_released = True
+        self.is_open = False
         if not self._attached.done():
             cause = self.error_of_end(error)
             cause.is_in_doubt = False

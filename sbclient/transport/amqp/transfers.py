@@ -221,7 +221,7 @@ class Transfers:
         link = end.link
         session = link.session
         has_sent = False
-        while waiting and link.credit > 0 and not session.held_bytes:
+        while waiting and not session.held_bytes and link.credit > 0:
             transfer = waiting.popleft()
             if transfer.future.done():
                 continue
@@ -241,6 +241,7 @@ class Transfers:
                     tag=self._count.to_bytes(8, "big"),
                     message_format=transfer.message_format,
                     state=transfer.state,
+                    needs_credit=False,  # there is some, as was just seen
                 )
             except ServiceBusError as error:  # the link, or the peer's frame size, does not allow it
                 transfer.has_left = False

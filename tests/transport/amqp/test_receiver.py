@@ -1,0 +1,514 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode
+from sbclient.amqp import ACCEPTED, RELEASED, AmqpError, DispositionReceived, Modified, Rejected
+from sbclient.amqp.types import timestamps
+from sbclient.delivery import Settlement, SettleMode
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageLockLostError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.testing import VirtualClock
+from sbclient.transport.amqp.receiver import AmqpReceiver
+from sbclient.transport.amqp.transport import AmqpTransport
+from tests.transport.amqp.service import Service
+
+COMPLETE = Settlement(SettleMode.COMPLETE)
+
+
+def store(service: Service, *bodies: str) -> None:
+    service.stored += [ServiceBusMessage(body, message_id=body) for body in bodies]
+
+
+def put(service: Service, *bodies: str) -> None:
+    """Store messages while a receiver waits."""
+    store(service, *bodies)
+    end = service.end
+    end.serve(end.link("orders"))
+    end.flush()
+
+
+async def receive(receiver: AmqpReceiver, count: int = 10, wait_s: float = 5.0) -> list[ServiceBusReceivedMessage]:
+    return await receiver.receive(max_message_count=count, max_wait_time_s=wait_s)
+
+
+async def test_message_has_the_facts_of_the_service(
+    service: Service, transport: AmqpTransport, clock: VirtualClock
+) -> None:
+    service.stored.append(
+        ServiceBusMessage(
+            b"\x00x",
+            application_properties={"n": 1, "t": "ä", "u": UUID(int=5)},
+            subject="s",
+            time_to_live=timedelta(minutes=2),
+        )
+    )
+    (message,) = await receive(transport.open_receiver("orders"), 1)
+    now = datetime.fromtimestamp(clock.now(), tz=UTC)
+    assert bytes(message) == b"\x00x"
+    assert message.application_properties == {"n": 1, "t": "ä", "u": UUID(int=5)}
+    assert (message.subject, message.sequence_number, message.delivery_count) == ("s", 1, 0)
+    assert message.lock_token == UUID(int=1)
+    assert message.locked_until_utc == now + timedelta(seconds=60)
+    assert message.enqueued_time_utc == now
+    copied = message.copy(subject="t")
+    assert (bytes(copied), copied.subject, copied.application_properties["n"]) == (b"\x00x", "t", 1)
+
+
+async def test_binary_property_reads_as_text_and_is_sent_as_it_came(service: Service, transport: AmqpTransport) -> None:
+    from sbclient.amqp import Sections, WireMessage, encode_sections
+
+    service.stored.append(WireMessage.of(encode_sections(application_properties={"b": b"\xff\x00"}, data=[b"x"])))
+    (message,) = await receive(transport.open_receiver("orders"), 1)
+    assert message.application_properties["b"] == "\\xff\x00"
+    await transport.open_sender("copies").send([message.copy()], timeout_s=10)
+    sent = Sections(service.end.transfers[0].payload)
+    assert sent.application_properties == {"b": b"\xff\x00"}
+
+
+async def test_credit_is_what_the_call_asks_for(service: Service, transport: AmqpTransport) -> None:
+    store(service, *"abcdef")
+    receiver = transport.open_receiver("orders")
+    assert [str(each) for each in await receive(receiver, 2)] == ["a", "b"]
+    assert [str(each) for each in await receive(receiver, 3)] == ["c", "d", "e"]
+    assert service.end.grants == [(2, False), (3, False)]
+
+
+async def test_fewer_messages_than_asked_for_end_with_a_drain(service: Service, transport: AmqpTransport) -> None:
+    store(service, "a")
+    receiver = transport.open_receiver("orders")
+    assert len(await receive(receiver, 10)) == 1
+    assert service.end.grants == [(10, False), (9, True)]
+    put(service, "b")
+    assert service.stored, "the service has no credit left"
+    assert len(await receive(receiver, 10)) == 1
+
+
+async def test_message_that_crosses_the_drain_is_returned(service: Service, transport: AmqpTransport) -> None:
+    receiver = transport.open_receiver("orders")
+    waiting = asyncio.create_task(receive(receiver, 10, 5))
+    await transport.clock.sleep(4.999)
+    service.answers_drain = False
+    await transport.clock.sleep(0.1)
+    put(service, "late")
+    assert [str(each) for each in await waiting] == ["late"]
+
+
+async def test_drain_without_answer_holds_the_call_up_for_200_ms(
+    service: Service, transport: AmqpTransport, clock: VirtualClock
+) -> None:
+    service.answers_drain = False
+    receiver = transport.open_receiver("orders")
+    await receiver.open(timeout_s=5)
+    began_at = clock.monotonic()
+    assert await receive(receiver, 10, 5) == []
+    assert clock.monotonic() - began_at == pytest.approx(5.2, abs=0.01)
+
+
+async def test_drain_answered_late_costs_the_next_call_nothing(service: Service, transport: AmqpTransport) -> None:
+    service.answers_drain = False
+    receiver = transport.open_receiver("orders")
+    assert await receive(receiver, 10, 1) == []
+    waiting = asyncio.create_task(receive(receiver, 5, 60))
+    await transport.clock.sleep(1)
+    service.answers_drain = True
+    link = service.end.link("orders")
+    link.drained()
+    service.end.flush()
+    await transport.clock.sleep(1)
+    put(service, "a")
+    assert [str(each) for each in await waiting] == ["a"]
+
+
+async def test_cancelled_call_discards_nothing(service: Service, transport: AmqpTransport) -> None:
+    receiver = transport.open_receiver("orders")
+    waiting = asyncio.create_task(receive(receiver, 10, 60))
+    await transport.clock.sleep(1)
+    store(service, "a", "b")
+    service.end.serve(service.end.link("orders"))
+    waiting.cancel()  # before the messages cross
+    service.end.flush()
+    await transport.clock.sleep(1)
+    assert service.end.dispositions == []
+    assert [str(each) for each in await receive(receiver, 10, 5)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_deleting_receiver_leaves_no_credit_behind(
+    service: Service, transport: AmqpTransport, is_cancelled: bool
+) -> None:
+    receiver = transport.open_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    waiting = asyncio.create_task(receive(receiver, 10, 5))
+    await transport.clock.sleep(1)
+    if is_cancelled:
+        waiting.cancel()
+    await transport.clock.sleep(5)
+    put(service, "a")
+    assert service.stored, "nothing may be deleted for a call that is over"
+    (message,) = await receive(receiver, 1)
+    assert (str(message), message.lock_token) == ("a", None)
+    assert max(credit for credit, _ in service.end.grants) == 10
+
+
+async def test_prefetch_keeps_credit_up(service: Service, transport: AmqpTransport) -> None:
+    store(service, *(str(number) for number in range(20)))
+    receiver = transport.open_receiver("orders", prefetch_count=8)
+    seen = []
+    for _ in range(20):
+        (message,) = await receive(receiver, 1)
+        seen.append(str(message))
+    assert seen == [str(number) for number in range(20)]
+    assert not any(drain for _, drain in service.end.grants)
+
+
+async def test_message_with_less_than_half_of_its_lock_is_released(service: Service, transport: AmqpTransport) -> None:
+    store(service, "a", "b")
+    receiver = transport.open_receiver("orders", prefetch_count=5)
+    assert [str(each) for each in await receive(receiver, 1)] == ["a"]
+    await transport.clock.sleep(31)
+    put(service, "c")
+    assert [str(each) for each in await receive(receiver, 1)] == ["c"]
+    await transport.clock.sleep(1)
+    (released,) = service.end.dispositions
+    assert (released.state, released.settled, released.delivery.delivery_id) == (RELEASED, True, 1)
+
+
+async def test_close_releases_what_was_not_handed_out(service: Service, transport: AmqpTransport) -> None:
+    store(service, "a", "b", "c")
+    receiver = transport.open_receiver("orders", prefetch_count=5)
+    assert len(await receive(receiver, 1)) == 1
+    await receiver.close()
+    await receiver.close()
+    assert [(each.state, each.delivery.delivery_id) for each in service.end.dispositions] == [
+        (RELEASED, 1),
+        (RELEASED, 2),
+    ]
+    with pytest.raises(InvalidOperationError):
+        await receive(receiver)
+
+
+async def test_two_calls_share_what_comes(service: Service, transport: AmqpTransport) -> None:
+    receiver = transport.open_receiver("orders")
+    calls = [asyncio.create_task(receive(receiver, 1, 60)) for _ in range(2)]
+    await transport.clock.sleep(1)
+    put(service, "a", "b")
+    received = await asyncio.gather(*calls)
+    assert sorted(str(message) for messages in received for message in messages) == ["a", "b"]
+
+
+# -- settling ---------------------------------------------------------------------------------------------------------
+
+
+def frames_of(service: Service) -> int:
+    return bytes(service.end.written).count(b"\x00\x53\x15")
+
+
+async def test_settlements_of_one_step_leave_as_one_disposition(service: Service, transport: AmqpTransport) -> None:
+    store(service, *(str(number) for number in range(100)))
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver, 100)
+    before = frames_of(service)
+    await asyncio.gather(*(receiver.settle(message, COMPLETE, timeout_s=10) for message in reversed(messages)))
+    assert frames_of(service) == before + 1
+    assert [each.state for each in service.end.dispositions] == [ACCEPTED] * 100
+
+
+@pytest.mark.parametrize(
+    ("settlement", "outcome"),
+    [
+        (COMPLETE, ACCEPTED),
+        (Settlement(SettleMode.ABANDON), Modified(True, False)),
+        (Settlement(SettleMode.DEFER), Modified(True, True)),
+        (
+            Settlement(SettleMode.DEAD_LETTER, "bad", "it is"),
+            Rejected(
+                AmqpError(
+                    "com.microsoft:dead-letter",
+                    None,
+                    {"DeadLetterReason": "bad", "DeadLetterErrorDescription": "it is"},
+                )
+            ),
+        ),
+    ],
+)
+async def test_settlement_is_stated_unsettled_and_confirmed(
+    service: Service, transport: AmqpTransport, settlement: Settlement, outcome: Any
+) -> None:
+    store(service, "a")
+    receiver = transport.open_receiver("orders")
+    (message,) = await receive(receiver, 1)
+    await receiver.settle(message, settlement, timeout_s=10)
+    (stated,) = service.end.dispositions
+    assert (stated.state, stated.settled) == (outcome, False)
+
+
+async def test_refused_settlement_raises_the_condition(service: Service, transport: AmqpTransport) -> None:
+    error = AmqpError("com.microsoft:message-lock-lost", "gone")
+    service.on_disposition = lambda event: event.delivery.settle(Rejected(error))
+    store(service, "a")
+    receiver = transport.open_receiver("orders")
+    (message,) = await receive(receiver, 1)
+    with pytest.raises(MessageLockLostError) as caught:
+        await receiver.settle(message, COMPLETE, timeout_s=10)
+    assert not caught.value.is_in_doubt
+
+
+async def test_unconfirmed_settlement_is_in_doubt(service: Service, transport: AmqpTransport) -> None:
+    service.on_disposition = lambda event: None
+    store(service, "a")
+    receiver = transport.open_receiver("orders")
+    (message,) = await receive(receiver, 1)
+    with pytest.raises(OperationTimeoutError) as caught:
+        await receiver.settle(message, COMPLETE, timeout_s=10)
+    assert caught.value.is_in_doubt
+
+
+async def test_message_whose_link_is_lost_is_settled_by_its_token(service: Service, transport: AmqpTransport) -> None:
+    service.replies["com.microsoft:update-disposition"] = lambda body: (200, None, {})
+    store(service, "a")
+    receiver = transport.open_receiver("orders")
+    (message,) = await receive(receiver, 1)
+    service.end.cut()
+    await receiver.settle(message, Settlement(SettleMode.DEAD_LETTER, "r", "d"), timeout_s=10)
+    operation, _, body = service.end.requests[-1]
+    assert operation == "com.microsoft:update-disposition"
+    assert body["disposition-status"] == "suspended"
+    assert list(body["lock-tokens"].items if hasattr(body["lock-tokens"], "items") else body["lock-tokens"]) == [
+        message.lock_token
+    ]
+    assert (body["deadletter-reason"], body["deadletter-description"]) == ("r", "d")
+
+
+async def test_settlement_that_left_before_the_loss_stays_in_doubt_if_the_token_is_refused(
+    service: Service, transport: AmqpTransport
+) -> None:
+    service.replies["com.microsoft:update-disposition"] = lambda body: (410, "com.microsoft:message-lock-lost", None)
+    service.on_disposition = lambda event: service.end.cut()
+    store(service, "a")
+    receiver = transport.open_receiver("orders")
+    (message,) = await receive(receiver, 1)
+    with pytest.raises(MessageLockLostError) as caught:
+        await receiver.settle(message, COMPLETE, timeout_s=10)
+    assert caught.value.is_in_doubt
+
+
+async def test_cancelled_settlement_leaves_the_link_usable(service: Service, transport: AmqpTransport) -> None:
+    held: list[DispositionReceived] = []
+    service.on_disposition = held.append
+    store(service, "a", "b")
+    receiver = transport.open_receiver("orders")
+    one, other = await receive(receiver, 2)
+    settling = asyncio.create_task(receiver.settle(one, COMPLETE, timeout_s=60))
+    await transport.clock.sleep(1)
+    settling.cancel()
+    second = asyncio.create_task(receiver.settle(other, COMPLETE, timeout_s=60))
+    await transport.clock.sleep(1)
+    for event in held:
+        event.delivery.settle(ACCEPTED)
+    service.end.flush()
+    await second
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+async def test_session_is_accepted_and_let_go(service: Service, transport: AmqpTransport) -> None:
+    receiver = transport.open_receiver("orders", session=NEXT_AVAILABLE_SESSION)
+    await receiver.open(timeout_s=20)
+    attach = service.end.link("orders").remote
+    assert attach.source.filter == {"com.microsoft:session-filter": None}
+    assert attach.properties["com.microsoft:timeout"] == 20_000
+    assert receiver.session_id == "s1"
+    assert receiver.session_locked_until_utc == datetime(2022, 9, 28, 22, 13, 20, tzinfo=UTC)
+    await receiver.close()
+    assert service.end.link("orders").is_over
+
+
+async def test_session_that_is_held_elsewhere_is_refused(service: Service, transport: AmqpTransport) -> None:
+    service.refusals["orders"] = AmqpError("com.microsoft:session-cannot-be-locked", "held")
+    with pytest.raises(SessionCannotBeLockedError):
+        await transport.open_receiver("orders", session="s1").open(timeout_s=20)
+
+
+@pytest.mark.parametrize("is_connection", [True, False])
+async def test_lost_link_of_a_session_is_a_lost_lock(
+    service: Service, transport: AmqpTransport, is_connection: bool
+) -> None:
+    store(service, "a")
+    receiver = transport.open_receiver("orders", session="s1")
+    (message,) = await receive(receiver, 1)
+    waiting = asyncio.create_task(receive(receiver, 1, 60))
+    await transport.clock.sleep(1)
+    if is_connection:
+        service.end.cut()
+    else:
+        service.end.link("orders").detach(AmqpError("amqp:link:detach-forced"))
+        service.end.flush()
+    calls: list[Callable[[], Any]] = [
+        lambda: waiting,
+        lambda: receive(receiver, 1),
+        lambda: receiver.settle(message, COMPLETE, timeout_s=10),
+        lambda: receiver.get_session_state(timeout_s=10),
+    ]
+    for call in calls:
+        with pytest.raises(SessionLockLostError):
+            await call()
+
+
+async def test_cancelled_accept_lets_the_session_go(service: Service, transport: AmqpTransport) -> None:
+    service.unanswered.add("orders")
+    receiver = transport.open_receiver("orders", session="s1")
+    opening = asyncio.create_task(receiver.open(timeout_s=60))
+    await transport.clock.sleep(1)
+    opening.cancel()
+    await transport.clock.sleep(1)
+    assert service.end.link("orders").is_over
+    service.unanswered.clear()
+    await receiver.open(timeout_s=60)
+
+
+# -- reopening, hostile services ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_connection", [True, False])
+async def test_waiting_call_attaches_again_at_once(
+    service: Service, transport: AmqpTransport, is_connection: bool
+) -> None:
+    receiver = transport.open_receiver("orders")
+    waiting = asyncio.create_task(receive(receiver, 5, 60))
+    await transport.clock.sleep(1)
+    if is_connection:
+        service.end.cut()
+    else:
+        service.end.link("orders").detach(AmqpError("amqp:link:detach-forced", "idle"))
+        service.end.flush()
+    await transport.clock.sleep(0.1)
+    put(service, "a")
+    assert [str(each) for each in await waiting] == ["a"]
+    assert len(service.ends) == 1 + is_connection
+
+
+async def test_more_messages_than_credit_end_the_link(service: Service, transport: AmqpTransport) -> None:
+    receiver = transport.open_receiver("orders")
+    waiting = asyncio.create_task(receive(receiver, 1, 60))
+    await transport.clock.sleep(1)
+    link = service.end.link("orders")
+    for number in range(3):
+        service.end.send(link, ServiceBusMessage(str(number)), needs_credit=False)
+    service.end.flush()
+    await transport.clock.sleep(1)
+    assert link.is_over
+    await asyncio.wait([waiting])
+    put(service, "z")
+    assert len(service.end.links["orders"]) <= 2
+
+
+async def test_transfer_to_a_wrong_handle_ends_that_session_alone(service: Service, transport: AmqpTransport) -> None:
+    from sbclient.amqp.transfers import write_transfers
+
+    other = transport.open_sender("other")
+    await other.send([ServiceBusMessage("x")], timeout_s=10)
+    receiver = transport.open_receiver("orders")
+    waiting = asyncio.create_task(receive(receiver, 1, 60))
+    await transport.clock.sleep(1)
+    channel = service.end.link("orders").session.channel
+    for frame in write_transfers(channel, 99, 0, b"t", 0, b"", settled=True, state=None, max_frame_size=512):
+        service.end.engine.write_bytes(frame)
+    service.end.flush()
+    await transport.clock.sleep(1)
+    put(service, "a")
+    assert [str(each) for each in await waiting] == ["a"]
+    assert other.is_open
+    assert len(service.ends) == 1
+
+
+async def test_unreadable_message_is_left_out(service: Service, transport: AmqpTransport) -> None:
+    receiver = transport.open_receiver("orders")
+    waiting = asyncio.create_task(receive(receiver, 2, 5))
+    await transport.clock.sleep(1)
+    link = service.end.link("orders")
+    link.send(b"\xff\xff", tag=UUID(int=77).bytes_le)
+    put(service, "a")
+    assert [str(each) for each in await waiting] == ["a"]
+    assert service.end.dispositions == []
+
+
+async def test_receive_ends_when_the_namespace_cannot_be_reached(service: Service, transport: AmqpTransport) -> None:
+    from tests.transport.amqp.service import refused
+
+    receiver = transport.open_receiver("orders")
+    waiting = asyncio.create_task(receive(receiver, 5, 60))
+    await transport.clock.sleep(1)
+    service.connect_error = refused("connection refused")
+    service.end.cut()
+    with pytest.raises(ServiceBusConnectionError):
+        await waiting
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+async def test_renewals_of_one_step_share_a_request(
+    service: Service, transport: AmqpTransport, clock: VirtualClock
+) -> None:
+    until = datetime.fromtimestamp(clock.now() + 100, tz=UTC)
+    service.replies["com.microsoft:renew-lock"] = lambda body: (
+        200,
+        None,
+        {"expirations": timestamps([until] * len(list(body["lock-tokens"])))},
+    )
+    store(service, *"abc")
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver, 3)
+    ends = await asyncio.gather(*(receiver.renew_lock(message, timeout_s=10) for message in messages))
+    assert ends == [until] * 3
+    assert service.asked.count("com.microsoft:renew-lock") == 1
+    _, arguments, _ = service.end.requests[-1]
+    assert arguments["associated-link-name"] == service.end.link("orders").name
+
+
+async def test_one_lost_lock_does_not_fail_the_renewals_of_others(
+    service: Service, transport: AmqpTransport, clock: VirtualClock
+) -> None:
+    until = datetime.fromtimestamp(clock.now() + 100, tz=UTC)
+
+    def answer(body: Any) -> Any:
+        tokens = list(body["lock-tokens"])
+        if UUID(int=2) in tokens:
+            return 410, "com.microsoft:message-lock-lost", None
+        return 200, None, {"expirations": timestamps([until] * len(tokens))}
+
+    service.replies["com.microsoft:renew-lock"] = answer
+    store(service, *"abc")
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver, 3)
+    ends = await asyncio.gather(
+        *(receiver.renew_lock(message, timeout_s=10) for message in messages), return_exceptions=True
+    )
+    assert (ends[0], ends[2]) == (until, until)
+    assert isinstance(ends[1], MessageLockLostError)
+
+
+async def test_request_that_only_reads_is_never_in_doubt(service: Service, transport: AmqpTransport) -> None:
+    service.replies["com.microsoft:peek-message"] = lambda body: None
+    with pytest.raises(OperationTimeoutError) as caught:
+        await transport.open_receiver("orders").peek(max_message_count=5, sequence_number=1, timeout_s=10)
+    assert not caught.value.is_in_doubt
+
+
+async def test_peek_without_messages_is_empty(service: Service, transport: AmqpTransport) -> None:
+    service.replies["com.microsoft:peek-message"] = lambda body: (204, None, None)
+    assert await transport.open_receiver("orders").peek(max_message_count=5, sequence_number=1, timeout_s=10) == []
