@@ -11,7 +11,7 @@ from sbclient.rules.connection_string import ConnectionString
 from sbclient.transport.base import Transport
 
 NAMES: Final = ("amqp", "sdk")
-DEFAULT: Final = "amqp"
+DEFAULT: Final = "sdk"
 """How a namespace on the network is reached where nothing is said."""
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from sbclient.errors import ServiceBusConnectionError, ServiceBusError
+from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.doubt import own_error
 
@@ -42,6 +42,8 @@ class Shared(Generic[T]):
             ServiceBusError: what the work raised; nothing is in doubt.
         """
         while True:
+            if self._tasks.is_closed:
+                raise InvalidOperationError(f"{self._name}: the client was closed, open a new one")
             if self._task is None or self._task.done():
                 self._task = self._tasks.start(self._work(), name=self._name)
                 self._caller_count = 0
@@ -51,8 +53,6 @@ class Shared(Generic[T]):
                 return await asyncio.shield(task)
             except asyncio.CancelledError:
                 if task.cancelled() and not _is_cancelling():  # its last other caller went as this one came
-                    if self._tasks.is_closed:
-                        raise ServiceBusConnectionError(f"{self._name}: the connection was closed") from None
                     continue
                 raise
             except ServiceBusError as error:

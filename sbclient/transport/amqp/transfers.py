@@ -276,7 +276,9 @@ class Transfers:
         self._stop_opening_if_unwanted()
 
     def _start_opening(self) -> None:
-        if self._opening is None:
+        if self._tasks.is_closed:
+            self._fail_waiting(InvalidOperationError(f"attach to {self._what}: the client was closed, open a new one"))
+        elif self._opening is None:
             self._opening = self._tasks.start(self._attach(), name=f"attach to {self._what}")
             self._opening.add_done_callback(self._opened)
 

@@ -75,6 +75,15 @@ class ServiceEnd:
         self._input: list[bytes] = []
         self._txn_count = 0
         self._tags = 0
+        self._beat()
+
+    def _beat(self) -> None:
+        """Let the engine keep time."""
+        if not self.is_deaf:
+            self.engine.pass_time(now=self.service.clock.monotonic())
+            self.flush()
+        if not self.is_closed:
+            self.service.clock.call_later(10.0, self._beat)
 
     # -- the transport's stream ----------------------------------------------------------------------------------
 
@@ -135,7 +144,8 @@ class ServiceEnd:
             pass
 
     def _attach(self, event: AttachRequested) -> None:
-        link, attach = event.link, event.attach
+        link: Any = event.link
+        attach = event.attach
         service = self.service
         terminus: Any = attach.source if isinstance(link, OutgoingLink) else attach.target
         address = "coordinator" if isinstance(terminus, Coordinator) else terminus.address
@@ -146,8 +156,10 @@ class ServiceEnd:
         elif address in service.unanswered:
             return
         elif isinstance(link, IncomingLink):
-            link.accept(max_message_size=2**20)
-            link.grant(100 if "$" in address else service.credit)
+            is_node = "$" in address
+            link.accept(credit=100 if is_node else 0, max_message_size=2**20)
+            if not is_node:
+                link.grant(service.credit)
         else:
             link.owner = "replies" if "$" in address else "queue"
             source = attach.source

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from sbclient.transport.amqp.transport import AmqpTransport
 from tests.transport.amqp.service import Service, accept, hold, refused
 
 
-def message(body: str = "x", **fields: str) -> list[ServiceBusMessage]:
+def message(body: str = "x", **fields: Any) -> list[ServiceBusMessage]:
     return [ServiceBusMessage(body, **fields)]
 
 

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sbclient import ServiceBusMessage
+from sbclient.amqp import AmqpError, ConnectionOptions
+from sbclient.amqp.frames import EMPTY_FRAME
+from sbclient.errors import (
+    InvalidOperationError,
+    OperationTimeoutError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+)
+from sbclient.testing import VirtualClock
+from sbclient.transport.amqp.transport import AmqpTransport
+from tests.transport.amqp.service import Service, hold
+
+X = [ServiceBusMessage("x")]
+
+
+async def test_silent_peer_is_probed_and_dropped_after_a_timeout(service: Service, transport: AmqpTransport) -> None:
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10)
+    service.end.is_deaf = True
+    with pytest.raises(OperationTimeoutError):
+        await sender.send(X, timeout_s=10)
+    await transport.clock.sleep(6)
+    assert not sender.is_open
+    await sender.send(X, timeout_s=10)
+    assert len(service.ends) == 2
+
+
+async def test_peer_that_answers_the_probe_is_kept(service: Service, transport: AmqpTransport) -> None:
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10)
+    service.on_transfer = hold
+    with pytest.raises(OperationTimeoutError):
+        await sender.send(X, timeout_s=10)
+    await transport.clock.sleep(6)
+    assert sender.is_open
+    assert len(service.ends) == 1
+
+
+async def test_idle_frames_keep_the_connection(service: Service, transport: AmqpTransport) -> None:
+    service.options = ConnectionOptions(container_id="service", idle_timeout_s=30.0)
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10)
+    before = len(service.end.written)
+    for _ in range(8):
+        await transport.clock.sleep(10)
+        service.end.engine.pass_time(now=transport.clock.monotonic())
+        service.end.flush()
+    assert bytes(service.end.written[before:]).count(EMPTY_FRAME) >= 5
+    await sender.send(X, timeout_s=10)
+    assert len(service.ends) == 1
+
+
+async def test_peer_that_falls_silent_is_dropped_without_a_call(service: Service, transport: AmqpTransport) -> None:
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10)
+    service.end.is_deaf = True
+    await transport.clock.sleep(121)
+    assert not sender.is_open
+
+
+async def test_handshake_without_answer_ends(service: Service, transport: AmqpTransport, clock: VirtualClock) -> None:
+    connect = service.connect
+
+    async def deaf(sink: object) -> object:
+        end = await connect(sink)  # type: ignore[arg-type]  # it is a sink
+        end.is_deaf = True
+        return end
+
+    service.connect = deaf  # type: ignore[assignment,method-assign]  # a service that does not react
+    silent = service.transport()
+    began_at = clock.monotonic()
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await silent.open_sender("orders").send(X, timeout_s=60)
+    assert not caught.value.is_in_doubt
+    assert clock.monotonic() - began_at == pytest.approx(30, abs=1)
+    await silent.close()
+
+
+async def test_close_by_the_service_leaves_sends_in_doubt(service: Service, transport: AmqpTransport) -> None:
+    service.on_transfer = lambda _: service.end.engine.close(
+        AmqpError("amqp:connection:forced", "going down"), now=transport.clock.monotonic()
+    )
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await transport.open_sender("orders").send(X, timeout_s=10)
+    assert caught.value.is_in_doubt
+
+
+async def test_close_instead_of_open_decides_the_error(service: Service, transport: AmqpTransport) -> None:
+    connect = service.connect
+
+    async def closing(sink: object) -> object:
+        end = await connect(sink)  # type: ignore[arg-type]  # it is a sink
+        work = end.work
+
+        def work_and_close() -> None:
+            work()
+            if end.engine.remote is not None and not end.engine.is_over:
+                end.engine.close(AmqpError("amqp:unauthorized-access", "no"), now=0.0)
+                end.flush()
+
+        end.work = work_and_close  # type: ignore[method-assign]  # a service that closes at once
+        return end
+
+    service.connect = closing  # type: ignore[assignment,method-assign]  # a service that closes at once
+    unwelcome = service.transport()
+    with pytest.raises((ServiceBusAuthorizationError, ServiceBusConnectionError)) as caught:
+        await unwelcome.open_sender("orders").send(X, timeout_s=60)
+    assert not caught.value.is_in_doubt
+    await unwelcome.close()
+
+
+async def test_further_connection_is_opened_at_the_limit_of_channels(
+    service: Service, transport: AmqpTransport
+) -> None:
+    service.options = ConnectionOptions(container_id="service", channel_max=3)
+    senders = [transport.open_sender(f"q{number}") for number in range(7)]
+    for sender in senders:
+        await sender.send(X, timeout_s=10)
+    assert all(sender.is_open for sender in senders)
+    assert len(service.ends) == 3
+
+
+async def test_many_links_share_one_connection(service: Service, transport: AmqpTransport) -> None:
+    service.options = ConnectionOptions(container_id="service", channel_max=1_000)
+    senders = [transport.open_sender(f"q{number}") for number in range(150)]
+    receivers = [transport.open_receiver(f"q{number}") for number in range(150)]
+    await asyncio.gather(*(sender.open(timeout_s=10) for sender in senders))
+    await asyncio.gather(*(receiver.open(timeout_s=10) for receiver in receivers))
+    assert len(service.ends) == 1
+
+
+async def test_closed_links_free_their_channels(service: Service, transport: AmqpTransport) -> None:
+    service.options = ConnectionOptions(container_id="service", channel_max=3)
+    for number in range(20):
+        sender = transport.open_sender(f"q{number}")
+        await sender.send(X, timeout_s=10)
+        await sender.close()
+        receiver = transport.open_receiver(f"q{number}")
+        await receiver.open(timeout_s=10)
+        await receiver.close()
+    assert len(service.ends) == 1
+
+
+async def test_close_ends_everything(service: Service, transport: AmqpTransport) -> None:
+    sender = transport.open_sender("orders")
+    receiver = transport.open_receiver("orders")
+    await sender.send(X, timeout_s=10)
+    waiting = asyncio.create_task(receiver.receive(max_message_count=1, max_wait_time_s=60))
+    await transport.clock.sleep(1)
+    await transport.close()
+    await transport.close()
+    with pytest.raises((ServiceBusConnectionError, InvalidOperationError)):
+        await waiting
+    assert service.end.engine.is_over
+    assert service.end.is_closed
+    with pytest.raises(InvalidOperationError):
+        await transport.open_sender("orders").send(X, timeout_s=10)
+
+
+async def test_close_of_a_silent_peer_ends_soon(
+    service: Service, transport: AmqpTransport, clock: VirtualClock
+) -> None:
+    await transport.open_sender("orders").send(X, timeout_s=10)
+    await transport.open_receiver("orders").open(timeout_s=10)
+    service.end.is_deaf = True
+    began_at = clock.monotonic()
+    await transport.close()
+    assert clock.monotonic() - began_at < 6
+    assert service.end.is_closed

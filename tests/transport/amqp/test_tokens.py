@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sbclient import ServiceBusMessage
+from sbclient.emulator.sas import Authorizer, root_rule
+from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
+from sbclient.rules.connection_string import parse_connection_string
+from sbclient.testing import VirtualClock
+from sbclient.transport.amqp.credentials import IdentityCredential, SharedKey, Signature, Token, token_source
+from sbclient.transport.amqp.transport import AmqpTransport
+from tests.transport.amqp.service import Service
+
+X = [ServiceBusMessage("x")]
+
+
+async def test_token_is_renewed_before_it_ends_and_links_do_not_notice(
+    service: Service, transport: AmqpTransport
+) -> None:
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10)
+    for _ in range(4):
+        await transport.clock.sleep(0.9 * 3600)
+        service.end.engine.pass_time(now=transport.clock.monotonic())
+        service.end.flush()
+    assert 4 <= service.asked.count("put-token") <= 6
+    assert service.end.attached.count("orders") == 1
+    assert service.end.attached.count("$cbs") == 2
+
+
+async def test_failed_renewal_is_tried_again(service: Service, transport: AmqpTransport) -> None:
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10)
+    service.replies["put-token"] = lambda body: (500, None, None)
+    await transport.clock.sleep(0.85 * 3600 + 35)
+    assert 3 <= service.asked.count("put-token") <= 6
+    service.replies["put-token"] = lambda body: (202, None, None)
+    await transport.clock.sleep(11)
+    count = service.asked.count("put-token")
+    await transport.clock.sleep(60)
+    assert service.asked.count("put-token") == count
+
+
+async def test_links_to_one_entity_wait_for_one_token(service: Service, transport: AmqpTransport) -> None:
+    links = [transport.open_sender("orders") for _ in range(10)]
+    await asyncio.gather(*(link.open(timeout_s=10) for link in links))
+    assert service.asked == ["put-token"]
+
+
+async def test_request_names_kind_and_audience(service: Service, transport: AmqpTransport) -> None:
+    await transport.open_sender("orders").open(timeout_s=10)
+    _, arguments, body = service.end.requests[0]
+    assert arguments["type"] == "servicebus.windows.net:sastoken"
+    assert arguments["name"] == "amqps://contoso/orders"
+    assert body.startswith("SharedAccessSignature ")
+
+
+async def test_signed_token_proves_itself_to_the_emulator(clock: VirtualClock) -> None:
+    rule = root_rule("c2VjcmV0a2V5")
+    token = await SharedKey(rule.key_name, "c2VjcmV0a2V5", clock).token("amqps://contoso.example/orders/x")
+    grant = Authorizer(rules=[rule]).authenticate(token.text, clock.now())
+    assert grant.path == "orders/x"
+    assert token.expires_at == pytest.approx(clock.now() + 3600, abs=1)
+
+
+async def test_signature_is_sent_as_it_is() -> None:
+    text = "SharedAccessSignature sr=a&sig=SECRET&se=1700000100&skn=k"
+    assert await Signature(text).token("any") == Token(text, "servicebus.windows.net:sastoken", 1_700_000_100.0)
+    assert (await Signature(text.removeprefix("SharedAccessSignature ")).token("any")).text == text
+
+
+class Credential:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.scopes: list[str] = []
+
+    async def get_token(self, *scopes: str, **options: Any) -> Any:
+        self.scopes += scopes
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(token="SECRET.jwt", expires_on=1_700_009_999)
+
+
+async def test_identity_credential_gives_web_tokens() -> None:
+    credential = Credential()
+    assert await IdentityCredential(credential).token("any") == Token("SECRET.jwt", "jwt", 1_700_009_999.0)
+    assert credential.scopes == ["https://servicebus.azure.net//.default"]
+
+
+async def test_failing_credential_is_an_authentication_error_without_secrets() -> None:
+    credential = Credential(RuntimeError("Bearer SECRET was not accepted"))
+    with pytest.raises(ServiceBusAuthenticationError) as caught:
+        await IdentityCredential(credential).token("any")
+    assert "SECRET" not in str(caught.value)
+
+
+async def test_kinds_of_credentials(clock: VirtualClock) -> None:
+    connection = parse_connection_string("Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=SECRET")
+    assert isinstance(token_source(connection, None, clock), SharedKey)
+    named = token_source(None, SimpleNamespace(named_key=("n", "SECRET")), clock)
+    assert (await named.token("a")).text == (await SharedKey("n", "SECRET", clock).token("a")).text
+    signed = token_source(None, SimpleNamespace(signature="SharedAccessSignature se=5"), clock)
+    assert (await signed.token("a")).expires_at == 5.0
+    assert isinstance(token_source(None, Credential(), clock), IdentityCredential)
+    with pytest.raises(InvalidOperationError):
+        token_source(None, object(), clock)
+
+
+async def test_no_repr_shows_a_secret(service: Service, transport: AmqpTransport, clock: VirtualClock) -> None:
+    key = SharedKey("name", "SECRET", clock)
+    shown = [key, Signature("SECRET"), await Signature("SECRET").token("a"), IdentityCredential(Credential())]
+    assert not any("SECRET" in repr(each) for each in shown)
+    sender, receiver = transport.open_sender("orders"), transport.open_receiver("orders")
+    await sender.open(timeout_s=10)
+    assert "c2VjcmV0" not in f"{transport!r} {sender!r} {receiver!r} {service.end.sink!r}"

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import pytest
+
+from sbclient import ServiceBusMessage
+from sbclient.amqp import ACCEPTED, AmqpError, Declare, Discharge, Rejected, TransactionalState
+from sbclient.delivery import Settlement, SettleMode
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageLockLostError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+from sbclient.transport.amqp.transport import AmqpTransport
+from tests.transport.amqp.service import Service
+
+X = [ServiceBusMessage("x")]
+TXN = (1).to_bytes(4, "big")
+
+
+async def test_send_and_settlement_carry_the_state_of_the_transaction(
+    service: Service, transport: AmqpTransport
+) -> None:
+    service.stored.append(ServiceBusMessage("m"))
+    receiver = transport.open_receiver("orders")
+    (message,) = await receiver.receive(max_message_count=1, max_wait_time_s=5)
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    complete = Settlement(SettleMode.COMPLETE)
+    await receiver.settle(message, complete, timeout_s=10, transaction=transaction)
+    await transaction.commit(timeout_s=10)
+    assert service.end.transfers[0].state == TransactionalState(TXN)
+    assert service.end.dispositions[0].state == TransactionalState(TXN, ACCEPTED)
+    assert service.controls == [Declare(), Discharge(TXN, False)]
+    assert service.end.attached.count("coordinator") == 1
+
+
+async def test_scheduling_carries_the_state(service: Service, transport: AmqpTransport) -> None:
+    from sbclient.amqp.types import longs
+
+    service.replies["com.microsoft:schedule-message"] = lambda body: (200, None, {"sequence-numbers": longs([1])})
+    transaction = await transport.begin_transaction(timeout_s=10)
+    sender = transport.open_sender("orders")
+    assert await sender.schedule(X, timeout_s=10, transaction=transaction) == [1]
+    await transaction.rollback(timeout_s=10)
+    assert service.controls == [Declare(), Discharge(TXN, True)]
+
+
+async def test_transaction_without_operations_asks_nothing(service: Service, transport: AmqpTransport) -> None:
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await transaction.commit(timeout_s=10)
+    await (await transport.begin_transaction(timeout_s=10)).rollback(timeout_s=10)
+    assert service.ends == []
+
+
+async def test_refused_commit_is_not_in_doubt(service: Service, transport: AmqpTransport) -> None:
+    service.discharge_outcome = Rejected(AmqpError("com.microsoft:message-lock-lost", "the lock has ended"))
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    with pytest.raises(MessageLockLostError) as caught:
+        await transaction.commit(timeout_s=10)
+    assert not caught.value.is_in_doubt
+    with pytest.raises(InvalidOperationError):
+        await transaction.commit(timeout_s=10)
+
+
+async def test_rolled_back_by_the_service_is_an_error_of_its_own(service: Service, transport: AmqpTransport) -> None:
+    service.discharge_outcome = Rejected(AmqpError("amqp:transaction:rollback", "too late"))
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    with pytest.raises(ServiceBusError) as caught:
+        await transaction.commit(timeout_s=10)
+    assert (type(caught.value), caught.value.is_in_doubt) == (ServiceBusError, False)
+
+
+async def test_commit_without_answer_is_in_doubt(service: Service, transport: AmqpTransport) -> None:
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    service.answers_control = False
+    with pytest.raises(OperationTimeoutError) as caught:
+        await transaction.commit(timeout_s=10)
+    assert caught.value.is_in_doubt
+
+
+async def test_commit_after_the_connection_was_lost_did_not_happen(service: Service, transport: AmqpTransport) -> None:
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    service.end.cut()
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await transaction.commit(timeout_s=10)
+    assert not caught.value.is_in_doubt
+
+
+async def test_rollback_succeeds_although_the_connection_is_lost(service: Service, transport: AmqpTransport) -> None:
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    service.end.cut()
+    await transaction.rollback(timeout_s=10)
+
+
+async def test_transaction_does_not_move_to_another_connection(service: Service, transport: AmqpTransport) -> None:
+    transaction = await transport.begin_transaction(timeout_s=10)
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10, transaction=transaction)
+    service.end.cut()
+    with pytest.raises(InvalidOperationError):
+        await sender.send(X, timeout_s=10, transaction=transaction)
+    assert [len(end.transfers) for end in service.ends] == [1, 0]
+
+
+async def test_transaction_of_another_transport_is_refused(service: Service, transport: AmqpTransport) -> None:
+    class Foreign:
+        async def commit(self, *, timeout_s: float) -> None: ...
+
+        async def rollback(self, *, timeout_s: float) -> None: ...
+
+    with pytest.raises(InvalidOperationError):
+        await transport.open_sender("orders").send(X, timeout_s=10, transaction=Foreign())
+
+
+async def test_links_of_cross_entity_transactions_share_a_session_behind_the_coordinator(service: Service) -> None:
+    transport = service.transport(is_cross_entity=True)
+    sender, other = transport.open_sender("out"), transport.open_sender("copies")
+    receiver = transport.open_receiver("in")
+    await receiver.open(timeout_s=10)
+    await sender.open(timeout_s=10)
+    await other.open(timeout_s=10)
+    links = [service.end.link(address) for address in ("coordinator", "in", "out", "copies")]
+    assert len({link.session.channel for link in links}) == 1
+    entities = [address for address in service.end.attached if not address.startswith("$")]
+    assert entities[0] == "coordinator"
+    await sender.close()
+    assert other.is_open
+    await transport.close()
+
+
+async def test_receiver_of_cross_entity_transactions_is_the_first_link_again_after_a_loss(service: Service) -> None:
+    transport = service.transport(is_cross_entity=True)
+    receiver, sender = transport.open_receiver("in/Subscriptions/s"), transport.open_sender("out")
+    await receiver.open(timeout_s=10)
+    await sender.open(timeout_s=10)
+    service.end.cut()
+    await sender.send(X, timeout_s=10)
+    entities = [address for address in service.end.attached if not address.startswith("$")]
+    assert entities == ["coordinator", "in/Subscriptions/s", "out"]
+    await transport.close()
+
+
+async def test_receivers_of_two_entities_are_refused_with_cross_entity_transactions(service: Service) -> None:
+    transport = service.transport(is_cross_entity=True)
+    first = transport.open_receiver("in")
+    await first.open(timeout_s=10)
+    await transport.open_receiver("in/$DeadLetterQueue").open(timeout_s=10)
+    other = transport.open_receiver("other")
+    with pytest.raises(InvalidOperationError):
+        await other.open(timeout_s=10)
+    await first.close()
+    await other.open(timeout_s=10)
+    await transport.close()
