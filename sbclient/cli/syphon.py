@@ -23,13 +23,14 @@ from sbclient.cli.common import AsJson, Exit, open_client, print_json, reported_
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
+from sbclient.settings.table import FLAG, Setting
 from sbclient.syphon.syphon import SyphonReport
 from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
 from sbclient.worker.dry_run import DryRun, dry_run
 from sbclient.worker.http_api import served
 from sbclient.worker.inspection import chosen_queues
 from sbclient.worker.service import SyphonWorker
-from sbclient.worker.settings import SETTINGS, Setting, WorkerSettings
+from sbclient.worker.settings import SETTINGS, WorkerSettings
 from sbclient.worker.settings_file import read_settings_file
 from sbclient.worker.systemd import ServiceManager
 
@@ -103,7 +104,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     """An option; its value is judged with those from elsewhere, not here."""
     shown = setting.shown(setting.default)
     note = f" [default: {shown}]" if shown else f" [env: {setting.variable}]" if setting.is_secret else ""
-    is_flag = setting.kind.word == "true or false"
+    is_flag = setting.kind is FLAG
     declared = setting.option + (f"/--no-{setting.option.removeprefix('--')}" if is_flag else "")
     kind: Any = bool if is_flag else str
     option = typer.Option(

@@ -53,3 +53,11 @@ def seconds_of(text: str) -> float:
             f"{text!r} is no span of time: write 90, '90 s', '10 minutes', '1 hour' or 'PT1H30M'"
         )
     return float(match[1]) * _UNITS_S[match[2]]
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as `seconds_of` reads it: `90 s`, `15 min`, `24 h`, `10 d`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length and seconds % length == 0 and not (unit == "d" and seconds < 2 * length):
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} s"

@@ -13,6 +13,7 @@ Parser: TypeAlias = Callable[[str, str], Any]
 
 _TRUE: Final = ("true", "1", "yes", "on")
 _FALSE: Final = ("false", "0", "no", "off")
+_BYTES: Final = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 def text(name: str, value: str) -> str:
@@ -45,6 +46,43 @@ def span(name: str, value: str) -> float:
         return seconds_of(value)
     except InvalidOperationError as error:
         raise InvalidOperationError(f"option {name}: {error}") from None
+
+
+def duration(least_s: float, most_s: float) -> Parser:
+    """Seconds from `least_s` to `most_s`, both allowed."""
+
+    def parse(name: str, value: str) -> float:
+        seconds = span(name, value)
+        if not least_s <= seconds <= most_s:
+            raise InvalidOperationError(f"option {name} is {value!r}: it must be {least_s:g} to {most_s:g} seconds")
+        return seconds
+
+    return parse
+
+
+def size(name: str, value: str) -> int:
+    """Bytes, at least 1: `1048576`, `64 MiB`."""
+    digits = value.strip().lower().rstrip("bgikm ")
+    unit = value.strip().lower()[len(digits) :].strip()
+    if digits.isdecimal() and unit in _BYTES and int(digits):
+        return int(digits) * _BYTES[unit]
+    raise InvalidOperationError(f"option {name} is {value!r}: write bytes, as 1048576, 512 KiB or 64 MiB")
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size as `size` reads it: `64 MiB`."""
+    for unit, length in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= length and size_bytes % length == 0:
+            return f"{size_bytes // length} {unit}"
+    return f"{size_bytes}"
+
+
+def numbers(name: str, value: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them, each once, in order."""
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InvalidOperationError(f"option {name} is {value!r}: write numbers with commas between them, as 0,3")
+    return tuple(sorted({int(part) for part in parts}))
 
 
 def whole(least: int, most: int | None = None) -> Parser:

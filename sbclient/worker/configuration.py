@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.worker.settings import SETTINGS, VARIABLE_PREFIX, Setting, WorkerSettings
+from sbclient.settings.table import Setting
+from sbclient.worker.settings import SETTINGS, VARIABLE_PREFIX, WorkerSettings
 from sbclient.worker.settings_file import SettingsFile, read_secret
 
 CONFIG_VARIABLE: Final = f"{VARIABLE_PREFIX}CONFIG"
@@ -148,7 +149,7 @@ def _check_variables(environment: Mapping[str, str]) -> None:
         advice = (
             f"did you mean {SETTINGS[near[0]].variable}?" if near else f"settings are named {VARIABLE_PREFIX}<NAME>"
         )
-        raise InvalidOperationError(f"the environment variable {variable} is no setting: {advice}")
+        raise InvalidOperationError(f"the environment variable {variable} is not a setting: {advice}")
 
 
 def _blaming(origins: Mapping[str, str], made: Callable[[], T]) -> T:

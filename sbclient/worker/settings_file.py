@@ -10,12 +10,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from sbclient.errors import InvalidOperationError
-from sbclient.worker.settings import SETTINGS, Setting
+from sbclient.settings.table import Setting, suggestion
+from sbclient.worker.settings import SETTINGS
 
 MAX_SECRET_BYTES: Final = 16_384
 
@@ -99,10 +99,7 @@ def _unknown(key: str, value: Any, origin: str) -> str:
         inside = next((name for name in value if name in SETTINGS), None)
         advice = f"write {inside} above every table" if inside else "write each setting on a line of its own"
         return f"[{key}] in {origin} is a table, and this file has none: {advice}"
-    near = get_close_matches(key, SETTINGS, n=1, cutoff=0.5)
-    return f"{key} in {origin} is no setting: " + (
-        f"did you mean {near[0]}?" if near else f"there are {', '.join(SETTINGS)}"
-    )
+    return f"{key} in {origin} is not a setting: {suggestion(key, SETTINGS)}"
 
 
 def _as_text(setting: Setting, value: Any, origin: str) -> str:

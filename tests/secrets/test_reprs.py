@@ -73,7 +73,7 @@ HARMLESS_IN: Final = {
     "server.lookout.Told": {"pairs", "story"},
     "syphon_status.Trouble": {"text"},  # of an error, which tells nothing by itself
     "transport.azure_sender._Lane": {"link"},
-    "worker.settings.Setting": {"default"},
+    "settings.table.Setting": {"default"},
     "worker.settings_file.SettingsFile": {"values"},  # secrets are refused there
 }
 """The same for one class alone."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sbclient.errors import InvalidOperationError
-from sbclient.settings.durations import seconds_of
+from sbclient.settings.durations import duration_text, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,11 @@ def test_a_span_is_read_in_seconds(text: str, seconds: float) -> None:
 def test_what_is_no_span_is_refused(text: str) -> None:
     with pytest.raises(InvalidOperationError):
         seconds_of(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(90.0, "90 s"), (900.0, "15 min"), (86400.0, "24 h"), (172800.0, "2 d"), (0.1, "0.1 s")]
+)
+def test_duration_text_is_readable(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+    assert seconds_of(text) == seconds

@@ -12,10 +12,11 @@ from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
 from sbclient.cli.syphon import LAST_RESORT_S
 from sbclient.settings.durations import seconds_of
+from sbclient.settings.table import FLAG, Setting
 from sbclient.worker.dry_run import LOOKED_AT
 from sbclient.worker.http_api import PATHS
 from sbclient.worker.reachability import AGAIN_S
-from sbclient.worker.settings import SETTINGS, START_UNTIL_EMPTY_S, Setting
+from sbclient.worker.settings import SETTINGS, START_UNTIL_EMPTY_S
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "syphon.md").read_text(encoding="utf-8")
@@ -24,7 +25,7 @@ ALERTS: Final = (ROOT / "examples" / "deploy" / "prometheus-alerts.yml").read_te
 
 def row(setting: Setting) -> str:
     option = f"`{setting.option}`"
-    if setting.kind.word == "true or false":
+    if setting.kind is FLAG:
         option += f", `--no-{setting.option.removeprefix('--')}`"
     key = "" if setting.is_secret else f"`{setting.name}`"
     cells = (option, f"`{setting.variable}`", key, setting.kind.word, setting.unit, setting.shown(setting.default))
@@ -56,7 +57,7 @@ def test_the_paths_are_those_that_are_served() -> None:
 
 def test_options_and_variables_that_are_named_exist() -> None:
     known = {setting.option for setting in SETTINGS.values()} | {
-        f"--no-{setting.name}" for setting in SETTINGS.values() if setting.kind.word == "true or false"
+        f"--no-{setting.name}" for setting in SETTINGS.values() if setting.kind is FLAG
     }
     other = {"--config", "--check-config", "--dry-run", "--json", "--init", "--reason", "--sample"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) <= known | other

@@ -49,7 +49,7 @@ def test_an_unknown_setting_is_refused_with_its_line_and_the_nearest_name(tmp_pa
     said = refusal(tmp_path, "sessions = true\nmax_mesages_per_second = 5\n")
     assert "max_mesages_per_second in syphon.toml, line 2" in said
     assert "did you mean max_messages_per_second?" in said
-    assert "there are primary" in refusal(tmp_path, "zzz = 1")
+    assert "known are primary" in refusal(tmp_path, "zzz = 1")
 
 
 def test_a_table_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""Options declared as dataclass fields, and the table of them that readers, help and documentation share.
+
+    class WriterSettings:
+        batch_bytes: int = setting(SIZE, "The largest batch.", default=262_144, unit="bytes")
+
+    TABLE = settings_of(WriterSettings)
+    values = read_texts({"batch_bytes": "64 KiB"}, TABLE, "option")
+
+The command line, the environment, a file and the options of a Spark data source give texts. `Kind.parse` checks a text
+and returns its value. Help and documentation show the other fields of `Setting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final
+
+from sbclient.errors import InvalidOperationError
+from sbclient.settings import values
+from sbclient.settings.durations import duration_text
+from sbclient.settings.values import Parser, size_text
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of value.
+
+    Attributes:
+        word: describes the kind in the documentation.
+        metavar: for the help; empty for a flag.
+        parse: returns the value of an option's name and text, or raises `InvalidOperationError`.
+        in_file: the types that the value may have in a TOML file.
+    """
+
+    word: str
+    metavar: str
+    parse: Parser
+    in_file: tuple[type, ...]
+
+
+TEXT: Final = Kind("text", "TEXT", values.text, (str,))
+PATH: Final = Kind("path", "PATH", values.text, (str,))
+NAMES: Final = Kind("names", "NAME,NAME", values.names, (str, list))
+FLAG: Final = Kind("true or false", "", values.flag, (bool,))
+RATE: Final = Kind("number", "NUMBER", values.rate, (int, float))
+SIZE: Final = Kind("size", "SIZE", values.size, (int, str))
+NUMBERS: Final = Kind("whole numbers", "N,N", values.numbers, (int, list))
+
+
+def whole(least: int, most: int | None = None) -> Kind:
+    """Return the kind of whole numbers from `least` to `most`; None = no upper limit."""
+    word = f"whole number from {least}" + ("" if most is None else f" to {most:,}")
+    return Kind(word, "N", values.whole(least, most), (int,))
+
+
+def duration(least_s: float = 0.0, most_s: float = float("inf")) -> Kind:
+    """Return the kind of durations in seconds within a range."""
+    word = f"duration from {duration_text(least_s)}" + (
+        "" if most_s == float("inf") else f" to {duration_text(most_s)}"
+    )
+    return Kind(word, "DURATION", values.duration(least_s, most_s), (int, float, str))
+
+
+def choice(*words: str) -> Kind:
+    """Return the kind of one of some words."""
+    return Kind(" or ".join(words), "|".join(words), values.choice(*words), (str,))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of a table.
+
+    Attributes:
+        name: as in a file, an error and the options of a data source.
+        attribute: the field of the dataclass.
+        default: None = not set.
+        about: a sentence.
+        group: the heading under which it is listed.
+        unit: of the value; empty where it has none.
+        variable: its environment variable.
+        is_secret: whether its value is never shown and does not belong in a file.
+    """
+
+    name: str
+    attribute: str
+    kind: Kind
+    default: Any
+    about: str
+    group: str
+    unit: str
+    variable: str
+    is_secret: bool
+
+    @property
+    def option(self) -> str:
+        """The name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def shown(self, value: Any) -> str:
+        """Return a value as text for people; of a secret, only that it is set."""
+        if value is None or value == "":
+            return ""
+        if self.is_secret:
+            return "(hidden)"
+        if self.unit == "seconds":
+            return duration_text(value)
+        if self.unit == "bytes":
+            return size_text(value)
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def setting(
+    kind: Kind,
+    about: str,
+    group: str = "",
+    *,
+    default: Any = None,
+    unit: str = "",
+    name: str | None = None,
+    variable: str | None = None,
+    is_secret: bool = False,
+) -> Any:
+    """Return a dataclass field that declares an option; the arguments are those of `Setting`."""
+    row = {"kind": kind, "about": about, "group": group, "unit": unit}
+    row |= {"name": name, "variable": variable, "is_secret": is_secret}
+    return field(default=default, metadata=MappingProxyType(row), repr=not is_secret)
+
+
+def settings_of(
+    settings: type[Any], *, variable_prefix: str = "", name_of: Callable[[str], str] = str
+) -> Mapping[str, Setting]:
+    """Return the table of a dataclass, by name, in the order of its fields.
+
+    Args:
+        settings: the dataclass; fields that `setting` did not make are left out.
+        variable_prefix: of the environment variables.
+        name_of: makes a name of the name of a field that declares none.
+    """
+    rows = [_row(each, variable_prefix, name_of) for each in fields(settings) if "kind" in each.metadata]
+    return MappingProxyType({row.name: row for row in rows})
+
+
+def _row(declared: Field[Any], variable_prefix: str, name_of: Callable[[str], str]) -> Setting:
+    facts = dict(declared.metadata)
+    facts["name"] = facts["name"] or name_of(declared.name)
+    facts["variable"] = facts["variable"] or f"{variable_prefix}{declared.name.upper()}"
+    default = None if declared.default is MISSING or facts["is_secret"] else declared.default
+    return Setting(attribute=declared.name, default=default, **facts)
+
+
+def read_texts(texts: Mapping[str, str], table: Mapping[str, Setting], what: str) -> dict[str, Any]:
+    """Return the checked values of texts by attribute, to be given to the dataclass of the table.
+
+    Args:
+        texts: by name, in any case of letters.
+        what: the noun in the error about an unknown name, such as "option".
+
+    Raises:
+        InvalidOperationError: a value is not allowed, or a name is unknown. The text of an unknown name is not shown,
+            since it may be a secret.
+    """
+    rows = {name.lower(): row for name, row in table.items()}
+    for name in texts:
+        if name.lower() not in rows:
+            raise InvalidOperationError(f"there is no {what} {name!r}: {suggestion(name, table)}")
+    chosen = {rows[name.lower()]: text for name, text in texts.items()}
+    return {row.attribute: row.kind.parse(row.name, text) for row, text in chosen.items()}
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Return advice about an unknown name: the nearest known name, or all of them."""
+    by_lower = {each.lower(): each for each in known}
+    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return f"did you mean {by_lower[near[0]]}?" if near else f"known are {', '.join(known)}"
