@@ -1,9 +1,9 @@
-"""`sbclient admin`: create, list, show, change and delete entities."""
+"""`sbclient admin`: creates, lists, shows, updates and deletes entities."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from enum import Enum, StrEnum
@@ -38,7 +38,7 @@ from sbclient.transport.choice import open_transport
 T = TypeVar("T")
 
 admin = typer.Typer(
-    help="Create, list, show, change and delete entities.",
+    help="Create, list, show, update and delete entities.",
     epilog="Example: sbclient admin list queue --counts",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -59,17 +59,20 @@ _KINDS: dict[Kind, tuple[EntityKind, type[Any]]] = {
     Kind.RULE: (EntityKind.RULE, RuleProperties),
 }
 
-KindArgument = Annotated[Kind, typer.Argument(help="What it is.")]
+KindArgument = Annotated[Kind, typer.Argument(help="Kind of entity.")]
 Names = Annotated[
-    list[str], typer.Argument(metavar="NAME", help="Its name; of a subscription: topic and name; of a rule: all three.")
+    list[str],
+    typer.Argument(
+        metavar="NAME", help="Name; of a subscription: topic and name; of a rule: topic, subscription, name."
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="As often as needed: as lock_duration=30s, requires_session=true. A rule has sql and action, or "
-        "correlation_id, property.country and the like.",
+        help="Setting, such as lock_duration=30s or requires_session=true. Repeatable. A rule has sql and action, or "
+        "fields of a correlation filter, such as correlation_id and property.country.",
     ),
 ]
 
@@ -78,7 +81,7 @@ Settings = Annotated[
 def create(
     primary: Primary, kind: KindArgument, names: Names, settings: Settings = None, as_json: AsJson = False
 ) -> None:
-    """Make an entity.
+    """Create an entity.
 
     \b
     Example: sbclient admin create queue orders --set enable_partitioning=true --set lock_duration=30s
@@ -93,14 +96,14 @@ def create(
         return await administration.create(_address(kind, names), properties)
 
     made = run("admin create", _with_administration(primary, work), as_json=as_json)
-    _say(f"created {kind} {'/'.join(names)}", shown(made), as_json)
+    _print(f"created {kind} {'/'.join(names)}", shown(made), as_json)
 
 
-@admin.command(short_help="Change an entity; the rest stays as it is.")
+@admin.command(short_help="Change settings of an entity.")
 def update(
     primary: Primary, kind: KindArgument, names: Names, settings: Settings = None, as_json: AsJson = False
 ) -> None:
-    """Change an entity; what is not named stays as it is.
+    """Change settings of an entity. Other settings keep their values.
 
     \b
     Example: sbclient admin update queue orders --set max_delivery_count=20
@@ -114,12 +117,12 @@ def update(
         return await administration.update(_address(kind, names), properties)
 
     changed = run("admin update", _with_administration(primary, work), as_json=as_json)
-    _say(f"changed {kind} {'/'.join(names)}", shown(changed), as_json)
+    _print(f"changed {kind} {'/'.join(names)}", shown(changed), as_json)
 
 
-@admin.command(short_help="Print what an entity is set to, and its counts.")
+@admin.command(short_help="Print the settings and counts of an entity.")
 def show(primary: Primary, kind: KindArgument, names: Names, as_json: AsJson = False) -> None:
-    """Print an entity's description and, unless it is a rule, its counts.
+    """Print the settings of an entity and, unless it is a rule, its counts.
 
     \b
     Example: sbclient admin show queue orders
@@ -143,12 +146,13 @@ def list_(
     primary: Primary,
     kind: KindArgument,
     parents: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="Of subscriptions: the topic; of rules: both.")
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Of subscriptions: topic; of rules: both."),
     ] = None,
-    counts: Annotated[bool, typer.Option("--counts", help="With their counts; one request more for each.")] = False,
+    counts: Annotated[bool, typer.Option("--counts", help="Print counts too; one more request per entity.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the entities of a kind, one a line.
+    """Print the entities of a kind, one per line.
 
     \b
     Example: sbclient admin list queue --counts
@@ -159,9 +163,8 @@ def list_(
         above = tuple(parents or [])
         expected = _KINDS[kind][0].value[1] - 1
         if len(above) != expected:
-            raise InvalidOperationError(f"to list {kind}s give {expected} names after it, not {len(above)}")
-        if not all(above):
-            raise InvalidOperationError(f"to list {kind}s what they are of was named {'/'.join(above)!r}: name it")
+            raise InvalidOperationError(f"admin list {kind} takes {expected} names, not {len(above)}")
+        _check_names(kind, above)
         found = [shown(each) for each in await administration.list(_KINDS[kind][0], above)]
         if counts and kind is not Kind.RULE:
             for each in found:
@@ -178,7 +181,7 @@ def list_(
 
 @admin.command()
 def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Remove an entity with everything in it; asks first.
+    """Delete an entity and its contents; asks first.
 
     \b
     Example: sbclient admin delete queue orders --yes
@@ -189,16 +192,16 @@ def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False,
 
     with reported_errors("admin delete", as_json=as_json):
         _address(kind, names)
-    question = f"Delete {kind} {'/'.join(names)} with everything in it?"
+    question = f"Delete {kind} {'/'.join(names)} and its contents?"
     if not is_confirmed("admin delete", question, yes=yes, as_json=as_json):
         raise typer.Exit(Exit.INCOMPLETE)
     run("admin delete", _with_administration(primary, work), as_json=as_json)
-    _say(f"deleted {kind} {'/'.join(names)}", {"deleted": "/".join(names), "kind": str(kind)}, as_json)
+    _print(f"deleted {kind} {'/'.join(names)}", {"deleted": "/".join(names), "kind": str(kind)}, as_json)
 
 
-def _say(text: str, told: dict[str, Any], as_json: bool) -> None:
+def _print(text: str, value: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print_json(told)
+        print_json(value)
     else:
         typer.echo(text)
 
@@ -214,10 +217,14 @@ async def _with_administration(primary: str, work: Callable[[Administration], Aw
 def _address(kind: Kind, names: list[str]) -> EntityAddress:
     entity_kind = _KINDS[kind][0]
     if len(names) != entity_kind.value[1]:
-        raise InvalidOperationError(f"a {kind} is named by {entity_kind.value[1]} names, not by {len(names)}")
-    if not all(names):
-        raise InvalidOperationError(f"a {kind} was named {'/'.join(names)!r}, with a part that is empty: name it")
+        raise InvalidOperationError(f"a {kind} has {entity_kind.value[1]} names, not {len(names)}")
+    _check_names(kind, names)
     return EntityAddress(entity_kind, tuple(names))
+
+
+def _check_names(kind: Kind, names: Sequence[str]) -> None:
+    if not all(names):
+        raise InvalidOperationError(f"a name of the {kind} {'/'.join(names)!r} is empty: give each name")
 
 
 def _described(kind: Kind, names: list[str], settings: list[str]) -> EntityProperties:
@@ -239,7 +246,7 @@ def _values(kind: Kind, settings: list[str]) -> dict[str, Any]:
 
 
 def _rule_values(settings: list[str]) -> dict[str, Any]:
-    """A rule's filter and action: `sql=…`, `action=…`, or `correlation_id=…`, `property.country=…` and so on."""
+    """Return the filter and action of `sql=…`, `action=…`, or `correlation_id=…`, `property.country=…` and so on."""
     values: dict[str, Any] = {}
     correlation: dict[str, Any] = {}
     known = {field.name for field in fields(CorrelationRuleFilter)} - {"properties"}
@@ -260,7 +267,7 @@ def _rule_values(settings: list[str]) -> dict[str, Any]:
             )
     if correlation:
         if rule_filter is not None:
-            raise InvalidOperationError("a rule's filter is either sql or a correlation: give one of them")
+            raise InvalidOperationError("a rule has either an sql or a correlation filter: give one of them")
         rule_filter = CorrelationRuleFilter(**correlation)
     return values | ({"filter": rule_filter} if rule_filter is not None else {})
 
@@ -269,7 +276,7 @@ def _pairs(settings: list[str]) -> list[tuple[str, str]]:
     pairs = [setting.partition("=") for setting in settings]
     for name, equals, _ in pairs:
         if not equals:
-            raise InvalidOperationError(f"--set {name!r} is not name=value")
+            raise InvalidOperationError(f"--set {name!r} is not NAME=VALUE")
     return [(name.strip(), value) for name, _, value in pairs]
 
 
@@ -291,7 +298,7 @@ def _value(name: str, text: str, hint: Any) -> Any:
         wanted = {
             bool: "true or false",
             int: "a whole number",
-            timedelta: "a span as 30s, 5m, 2h, 7d, PT30S or unlimited",
+            timedelta: "a duration such as 30s, 5m, 2h, 7d, PT30S, or unlimited",
         }.get(kind, "one of " + ", ".join(str(each.value) for each in kind))
         raise InvalidOperationError(f"{name} is {text!r}: it must be {wanted}") from error
     if kind is str:
@@ -300,10 +307,10 @@ def _value(name: str, text: str, hint: Any) -> Any:
 
 
 def _member(kind: type[Enum], text: str) -> Enum:
-    """The member with that value, as the service writes it, or of that name, as azure.servicebus does.
+    """Return the member with that value, as the service writes it, or with that name, as azure.servicebus does.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no member matches.
     """
     wanted = text.casefold()
     for each in kind:

@@ -1,4 +1,4 @@
-"""What `sbclient admin` prints of entities, for people and as JSON."""
+"""The output of `sbclient admin`: entities as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sbclient.cli.common import make_console, print_line
 from sbclient.cli.json_values import plain
 
 SECRET: Final = "authorization_rules"
-"""They hold keys, and are never printed."""
+"""These contain keys and are never printed."""
 
 _COLUMNS: Final = {
     "queue": ("status", "availability_status", "enable_partitioning", "requires_session", "max_delivery_count"),
@@ -24,7 +24,7 @@ _COUNTS: Final = ("active_message_count", "dead_letter_message_count", "schedule
 
 
 def shown(value: Any) -> dict[str, Any]:
-    """A description or its counts, with every field; null where nothing is set, for no limit and for never."""
+    """Return all fields of a description or its counts; None stands for unset, no limit and never."""
     return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.name != SECRET}
 
 
@@ -38,7 +38,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_description(description: dict[str, Any]) -> None:
-    """A name and a value on each line; what is not set, or without limit, is left out."""
+    """Print each field that is set and limited as a name and a value on one line."""
     lines = _flat(description)
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
@@ -51,12 +51,12 @@ def _flat(description: dict[str, Any]) -> list[tuple[str, str]]:
         if name == "runtime":
             lines += [each for each in _flat(value) if each[0] != "name"]
         elif value is not None:
-            lines.append((name, _words(value)))
+            lines.append((name, _text(value)))
     return lines
 
 
 def print_list(kind: str, found: list[dict[str, Any]]) -> None:
-    """A table with what matters most of each."""
+    """Print a table with the main fields of each entity."""
     columns = _COLUMNS[kind]
     counts = _COUNTS if found and "runtime" in found[0] else ()
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -65,13 +65,13 @@ def print_list(kind: str, found: list[dict[str, Any]]) -> None:
     for name in counts:
         table.add_column(name.removesuffix("_message_count").replace("_", " "), justify="right")
     for each in found:
-        cells = [each["name"], *(_words(each[name]) for name in columns)]
+        cells = [each["name"], *(_text(each[name]) for name in columns)]
         table.add_row(*map(Text, cells), *(f"{each['runtime'][name]:,}" for name in counts))
     if found:
         make_console().print(table)
 
 
-def _words(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):

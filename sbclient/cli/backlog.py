@@ -1,4 +1,4 @@
-"""`sbclient backlog`: what waits in the secondary namespace, and what to do with what cannot come home."""
+"""`sbclient backlog`: shows the backlog, and resubmits or purges its dead letters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from sbclient.backlog import Backlog, BacklogQueueView
-from sbclient.cli.backlog_report import Looks, show_report
+from sbclient.cli.backlog_report import DrainEstimate, show_report
 from sbclient.cli.common import (
     AsJson,
     Exit,
@@ -34,7 +34,7 @@ class _ShowByDefault(typer.core.TyperGroup):
     """`sbclient backlog [options]` is `sbclient backlog show [options]`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # A shell that asks how a word may go on has not got to the name of the command yet.
+        # With `resilient_parsing` a shell completes a command name that is not complete yet.
         is_bare = args[0].startswith("-") if args else not ctx.resilient_parsing
         if is_bare and "--help" not in args:
             args = [SHOW, *args]
@@ -43,25 +43,23 @@ class _ShowByDefault(typer.core.TyperGroup):
 
 backlog = typer.Typer(
     cls=_ShowByDefault,
-    help="Look into the backlog queues, and deal with their dead letters. Alone it is `backlog show`.",
+    help="Show the backlog queues; resubmit or purge their dead letters. Without a command: `backlog show`.",
     epilog="Example: sbclient backlog",
     rich_markup_mode=None,
 )
 
-Queues = Annotated[int, typer.Option("--backlog-queue-count", min=1, help="How many backlog queues the pair has.")]
-Name = Annotated[str | None, typer.Option("--primary-name", help="As the pair was opened with.")]
-Reason = Annotated[str | None, typer.Option(help="Only those with this reason.")]
-One = Annotated[
-    str | None, typer.Option("--backlog-queue", help="Only those of this backlog queue: its name, or its number.")
-]
-Sessions = Annotated[bool, typer.Option("--sessions", help="The queues of ordering=session too.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
-Limit = Annotated[int, typer.Option(min=1, help="Look at so many messages of each queue.")]
+Queues = Annotated[int, typer.Option("--backlog-queue-count", min=1, help="Number of backlog queues of the pair.")]
+Name = Annotated[str | None, typer.Option("--primary-name", help="The primary_name of the pair, if it has one.")]
+Reason = Annotated[str | None, typer.Option(help="Only dead letters with this reason.")]
+One = Annotated[str | None, typer.Option("--backlog-queue", help="Only this backlog queue: its name or its number.")]
+Sessions = Annotated[bool, typer.Option("--sessions", help="Include the queues of ordering=session.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count the dead letters.")]
+Limit = Annotated[int, typer.Option(min=1, help="Largest number of messages to read from each queue.")]
 
 LIMIT: Final = 100_000
 
 
-@backlog.command(short_help="Print what waits, for whom and since when.")
+@backlog.command(short_help="Print the number, destinations and age of waiting messages.")
 def show(
     primary: Primary,
     secondary: Secondary = None,
@@ -70,30 +68,32 @@ def show(
     sessions: Sessions = False,
     limit: Limit = LIMIT,
     sample: Annotated[
-        float, typer.Option(min=0, help="Look again after so many seconds, to estimate the time to drain; 0 = do not.")
+        float, typer.Option(min=0, help="Seconds between two surveys that estimate the time to drain; 0 = one survey.")
     ] = 2.0,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look each --sample seconds until interrupted.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Repeat each --sample seconds until interrupted.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what each backlog queue holds, for which entities, since when, and for how long a syphon will have to work.
+    """Print the messages of each backlog queue by destination, their age, and an estimate of the time to drain them.
 
-    What is locked by a syphon counts as waiting. An empty backlog is looked at once.
+    Messages that a syphon has locked count as waiting. An empty backlog is surveyed once.
 
     \b
     Example: sbclient backlog
     Example: sbclient backlog show --json --sample 10
     Example: sbclient backlog --watch
     """
-    progress = Progress("looking through the backlog", is_wanted=not watch)
+    progress = Progress("surveying the backlog", is_wanted=not watch)
 
     async def work() -> None:
         async with open_client(primary, required_secondary(secondary), _options(count, name, sessions)) as client:
-            clock, looks = Clock(), Looks()
-            surveyor = Backlog(client.pair, on_progress=lambda seen: progress.show(f"looked at {seen:,} messages"))
+            clock, estimate = Clock(), DrainEstimate()
+            surveyor = Backlog(client.pair, on_progress=lambda seen: progress.show(f"read {seen:,} messages"))
             with show_report(as_json=as_json, is_live=watch) as shown:
                 while True:
-                    report = looks.add(clock.monotonic(), clock.now(), await _found(surveyor, limit))
-                    is_last = not watch and (len(looks) > 1 or not sample or not report["depth"])
+                    report = estimate.report(clock.monotonic(), clock.now(), await _survey(surveyor, limit))
+                    is_last = not watch and (estimate.surveys > 1 or not sample or not report["depth"])
                     if watch or is_last:
                         shown(report)
                     if is_last:
@@ -103,7 +103,7 @@ def show(
     run("backlog show", work(), as_json=as_json, progress=progress)
 
 
-@backlog.command(short_help="Put dead letters back, to be tried again; asks first.")
+@backlog.command(short_help="Put dead letters back into the backlog; asks first.")
 def resubmit(
     primary: Primary,
     secondary: Secondary = None,
@@ -115,19 +115,21 @@ def resubmit(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back into their backlog queue, for the syphon to try again; asks first.
+    """Put dead letters back into their backlog queue for the syphon; asks first.
 
-    Those of the queues for sessions are left alone: they would come back in another order.
+    Dead letters of the queues for sessions are not touched, because their order would change.
 
     \b
     Example: sbclient backlog resubmit --reason DestinationRefused --dry-run
     Example: sbclient backlog resubmit --reason DestinationRefused --yes
     """
     options = _options(count, name, with_sessions=False)
-    _deal_with("resubmit", primary, secondary, options, reason, queue, is_dry=dry_run, yes=yes, as_json=as_json)
+    _handle_dead_letters(
+        "resubmit", primary, secondary, options, reason, queue, is_dry=dry_run, yes=yes, as_json=as_json
+    )
 
 
-@backlog.command(short_help="Delete dead letters for good; asks first.")
+@backlog.command(short_help="Delete dead letters; asks first.")
 def purge(
     primary: Primary,
     secondary: Secondary = None,
@@ -140,21 +142,21 @@ def purge(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete dead letters for good; asks first. What still waits is never touched.
+    """Delete dead letters; asks first. Waiting messages are not touched.
 
     \b
     Example: sbclient backlog purge --reason TTLExpiredException --dry-run
     Example: sbclient backlog purge --reason TTLExpiredException --yes
     """
     options = _options(count, name, sessions)
-    _deal_with("purge", primary, secondary, options, reason, queue, is_dry=dry_run, yes=yes, as_json=as_json)
+    _handle_dead_letters("purge", primary, secondary, options, reason, queue, is_dry=dry_run, yes=yes, as_json=as_json)
 
 
-_QUESTION: Final = {"resubmit": "Put {} back into the backlog?", "purge": "Delete {} for good?"}
+_QUESTION: Final = {"resubmit": "Put {} back into the backlog?", "purge": "Delete {}?"}
 _DONE: Final = {"resubmit": "put back", "purge": "deleted"}
 
 
-def _deal_with(
+def _handle_dead_letters(
     command: str,
     primary: str,
     secondary: str | None,
@@ -166,73 +168,73 @@ def _deal_with(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Count the dead letters that are meant, ask, and put them back or delete them."""
+    """Count the matching dead letters, ask for confirmation, and resubmit or purge them."""
     progress = Progress("counting the dead letters")
 
     async def count() -> tuple[Counter[str], list[str | None]]:
         async with open_client(primary, required_secondary(secondary), options) as client:
-            views = await _found(Backlog(client.pair), LIMIT)
+            views = await _survey(Backlog(client.pair), LIMIT)
             if queue is None:
-                return _meant(views, reason), [None]
+                return _matching(views, reason), [None]
             chosen = _chosen(views, queue)
-            return _meant(chosen, reason), [view.queue for view in chosen]
+            return _matching(chosen, reason), [view.queue for view in chosen]
 
     async def work() -> int:
         async with open_client(primary, required_secondary(secondary), options) as client:
             surveyor = Backlog(client.pair, on_progress=lambda moved: progress.show(f"{_DONE[command]} {moved:,}"))
-            deal = surveyor.resubmit if command == "resubmit" else surveyor.purge
-            return sum([await deal(reason=reason, queue=each) for each in chosen])
+            method = surveyor.resubmit if command == "resubmit" else surveyor.purge
+            return sum([await method(reason=reason, queue=each) for each in chosen])
 
-    meant, chosen = run(f"backlog {command}", count(), as_json=as_json, progress=progress)
+    found, chosen = run(f"backlog {command}", count(), as_json=as_json, progress=progress)
     done = 0
-    if not is_dry and meant:
-        question = _QUESTION[command].format(_words(meant))
+    if not is_dry and found:
+        question = _QUESTION[command].format(_text(found))
         if not is_confirmed(f"backlog {command}", question, yes=yes, as_json=as_json):
             raise typer.Exit(Exit.INCOMPLETE)
         done = run(f"backlog {command}", work(), as_json=as_json, progress=progress)
     if as_json:
-        print_json({"found": dict(meant.most_common()), "done": done, "is_dry_run": is_dry})
-    elif is_dry or not meant:
-        typer.echo(f"found {_words(meant)}")
+        print_json({"found": dict(found.most_common()), "done": done, "is_dry_run": is_dry})
+    elif is_dry or not found:
+        typer.echo(f"found {_text(found)}")
     else:
         typer.echo(f"{_DONE[command]} {done:,}")
 
 
-async def _found(surveyor: Backlog, limit: int) -> list[BacklogQueueView]:
-    """A look through the backlog.
+async def _survey(surveyor: Backlog, limit: int) -> list[BacklogQueueView]:
+    """Survey the backlog.
 
     Raises:
-        MessagingEntityNotFoundError: there is none of its queues: an empty backlog would be a guess.
+        MessagingEntityNotFoundError: no backlog queue exists, so the pair's options may be wrong.
     """
     views = await surveyor.survey(limit=limit)
     if not any(view.is_present for view in views):
         raise MessagingEntityNotFoundError(
-            f"none of the {len(views)} backlog queues {views[0].queue} … {views[-1].queue} exists: give --primary-name "
-            "and --backlog-queue-count as the senders were paired with; they are made when the first one is paired"
+            f"none of the {len(views)} backlog queues {views[0].queue} … {views[-1].queue} exists: set --primary-name "
+            "and --backlog-queue-count as in the options of the senders, whose first pairing creates the queues"
         )
     return views
 
 
 def _chosen(views: Sequence[BacklogQueueView], queue: str) -> list[BacklogQueueView]:
-    """The backlog queue of that name, or those with that number: one of the queues for sessions may have it as well.
+    """Return the queue with that name, or the queues with that number: a queue for sessions may have the same number.
 
     Raises:
-        InvalidOperationError: there is none.
+        InvalidOperationError: no queue matches.
     """
     wanted = queue.casefold()
     chosen = [view for view in views if wanted in (view.queue.casefold(), view.queue.rpartition("/")[2])]
     if not chosen:
-        raise InvalidOperationError(f"{queue!r} is no backlog queue of this pair: `sbclient backlog` lists them")
+        raise InvalidOperationError(f"the pair has no backlog queue {queue!r}: `sbclient backlog` lists them")
     return chosen
 
 
-def _meant(views: Sequence[BacklogQueueView], reason: str | None) -> Counter[str]:
-    """The dead letters that were asked for, by reason."""
+def _matching(views: Sequence[BacklogQueueView], reason: str | None) -> Counter[str]:
+    """Count the dead letters by reason; with `reason`, only those."""
     found = sum((view.dead_letters for view in views), Counter[str]())
     return found if reason is None else Counter({reason: found[reason]}) if found[reason] else Counter()
 
 
-def _words(found: Counter[str]) -> str:
+def _text(found: Counter[str]) -> str:
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in found.most_common())
     return f"{found.total():,} dead letter{'s' * (found.total() != 1)}" + (f" ({reasons})" if reasons else "")
 

@@ -1,4 +1,4 @@
-"""What `sbclient backlog` says: the numbers of a look, what two looks tell of the time to drain, and tables of them."""
+"""The report of `sbclient backlog`: counts, an estimate of the time to drain, and their tables."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ from sbclient.cli.common import make_console, print_json
 
 Report: TypeAlias = dict[str, Any]
 
-LOOKS_KEPT: Final = 10
-"""The rate is that from the first of them to the last."""
+SURVEYS_KEPT: Final = 10
+"""The drain rate is measured from the first to the last of these surveys."""
 
 
-class Looks:
-    """One look after another at a backlog."""
+class DrainEstimate:
+    """Makes reports of successive surveys, with the drain rate between them."""
 
     def __init__(self) -> None:
-        self._depths: deque[tuple[float, int]] = deque(maxlen=LOOKS_KEPT)
+        self._depths: deque[tuple[float, int]] = deque(maxlen=SURVEYS_KEPT)
 
-    def __len__(self) -> int:
+    @property
+    def surveys(self) -> int:
+        """The number of surveys, up to `SURVEYS_KEPT`."""
         return len(self._depths)
 
-    def add(self, at: float, now: float, views: Sequence[BacklogQueueView]) -> Report:
-        """What a look has shown, and the rate since the earlier ones.
+    def report(self, at: float, now: float, views: Sequence[BacklogQueueView]) -> Report:
+        """Return the report of a survey.
 
         Args:
-            at: the moment on a clock that does not jump.
-            now: seconds since 1970.
+            at: the monotonic time of the survey.
+            now: the same time in seconds since 1970.
         """
         total, destinations = DestinationView(), dict[str, DestinationView]()
         for view in views:
             total.add(view)
-            for path, held in view.by_destination.items():
-                destinations.setdefault(path, DestinationView()).add(held)
+            for path, part in view.by_destination.items():
+                destinations.setdefault(path, DestinationView()).add(part)
         self._depths.append((at, total.depth))
         (began_at, before), (_, after) = self._depths[0], self._depths[-1]
         rate = (before - after) / (at - began_at) if at > began_at else None
@@ -51,7 +53,7 @@ class Looks:
             "is_complete": all(view.is_complete for view in views),
             "drained_per_second": None if rate is None else round(rate, 1),
             "seconds_to_drain": 0 if not after else round(after / rate) if rate and rate > 0 else None,
-            "destinations": {path: _numbers(held, now) for path, held in sorted(destinations.items())},
+            "destinations": {path: _numbers(part, now) for path, part in sorted(destinations.items())},
             "queues": [
                 {"queue": view.queue, "is_present": view.is_present, "is_complete": view.is_complete}
                 | _numbers(view, now)
@@ -74,10 +76,7 @@ def _numbers(view: DestinationView, now: float) -> Report:
 
 @contextmanager
 def show_report(*, as_json: bool, is_live: bool) -> Iterator[Callable[[Report], None]]:
-    """How a report is shown: as JSON, as tables, or as tables that stay where they are on a terminal.
-
-    Yields: what shows one.
-    """
+    """Yield a function that prints a report: as JSON, as tables, or as tables that update in place on a terminal."""
     console = make_console()
     if as_json:
         yield print_json
@@ -93,13 +92,13 @@ def _tables(report: Report) -> list[Table | Text]:
     if report["destinations"]:
         parts.append(_table("destination", report["destinations"].items()))
     queues = [(queue["queue"], queue) for queue in report["queues"]]
-    parts.append(_table("backlog queue", [each for each in queues if _is_worth_a_line(each[1])]))
+    parts.append(_table("backlog queue", [each for each in queues if _has_messages(each[1])]))
     missing = sum(not queue["is_present"] for _, queue in queues)
     parts.append(Text(_verdict(report, len(queues), missing)))
     return [part for part in parts if isinstance(part, Text) or part.row_count]
 
 
-def _is_worth_a_line(queue: Report) -> bool:
+def _has_messages(queue: Report) -> bool:
     return bool(queue["depth"] or queue["dead_letters"])
 
 
@@ -125,10 +124,10 @@ def _table(title: str, rows: Any) -> Table:
 def _verdict(report: Report, queues: int, missing: int) -> str:
     absent = f", {missing} of them missing" if missing else ""
     depth = f"{report['depth']:,}{'' if report['is_complete'] else ' or more'}"
-    text = f"{depth} to bring home, in {queues} backlog queues{absent}"
+    text = f"{depth} to move, in {queues} backlog queues{absent}"
     rate, left = report["drained_per_second"], report["seconds_to_drain"]
     if not report["depth"] or rate is None:
         return text
     if left is None:
-        return f"{text}; it is not getting less: does a syphon run?"
-    return f"{text}; {rate:,.1f} less each second, drained in about {timedelta(seconds=left)}"
+        return f"{text}; the number does not fall: is a syphon running?"
+    return f"{text}; falling by {rate:,.1f} per second, empty in about {timedelta(seconds=left)}"

@@ -1,4 +1,4 @@
-"""`sbclient peek`: messages to stdout, without taking them."""
+"""`sbclient peek`: prints messages without receiving them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def peek(
     queue: Queue = None,
     topic: Topic = None,
     subscription: Subscription = None,
-    session: Annotated[str | None, typer.Option(help="In this session only; * is the next available one.")] = None,
+    session: Annotated[str | None, typer.Option(help="Read only this session; * is the next available one.")] = None,
     dead_letter: DeadLetter = False,
     transfer_dead_letter: TransferDeadLetter = False,
-    count: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
-    first: Annotated[int, typer.Option("--from-sequence-number", min=0, help="The first number of interest.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="Largest number of messages.")] = 100,
+    first: Annotated[int, typer.Option("--from-sequence-number", min=0, help="Start at this sequence number.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Print messages as lines of JSON, without taking them: also locked, deferred and scheduled ones.
+    """Print messages as JSON Lines without receiving them, including locked, deferred and scheduled ones.
 
     \b
     Example: sbclient peek --queue orders --count 10
@@ -40,7 +40,7 @@ def peek(
 
 
 async def _peek(primary: str, source: Source, count: int, first: int, progress: Progress) -> None:
-    with source.advising():
+    with source.explained_errors():
         async with open_client(primary) as client, source.receiver(client) as receiver:
             seen, number = 0, first
             while seen < count and (

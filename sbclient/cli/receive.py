@@ -1,4 +1,4 @@
-"""`sbclient receive`: messages to stdout, settled once they are printed."""
+"""`sbclient receive`: prints messages and settles them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ def receive(
     topic: Topic = None,
     subscription: Subscription = None,
     session: Annotated[
-        str | None, typer.Option(help="From this session; * is each one that is available, one after another.")
+        str | None, typer.Option(help="Read this session; * reads all available sessions in sequence.")
     ] = None,
     dead_letter: DeadLetter = False,
     transfer_dead_letter: TransferDeadLetter = False,
     sequence_number: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="This deferred message. Repeatable; all of them or none.")
+        list[int] | None,
+        typer.Option(metavar="N", help="Receive this deferred message. Repeatable."),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="At most so many; by default all there are.")] = None,
-    wait: Annotated[float, typer.Option(min=0.1, help="Seconds without a message after which it ends.")] = 5.0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it is interrupted.")] = False,
-    settle: Annotated[Settle, typer.Option(help="What becomes of each message once it is printed.")] = Settle.COMPLETE,
-    reason: Annotated[str | None, typer.Option(help="The reason, with --settle dead-letter.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Largest number of messages. Default: no limit.")] = None,
+    wait: Annotated[float, typer.Option(min=0.1, help="End after this many seconds without a message.")] = 5.0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until interrupted.")] = False,
+    settle: Annotated[Settle, typer.Option(help="How to settle each message after printing.")] = Settle.COMPLETE,
+    reason: Annotated[str | None, typer.Option(help="Dead-letter reason, with --settle dead-letter.")] = None,
     form: Annotated[
-        Form, typer.Option("--format", help="JSON Lines that send takes, or the bodies alone.")
+        Form, typer.Option("--format", help="Print JSON Lines for send, or only the bodies.")
     ] = Form.MESSAGES,
     as_json: AsJson = False,
 ) -> None:
-    """Receive messages and print each on a line; it is settled after it was printed, and never lost between.
+    """Receive messages and print one per line. Each message is settled after it is printed.
 
-    Those given back with --settle abandon are held until the end, so that each is printed once. Exit status 1: some
-    could not be settled and come again.
+    With --settle abandon, messages stay locked until the end, so that each one is printed once. Exit status 1: some
+    messages could not be settled and will be delivered again.
 
     \b
     Example: sbclient receive --queue orders --count 10
@@ -59,7 +60,7 @@ def receive(
     )
 
     async def work() -> None:
-        with reception.source.advising():
+        with reception.source.explained_errors():
             async with open_client(primary) as client:
                 await reception.run(client, sequence_number or [])
 

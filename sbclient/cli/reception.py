@@ -1,4 +1,4 @@
-"""Receives from one entity or session after another, prints, and only then settles."""
+"""Receives messages from an entity or from its sessions in sequence, prints them and then settles them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
 BATCH: Final = 100
 FOLLOWING_WAIT_S: Final = 60.0
 NEXT_SESSION_AFTER_S: Final = 1.0
-"""Without a message; then another session has its turn."""
+"""Without a message in a session; then the next session is accepted."""
 
 
 class Settle(StrEnum):
-    """What becomes of a message once it is printed."""
+    """How a printed message is settled."""
 
     COMPLETE = "complete"
     ABANDON = "abandon"
@@ -33,7 +33,7 @@ class Settle(StrEnum):
 
 
 class Form(StrEnum):
-    """What is printed of a message."""
+    """What is printed for a message."""
 
     MESSAGES = "messages"
     LINES = "lines"
@@ -44,11 +44,11 @@ class Reception:
     """One run of `receive`.
 
     Attributes:
-        count: messages at most; None = as many as come.
-        wait_s: seconds without a message after which it ends; None = never.
-        reason: goes with DEAD_LETTER.
-        received: how many were printed.
-        unsettled: of those, how many come again because their end was not confirmed.
+        count: the largest number of messages; None = no limit.
+        wait_s: ends after this many seconds without a message; None = never.
+        reason: the dead-letter reason.
+        received: the number of printed messages.
+        unsettled: of those, the ones whose settlement failed, so that they are delivered again.
     """
 
     source: Source
@@ -62,14 +62,17 @@ class Reception:
     unsettled: int = 0
 
     async def run(self, client: ServiceBusClient, deferred: list[int]) -> None:
-        """Receive until there is enough, or no more; or the deferred messages of these numbers.
+        """Receive until `count` or `wait_s` is reached.
+
+        Args:
+            deferred: sequence numbers of deferred messages, to be received instead.
 
         Raises:
-            OutputClosed: nobody reads any more; what was not printed is given back.
-            ServiceBusError: the entity cannot be received from.
+            OutputClosed: the reader of stdout has closed it; messages that were not printed are abandoned.
+            ServiceBusError: receiving failed.
         """
         if self.reason is not None and self.settle is not Settle.DEAD_LETTER:
-            raise InvalidOperationError(f"--reason means nothing with --settle {self.settle}: use dead-letter")
+            raise InvalidOperationError(f"--reason has no effect with --settle {self.settle}: use --settle dead-letter")
         if deferred:
             async with self.source.receiver(client) as receiver:
                 await self._handle(receiver, await receiver.receive_deferred_messages(deferred))
@@ -80,9 +83,9 @@ class Reception:
                 await self._drain(receiver, self.wait_s)
 
     async def _each_session(self, client: ServiceBusClient) -> None:
-        """One session after another, until none is available.
+        """Read one session after another, until none is available.
 
-        What stays in a session would make it available at once again: it is held until the end.
+        A session with abandoned or deferred messages stays accepted until the end. It would be available again.
         """
         is_held = self.settle in (Settle.ABANDON, Settle.DEFER)
         wait_s = min(self.wait_s or NEXT_SESSION_AFTER_S, NEXT_SESSION_AFTER_S)
@@ -101,7 +104,7 @@ class Reception:
                     await held.pop_all().aclose()
 
     async def _drain(self, receiver: ServiceBusReceiver, wait_s: float | None) -> None:
-        """Everything that one receiver gives, until nothing comes for that long."""
+        """Read a receiver until no message arrives for `wait_s` seconds; None = no end."""
         abandoned: list[ServiceBusReceivedMessage] = []
         numbers: set[int] = set()
         try:
@@ -114,31 +117,31 @@ class Reception:
                     continue
                 abandoned += messages
                 if numbers.intersection(message.sequence_number for message in messages):
-                    return  # their locks have ended: from here on everything comes a second time
+                    return  # their locks expired, and the messages are delivered again
                 numbers.update(message.sequence_number for message in messages)
                 self._print(messages)
         finally:
-            await _given_back(receiver, abandoned)
+            await _abandon(receiver, abandoned)
 
     async def _handle(self, receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:
-        """Print, then settle; an interruption waits for that. What nobody could print is given back."""
+        """Print messages, then settle them even if cancelled. Messages that were not printed are abandoned."""
         try:
             self._print(messages)
-            ending = asyncio.ensure_future(self._end_all(receiver, messages))
+            settling = asyncio.ensure_future(self._settle_all(receiver, messages))
             try:
-                await asyncio.shield(ending)
+                await asyncio.shield(settling)
             except asyncio.CancelledError:
-                await ending
+                await settling
                 raise
         finally:
-            await _given_back(receiver, messages)
+            await _abandon(receiver, messages)
 
-    async def _end_all(self, receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:
+    async def _settle_all(self, receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:
         async with asyncio.TaskGroup() as group:
             for message in messages:
-                group.create_task(self._end(receiver, message))
+                group.create_task(self._settle(receiver, message))
 
-    async def _end(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
+    async def _settle(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
         try:
             if self.settle is Settle.DEFER:
                 await receiver.defer_message(message)
@@ -148,7 +151,7 @@ class Reception:
                 await receiver.complete_message(message)
         except ServiceBusError as error:
             self.unsettled += 1
-            self.progress.note(f"message {message.sequence_number} was printed, but not settled: {error}")
+            self.progress.note(f"message {message.sequence_number} was printed but not settled: {error}")
 
     def _print(self, messages: list[ServiceBusReceivedMessage]) -> None:
         for message in messages:
@@ -161,12 +164,12 @@ class Reception:
 
     @property
     def _wanted(self) -> int:
-        """Messages to ask for at once; 0 = there are enough."""
+        """The number of messages to request; 0 = `count` is reached."""
         return BATCH if self.count is None else min(self.count - self.received, BATCH)
 
 
-async def _given_back(receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:
+async def _abandon(receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:
     for message in messages:
         if not message.is_settled:
-            with suppress(ServiceBusError, MessageAlreadySettled):  # if it is still locked, that ends by itself
+            with suppress(ServiceBusError, MessageAlreadySettled):  # the lock expires by itself
                 await receiver.abandon_message(message)

@@ -1,4 +1,4 @@
-"""Which entity `receive` and `peek` look at, and a receiver for it."""
+"""The entity that `receive` and `peek` read, as their options name it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sbclient.errors import InvalidOperationError
 
 ANY_SESSION = "*"
 
-Queue = Annotated[str | None, typer.Option(help="From this queue.")]
-Topic = Annotated[str | None, typer.Option(help="From this topic's --subscription.")]
-Subscription = Annotated[str | None, typer.Option(help="From this subscription of --topic.")]
-DeadLetter = Annotated[bool, typer.Option("--dead-letter", help="From its dead-letter queue.")]
+Queue = Annotated[str | None, typer.Option(help="Read this queue.")]
+Topic = Annotated[str | None, typer.Option(help="Read a subscription of this topic; needs --subscription.")]
+Subscription = Annotated[str | None, typer.Option(help="Read this subscription; needs --topic.")]
+DeadLetter = Annotated[bool, typer.Option("--dead-letter", help="Read the dead-letter queue of the entity.")]
 TransferDeadLetter = Annotated[
-    bool, typer.Option("--transfer-dead-letter", help="From the dead letters of what could not be forwarded.")
+    bool, typer.Option("--transfer-dead-letter", help="Read the dead letters of messages that could not be forwarded.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A queue or subscription, or one of its sub-queues, perhaps one session of it; `*` is the next available one."""
+    """A queue or subscription, or one of its sub-queues. `session` is an id, or `*` for the next available session."""
 
     queue: str | None
     topic: str | None
@@ -38,41 +38,37 @@ class Source:
 
     @property
     def is_sub_queue(self) -> bool:
-        """Whether it holds dead letters."""
         return self.dead_letter or self.transfer_dead_letter
 
     @contextmanager
-    def advising(self) -> Iterator[None]:
-        """Say in the words of the command line what an entity with sessions wants."""
+    def explained_errors(self) -> Iterator[None]:
+        """Name the option --session in the error of an entity that requires one."""
         try:
             yield
         except InvalidOperationError as error:
             if self.session is not None or "session" not in error.message:
                 raise
-            raise InvalidOperationError(f"{error.message}; here with --session NAME or --session '*'") from error
+            raise InvalidOperationError(f"{error.message}; add --session NAME or --session '*'") from error
 
     def receiver(self, client: ServiceBusClient, *, max_wait_time: float | None = None) -> ServiceBusReceiver:
-        """A receiver for it.
+        """Return a receiver of the entity.
 
         Raises:
-            InvalidOperationError: what was given names no entity.
+            InvalidOperationError: the options do not name exactly one entity.
         """
-        choice: SessionChoice = NEXT_AVAILABLE_SESSION if self.session == ANY_SESSION else self.session
         if self.dead_letter and self.transfer_dead_letter:
-            raise InvalidOperationError("give one of --dead-letter and --transfer-dead-letter")
-        sub_queue = (
-            ServiceBusSubQueue.DEAD_LETTER
-            if self.dead_letter
-            else ServiceBusSubQueue.TRANSFER_DEAD_LETTER
-            if self.transfer_dead_letter
-            else None
-        )
-        if self.queue is not None and self.topic is None and self.subscription is None:
-            return client.get_queue_receiver(
-                self.queue, session_id=choice, sub_queue=sub_queue, max_wait_time=max_wait_time
-            )
-        if self.queue is None and self.topic is not None and self.subscription is not None:
-            return client.get_subscription_receiver(
-                self.topic, self.subscription, session_id=choice, sub_queue=sub_queue, max_wait_time=max_wait_time
-            )
-        raise InvalidOperationError("give --queue, or --topic with --subscription")
+            raise InvalidOperationError("give either --dead-letter or --transfer-dead-letter")
+        sub_queue = ServiceBusSubQueue.DEAD_LETTER if self.dead_letter else None
+        if self.transfer_dead_letter:
+            sub_queue = ServiceBusSubQueue.TRANSFER_DEAD_LETTER
+        session: SessionChoice = NEXT_AVAILABLE_SESSION if self.session == ANY_SESSION else self.session
+        match self.queue, self.topic, self.subscription:
+            case str(queue), None, None:
+                return client.get_queue_receiver(
+                    queue, session_id=session, sub_queue=sub_queue, max_wait_time=max_wait_time
+                )
+            case None, str(topic), str(subscription):
+                return client.get_subscription_receiver(
+                    topic, subscription, session_id=session, sub_queue=sub_queue, max_wait_time=max_wait_time
+                )
+        raise InvalidOperationError("give either --queue, or --topic with --subscription")

@@ -17,7 +17,7 @@ def one(*arguments: str) -> dict[str, Any]:
     return told
 
 
-def test_a_queue_is_made_shown_changed_listed_and_deleted() -> None:
+def test_create_show_update_list_and_delete_a_queue() -> None:
     made = one("create", "queue", "q", "--set", "lock_duration=30s", "--set", "requires_session=true")
     assert (made["name"], made["requires_session"], made["lock_duration"]) == ("q", True, "PT30S")
     assert made["default_message_time_to_live"] is None
@@ -31,12 +31,12 @@ def test_a_queue_is_made_shown_changed_listed_and_deleted() -> None:
     assert lines(call("admin", "list", "queue", "--json")) == []
 
 
-def test_what_exists_already_is_no_trouble_of_the_namespace() -> None:
+def test_creating_an_existing_entity_is_bad_input() -> None:
     call("admin", "create", "queue", "q")
     call("admin", "create", "queue", "q", status=2)
 
 
-def test_people_are_told_in_words() -> None:
+def test_text_output_without_json() -> None:
     assert call("admin", "create", "queue", "q").stdout == "created queue q\n"
     assert call("admin", "update", "queue", "q", "--set", "lock_duration=PT20S").stdout == "changed queue q\n"
     shown = dict(line.split() for line in call("admin", "show", "queue", "q").stdout.splitlines())
@@ -50,7 +50,7 @@ def test_people_are_told_in_words() -> None:
     assert call("admin", "list", "queue").stdout == ""
 
 
-def test_a_subscription_with_a_rule() -> None:
+def test_subscription_with_a_rule() -> None:
     one("create", "topic", "prices")
     one("create", "subscription", "prices", "eu")
     rule = one("create", "rule", "prices", "eu", "cheap", "--set", "sql=price < 10", "--set", "action=SET a = 1")
@@ -62,7 +62,7 @@ def test_a_subscription_with_a_rule() -> None:
     assert "true" in listed
 
 
-def test_a_correlation_takes_properties_as_a_message_does() -> None:
+def test_correlation_filter_takes_typed_properties() -> None:
     one("create", "topic", "prices")
     one("create", "subscription", "prices", "eu")
     rule = one(
@@ -73,11 +73,11 @@ def test_a_correlation_takes_properties_as_a_message_does() -> None:
 
 
 @pytest.mark.parametrize("text", ["SendDisabled", "SEND_DISABLED", "senddisabled"])
-def test_a_status_is_named_as_the_service_or_the_library_does(text: str) -> None:
+def test_status_is_accepted_by_value_and_by_name(text: str) -> None:
     assert one("create", "queue", "q", "--set", f"status={text}")["status"] == "SendDisabled"
 
 
-def test_what_a_setting_may_be_is_listed_as_it_may_be_given() -> None:
+def test_error_lists_the_values_of_a_setting() -> None:
     told = call("admin", "create", "queue", "q", "--set", "status=closed", status=2).stderr
     listed = re.findall(r"it must be one of (.*)", told)[0].split(", ")
     for value in ("Active", "Disabled", "SendDisabled", "ReceiveDisabled"):
@@ -85,7 +85,7 @@ def test_what_a_setting_may_be_is_listed_as_it_may_be_given() -> None:
         assert one("create", "queue", f"q-{value}", "--set", f"status={value}")["status"] == value
 
 
-def test_an_empty_name_is_told_as_what_it_is() -> None:
+def test_empty_name_is_rejected() -> None:
     assert "empty" in call("admin", "create", "queue", "", status=2).stderr
 
 
@@ -123,7 +123,7 @@ def test_keys_are_never_printed() -> None:
         (("delete", "queue", "a"), 2),
     ],
 )
-def test_bad_input_is_one_line_and_an_exit_status(arguments: tuple[str, ...], status: int) -> None:
+def test_invalid_input_is_one_line_and_an_exit_status(arguments: tuple[str, ...], status: int) -> None:
     result = call("admin", *arguments, status=status)
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1

@@ -64,14 +64,14 @@ def examples(*command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
-def test_each_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
+def test_help_of_each_command_has_an_example(command: tuple[str, ...]) -> None:
     found = examples(*command)
     assert found
     assert all(f"sbclient {' '.join(command)}" in example or command[-1] == "show" for example in found)
 
 
 @pytest.mark.parametrize("group", [(), *((name,) for name in SUBCOMMANDS)], ids=" ".join)
-def test_a_group_has_an_example_and_says_of_each_command_what_it_does(group: tuple[str, ...]) -> None:
+def test_help_of_a_group_describes_each_command(group: tuple[str, ...]) -> None:
     """On a narrow terminal too, where what is too long is cut."""
     result = CliRunner().invoke(make_app(), [*group, "--help"], terminal_width=80)
     assert re.search(rf"^ *Example: {' '.join(('sbclient', *group))}", result.output, re.M)
@@ -94,7 +94,7 @@ def test_each_example_of_the_help_runs(example: str) -> None:
     run_line(example)
 
 
-def test_the_program_with_one_command_says_the_same_of_it_as_with_all() -> None:
+def test_help_is_equal_with_one_command_and_with_all() -> None:
     for name in COMMANDS:
         every = CliRunner().invoke(make_app(), [name, "--help"]).output
         one = CliRunner().invoke(make_app([name, "--help"]), [name, "--help"]).output
@@ -102,7 +102,7 @@ def test_the_program_with_one_command_says_the_same_of_it_as_with_all() -> None:
     assert all(name in CliRunner().invoke(make_app(), ["--help"]).output for name in COMMANDS)
 
 
-def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1.2.3")
     result = CliRunner().invoke(make_app(), ["--version"])
     assert (result.exit_code, result.stdout) == (0, "sbclient 1.2.3\n")
@@ -133,7 +133,7 @@ def test_a_secret_in_a_bad_connection_string_is_not_repeated() -> None:
         (RuntimeError("x"), None),
     ],
 )
-def test_each_error_has_its_exit_status(error: Exception, status: Exit | None) -> None:
+def test_exit_status_of_each_error(error: Exception, status: Exit | None) -> None:
     assert status_of(error) is status
 
 
@@ -168,7 +168,7 @@ def test_each_error_has_its_exit_status(error: Exception, status: Exit | None) -
         (("demo", "--messages", "0"), "UsageError", 2),
     ],
 )
-def test_errors_are_json_where_json_is_asked_for(arguments: tuple[str, ...], kind: str, status: int) -> None:
+def test_errors_are_json_with_json_option(arguments: tuple[str, ...], kind: str, status: int) -> None:
     run = program(*arguments, "--json")
     assert (run.returncode, run.stdout) == (status, "")
     (told,) = [line for line in map(json.loads, run.stderr.splitlines()) if "event" not in line]  # what it logs
@@ -179,7 +179,7 @@ def test_errors_are_json_where_json_is_asked_for(arguments: tuple[str, ...], kin
 
 
 @pytest.mark.parametrize("command", [("admin", "list", "queue"), ("emulator", "--deviations")])
-def test_json_is_all_that_is_printed_where_json_is_asked_for(command: tuple[str, ...]) -> None:
+def test_only_json_is_printed_with_json_option(command: tuple[str, ...]) -> None:
     run = program(
         *command, "--json", SERVICEBUS_CONNECTION_STRING=PRIMARY, SERVICEBUS_SECONDARY_CONNECTION_STRING=SECONDARY
     )
@@ -202,20 +202,20 @@ def test_json_is_all_that_is_printed_where_json_is_asked_for(command: tuple[str,
         ),
     ],
 )
-def test_shells_are_told_how_a_word_may_go_on(shell: str, variables: dict[str, str], expected: str) -> None:
+def test_shell_completion_of_a_word(shell: str, variables: dict[str, str], expected: str) -> None:
     run = program(_SBCLIENT_COMPLETE=f"complete_{shell}", **variables)
     assert expected in run.stdout
     assert "Traceback" not in run.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_can_be_shown_for_each_shell(shell: str) -> None:
+def test_completion_script_of_each_shell(shell: str) -> None:
     run = program("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert run.returncode == 0
     assert "_SBCLIENT_COMPLETE" in run.stdout
 
 
-def test_a_port_that_the_page_of_the_demo_cannot_have_is_bad_input() -> None:
+def test_invalid_page_port_of_the_demo_is_bad_input() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -225,7 +225,7 @@ def test_a_port_that_the_page_of_the_demo_cannot_have_is_bad_input() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_bash_completes_with_what_it_is_shown(tmp_path: Path) -> None:
+def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
     shown = program("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
     (tmp_path / "completion.sh").write_text(shown)
     (tmp_path / "sbclient").write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM)} "$@"\n')

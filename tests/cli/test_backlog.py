@@ -11,7 +11,7 @@ import pytest
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.backlog import BacklogQueueView, DestinationView
-from sbclient.cli.backlog_report import LOOKS_KEPT, Looks
+from sbclient.cli.backlog_report import SURVEYS_KEPT, DrainEstimate
 from tests.cli.calling import PRIMARY, SECONDARY, call, lines, on, paired, sent
 
 NOW = 1_900_000_000.0
@@ -45,7 +45,7 @@ def shown(*arguments: str) -> dict[str, Any]:
     return report
 
 
-def test_the_backlog_is_shown_by_queue_and_destination() -> None:
+def test_show_prints_the_backlog_by_queue_and_destination() -> None:
     with dead_letters(None):
         left_behind("an order", path="orders")
     report = shown()
@@ -61,19 +61,19 @@ def test_the_backlog_is_shown_by_queue_and_destination() -> None:
     assert not any(queue["depth"] or queue["dead_letters"] for queue in others)
 
 
-def test_alone_it_shows_and_says_in_words_what_there_is() -> None:
+def test_backlog_without_a_command_prints_tables() -> None:
     drain()
     left_behind("an order", path="orders")
     out = paired("backlog", "--sample", "0.1").stdout
     assert "orders" in out
     assert BACKLOG_0 in out
-    assert "1 to bring home, in 10 backlog queues; it is not getting less" in out
+    assert "1 to move, in 10 backlog queues; the number does not fall" in out
 
 
-def test_missing_queues_are_told() -> None:
+def test_show_reports_missing_queues() -> None:
     drain()
     out = paired("backlog", "--backlog-queue-count", "12").stdout
-    assert "0 to bring home, in 12 backlog queues, 2 of them missing" in out
+    assert "0 to move, in 12 backlog queues, 2 of them missing" in out
     assert shown("--backlog-queue-count", "12")["queues"][11] | {"dead_letters": {}} == {
         "queue": "cli-test/x-servicebus-transfer/11",
         "is_present": False,
@@ -88,7 +88,7 @@ def test_missing_queues_are_told() -> None:
 
 
 @pytest.mark.parametrize("command", ["show", "resubmit", "purge"])
-def test_that_there_is_no_backlog_queue_at_all_is_an_error_and_no_empty_backlog(command: str) -> None:
+def test_missing_backlog_queues_are_an_error(command: str) -> None:
     drain()
     result = paired("backlog", command, "--primary-name", "other", status=5)
     assert result.stdout == ""
@@ -104,26 +104,26 @@ def view(depth: int) -> list[BacklogQueueView]:
     return [queue]
 
 
-def test_two_looks_tell_how_long_it_will_take() -> None:
-    looks = Looks()
-    assert looks.add(0.0, NOW, view(100))["seconds_to_drain"] is None
-    second = looks.add(2.0, NOW, view(80))
+def test_two_surveys_estimate_the_time_to_drain() -> None:
+    estimate = DrainEstimate()
+    assert estimate.report(0.0, NOW, view(100))["seconds_to_drain"] is None
+    second = estimate.report(2.0, NOW, view(80))
     assert (second["drained_per_second"], second["seconds_to_drain"]) == (10.0, 8)
     assert second["oldest_age_seconds"] == 60
-    assert looks.add(4.0, NOW, view(110))["seconds_to_drain"] is None
-    assert looks.add(6.0, NOW, view(0))["seconds_to_drain"] == 0
+    assert estimate.report(4.0, NOW, view(110))["seconds_to_drain"] is None
+    assert estimate.report(6.0, NOW, view(0))["seconds_to_drain"] == 0
 
 
-def test_the_rate_is_that_of_the_last_looks() -> None:
-    looks = Looks()
+def test_the_rate_covers_the_last_surveys() -> None:
+    estimate = DrainEstimate()
     for moment in range(100):
-        looks.add(float(moment), NOW, view(1000))
-    for moment in range(100, 100 + LOOKS_KEPT):
-        report = looks.add(float(moment), NOW, view(1100 - moment))
+        estimate.report(float(moment), NOW, view(1000))
+    for moment in range(100, 100 + SURVEYS_KEPT):
+        report = estimate.report(float(moment), NOW, view(1100 - moment))
     assert report["drained_per_second"] == 1.0
 
 
-def test_dead_letters_are_put_back_for_the_syphon_to_try_again() -> None:
+def test_resubmit_puts_dead_letters_back() -> None:
     async def work(client: ServiceBusClient) -> None:
         await client.administration.create_queue("parcels", requires_session=True)
 
@@ -137,7 +137,7 @@ def test_dead_letters_are_put_back_for_the_syphon_to_try_again() -> None:
     assert shown()["dead_letters"] == {"DestinationMissing": 1}
 
 
-def test_a_purge_deletes_dead_letters_and_nothing_else() -> None:
+def test_purge_deletes_only_dead_letters() -> None:
     with dead_letters(None, None):
         left_behind("an order", path="orders")
     assert paired("backlog", "purge", "--dry-run").stdout == "found 2 dead letters (2 DestinationMissing)\n"
@@ -148,30 +148,30 @@ def test_a_purge_deletes_dead_letters_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("command", ["resubmit", "purge"])
-def test_without_a_terminal_to_ask_on_nothing_is_done(command: str) -> None:
+def test_without_a_terminal_yes_is_required(command: str) -> None:
     with dead_letters(None):
         result = paired("backlog", command, status=2, stdin="y\n")
-    assert "add --yes" in result.stderr
+    assert "confirm with --yes" in result.stderr
     assert shown()["dead_letters"] == {"DestinationMissing": 1}
 
 
-def test_a_backlog_queue_is_named_by_its_number_too() -> None:
+def test_backlog_queue_is_chosen_by_number() -> None:
     with dead_letters(None, None):
         assert paired("backlog", "purge", "--yes", "--backlog-queue", "1").stdout == "found 0 dead letters\n"
         assert paired("backlog", "purge", "--yes", "--backlog-queue", "0").stdout == "deleted 2\n"
     assert "'10'" in paired("backlog", "purge", "--yes", "--backlog-queue", "10", status=2).stderr
 
 
-def test_an_unknown_backlog_queue_is_refused() -> None:
+def test_unknown_backlog_queue_is_rejected() -> None:
     drain()
     assert "orders" in paired("backlog", "purge", "--yes", "--backlog-queue", "orders", status=2).stderr
 
 
-def test_the_backlog_needs_a_secondary() -> None:
+def test_backlog_requires_a_secondary() -> None:
     assert "--secondary" in call("backlog", "show", status=2).stderr
 
 
-def test_the_queues_for_sessions_are_looked_at_when_asked() -> None:
+def test_sessions_option_includes_session_queues() -> None:
     async def work(client: ServiceBusClient) -> None:
         await client.administration.create_queue("visits", requires_session=True)
         client.pair.force_failover("visits")

@@ -65,7 +65,7 @@ def options_of(command: str) -> set[str]:
     return {name for name in names if name.startswith("-")}
 
 
-def test_the_table_of_exit_statuses_is_the_one_of_the_program() -> None:
+def test_documented_exit_statuses_match_the_program() -> None:
     table = re.findall(r"^\| (\d+) \| `(\w+)` \|", TEXT, re.M)
     assert [(int(number), name) for number, name in table] == [(status.value, status.name) for status in Exit]
 
@@ -75,7 +75,7 @@ def test_each_command_has_a_section() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_section_names_options_that_there_are(command: str) -> None:
+def test_documented_options_exist(command: str) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", SECTIONS[command]))
     allowed = options_of(command) | (options_of("receive") if command == "send" else set())
     allowed |= options_of("send") if command == "receive" else set()
@@ -83,7 +83,7 @@ def test_a_section_names_options_that_there_are(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("syphon", "demo")])
-def test_a_section_names_the_options_that_matter(command: str) -> None:
+def test_main_options_are_documented(command: str) -> None:
     """All but those that every command has, or that need no more words than --help gives."""
     common = {"--help", "--json", "--primary", "--secondary", "-y", "-f", "-w"}
     plain = {
@@ -169,14 +169,14 @@ JSON: Final[dict[tuple[str, int], Callable[[], Any]]] = {
 
 @pytest.mark.usefixtures("_queues")
 @pytest.mark.parametrize("place", JSON, ids=lambda place: f"{place[0]} {place[1]}")
-def test_json_has_the_shape_that_is_shown(place: tuple[str, int]) -> None:
+def test_json_has_the_documented_shape(place: tuple[str, int]) -> None:
     section, number = place
     printed, shown = shape(JSON[place]()), shape(shapes_in(section)[number])
     assert set(printed) == set(shown) if section == "demo" else printed == shown
     assert list(printed) == list(shown)
 
 
-def test_every_shape_that_is_shown_is_compared() -> None:
+def test_each_documented_shape_is_compared() -> None:
     """That of the emulator is compared by its own tests, which start it."""
     shown = {(section, number) for section in SECTIONS for number in range(len(shapes_in(section)))}
     assert shown - {("emulator", 0)} == set(JSON)

@@ -36,7 +36,7 @@ def account_of(*arguments: str) -> dict[str, Any]:
     return account
 
 
-def test_the_account_adds_up() -> None:
+def test_account_is_consistent() -> None:
     account = account_of("--messages", "400")
     assert account["lost"] == account["altered"] == account["unexpected"] == 0
     assert account["sent"] == account["accepted"] == account["delivered"] == 400
@@ -44,7 +44,7 @@ def test_the_account_adds_up() -> None:
     assert sum(account["refused"].values()) > 0
 
 
-def test_a_seed_repeats_a_run_and_another_one_does_not() -> None:
+def test_seed_repeats_a_run() -> None:
     def run(seed: int) -> dict[str, Any]:
         return asdict(run_virtual(Story(sample_lanes(Random(seed), 200), seed=seed).tell()))
 
@@ -52,7 +52,7 @@ def test_a_seed_repeats_a_run_and_another_one_does_not() -> None:
     assert run(5)["virtual_seconds"] != run(6)["virtual_seconds"]
 
 
-def test_a_csv_file_runs_through_the_outage(tmp_path: Path) -> None:
+def test_csv_file_is_sent_through_the_outage(tmp_path: Path) -> None:
     path = tmp_path / "orders.csv"
     path.write_text("order,text\n" + "".join(f"{number // 5},line {number}\n" for number in range(300)))
     account = account_of("--input", str(path), "--session-column", "order")
@@ -61,7 +61,7 @@ def test_a_csv_file_runs_through_the_outage(tmp_path: Path) -> None:
     assert account["lost"] == 0
 
 
-def test_sessions_stay_in_order_when_that_is_asked_for() -> None:
+def test_ordering_session_keeps_the_order() -> None:
     records = [Record(b"%d" % number, session_id=f"session {number % 20}") for number in range(600)]
 
     def out_of_order(ordering: Any) -> int:
@@ -71,13 +71,13 @@ def test_sessions_stay_in_order_when_that_is_asked_for() -> None:
     assert out_of_order("session") == 0
 
 
-def test_a_message_that_can_never_be_accepted_is_sent_once() -> None:
+def test_invalid_message_is_sent_once() -> None:
     account = run_virtual(Story([file_lane([Record(b"x" * 300_000), Record(b"y")])], seed=1).tell())
     assert account.refused["MessageSizeExceededError"] == 1
     assert (account.sent, account.accepted, account.delivered, account.lost) == (2, 1, 1, 0)
 
 
-def test_without_json_it_tells_the_story_in_words() -> None:
+def test_text_output_without_json() -> None:
     out = demo("--messages", "100").stdout
     for event in ("failover.suspected", "failover.engaged", "failover.recovered"):
         assert event in out
@@ -97,7 +97,7 @@ def test_without_json_it_tells_the_story_in_words() -> None:
         ("--input", "empty.txt"),
     ],
 )
-def test_bad_input_is_told_in_a_line_and_exit_status_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_invalid_input_is_one_line_and_status_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "one.txt").write_text("one\n")
     run = subprocess.run(
@@ -115,7 +115,7 @@ def test_bad_input_is_told_in_a_line_and_exit_status_2(tmp_path: Path, arguments
     assert run.stderr.strip()
 
 
-def test_ctrl_c_ends_it_without_a_traceback() -> None:
+def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
     # A shell starts what it puts in the background with SIGINT ignored, and that passes on to every child.
     listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     command = [*COMMAND[:-2], listening + COMMAND[-2], *COMMAND[-1:], "--json", "--messages", "200000"]

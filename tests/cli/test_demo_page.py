@@ -26,7 +26,7 @@ def overview(demo: Demo) -> Any:
         return json.load(answer)
 
 
-def test_the_page_is_told_what_the_client_knows_until_everything_is_home(demo: Demo) -> None:
+def test_page_shows_the_pair_until_all_messages_are_delivered(demo: Demo) -> None:
     with urlopen(demo.url, timeout=END_S) as answer:
         assert b"sbclient emulator" in answer.read()
     states = set[str]()
@@ -50,7 +50,7 @@ def test_the_page_is_told_what_the_client_knows_until_everything_is_home(demo: D
     assert "Traceback" not in said
 
 
-def test_ctrl_c_before_the_end_is_an_interruption() -> None:
+def test_ctrl_c_before_the_end_has_status_130() -> None:
     demo = Demo("--speed", "1")
     try:
         status, said = demo.interrupt()
@@ -60,7 +60,7 @@ def test_ctrl_c_before_the_end_is_an_interruption() -> None:
     assert "Traceback" not in said
 
 
-def test_a_port_in_use_is_told_in_a_line(demo: Demo) -> None:
+def test_port_in_use_is_one_line(demo: Demo) -> None:
     port = demo.url.rpartition(":")[2].strip("/")
     run = subprocess.run(
         [*COMMAND, "--page-port", port], capture_output=True, encoding="utf-8", timeout=END_S, check=False

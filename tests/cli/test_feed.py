@@ -1,4 +1,4 @@
-"""What a pipe holds, handed to a loop that goes on meanwhile."""
+"""A thread that reads a blocking iterator for an event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lines_of(read: int) -> Iterator[str]:
         yield from pipe
 
 
-async def test_a_line_is_handed_on_while_the_pipe_is_idle() -> None:
+async def test_feed_returns_a_line_while_the_pipe_is_idle() -> None:
     read, write = os.pipe()
     feed = Feed(lines_of(read))
     waiting = asyncio.ensure_future(anext(feed))
@@ -32,7 +32,7 @@ async def test_a_line_is_handed_on_while_the_pipe_is_idle() -> None:
     assert [line async for line in feed] == []
 
 
-async def test_it_reads_ahead_no_further_than_it_may() -> None:
+async def test_feed_limits_how_far_it_reads_ahead() -> None:
     numbers = count()
     feed = Feed(numbers)
     assert [await anext(feed) for _ in range(3)] == [0, 1, 2]
@@ -44,7 +44,7 @@ async def test_it_reads_ahead_no_further_than_it_may() -> None:
     assert next(numbers) <= AHEAD + 4
 
 
-async def test_an_error_of_what_is_read_is_raised_after_what_came_before() -> None:
+async def test_feed_raises_an_error_after_the_items_before_it() -> None:
     def broken() -> Iterator[int]:
         yield 1
         raise ValueError("broken")
@@ -55,7 +55,7 @@ async def test_an_error_of_what_is_read_is_raised_after_what_came_before() -> No
         await anext(feed)
 
 
-def test_a_loop_that_has_ended_leaves_a_quiet_thread() -> None:
+def test_feed_thread_ends_quietly_after_its_loop() -> None:
     read, write = os.pipe()
 
     async def main() -> None:
@@ -73,7 +73,7 @@ def test_a_loop_that_has_ended_leaves_a_quiet_thread() -> None:
             assert not thread.is_alive()
 
 
-async def test_who_is_cancelled_while_it_waits_has_lost_nothing() -> None:
+async def test_cancelled_wait_loses_no_item() -> None:
     read, write = os.pipe()
     feed = Feed(lines_of(read))
     waiting = asyncio.ensure_future(anext(feed))

@@ -27,7 +27,7 @@ from sbclient.entities import NEVER, UNLIMITED, EntityStatus
         (Decimal("1.50"), "1.50"),
     ],
 )
-def test_values_that_json_lacks_are_written_in_iso_8601(value: Any, text: str | None) -> None:
+def test_dates_and_durations_are_written_in_iso_8601(value: Any, text: str | None) -> None:
     assert plain(value) == text
 
 

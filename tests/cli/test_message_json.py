@@ -55,7 +55,7 @@ FULL = ServiceBusMessage(
 )
 
 
-def test_every_attribute_is_the_same_again() -> None:
+def test_each_attribute_round_trips() -> None:
     copy = again(FULL)
     assert bytes(copy) == b"\xff\x00binary"
     assert {name: getattr(copy, name) for name in ATTRIBUTES} == {name: getattr(FULL, name) for name in ATTRIBUTES}
@@ -67,13 +67,13 @@ def test_every_attribute_is_the_same_again() -> None:
 
 
 @pytest.mark.parametrize("body", ["", "text", '{"order": 1}', "line\nline"])
-def test_text_stays_readable(body: str) -> None:
+def test_text_body_is_not_encoded(body: str) -> None:
     shown = message_json(received(ServiceBusMessage(body)))
     assert shown["body"] == body
     assert bytes(message_of("x", shown)) == body.encode()
 
 
-def test_only_what_is_set_is_shown_with_what_the_broker_says() -> None:
+def test_only_set_attributes_and_broker_facts_are_printed() -> None:
     assert message_json(received(ServiceBusMessage("x"))) == {
         "sequence_number": 7,
         "enqueued_time_utc": NOW,
@@ -84,7 +84,7 @@ def test_only_what_is_set_is_shown_with_what_the_broker_says() -> None:
     }
 
 
-def test_the_reason_of_a_dead_letter_is_no_property_of_the_message() -> None:
+def test_dead_letter_reason_is_not_a_property() -> None:
     reasons = {DEAD_LETTER_REASON: "spoilt", DEAD_LETTER_DESCRIPTION: "it smells", "mine": 1}
     message = received(ServiceBusMessage("x", application_properties=reasons))
     shown = message_json(message, is_dead_letter=True)
@@ -93,7 +93,7 @@ def test_the_reason_of_a_dead_letter_is_no_property_of_the_message() -> None:
     assert message_of("x", message_json(message)).application_properties == reasons
 
 
-def test_a_body_that_another_client_sent_as_a_value_is_shown_and_not_sent_as_something_else() -> None:
+def test_value_body_is_printed_but_not_sent() -> None:
     message = received(ServiceBusMessage(None))
     message._body_type = AmqpMessageBodyType.VALUE
     message._body = {"when": NOW, "list": [1, (2.5, None)]}
@@ -106,7 +106,7 @@ def test_a_body_that_another_client_sent_as_a_value_is_shown_and_not_sent_as_som
         message_of("x", shown)
 
 
-def test_a_body_may_be_any_json() -> None:
+def test_body_can_be_any_json() -> None:
     assert bytes(message_of("x", {"body": {"order": [1, "ü"]}})) == '{"order": [1, "ü"]}'.encode()
     assert bytes(message_of("x", {})) == b""
 
@@ -127,13 +127,13 @@ def test_a_body_may_be_any_json() -> None:
         {"application_properties": {"a": [1]}},
     ],
 )
-def test_what_is_no_message_is_refused_with_its_place(fields: dict[str, Any]) -> None:
+def test_invalid_message_is_rejected_with_its_place(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidOperationError) as told:
         message_of("orders.jsonl, line 3", fields)
     assert "orders.jsonl, line 3: " in str(told.value)
 
 
-def test_attributes_and_properties_are_set_by_name() -> None:
+def test_set_attributes_and_properties_by_name() -> None:
     message = ServiceBusMessage("x")
     for name, text in named("--set", ["subject=a=b", "time_to_live=5m", "property.country=IE"]):
         set_by_name(message, name, text)
@@ -153,7 +153,7 @@ def test_attributes_and_properties_are_set_by_name() -> None:
         ("property.a=5", "5"),
     ],
 )
-def test_a_property_may_be_given_with_its_type(setting: str, value: Any) -> None:
+def test_typed_property_setting(setting: str, value: Any) -> None:
     message = ServiceBusMessage("x")
     ((name, text),) = named("--set", [setting])
     set_by_name(message, name, text)
@@ -161,12 +161,12 @@ def test_a_property_may_be_given_with_its_type(setting: str, value: Any) -> None
     assert type(message.application_properties["a"]) is type(value)
 
 
-def test_what_is_no_json_is_no_typed_property() -> None:
+def test_typed_property_requires_json() -> None:
     with pytest.raises(InvalidOperationError):
         set_by_name(ServiceBusMessage("x"), "property.a:", "five")
 
 
 @pytest.mark.parametrize("setting", ["subject", "colour=red", "body=x", "=x"])
-def test_what_a_message_does_not_have_cannot_be_set(setting: str) -> None:
+def test_unknown_attribute_is_rejected(setting: str) -> None:
     with pytest.raises(InvalidOperationError):
         named("--set", [setting])

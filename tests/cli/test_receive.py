@@ -40,25 +40,25 @@ def numbered(count: int, **kwargs: Any) -> list[ServiceBusMessage]:
     return [ServiceBusMessage(str(number), **kwargs) for number in range(count)]
 
 
-def test_messages_are_completed_once_they_are_printed() -> None:
+def test_receive_completes_printed_messages() -> None:
     make("q", *numbered(250))
     assert received("--queue", "q", "--count", "3") == ["0", "1", "2"]
     assert received("--queue", "q") == [str(number) for number in range(3, 250)]
     assert bodies("peek", "--queue", "q") == []
 
 
-def test_bodies_alone_are_lines_also_binary_ones() -> None:
+def test_format_lines_prints_bodies_including_binary_ones() -> None:
     make("q", ServiceBusMessage("text"), ServiceBusMessage(b"\xff"))
     assert call("receive", "--queue", "q", "--wait", "0.1", "--format", "lines").stdout_bytes == b"text\n\xff\n"
 
 
-def test_what_is_abandoned_is_printed_once_and_still_there() -> None:
+def test_abandoned_messages_are_printed_once_and_remain() -> None:
     make("q", *numbered(250))
     assert received("--queue", "q", "--settle", "abandon") == [str(number) for number in range(250)]
     assert {message["delivery_count"] for message in lines(call("peek", "--queue", "q"))} == {1}
 
 
-def test_what_is_deferred_is_received_by_its_number() -> None:
+def test_deferred_message_is_received_by_sequence_number() -> None:
     make("q", *numbered(2))
     received("--queue", "q", "--settle", "defer")
     assert received("--queue", "q") == []
@@ -68,7 +68,7 @@ def test_what_is_deferred_is_received_by_its_number() -> None:
     received("--queue", "q", *by_number, status=5)
 
 
-def test_what_is_dead_lettered_has_its_reason_and_can_be_sent_again_without_it() -> None:
+def test_dead_letter_has_its_reason_and_is_sent_again_without_it() -> None:
     make("q", ServiceBusMessage("x"))
     received("--queue", "q", "--settle", "dead-letter", "--reason", "spoilt")
     (peeked,) = lines(call("peek", "--queue", "q", "--dead-letter"))
@@ -80,20 +80,20 @@ def test_what_is_dead_lettered_has_its_reason_and_can_be_sent_again_without_it()
     assert again["message_id"] == peeked["message_id"]
 
 
-def test_one_session_is_received_by_name_and_each_by_a_star() -> None:
+def test_session_option_takes_a_name_or_a_star() -> None:
     make("s", *(message for name in "abc" for message in numbered(2, session_id=name)), requires_session=True)
     assert received("--queue", "s", "--session", "b") == ["0", "1"]
     assert received("--queue", "s", "--session", "*") == ["0", "1"] * 2
 
 
 @pytest.mark.parametrize("settle", ["abandon", "defer"])
-def test_each_session_is_seen_once_also_when_its_messages_stay(settle: str) -> None:
+def test_star_reads_each_session_once_when_messages_remain(settle: str) -> None:
     make("s", *(ServiceBusMessage(name, session_id=name) for name in "abc"), requires_session=True)
     assert sorted(received("--queue", "s", "--session", "*", "--settle", settle)) == ["a", "b", "c"]
     assert len(bodies("peek", "--queue", "s", "--session", "a")) == 1
 
 
-def test_a_subscription_is_received_from() -> None:
+def test_receive_from_a_subscription() -> None:
     async def work(client: ServiceBusClient) -> None:
         await client.administration.create_topic("t")
         await client.administration.create_subscription("t", "s")
@@ -104,7 +104,7 @@ def test_a_subscription_is_received_from() -> None:
     assert received("--topic", "t", "--subscription", "s") == ["x"]
 
 
-def test_peek_shows_all_that_is_there_from_a_number_on() -> None:
+def test_peek_prints_all_messages_from_a_sequence_number() -> None:
     later = ServiceBusMessage("later", scheduled_enqueue_time_utc=datetime.now(UTC) + timedelta(hours=1))
     make("q", *numbered(150), later)
     assert len(bodies("peek", "--queue", "q")) == 100
@@ -114,13 +114,13 @@ def test_peek_shows_all_that_is_there_from_a_number_on() -> None:
     assert len(received("--queue", "q")) == 150
 
 
-def test_what_could_not_be_settled_is_told_and_comes_again() -> None:
+def test_failed_settlement_is_reported_and_redelivered() -> None:
     make("q", ServiceBusMessage("x"))
     host = memory_host(PRIMARY.removeprefix("memory://"))
     host.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], error=MessageLockLostError))
     result = call("receive", "--queue", "q", "--count", "1", "--wait", "0.1", status=1)
     assert len(lines(result)) == 1
-    assert "message 1 was printed, but not settled" in result.stderr
+    assert "message 1 was printed but not settled" in result.stderr
 
 
 class _Script:
@@ -148,7 +148,7 @@ async def waiting(pair: MemoryPair) -> int:
         return len(await receiver.receive_messages(1000))
 
 
-async def test_what_nobody_reads_any_more_is_given_back_at_once(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_are_abandoned_when_stdout_closes(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = memory_pair(clock=clock, seed=1)
     await filled(pair, 10)
     printed: list[Any] = []
@@ -165,9 +165,7 @@ async def test_what_nobody_reads_any_more_is_given_back_at_once(clock: Any, monk
     assert await waiting(pair) == 10
 
 
-async def test_an_interruption_while_it_waits_leaves_nothing_locked(
-    clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_interrupted_receive_leaves_nothing_locked(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reception, "print_line", lambda line: None)
     pair = memory_pair(clock=clock, seed=1)
     await filled(pair, 3)
@@ -181,7 +179,7 @@ async def test_an_interruption_while_it_waits_leaves_nothing_locked(
     assert await waiting(pair) == 3
 
 
-async def test_following_goes_on_for_as_long_as_nothing_comes(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_follow_continues_without_messages(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Any] = []
     monkeypatch.setattr(reception, "print_line", printed.append)
     pair = memory_pair(clock=clock, seed=1)
@@ -197,7 +195,7 @@ async def test_following_goes_on_for_as_long_as_nothing_comes(clock: Any, monkey
     assert printed == [b"0", b"late"]
 
 
-def test_an_entity_with_sessions_wants_one_and_the_option_is_told() -> None:
+def test_error_of_a_session_entity_names_the_option() -> None:
     make("s", requires_session=True)
     assert "--session" in call("receive", "--queue", "s", status=2).stderr
 
@@ -215,7 +213,7 @@ def test_an_entity_with_sessions_wants_one_and_the_option_is_told() -> None:
         (("peek", "--queue", "missing"), 5),
     ],
 )
-def test_wrong_input_is_one_line_and_an_exit_status(arguments: tuple[str, ...], status: int) -> None:
+def test_invalid_input_is_one_line_and_an_exit_status(arguments: tuple[str, ...], status: int) -> None:
     result = call(*arguments, status=status)
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1

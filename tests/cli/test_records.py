@@ -16,12 +16,12 @@ def write(tmp_path: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_a_text_file_is_one_message_a_line_without_empty_ones(tmp_path: Path) -> None:
+def test_text_file_has_one_message_per_line(tmp_path: Path) -> None:
     path = write(tmp_path, "lines.txt", "one\n\ntwo\r\nthree")
     assert list(read_records(path, Columns())) == [Record(b"one"), Record(b"two"), Record(b"three")]
 
 
-def test_csv_takes_body_session_and_key_from_columns(tmp_path: Path) -> None:
+def test_csv_columns_set_body_session_and_key(tmp_path: Path) -> None:
     path = write(tmp_path, "orders.csv", "\ufefforder,customer,text\n1,ada,hello\n2,,there\n")
     assert list(read_records(path, Columns(body="text", key="customer"))) == [
         Record(b"hello", partition_key="ada"),
@@ -30,7 +30,7 @@ def test_csv_takes_body_session_and_key_from_columns(tmp_path: Path) -> None:
     assert [record.session_id for record in read_records(path, Columns(session="order"))] == ["1", "2"]
 
 
-def test_a_whole_csv_row_becomes_a_json_body(tmp_path: Path) -> None:
+def test_csv_row_becomes_a_json_body(tmp_path: Path) -> None:
     path = write(tmp_path, "orders.csv", 'order,text\n1,"a, b"\n')
     assert list(read_records(path, Columns())) == [Record(b'{"order": "1", "text": "a, b"}')]
 
@@ -62,13 +62,13 @@ def test_json_lines_keep_nested_bodies_and_number_keys(tmp_path: Path) -> None:
         ("a.csv", f"x\n{'k' * 129}\n", Columns(key="x")),
     ],
 )
-def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, text: str, columns: Columns) -> None:
+def test_invalid_input_is_rejected(tmp_path: Path, name: str, text: str, columns: Columns) -> None:
     with pytest.raises(InvalidOperationError):
         list(read_records(write(tmp_path, name, text), columns))
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt"])
-def test_what_is_not_utf8_is_told_with_the_name_of_the_file(tmp_path: Path, name: str) -> None:
+def test_error_of_invalid_utf8_names_the_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"caf\xe9\n")
     with pytest.raises(InvalidOperationError) as told:
@@ -76,11 +76,11 @@ def test_what_is_not_utf8_is_told_with_the_name_of_the_file(tmp_path: Path, name
     assert name in str(told.value)
 
 
-def test_a_field_may_be_as_large_as_a_message(tmp_path: Path) -> None:
+def test_csv_field_can_be_as_large_as_a_message(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", f"x\n{'y' * 200_000}\n")
     assert [record.body for record in read_records(path, Columns(body="x"))] == [b"y" * 200_000]
 
 
-def test_lines_that_are_no_csv_are_refused() -> None:
+def test_invalid_csv_is_rejected() -> None:
     with pytest.raises(InvalidOperationError):
         list(records_of(iter(["x\n", "y\rz\n"]), "stdin", Format.CSV, Columns()))

@@ -57,18 +57,18 @@ def make_backlog(count: int, *, with_destination: bool = True) -> None:
     asyncio.run(work())
 
 
-def test_until_empty_it_brings_everything_home_and_reports() -> None:
+def test_until_empty_drains_and_reports() -> None:
     make_backlog(5)
     assert json.loads(call("--until", "empty", "--json").stdout) == {"drained": 5, "dead_lettered": {}, "parked": 0}
     assert call("--until", "empty").stdout == "drained 0   dead-lettered none   parked 0\n"
 
 
-def test_until_empty_what_is_left_is_an_exit_status() -> None:
+def test_until_empty_has_status_1_when_messages_remain() -> None:
     make_backlog(5, with_destination=False)
     assert "drained 0" in call("--until", "empty", status=1).stdout
 
 
-def test_a_dry_run_tells_what_would_be_moved_and_moves_nothing() -> None:
+def test_dry_run_reports_and_moves_nothing() -> None:
     make_backlog(5)
     for _ in range(2):
         told = json.loads(call("--dry-run", "--json").stdout)
@@ -77,16 +77,16 @@ def test_a_dry_run_tells_what_would_be_moved_and_moves_nothing() -> None:
     assert "would move 5, would leave 0; nothing was moved\n" in call("--dry-run").stdout
 
 
-def test_a_dry_run_tells_by_its_status_what_would_stay() -> None:
+def test_dry_run_has_status_1_when_messages_would_remain() -> None:
     make_backlog(5, with_destination=False)
     assert "would move 0, would leave 5; nothing was moved\n" in call("--dry-run", status=1).stdout
 
 
-def test_a_dry_run_makes_no_queues() -> None:
+def test_dry_run_creates_no_queues() -> None:
     assert "do not exist" in error_of(call("--dry-run", "--provision", status=5))
 
 
-def test_the_settings_and_their_origins_can_be_looked_at(tmp_path: Path) -> None:
+def test_check_config_prints_settings_and_origins(tmp_path: Path) -> None:
     (tmp_path / "syphon.toml").write_text('long_poll = "5 min"\n')
     result = call("--check-config", "--json", "--config", str(tmp_path / "syphon.toml"), "--sessions")
     told = {one["name"]: (one["value"], one["from"]) for one in json.loads(result.stdout)["settings"]}
@@ -112,29 +112,29 @@ def test_the_settings_and_their_origins_can_be_looked_at(tmp_path: Path) -> None
         (["--primary-name", "-"], "primary_name is '-'"),
     ],
 )
-def test_what_cannot_be_used_is_one_line_and_status_2(arguments: list[str], part: str) -> None:
+def test_invalid_settings_are_one_line_and_status_2(arguments: list[str], part: str) -> None:
     line = error_of(call(*arguments, status=2))
     assert part in line
     assert "SECRET" not in line
 
 
-def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+def test_environment_variable_names_the_config_file(tmp_path: Path) -> None:
     (tmp_path / "syphon.toml").write_text("long_pol = 5\n")
     environment = ENVIRONMENT | {"SBCLIENT_SYPHON_CONFIG": str(tmp_path / "syphon.toml")}
     assert "did you mean long_poll?" in error_of(call(status=2, environment=environment))
 
 
-def test_a_half_configured_pair_is_one_line_and_status_2() -> None:
+def test_missing_secondary_is_one_line_and_status_2() -> None:
     line = error_of(call(status=2, environment={"SERVICEBUS_CONNECTION_STRING": PRIMARY}))
     assert "SERVICEBUS_SECONDARY_CONNECTION_STRING" in line
 
 
-def test_queues_that_do_not_exist_are_one_line_and_status_5() -> None:
+def test_missing_queues_are_one_line_and_status_5() -> None:
     assert "primary_name" in error_of(call("--until", "empty", status=5))
     assert call("--until", "empty", "--provision").exit_code == 0
 
 
-def test_a_port_in_use_is_one_line_and_status_2() -> None:
+def test_port_in_use_is_one_line_and_status_2() -> None:
     import socket
 
     with socket.socket() as taken:
@@ -144,7 +144,7 @@ def test_a_port_in_use_is_one_line_and_status_2() -> None:
         assert f"http_port {port} is in use" in error_of(call("--http-port", port, status=2))
 
 
-def test_each_setting_is_an_option_and_the_help_shows_its_default() -> None:
+def test_help_shows_each_setting_with_its_default() -> None:
     shown = " ".join(CliRunner().invoke(make_app(), ["syphon", "--help"]).output.split())
     assert "Example: sbclient syphon" in shown
     for setting in SETTINGS.values():

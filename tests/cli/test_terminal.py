@@ -111,7 +111,7 @@ def put(emulator: Emulator, *bodies: str) -> None:
     on(emulator.connection_string, work)
 
 
-def test_what_is_typed_is_sent_line_by_line_until_ctrl_d(emulator: Emulator) -> None:
+def test_typed_lines_are_sent_until_ctrl_d(emulator: Emulator) -> None:
     terminal = Terminal(emulator, "send", "--queue", "orders")
     terminal.await_text("Ctrl-D ends")
     terminal.type("one\ntwo\n")
@@ -122,11 +122,9 @@ def test_what_is_typed_is_sent_line_by_line_until_ctrl_d(emulator: Emulator) -> 
 
 
 @pytest.mark.parametrize(("answer", "status", "left"), [("y\n", 0, []), ("n\n", 1, ["orders"]), ("\n", 1, ["orders"])])
-def test_deleting_asks_and_takes_only_yes_for_yes(
-    emulator: Emulator, answer: str, status: int, left: list[str]
-) -> None:
+def test_delete_asks_for_confirmation(emulator: Emulator, answer: str, status: int, left: list[str]) -> None:
     terminal = Terminal(emulator, "admin", "delete", "queue", "orders")
-    terminal.await_text("Delete queue orders with everything in it? [y/N] ")
+    terminal.await_text("Delete queue orders and its contents? [y/N] ")
     terminal.type(answer)
     assert terminal.ended() == status
 
@@ -136,7 +134,7 @@ def test_deleting_asks_and_takes_only_yes_for_yes(
     assert on(emulator.connection_string, names) == [*left, "visits"]
 
 
-def test_ctrl_c_at_a_question_does_nothing_and_ends_with_130(emulator: Emulator) -> None:
+def test_ctrl_c_at_a_question_has_status_130(emulator: Emulator) -> None:
     terminal = Terminal(emulator, "admin", "delete", "queue", "orders")
     terminal.await_text("[y/N] ")
     terminal.process.send_signal(signal.SIGINT)
@@ -144,7 +142,7 @@ def test_ctrl_c_at_a_question_does_nothing_and_ends_with_130(emulator: Emulator)
     assert "Traceback" not in terminal.seen
 
 
-def test_ctrl_c_ends_a_receiver_that_follows_and_nothing_stays_locked(emulator: Emulator) -> None:
+def test_ctrl_c_ends_follow_and_releases_locks(emulator: Emulator) -> None:
     put(emulator, "one", "two")
     terminal = Terminal(emulator, "receive", "--queue", "orders", "--follow", "--format", "lines")
     terminal.await_text("two")
@@ -155,7 +153,7 @@ def test_ctrl_c_ends_a_receiver_that_follows_and_nothing_stays_locked(emulator: 
     assert counts(emulator, "orders") == 0
 
 
-def test_whoever_waits_for_more_than_a_second_sees_how_far_it_is(emulator: Emulator, tmp_path: Path) -> None:
+def test_progress_is_shown_after_one_second(emulator: Emulator, tmp_path: Path) -> None:
     put(emulator, "one")
     with (tmp_path / "out").open("wb") as out:
         terminal = Terminal(emulator, "receive", "--queue", "orders", "--wait", "3", stdout=out.fileno())
@@ -166,7 +164,7 @@ def test_whoever_waits_for_more_than_a_second_sees_how_far_it_is(emulator: Emula
 
 
 @pytest.mark.parametrize("command", [("receive", "--wait", "2"), ("peek", "--count", "1000")])
-def test_a_pipe_that_closes_ends_it_quietly(emulator: Emulator, command: tuple[str, ...]) -> None:
+def test_closed_pipe_ends_the_command_quietly(emulator: Emulator, command: tuple[str, ...]) -> None:
     put(emulator, *map(str, range(300)))
     name, *options = command
     process = subprocess.Popen(
@@ -185,7 +183,7 @@ def test_a_pipe_that_closes_ends_it_quietly(emulator: Emulator, command: tuple[s
     assert counts(emulator, "orders") > 0
 
 
-def test_a_syphon_s_work_can_be_watched(emulator: Emulator) -> None:
+def test_backlog_watch_follows_a_syphon(emulator: Emulator) -> None:
     async def divert(client: ServiceBusClient) -> None:
         client.pair.force_failover("orders")
         async with client.get_queue_sender("orders") as sender:
@@ -198,15 +196,15 @@ def test_a_syphon_s_work_can_be_watched(emulator: Emulator) -> None:
     one = PairedNamespaceOptions(backlog_queue_count=1)
     on(primary, divert, secondary=secondary, options=one)
     terminal = Terminal(emulator, "backlog", "--watch", "--sample", "0.2", "--backlog-queue-count", "1")
-    terminal.await_text("1 to bring home")
+    terminal.await_text("1 to move")
     on(primary, drain, secondary=secondary, options=one)
-    terminal.await_text("0 to bring home")
+    terminal.await_text("0 to move")
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.ended() == 130
     assert "Traceback" not in terminal.seen
 
 
-def test_the_queues_for_sessions_are_counted_where_they_cannot_be_looked_into(emulator: Emulator) -> None:
+def test_session_queues_are_counted_without_browsing(emulator: Emulator) -> None:
     """azure-servicebus peeks into a queue for sessions only by taking a session, which would hold up the syphon."""
 
     async def divert(client: ServiceBusClient) -> None:
@@ -218,10 +216,10 @@ def test_the_queues_for_sessions_are_counted_where_they_cannot_be_looked_into(em
     on(primary, divert, secondary=secondary, options=PairedNamespaceOptions(ordering="session", backlog_queue_count=1))
     terminal = Terminal(emulator, "backlog", "show", "--sessions", "--sample", "0", "--backlog-queue-count", "1")
     assert terminal.ended() == 0
-    assert "1 to bring home, in 2 backlog queues" in terminal.seen
+    assert "1 to move, in 2 backlog queues" in terminal.seen
 
 
-def test_a_namespace_that_is_down_is_told_in_a_line_without_what_the_sdk_warns_of(emulator: Emulator) -> None:
+def test_unreachable_namespace_is_one_line_without_sdk_warnings(emulator: Emulator) -> None:
     emulator.inject(Fault(FaultKind.DOWN))
     terminal = Terminal(emulator, "peek", "--queue", "orders")
     assert terminal.ended() == 3
