@@ -44,7 +44,7 @@ HORIZON_S = 2 * 366 * 86400.0
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real_time: run this async test on a real event loop, not a virtual one")
     config.addinivalue_line("markers", "quick: added to each test outside the slow folders that is not marked slow")
-    config.addinivalue_line("markers", "slow: not part of the quick tests")
+    config.addinivalue_line("markers", "slow: not quick, because it starts processes or does much work")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

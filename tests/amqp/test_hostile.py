@@ -20,6 +20,8 @@ from sbclient.amqp import (
 from tests.fuzz.amqp_engine import run_case
 from tests.fuzz.amqp_inputs import run
 
+pytestmark = pytest.mark.slow  # thousands of inputs
+
 CASES = 3_000
 EXPECTED = {
     "amqp:connection:framing-error",

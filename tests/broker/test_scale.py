@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.benchmarks.broker_scale import bytes_each, costs
+
+pytestmark = pytest.mark.slow  # fills large queues
 
 
 def test_depth_sessions_and_remembered_ids_do_not_slow_an_operation() -> None:

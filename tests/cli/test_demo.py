@@ -19,6 +19,8 @@ from sbclient.cli.outage import Story, file_lane, sample_lanes
 from sbclient.cli.records import Record
 from sbclient.testing import run_virtual
 
+pytestmark = pytest.mark.slow  # starts many processes
+
 COMMAND = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()", "demo"]
 
 

@@ -30,7 +30,10 @@ OTHER: Final = ("send", "--queue", "orders")
 
 REPORT: Final = {"drained": 0, "dead_lettered": {}, "parked": 0}
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to see signal masks")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to see signal masks"),
+    pytest.mark.slow,  # starts many processes
+]
 
 
 def hear_ctrl_c() -> None:

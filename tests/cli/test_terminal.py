@@ -20,6 +20,8 @@ from sbclient.emulator import Emulator
 from sbclient.testing import Fault, FaultKind, served
 from tests.cli.calling import on
 
+pytestmark = pytest.mark.slow  # starts many processes
+
 ROOT: Final = Path(__file__).parents[2]
 PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
 PATIENCE_S: Final = 30.0

@@ -18,6 +18,8 @@ from sbclient.syphon.queue_source import BacklogSource
 from sbclient.syphon.session_source import SessionSource
 from tests.client.accounting import played
 
+pytestmark = pytest.mark.slow  # each seed is a long history
+
 SEEDS = 200
 GROUP = 20
 

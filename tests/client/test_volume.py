@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from sbclient.testing import run_virtual
 from tests.benchmarks.failover import passed_through
+
+pytestmark = pytest.mark.slow  # sends thousands of messages
 
 
 def test_5000_messages_through_an_outage_and_none_lost() -> None:

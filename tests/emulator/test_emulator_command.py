@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # starts many processes
+
 COMMAND = "from sbclient.cli import main; main()"
 ROOT = Path(__file__).parents[2]
 COMMANDS = ROOT / "docs" / "commands.md"

@@ -40,7 +40,10 @@ from tests.emulator.amqp.client import create
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 
-pytestmark = pytest.mark.real_time
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.slow,  # sends much data, and waits for limits
+]
 
 MIB: Final = 2**20
 PATIENCE_S: Final = 20.0

@@ -23,6 +23,8 @@ from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.benchmarks.counted import CountedTransport
 from tests.client.scene import BACKLOG, QUEUE, dead_letters, make_queue, options, taken, texts
 
+pytestmark = pytest.mark.slow  # simulates days
+
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 FORGOTTEN_S = destination.FORGET_AFTER_S + 1.0

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # starts many processes
+
 ROOT = Path(__file__).parents[3]
 
 DIVERTED = """
