@@ -30,8 +30,8 @@ from sbclient.rules.entity_path import canonical
 PEEK_LIMIT_BYTES: Final = 2**18
 """What one peek gives at most, unless its first message alone is larger. Source: partitioned entities."""
 
-QueueRing: TypeAlias = Callable[["Queue", str | ServiceBusSessionFilter | None], None]
-"""Told which queue has a message to receive, and for whom; see `fragment.Ring`."""
+OnQueueReady: TypeAlias = Callable[["Queue", str | ServiceBusSessionFilter | None], None]
+"""As `fragment.OnReady`, with the queue."""
 
 
 class Queue:
@@ -47,7 +47,7 @@ class Queue:
         policy: of the entity.
         usages: one for each fragment.
         faults, random: of the namespace.
-        ring: told of messages that can be received.
+        on_ready: told of messages that can be received.
         dead_letters: the queue behind this one; None = this lies behind another.
         front_end_count: with more than one, each keeps what fragments have answered beyond what was asked for.
     """
@@ -59,7 +59,7 @@ class Queue:
         usages: Sequence[Usage],
         faults: Faults,
         random: Random,
-        ring: QueueRing,
+        on_ready: OnQueueReady,
         dead_letters: Queue | None = None,
         front_end_count: int = 1,
     ) -> None:
@@ -82,7 +82,7 @@ class Queue:
                 policy,
                 usage,
                 random,
-                lambda whom: ring(self, whom),
+                lambda awaited: on_ready(self, awaited),
                 None if dead_letters is None else dead_letters.fragments[index],
             )
             for index, usage in enumerate(usages)

@@ -117,10 +117,10 @@ class Call:
         front_end: the index of the front end that the caller's connection leads to.
         waited_s: how long this request has been held up before.
         answer_after_s: set by the broker: 0 = at once, infinity = the work is done and the answer is lost.
-        ask_again_s: set by the broker: after so many seconds a receive may find what it did not find now.
+        retry_after_s: set by the broker: after so many seconds a receive may find what it did not find now.
     """
 
-    __slots__ = ("answer_after_s", "ask_again_s", "front_end", "now", "operation", "waited_s")
+    __slots__ = ("answer_after_s", "front_end", "now", "operation", "retry_after_s", "waited_s")
 
     def __init__(self, operation: Operation, now: float, *, front_end: int = 0, waited_s: float = 0.0) -> None:
         self.operation = operation
@@ -128,7 +128,7 @@ class Call:
         self.front_end = front_end
         self.waited_s = waited_s
         self.answer_after_s = 0.0
-        self.ask_again_s = math.inf
+        self.retry_after_s = math.inf
 
     def answer_not_before(self, after_s: float) -> None:
         self.answer_after_s = max(self.answer_after_s, after_s)
@@ -190,7 +190,7 @@ class Faults:
         for fault in self._at_fragment(path, index):
             if _stops(fault, call) and self._strikes(fault, call):
                 if fault.kind is FaultKind.SLOW:
-                    call.ask_again_s = min(call.ask_again_s, fault.latency_s - call.waited_s)
+                    call.retry_after_s = min(call.retry_after_s, fault.latency_s - call.waited_s)
                 return fault
         return None
 

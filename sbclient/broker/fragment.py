@@ -36,9 +36,9 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 
-Ring: TypeAlias = Callable[[str | ServiceBusSessionFilter | None], None]
-"""Told of each message that can be received: the held session it belongs to, "next available" for a free session, or
-None where there are no sessions."""
+OnReady: TypeAlias = Callable[[str | ServiceBusSessionFilter | None], None]
+"""Called when a message becomes ready. The argument says who may receive it: the id of a held session,
+`NEXT_AVAILABLE_SESSION` for a message of a free session, or None on an entity without sessions."""
 
 _DEFERRED = ServiceBusMessageState.DEFERRED
 
@@ -55,7 +55,7 @@ class Fragment(Storage):
         policy: shared by the fragments of the entity.
         usage: the bytes held here, shared with what lies behind.
         random: for lock tokens.
-        ring: told of messages that can be received.
+        on_ready: told of messages that can be received.
         dead_letters: the fragment of the dead-letter queue; None = this is one.
     """
 
@@ -66,12 +66,12 @@ class Fragment(Storage):
         policy: Policy,
         usage: Usage,
         random: Random,
-        ring: Ring,
+        on_ready: OnReady,
         dead_letters: Fragment | None,
     ) -> None:
         super().__init__(index, path, policy, usage)
         self.dead_letters = dead_letters
-        self._ring = ring
+        self._on_ready = on_ready
         self._fresh: deque[int] = deque()
         self._returned: list[int] = []
         self._sessions = Sessions(self._entries)
@@ -165,13 +165,13 @@ class Fragment(Storage):
         if self.has_sessions:
             session_id = session_of(entry.content)
             is_held = self._sessions.make_ready(session_id, entry.number)
-            self._ring(session_id if is_held else NEXT_AVAILABLE_SESSION)
+            self._on_ready(session_id if is_held else NEXT_AVAILABLE_SESSION)
             return
         if is_fresh:
             self._fresh.append(entry.number)
         else:
             heappush(self._returned, entry.number)
-        self._ring(None)
+        self._on_ready(None)
 
     # ------------------------------------------------------------------ messages are taken
 
@@ -449,9 +449,9 @@ class Fragment(Storage):
     def _end_session(self, session_id: str, at: float, *, is_failed: bool) -> None:
         for token in self._sessions.unlock(session_id):
             self._come_back(self._locks.held(token), at, is_failed=is_failed)
-        self._ring(session_id)
+        self._on_ready(session_id)
         if self._sessions.next_available() is not None:
-            self._ring(NEXT_AVAILABLE_SESSION)
+            self._on_ready(NEXT_AVAILABLE_SESSION)
 
 
 def session_of(content: ServiceBusMessage) -> str:

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from sbclient.broker.descriptions import changed, check_api_version, completed, policy_of
 from sbclient.broker.directory import Entity, kind_of, path_of
-from sbclient.broker.entity import Queue, QueueRing
+from sbclient.broker.entity import OnQueueReady, Queue
 from sbclient.broker.entry import moment
 from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
@@ -65,12 +65,18 @@ class Management:
         profile: what it can do.
         door: the way in, with what lies behind.
         random: of the namespace.
-        ring: told of messages that can be received.
+        on_ready: told of messages that can be received.
         front_end_count: of the namespace.
     """
 
     def __init__(
-        self, name: str, profile: Profile, gate: RequestGate, random: Random, ring: QueueRing, front_end_count: int
+        self,
+        name: str,
+        profile: Profile,
+        gate: RequestGate,
+        random: Random,
+        on_ready: OnQueueReady,
+        front_end_count: int,
     ) -> None:
         self._name = name
         self._profile = profile
@@ -78,7 +84,7 @@ class Management:
         self._directory = gate.directory
         self._faults = gate.faults
         self._random = random
-        self._ring = ring
+        self._on_ready = on_ready
         self._front_end_count = front_end_count
         self._rulebook = Rulebook(profile, gate)
         self._created_at: float | None = None
@@ -153,7 +159,7 @@ class Management:
 
         def queue(path: str, policy: Policy, dead_letters: Queue | None) -> Queue:
             return Queue(
-                path, policy, usages, self._faults, self._random, self._ring, dead_letters, self._front_end_count
+                path, policy, usages, self._faults, self._random, self._on_ready, dead_letters, self._front_end_count
             )
 
         def make(name: str) -> Queue:
@@ -231,7 +237,7 @@ class Management:
         for index in reached:
             for queue in entity.queues():
                 queue.fragments[index].advance(call.now)
-        self._gate.let_pass(call.now)  # what has just become due to go on is no longer here
+        self._gate.advance(call.now)  # what has just become due to go on is no longer here
         counts = {
             name: sum(len(queue.fragments[index]) for index in reached) for name, queue in entity.sub_queues.items()
         }

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from sbclient.broker.admission import Transfer, admit, store
 from sbclient.broker.directory import Directory, Entity
-from sbclient.broker.entity import PeekCursor, Queue, QueueRing
+from sbclient.broker.entity import OnQueueReady, PeekCursor, Queue
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Faults, Operation
 from sbclient.broker.forwarding import Forwarding
@@ -49,9 +49,9 @@ class Namespace:
         name: of the namespace.
         random: for lock tokens, turns and faults; the same seed and the same calls give the same answers.
         profile: tier and year.
-        ring: told of each message that can be received, while the call that brought it about is still in progress;
-            see `fragment.Ring`.
-        removed: told of each queue that is deleted.
+        on_ready: told of each message that can be received, while the call that brought it about is still in progress;
+            see `fragment.OnReady`.
+        on_removed: told of each queue that is deleted.
         is_waited_for: whether somebody waits for messages of a queue.
         front_end_count: nodes that connections lead to; a `Call` says which.
 
@@ -68,8 +68,8 @@ class Namespace:
         *,
         random: Random,
         profile: Profile = STD_2021,
-        ring: QueueRing = lambda _queue, _whom: None,
-        removed: Callable[[Queue], None] = lambda _queue: None,
+        on_ready: OnQueueReady = lambda _queue, _awaited: None,
+        on_removed: Callable[[Queue], None] = lambda _queue: None,
         is_waited_for: Callable[[Queue], bool] = lambda _queue: False,
         front_end_count: int = 1,
     ) -> None:
@@ -78,13 +78,13 @@ class Namespace:
         self.faults = Faults(name, random)
         self.directory = Directory(self._removed)
         self.pings = Pings()
-        self._ring_host, self._removed_at_host = ring, removed
+        self._notify_ready, self._notify_removed = on_ready, on_removed
         self._forwarding = Forwarding(self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes)
         throttle = Throttle(name, profile.credits_per_second)
         self._gate = RequestGate(
             self.directory, self.faults, self._forwarding, throttle, profile.fragment_count, is_waited_for
         )
-        self.management = Management(name, profile, self._gate, random, self._rung, front_end_count)
+        self.management = Management(name, profile, self._gate, random, self._on_queue_ready, front_end_count)
 
     @property
     def operation_count(self) -> int:
@@ -113,9 +113,9 @@ class Namespace:
         own = [entity] if entity.topic is None else [entity, entity.topic]
         return own + self._gate.feeding(path)
 
-    def let_pass(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Let messages on their way arrive, and idle entities vanish."""
-        self._gate.let_pass(now)
+        self._gate.advance(now)
 
     def lose_front_end(self, front_end: int) -> None:
         """A front end is gone with all that it kept."""
@@ -124,17 +124,17 @@ class Namespace:
                 if isinstance(queue, Queue):
                     queue.lose_front_end(front_end)
 
-    def _rung(self, queue: Queue, whom: str | ServiceBusSessionFilter | None) -> None:
+    def _on_queue_ready(self, queue: Queue, awaited: str | ServiceBusSessionFilter | None) -> None:
         if queue.forward_to is not None or queue.is_transfer:
             self._forwarding.mark(queue)
         else:
-            self._ring_host(queue, whom)
+            self._notify_ready(queue, awaited)
 
     def _removed(self, entity: Entity) -> None:
         for queue in entity.queues():
             if isinstance(queue, Queue):
                 self._forwarding.direct(queue, None)
-                self._removed_at_host(queue)
+                self._notify_removed(queue)
 
     # ------------------------------------------------------------------ send
 

@@ -77,7 +77,7 @@ class RequestGate:
         """
         self.faults.check(call, path)
         self.throttle.spend(call.now, credit_count)
-        self.let_pass(call.now, path)
+        self.advance(call.now, path)
         entity, target = self.directory.find(path)
         if entity.topic is not None:
             entity.topic.advance(call.now)
@@ -98,7 +98,7 @@ class RequestGate:
         """Let a management request in; the entity need not exist."""
         self.faults.check(call, path)
         self.throttle.spend(call.now, MANAGEMENT_CREDITS)
-        self.let_pass(call.now, path)
+        self.advance(call.now, path)
 
     def check_reachable(self, call: Call, path: str) -> None:
         """For what has to be done on every fragment of an entity, which need not exist yet.
@@ -115,7 +115,7 @@ class RequestGate:
                 "nothing was changed, try again when they are back"
             )
 
-    def let_pass(self, now: float, path: str | None = None) -> None:
+    def advance(self, now: float, path: str | None = None) -> None:
         """Let everything happen whose time has come and that can be noticed at a path."""
         if self._idle_ends.earliest <= now:
             self._remove_idle(now)

@@ -1,1 +1,1 @@
-"""The broker in running time: receivers wait for messages, deadlines pass."""
+"""The broker on an event loop: receivers wait for messages, and timers fire."""

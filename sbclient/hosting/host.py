@@ -1,10 +1,11 @@
-"""A namespace of the broker in running time: who waits for messages, and what happens when time passes.
+"""Run a namespace of the broker on event loops: receivers wait for messages, and timers let locks and messages expire.
 
-Laws:
+Rules:
 
-1. Whoever waits for the same messages is served in the order of coming, and a cancelled receive loses none (`lines`).
-2. One timer for each entity, and only while somebody waits.
-3. A host belongs to no event loop; it outlives them.
+1. Receivers that wait for the same messages are served in the order of arrival, and a cancelled receive loses no
+   message (`wait_queues`).
+2. Each entity has at most one timer, and only while a receiver waits.
+3. A host is not bound to an event loop; it can outlive several.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from sbclient.broker.session import SessionLock
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSessionFilter
 from sbclient.errors import OperationTimeoutError, ServiceBusError
-from sbclient.hosting.wait_queues import Lines, Waiter, Whom
+from sbclient.hosting.wait_queues import Awaited, Waiter, WaitQueues
 from sbclient.rules.entity_path import canonical
 
 T = TypeVar("T")
 
 LEAST_WAIT_S: Final = 1e-6
-"""A wait shorter than what a float of seconds can tell apart would end at the moment it began, for ever."""
+"""A shorter wait can be lost in the rounding of a float of seconds: it would end at once, again and again."""
 
 
 class _Timer:
-    """When to look after an entity, on which loop."""
+    """The timer of one entity, on one loop."""
 
     __slots__ = ("at", "handle", "loop")
 
@@ -45,17 +46,17 @@ class _Timer:
 
 
 class BrokerHost:
-    """A namespace, its clock, and everybody who waits.
+    """A namespace with its clock and its waiting receivers.
 
     Args:
         name: of the namespace.
-        clock: for all times, also those in messages.
-        random: for all chance in the broker.
+        clock: the source of all times, also of those in messages.
+        random: the source of all random choices of the broker.
         profile: tier and year.
-        front_end_count: nodes that connections lead to, by lot.
+        front_end_count: the number of front ends; each connection gets a random one.
 
     Attributes:
-        namespace: the broker; asked directly, it does what can be done at once.
+        namespace: the broker itself, for calls that do not wait.
     """
 
     def __init__(
@@ -74,30 +75,30 @@ class BrokerHost:
             name,
             random=self._random,
             profile=profile,
-            ring=lambda queue, whom: self._lines.give_turn(queue.key, whom),
-            removed=lambda queue: self._lines.give_all_turns_of(queue.key),
-            is_waited_for=lambda queue: self._lines.is_waited_for(queue.key),
+            on_ready=lambda queue, awaited: self._waiting.wake(queue.key, awaited),
+            on_removed=lambda queue: self._waiting.wake_all_of(queue.key),
+            is_waited_for=lambda queue: self._waiting.is_waited_for(queue.key),
             front_end_count=front_end_count,
         )
-        self._lines = Lines(profile.max_concurrent_receives)
+        self._waiting = WaitQueues(profile.max_concurrent_receives)
         self._timers: dict[Entity | None, _Timer] = {}
 
     def connect(self) -> int:
-        """The front end that a new connection leads to."""
+        """Choose the front end of a new connection."""
         return self._random.randrange(self._front_end_count)
 
     # ------------------------------------------------------------------ faults
 
     def inject(self, fault: Fault) -> Fault:
-        """Throw a switch; returns it, to be healed by. Whoever waits notices at once."""
+        """Inject a fault and return it, for `heal`. Waiting receivers are affected at once."""
         self.namespace.faults.inject(fault)
-        self._lines.give_all_turns()
+        self._waiting.wake_all()
         return fault
 
     def heal(self, fault: Fault | None = None) -> None:
-        """Heal one fault, or all of them. Whoever waits notices at once."""
+        """Remove one fault, or all of them. Waiting receivers are affected at once."""
         self.namespace.faults.heal(fault)
-        self._lines.give_all_turns()
+        self._waiting.wake_all()
 
     # ------------------------------------------------------------------ requests
 
@@ -110,14 +111,14 @@ class BrokerHost:
         timeout_s: float,
         front_end: int = 0,
     ) -> T:
-        """Ask the namespace for something that it does at once; returns, or raises, its answer.
+        """Run a request that the namespace completes without waiting, and return or raise its result.
 
         Args:
             path: of the entity, None for the namespace.
-            work: asks; it is called once, and before it a cancellation changes nothing.
+            work: performs the request. It is called once; a cancellation before that has no effect on the broker.
 
         Raises:
-            OperationTimeoutError: no answer came in time; whether the work is done is in doubt.
+            OperationTimeoutError: a fault held the answer back for too long. The work may have been done.
         """
         await self.clock.sleep(0)
         call = Call(operation, self.clock.now(), front_end=front_end)
@@ -126,13 +127,13 @@ class BrokerHost:
         except NoAnswer:
             raise await self._timed_out(operation, path, timeout_s) from None
         except ServiceBusError:
-            await self._hold_back(call, path, timeout_s)
+            await self._delay(call, path, timeout_s)
             raise
         finally:
-            self.namespace.let_pass(call.now)
-            if self._lines.has_anybody and path is not None:
+            self.namespace.advance(call.now)
+            if self._waiting.has_waiters and path is not None:
                 self._watch(path)
-        await self._hold_back(call, path, timeout_s)
+        await self._delay(call, path, timeout_s)
         return answer
 
     async def receive(
@@ -153,25 +154,25 @@ class BrokerHost:
         def take(call: Call) -> list[Entry]:
             return self.namespace.receive(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
 
-        whom = None if lock is None else lock.session_id
+        awaited = None if lock is None else lock.session_id
         division = self._division(path, front_end) if lock is None else lock.fragment_index
-        return await self._in_turn(Operation.RECEIVE, path, whom, division, take, max_wait_time_s, front_end) or []
+        return await self._wait_for(Operation.RECEIVE, path, awaited, division, take, max_wait_time_s, front_end) or []
 
     async def accept_session(
         self, path: str, session: str | ServiceBusSessionFilter, *, timeout_s: float, front_end: int = 0
     ) -> SessionLock:
-        """Hold a session, for the next available one after waiting until there is one.
+        """Lock a session; wait for one if the next available session is requested.
 
         Raises:
-            OperationTimeoutError: none became available in time.
-            SessionCannotBeLockedError: somebody else holds the session.
+            OperationTimeoutError: no session became available in time.
+            SessionCannotBeLockedError: another receiver holds the session.
         """
 
         def accept(call: Call) -> SessionLock | None:
             return self.namespace.accept_session(call, path, session)
 
         if session is NEXT_AVAILABLE_SESSION:
-            lock = await self._in_turn(Operation.SESSION, path, session, 0, accept, timeout_s, front_end)
+            lock = await self._wait_for(Operation.SESSION, path, session, 0, accept, timeout_s, front_end)
         else:
             lock = await self.perform(Operation.SESSION, path, accept, timeout_s=timeout_s, front_end=front_end)
         if lock is None:
@@ -179,20 +180,23 @@ class BrokerHost:
         return lock
 
     def _division(self, path: str, front_end: int) -> int:
-        """Which division of the line at a path somebody stands in: only what is partitioned is kept by front ends."""
+        """Return the division for a receiver without a session: front ends cache only for partitioned entities."""
         return front_end if self._front_end_count > 1 and self.namespace.is_partitioned(path) else 0
 
-    async def _in_turn(
+    async def _wait_for(
         self,
         operation: Operation,
         path: str,
-        whom: Whom,
+        awaited: Awaited,
         division: int,
         work: Callable[[Call], T],
         wait_s: float,
         front_end: int,
     ) -> T | None:
-        """Let `work` try until it has found something; None if it has not within `wait_s` seconds."""
+        """Call `work` until it returns something other than None or empty, for at most `wait_s` seconds.
+
+        The first call is skipped while others wait for the same, because they come first.
+        """
         await self.clock.sleep(0)
         began_at, key = self.clock.monotonic(), canonical(path)
         waiter: Waiter | None = None
@@ -200,32 +204,32 @@ class BrokerHost:
             while True:
                 waited_s = self.clock.monotonic() - began_at
                 left_s = wait_s - waited_s
-                if waiter is None and left_s > 0 and self._lines.has_line(key, whom, division):
-                    ask_again_s = math.inf
+                if waiter is None and left_s > 0 and self._waiting.has_division(key, awaited, division):
+                    retry_after_s = math.inf
                 else:
                     call = Call(operation, self.clock.now(), front_end=front_end, waited_s=waited_s)
-                    found, ask_again_s = _tried(call, work)
+                    found, retry_after_s = _try(call, work)
                     if found and call.answer_after_s:
                         await self.clock.sleep(max(0.0, min(left_s, call.answer_after_s)))
                         return found if call.answer_after_s <= left_s else None
                     if found or left_s <= 0:
                         return found
-                waiter = waiter or self._lines.join(path, whom, division)
+                waiter = waiter or self._waiting.join(path, awaited, division)
                 self._watch(path)
-                await self._turn(waiter, min(left_s, ask_again_s))
+                await self._sleep(waiter, min(left_s, retry_after_s))
         finally:
             if waiter is not None:
-                self._lines.leave(path, whom, division, waiter)
+                self._waiting.leave(path, awaited, division, waiter)
 
-    async def _turn(self, waiter: Waiter, at_most_s: float) -> None:
-        waiter.turn = asyncio.get_running_loop().create_future()
-        timer = self.clock.call_later(max(at_most_s, LEAST_WAIT_S), lambda: _let_try(waiter))
+    async def _sleep(self, waiter: Waiter, at_most_s: float) -> None:
+        waiter.woken = asyncio.get_running_loop().create_future()
+        timer = self.clock.call_later(max(at_most_s, LEAST_WAIT_S), lambda: _wake(waiter))
         try:
-            await waiter.turn
+            await waiter.woken
         finally:
             timer.cancel()
 
-    async def _hold_back(self, call: Call, path: str | None, timeout_s: float) -> None:
+    async def _delay(self, call: Call, path: str | None, timeout_s: float) -> None:
         if call.answer_after_s > timeout_s:
             raise await self._timed_out(call.operation, path, timeout_s)
         if call.answer_after_s:
@@ -235,13 +239,13 @@ class BrokerHost:
         await self.clock.sleep(max(0.0, timeout_s))
         return OperationTimeoutError(
             f"{path or self.namespace.name} did not answer to {operation} within {timeout_s:g} s: "
-            "whether it acted is in doubt, try again or look"
+            "the operation may have been done, so check before you try again"
         )
 
     # ------------------------------------------------------------------ time
 
     def _watch(self, path: str) -> None:
-        """See to it that what happens by time alone is noticed by those who wait for it."""
+        """Set the timers for changes that waiting receivers of a path must notice."""
         self._arm(None, self.namespace.faults.next_change_at())
         for entity in self.namespace.sources(path):
             self._arm(entity, entity.next_change_at())
@@ -258,26 +262,26 @@ class BrokerHost:
             del self._timers[entity]
         if at < math.inf:
             left_s = at - self.clock.now()
-            span_s = 0.0 if left_s <= 0 else max(left_s, LEAST_WAIT_S)
-            self._timers[entity] = _Timer(loop, self.clock.call_later(span_s, lambda: self._time_has_come(entity)), at)
+            delay_s = 0.0 if left_s <= 0 else max(left_s, LEAST_WAIT_S)
+            self._timers[entity] = _Timer(loop, self.clock.call_later(delay_s, lambda: self._on_timer(entity)), at)
 
-    def _time_has_come(self, entity: Entity | None) -> None:
+    def _on_timer(self, entity: Entity | None) -> None:
         del self._timers[entity]
         if entity is None:
-            self._lines.give_all_turns()
-        elif self._lines.has_anybody:
+            self._waiting.wake_all()
+        elif self._waiting.has_waiters:
             entity.advance(self.clock.now())
-            self.namespace.let_pass(self.clock.now())
+            self.namespace.advance(self.clock.now())
             self._arm(entity, entity.next_change_at())
 
 
-def _let_try(waiter: Waiter) -> None:
-    waiter.give_turn()
+def _wake(waiter: Waiter) -> None:
+    waiter.wake()
 
 
-def _tried(call: Call, work: Callable[[Call], T]) -> tuple[T | None, float]:
-    """What was found, and after how many seconds asking again makes sense if nothing happens before."""
+def _try(call: Call, work: Callable[[Call], T]) -> tuple[T | None, float]:
+    """Return the result, and the seconds after which another try makes sense if nothing happens before."""
     try:
-        return work(call), call.ask_again_s
+        return work(call), call.retry_after_s
     except NoAnswer as silence:
         return None, silence.after_s

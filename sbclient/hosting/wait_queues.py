@@ -1,15 +1,16 @@
-"""Those who wait for messages, in the order of coming.
+"""Queues of receivers that wait for messages or sessions, first come, first served.
 
-Laws:
+Rules:
 
-1. A waiter is given its turn, not a message: it takes when it runs, and hands the turn on. So nothing is under way to
-   one that is cancelled, and nobody is passed over.
-2. A session's receivers wait in a line of their own, so that one message wakes one of ten thousand.
-3. Nobody waits behind one who is looking elsewhere: a line has divisions, one for each front end that keeps answers of
-   a partitioned entity, and one for each fragment where a session is held that lies in several. What comes wakes the
-   first of each division, in the order of coming.
-4. A waiter of a closed event loop is passed over: nobody will ever run it.
-5. At most so many receivers of one entity wait, the subscriptions of a topic together. Source: Service Bus quotas.
+1. A waiter is woken, and then takes the message itself. So a cancelled waiter loses no message. A waiter that leaves
+   wakes the next one.
+2. The receivers of each session wait in their own queue, so that one message wakes one receiver out of ten thousand.
+3. A queue has divisions, because not every waiter sees every message: one division for each front end that caches
+   messages of a partitioned entity, and one for each fragment of a held session. A message wakes the first waiter of
+   each division, the longest-waiting first.
+4. A waiter whose event loop is closed is skipped, because it never runs again.
+5. The number of waiting receivers of one entity is limited; the subscriptions of a topic count together.
+   Source: Service Bus quotas.
 """
 
 from __future__ import annotations
@@ -22,122 +23,126 @@ from sbclient.delivery import ServiceBusSessionFilter
 from sbclient.errors import ServiceBusQuotaExceededError
 from sbclient.rules.entity_path import canonical, split_sub_queue, split_subscription
 
-Whom: TypeAlias = str | ServiceBusSessionFilter | None
-"""What is waited for at a path: a session's messages, a free session, or, where there are no sessions, messages."""
+Awaited: TypeAlias = str | ServiceBusSessionFilter | None
+"""What receivers of a path wait for: messages of a session, any free session, or, without sessions, any message."""
 
 
 class Waiter:
-    """Somebody in a line; `turn` is done when he may try, and `place` tells who came before him."""
+    """One waiting receiver.
 
-    __slots__ = ("loop", "place", "turn")
+    Attributes:
+        woken: is done when the receiver may try again.
+        position: rises with each waiter that joins.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, place: int) -> None:
+    __slots__ = ("loop", "position", "woken")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, position: int) -> None:
         self.loop = loop
-        self.place = place
-        self.turn: asyncio.Future[None] = loop.create_future()
+        self.position = position
+        self.woken: asyncio.Future[None] = loop.create_future()
 
-    def give_turn(self) -> bool:
-        """Let him try; False if he has his turn already, or nobody will ever run him."""
-        if self.turn.done() or self.loop.is_closed():
+    def wake(self) -> bool:
+        """Let the receiver try again; False if it is awake already, or its loop is closed."""
+        if self.woken.done() or self.loop.is_closed():
             return False
-        self.turn.set_result(None)
+        self.woken.set_result(None)
         return True
 
 
-_Line: TypeAlias = "OrderedDict[Waiter, None]"
-_Divisions: TypeAlias = "dict[int, _Line]"
+_Division: TypeAlias = "OrderedDict[Waiter, None]"
+_Divisions: TypeAlias = "dict[int, _Division]"
 
 
-class Lines:
-    """The lines of one namespace, by the keys of paths.
+class WaitQueues:
+    """The waiting receivers of one namespace, by canonical path.
 
     Args:
-        limit: how many may wait for messages of one entity.
+        limit: the maximum number of waiting receivers of one entity.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._lines: dict[str, dict[Whom, _Divisions]] = {}
+        self._queues: dict[str, dict[Awaited, _Divisions]] = {}
         self._counts: dict[str, int] = {}
-        self._came = 0
+        self._last_position = 0
 
     @property
-    def has_anybody(self) -> bool:
-        return bool(self._lines)
+    def has_waiters(self) -> bool:
+        return bool(self._queues)
 
     def is_waited_for(self, key: str) -> bool:
-        return key in self._lines
+        return key in self._queues
 
-    def has_line(self, key: str, whom: Whom, division: int) -> bool:
-        return division in self._lines.get(key, {}).get(whom, ())
+    def has_division(self, key: str, awaited: Awaited, division: int) -> bool:
+        return division in self._queues.get(key, {}).get(awaited, ())
 
-    def join(self, path: str, whom: Whom, division: int) -> Waiter:
-        """Stand at the end of a division of a line.
+    def join(self, path: str, awaited: Awaited, division: int) -> Waiter:
+        """Add a waiter to the end of a division.
 
         Raises:
-            ServiceBusQuotaExceededError: too many wait for messages of that entity.
+            ServiceBusQuotaExceededError: too many receivers wait for messages of the entity.
         """
-        entity = _counted_with(path)
+        entity = _counted_entity(path)
         if self._counts.get(entity, 0) >= self._limit:
             raise ServiceBusQuotaExceededError(
-                f"{self._limit} receivers wait for messages of {path}, as many as there may be: close some"
+                f"{self._limit} receivers wait for messages of {path}, which is the maximum: close some of them"
             )
         self._counts[entity] = self._counts.get(entity, 0) + 1
-        self._came += 1
-        waiter = Waiter(asyncio.get_running_loop(), self._came)
-        divisions = self._lines.setdefault(canonical(path), {}).setdefault(whom, {})
+        self._last_position += 1
+        waiter = Waiter(asyncio.get_running_loop(), self._last_position)
+        divisions = self._queues.setdefault(canonical(path), {}).setdefault(awaited, {})
         divisions.setdefault(division, OrderedDict())[waiter] = None
         return waiter
 
-    def leave(self, path: str, whom: Whom, division: int, waiter: Waiter) -> None:
-        """Out of the line, and the turn to the next: he finds out whether there is anything for him."""
-        key, entity = canonical(path), _counted_with(path)
+    def leave(self, path: str, awaited: Awaited, division: int, waiter: Waiter) -> None:
+        """Remove a waiter, and wake the next one, which checks whether there is a message for it."""
+        key, entity = canonical(path), _counted_entity(path)
         self._counts[entity] -= 1
         if not self._counts[entity]:
             del self._counts[entity]
-        divisions = self._lines[key][whom]
-        line = divisions[division]
-        del line[waiter]
-        _next_turn(line)
-        if not line:
+        divisions = self._queues[key][awaited]
+        waiters = divisions[division]
+        del waiters[waiter]
+        _wake_first(waiters)
+        if not waiters:
             del divisions[division]
         if not divisions:
-            del self._lines[key][whom]
-        if not self._lines[key]:
-            del self._lines[key]
+            del self._queues[key][awaited]
+        if not self._queues[key]:
+            del self._queues[key]
 
-    def give_turn(self, key: str, whom: Whom) -> None:
-        """Let the first in each division of a line try, if anybody stands there."""
-        divisions = self._lines.get(key, {}).get(whom)
-        if divisions is not None:
-            for line in sorted(divisions.values(), key=_first_place) if len(divisions) > 1 else divisions.values():
-                _next_turn(line)
+    def wake(self, key: str, awaited: Awaited) -> None:
+        """Wake the first waiter of each division."""
+        divisions = self._queues.get(key, {}).get(awaited, {}).values()
+        for waiters in sorted(divisions, key=_first_position) if len(divisions) > 1 else divisions:
+            _wake_first(waiters)
 
-    def give_all_turns_of(self, key: str) -> None:
-        """Let everybody try who waits at a path."""
-        for divisions in self._lines.get(key, {}).values():
-            for line in divisions.values():
-                for waiter in line:
-                    waiter.give_turn()
+    def wake_all_of(self, key: str) -> None:
+        """Wake every waiter of a path."""
+        for divisions in self._queues.get(key, {}).values():
+            for waiters in divisions.values():
+                for waiter in waiters:
+                    waiter.wake()
 
-    def give_all_turns(self) -> None:
-        """Let everybody try."""
-        for key in self._lines:
-            self.give_all_turns_of(key)
+    def wake_all(self) -> None:
+        """Wake every waiter."""
+        for key in self._queues:
+            self.wake_all_of(key)
 
 
-def _next_turn(line: _Line) -> None:
-    for waiter in line:
-        if waiter.give_turn():
+def _wake_first(waiters: _Division) -> None:
+    for waiter in waiters:
+        if waiter.wake():
             return
 
 
-def _first_place(line: _Line) -> int:
-    return next(iter(line)).place
+def _first_position(waiters: _Division) -> int:
+    return next(iter(waiters)).position
 
 
-def _counted_with(path: str) -> str:
-    """What a receiver's path is counted with: a topic's subscriptions together, a sub-queue with its entity."""
+def _counted_entity(path: str) -> str:
+    """The entity that a receiver of a path counts for: the topic of a subscription, the entity of a sub-queue."""
     base, _ = split_sub_queue(path)
     subscription = split_subscription(base)
     return canonical(base if subscription is None else subscription[0])

@@ -85,15 +85,15 @@ class Driver:
 
     def __init__(self, profile: Profile = STD_2021, *, front_end_count: int = 1, seed: int = 1) -> None:
         self.now = START
-        self.rung: list[tuple[str, str | ServiceBusSessionFilter | None]] = []
+        self.ready: list[tuple[str, str | ServiceBusSessionFilter | None]] = []
         self.removed: list[str] = []
         self.waited_for: set[str] = set()
         self.namespace = Namespace(
             "contoso",
             random=Random(seed),
             profile=profile,
-            ring=lambda queue, whom: self.rung.append((queue.path, whom)),
-            removed=lambda queue: self.removed.append(queue.path),
+            on_ready=lambda queue, awaited: self.ready.append((queue.path, awaited)),
+            on_removed=lambda queue: self.removed.append(queue.path),
             is_waited_for=lambda queue: queue.path in self.waited_for,
             front_end_count=front_end_count,
         )

@@ -1,4 +1,4 @@
-"""The switches: what strikes whom, when it ends, and what a caller meets."""
+"""The switches: what strikes awaited, when it ends, and what a caller meets."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_p060_a_slow_fragment_answers_a_receive_later(broker: Driver) -> None:
     broker.down("q", 4, kind=FaultKind.SLOW, latency_s=3.0)
     call = broker.call(Operation.RECEIVE)
     assert broker.namespace.receive(call, "q", max_message_count=1) == []
-    assert call.ask_again_s == 3.0
+    assert call.retry_after_s == 3.0
     later = broker.call(Operation.RECEIVE)
     later.waited_s = 3.0
     assert len(broker.namespace.receive(later, "q", max_message_count=1)) == 1

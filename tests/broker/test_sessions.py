@@ -329,7 +329,7 @@ def test_those_who_wait_are_told_of_sessions(queue: Driver) -> None:
     lock = queue.held("q", "s")
     fill(queue, "s")
     queue.release("q", lock)
-    assert [whom for _, whom in queue.rung] == [
+    assert [awaited for _, awaited in queue.ready] == [
         NEXT_AVAILABLE_SESSION,
         "s",
         "s",

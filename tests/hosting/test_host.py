@@ -111,7 +111,7 @@ async def test_a_receive_waits_its_time_and_no_longer(running: Running) -> None:
     assert elapsed() == 7.0
     assert await running.receive(0.0) == []
     assert elapsed() == 7.0
-    assert not running.host._lines.has_anybody
+    assert not running.host._waiting.has_waiters
 
 
 async def test_a_send_wakes_a_receiver_with_all_that_came(running: Running) -> None:
@@ -292,7 +292,7 @@ async def test_b088_so_many_receivers_of_one_entity_may_wait(waiting: int, is_fi
         with pytest.raises(ServiceBusQuotaExceededError):
             await running.receive(1, path="t/Subscriptions/y")
     await asyncio.gather(*others)
-    assert running.host._lines._counts == {}
+    assert running.host._waiting._counts == {}
     assert STD_2021.max_concurrent_receives == 5_000
 
 

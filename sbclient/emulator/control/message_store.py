@@ -220,7 +220,7 @@ def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[in
             fragment.remove(entry)
             home.fragments[fragment.index].append(_revived(entry), now)
             moved += 1
-    namespace.let_pass(now)
+    namespace.advance(now)
     return Resubmitted(moved, held, sessionless)
 
 

@@ -151,7 +151,7 @@ class Lookout:
         control = self._controls[name]
         context = control.context
         namespace, old = context.host.namespace, NamespaceSight() if before is None else before
-        namespace.let_pass(context.clock.now())
+        namespace.advance(context.clock.now())
         faults = context.active_faults()
         rows: dict[str, Facts] = {}
         came, went = old.facts.get("arrived", 0), old.facts.get("left", 0)
@@ -164,7 +164,7 @@ class Lookout:
                 since = known or {"arrived": 0, "left": 0}
                 came += max(row["arrived"] - since["arrived"], 0) if entity.topic is None else 0
                 went += max(row["left"] - since["left"], 0) if row["kind"] != "topic" else 0
-        namespace.let_pass(context.clock.now())
+        namespace.advance(context.clock.now())
         health = state_of_namespace(faults)
         facts = {
             "name": name,
