@@ -80,7 +80,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Run each file in one worker, which its module fixtures need, and each shared folder, too."""
     from xdist.scheduler import LoadFileScheduling
 
-    class Scheduling(LoadFileScheduling):
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # pytest-xdist ships no types
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
             folder = folder_of(config.rootpath / path)
