@@ -37,7 +37,7 @@ from sbclient.errors import (
     ServiceBusServerBusyError,
 )
 from sbclient.rate_limit import Pace
-from sbclient.rules.size import encoded_size
+from sbclient.rules.size import SECTION_BYTES, encoded_size
 from sbclient.tasks import OwnedTasks
 from sbclient_spark.bad_records import BadRecords, record_of
 from sbclient_spark.reports import TaskReport
@@ -50,7 +50,6 @@ DEFAULT_BATCH_BYTES: Final = 192 * 1024
 ENVELOPE_BYTES: Final = 512
 """What a batch takes besides its messages, at most: the first one's ids stand in front of them."""
 
-SECTION_BYTES: Final = 8
 KEYLESS_RUN: Final = 100
 """So many rows without a key go to one lane before the next one is chosen."""
 

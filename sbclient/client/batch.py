@@ -1,25 +1,22 @@
-"""A batch the application fills itself: sent as one transfer, all of it or nothing."""
+"""A batch that the application fills: the messages are sent as one transfer, all of them or none."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sbclient.client.outgoing import NewId, outgoing_copy
+from sbclient.client.outgoing import NewId, Outgoing, outgoing_copy, transfer_size
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.size import batch_size, encoded_size
-
-_SECTION_BYTES = 8
-"""What the data section around each message takes, at most."""
+from sbclient.rules.size import SECTION_BYTES
 
 
 class ServiceBusMessageBatch:
-    """Messages that go out together; made by `create_message_batch` of a sender.
+    """Messages that are sent together; created by `create_message_batch` of a sender.
 
     Args:
-        max_size_in_bytes: encoded bytes that fit.
-        growth_bytes: what each message may grow by on its way to a backlog queue; 0 without pairing.
-        new_id: makes an id for a message that has none, when it is added: its size counts.
+        max_size_in_bytes: the encoded size that the batch may have.
+        growth_bytes: the bytes to reserve for each message, for a diversion and a trace context.
+        new_id: returns an id for a message that has none. A message gets its id when it is added.
     """
 
     def __init__(self, max_size_in_bytes: int, *, growth_bytes: int = 0, new_id: NewId) -> None:
@@ -27,40 +24,43 @@ class ServiceBusMessageBatch:
         self._max_size_in_bytes = max_size_in_bytes
         self._growth_bytes = growth_bytes
         self._size = 0
-        self._messages: list[ServiceBusMessage] = []
+        self._copies: list[Outgoing] = []
 
     @property
     def max_size_in_bytes(self) -> int:
-        """How many encoded bytes fit."""
+        """The encoded size that the batch may have."""
         return self._max_size_in_bytes
 
     @property
     def size_in_bytes(self) -> int:
-        """How many are taken, the room for a diversion included."""
+        """The encoded size of the batch, with the reserved bytes."""
         return self._size
 
     @property
     def messages(self) -> tuple[ServiceBusMessage, ...]:
-        """Copies of what was added, in order."""
-        return tuple(self._messages)
+        """Copies of the messages added, in order."""
+        return tuple(copy.message for copy in self._copies)
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self._copies)
 
     def add_message(self, message: ServiceBusMessage | Any) -> None:
-        """Add a message, or one of azure-servicebus; what is changed in it later is not sent.
+        """Add a copy of a message, of this package or of azure-servicebus.
 
         Raises:
-            MessageSizeExceededError: it does not fit any more (also a ValueError): send the batch and begin another.
-            InvalidOperationError: its keys differ.
+            MessageSizeExceededError: the message does not fit (also a ValueError): send the batch and begin another.
+            InvalidOperationError: the keys of the message differ.
         """
         copy = outgoing_copy(message, self._new_id)
-        size = encoded_size(copy) + _SECTION_BYTES if self._messages else batch_size([copy])
-        size += self._growth_bytes
+        size = self._growth_bytes + (copy.size_bytes + SECTION_BYTES if self._copies else transfer_size([copy]))
         if self._size + size > self._max_size_in_bytes:
             raise MessageSizeExceededError(
-                f"a message of {size} bytes does not fit into a batch with {self._size} of {self._max_size_in_bytes} "
-                "bytes taken: send the batch and begin another one"
+                f"a message of {size} bytes does not fit in a batch that has {self._size} of {self._max_size_in_bytes} "
+                "bytes: send the batch and begin another one"
             )
-        self._messages.append(copy)
+        self._copies.append(copy)
         self._size += size
+
+    def transfer(self) -> list[Outgoing]:
+        """Return new copies of the messages, to be sent."""
+        return [Outgoing(copy.message.copy(), copy.size_bytes) for copy in self._copies]

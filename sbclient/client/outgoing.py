@@ -1,45 +1,74 @@
-"""What goes out: private copies of an application's messages, checked, each with a message id."""
+"""Private copies of the messages that an application sends: checked, with a message id, measured once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
 
-from sbclient.message import ServiceBusMessage
+from sbclient.delivery import SenderLimits
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import check_not_ping
+from sbclient.rules.size import batch_size, encoded_size
 from sbclient.transport.sdk.message import batch_from_sdk, from_sdk, is_sdk_batch, is_sdk_message
 
-ALIAS_BYTES = 160
-"""What sealing for a backlog queue adds to a message besides its destination's path."""
+ALIAS_BYTES: Final = 160
+"""The bytes that sealing for a backlog queue adds to a message, without the path of the destination."""
+
+MAX_SIGNED_HEADER_BYTES: Final = 32 * 1024
+"""Larger headers get no trace context. Half of the 64 KB that Service Bus allows (source: Service Bus quotas)."""
 
 NewId = Callable[[], str]
 
 
+@dataclass(slots=True)
+class Outgoing:
+    """A message on its way out.
+
+    Attributes:
+        message: a copy that belongs to this client.
+        size_bytes: its encoded size.
+    """
+
+    message: ServiceBusMessage
+    size_bytes: int
+
+    @property
+    def key(self) -> str | None:
+        """The session id, or else the partition key. Messages with the same key are sent in order."""
+        session_id = self.message.session_id
+        return session_id if session_id is not None else self.message.partition_key
+
+    def sign(self, context: Mapping[str, str]) -> None:
+        """Add a trace context to the application properties."""
+        self.message.application_properties.update(context)
+        self.size_bytes = encoded_size(self.message)
+
+
 def is_message(candidate: object) -> bool:
-    """Whether it is one message, of ours or of azure-servicebus."""
+    """Return whether an object is one message, of this package or of azure-servicebus."""
     return isinstance(candidate, ServiceBusMessage) or is_sdk_message(candidate)
 
 
-def outgoing(message: Any, new_id: NewId) -> list[ServiceBusMessage]:
-    """Copies of a message, or of each in an iterable or a batch of azure-servicebus, as `outgoing_copy` makes them."""
-    if is_message(message):
-        return [outgoing_copy(message, new_id)]
-    if is_sdk_batch(message):
-        given: Iterable[Any] = batch_from_sdk(message)
-    elif isinstance(message, str | bytes) or not isinstance(message, Iterable):
-        raise TypeError(f"a ServiceBusMessage, a batch or a list of messages can be sent, not {type(message).__name__}")
-    else:
-        given = message
-    return [outgoing_copy(one, new_id) for one in given]
+def outgoing_copies(given: Any, new_id: NewId, schedule_time_utc: datetime | None = None) -> list[Outgoing]:
+    """Copy a message, or each message of an iterable or of a batch of azure-servicebus; see `outgoing_copy`."""
+    if is_message(given):
+        return [outgoing_copy(given, new_id, schedule_time_utc)]
+    if is_sdk_batch(given):
+        given = batch_from_sdk(given)
+    elif isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"cannot send a {type(given).__name__}: pass a ServiceBusMessage, a batch or a list")
+    return [outgoing_copy(message, new_id, schedule_time_utc) for message in given]
 
 
-def outgoing_copy(message: Any, new_id: NewId) -> ServiceBusMessage:
-    """A copy that is nobody else's; a message without an id is given one, which stays with it.
+def outgoing_copy(message: Any, new_id: NewId, schedule_time_utc: datetime | None = None) -> Outgoing:
+    """Copy, check and measure a message. A message without an id gets one, which it keeps.
 
     Raises:
-        InvalidOperationError: its keys differ, or it would be taken for a ping.
-        TypeError: it is no message.
+        InvalidOperationError: its keys differ, or it has the content type of pings.
+        TypeError: it is not a message, or AMQP cannot encode its body.
     """
     if isinstance(message, ServiceBusMessage):
         if message.message_id is None:
@@ -49,10 +78,36 @@ def outgoing_copy(message: Any, new_id: NewId) -> ServiceBusMessage:
         copy = from_sdk(message)
         if copy.message_id is None:
             copy.message_id = new_id()
-            if hasattr(message, "message_id"):  # an annotated message keeps it elsewhere, and may have no place for it
+            if hasattr(message, "message_id"):  # an annotated message may have no place for an id
                 message.message_id = copy.message_id
     else:
-        raise TypeError(f"a ServiceBusMessage can be sent, not {type(message).__name__}")
+        raise TypeError(f"cannot send a {type(message).__name__}: pass a ServiceBusMessage")
+    if schedule_time_utc is not None:
+        copy.scheduled_enqueue_time_utc = schedule_time_utc
     check_keys(copy)
     check_not_ping(copy)
-    return copy
+    return Outgoing(copy, encoded_size(copy))
+
+
+def transfer_size(transfer: Sequence[Outgoing]) -> int:
+    """Return the encoded size in bytes of messages that are sent as one batch."""
+    return batch_size([copy.message for copy in transfer], [copy.size_bytes for copy in transfer])
+
+
+def trace_room(transfer: Sequence[Outgoing], limits: SenderLimits, growth_bytes: int) -> int:
+    """Return the bytes that every message may grow by without exceeding a limit; negative if there are none.
+
+    Args:
+        limits: the limits of every entity that the messages may be sent to.
+        growth_bytes: the bytes that sealing for a backlog queue may add to each message.
+    """
+    room = limits.max_message_size_bytes - max(copy.size_bytes for copy in transfer)
+    if len(transfer) > 1:
+        spare_bytes = limits.max_batch_size_bytes - transfer_size(transfer)
+        room = min(room, spare_bytes // len(transfer) - growth_bytes)
+    return min(room, MAX_SIGNED_HEADER_BYTES - max(map(_header_size, transfer)))
+
+
+def _header_size(copy: Outgoing) -> int:
+    is_data = copy.message.body_type is AmqpMessageBodyType.DATA
+    return copy.size_bytes - sum(copy.message._data_sizes()) if is_data else 0

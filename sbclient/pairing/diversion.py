@@ -1,9 +1,10 @@
-"""The way to the backlog: seal messages, choose a queue of the secondary, try others if it fails."""
+"""Sends messages to the backlog: seals them, chooses a backlog queue, and tries other queues if it fails."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from sbclient.errors import (
     BacklogUnavailableError,
@@ -16,27 +17,23 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.state import PairedEntity, PairState
-from sbclient.rules.backlog import (
-    BacklogChoice,
-    native_session_id_of,
-    session_backlog_queue_of,
-)
+from sbclient.rules.backlog import BacklogChoice
 from sbclient.rules.envelope import seal
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.size import batch_size, encoded_size
 from sbclient.telemetry import metrics, tracing
 from sbclient.transport.base import SenderLink
 
-_LEAST_TRY_S = 2.0
+_LEAST_TRY_S: Final = 2.0
 
 
 def reserve_s(timeout_s: float) -> float:
-    """How much of a caller's timeout is kept for the diversion: a quarter, at least 2 s where there are 8."""
+    """Return the part of a timeout that is kept for a diversion: a quarter, and at least 2 s if it is 8 s or more."""
     return max(timeout_s / 4, 2.0 if timeout_s >= 8 else 0.0)
 
 
 class Diversion:
-    """One sender's way to the backlog: it draws a queue at its first diversion and keeps it while it works."""
+    """The backlog of one sender. It chooses a queue at its first diversion and keeps it until the queue fails."""
 
     def __init__(self, pair: PairState, entity: PairedEntity) -> None:
         self._pair = pair
@@ -46,70 +43,57 @@ class Diversion:
         self._where = {metrics.DESTINATION: entity.path, **metrics.server(pair.secondary.namespace)}
 
     async def send(self, messages: Sequence[ServiceBusMessage], *, deadline: float) -> None:
-        """Send messages, meant for the entity, to the backlog.
+        """Send messages for the entity to the backlog, as one transfer to one queue.
 
-        They go as one transfer to one queue; with `ordering="session"` those with a session go, session by session, to
-        that session's own queue and no other.
+        With `ordering="session"` the messages of a session go to the queue of that session, and the others separately.
 
         Raises:
-            BacklogUnavailableError: no queue took them; it names what each one answered.
-            MessageSizeExceededError: they do not fit a backlog queue.
+            BacklogUnavailableError: no queue accepted them; it holds the error of each queue.
+            MessageSizeExceededError: they are too large for a backlog queue.
         """
-        ordered: dict[str, list[ServiceBusMessage]] = defaultdict(list)
-        unordered: list[ServiceBusMessage] = []
-        path = self._entity.path
+        transfers: dict[str | None, list[ServiceBusMessage]] = defaultdict(list)  # None: the queue is chosen later
         for message in messages:
-            if self.is_ordered(message):
-                native = native_session_id_of(path, message.session_id or "")
-                queue = session_backlog_queue_of(self._pair.session_backlog_queues, native)
-                ordered[queue].append(seal(message, path, native_session_id=native))
-            else:
-                unordered.append(seal(message, path))
-        transfers: list[tuple[list[str] | None, list[ServiceBusMessage]]] = [
-            ([queue], sealed) for queue, sealed in ordered.items()
-        ]
-        if unordered:
-            transfers.append((None, unordered))
-        for number, (queues, sealed) in enumerate(transfers):
+            session_id = self._entity.ordered_session(message)
+            queue = native = None
+            if session_id is not None:
+                self._entity.sessions.diverted(session_id)
+                queue, native = self._entity.backlog_session(session_id)
+            transfers[queue].append(seal(message, self._entity.path, native_session_id=native))
+        is_partly_accepted = False
+        for queue, sealed in transfers.items():
             try:
-                sending = self._send_to(queues, sealed, deadline)
+                sending = self._send_to(queue, sealed, deadline)
                 clock = self._pair.clock
                 await tracing.carrying(tracing.DIVERT, sealed, self._where, clock, sending, answer=tracing.QUEUE)
             except ServiceBusError as error:
-                error.is_in_doubt = error.is_in_doubt or number > 0  # those before it were accepted
+                error.is_in_doubt = error.is_in_doubt or is_partly_accepted
                 raise
+            is_partly_accepted = True
 
-    def is_ordered(self, message: ServiceBusMessage) -> bool:
-        """Whether a message goes to its session's own queue; scheduled messages have no place in an order."""
-        return (
-            self._pair.options.ordering == "session"
-            and message.session_id is not None
-            and message.scheduled_enqueue_time_utc is None
-        )
-
-    async def _send_to(self, queues: list[str] | None, sealed: list[ServiceBusMessage], deadline: float) -> str:
-        """Send one transfer to the only queue allowed, or to one that this sender may choose; returns which."""
+    async def _send_to(self, only: str | None, sealed: list[ServiceBusMessage], deadline: float) -> str:
+        """Send one transfer to the only queue allowed, or with None to a queue of choice; return the queue."""
         self._check_size(sealed)
+        clock = self._pair.clock
         causes: dict[str, Exception] = {}
         is_last = False
         try:
-            while not is_last and (queue := self._next(queues, causes)) is not None:
-                now = self._pair.clock.monotonic()
-                is_last = queues is None and self._pair.quarantine.is_in(queue, now)
+            while not is_last and (queue := self._next_queue(only, causes)) is not None:
+                now = clock.monotonic()
+                is_last = only is None and self._pair.quarantine.is_in(queue, now)
                 remaining_s = deadline - now
                 if remaining_s <= 0:
-                    causes[queue] = untried = OperationTimeoutError("no time was left to try it")
+                    causes[queue] = untried = OperationTimeoutError("the timeout passed before this queue was tried")
                     untried.is_in_doubt = False
                     break
-                timeout_s = remaining_s if queues else max(min(remaining_s, _LEAST_TRY_S), remaining_s / 2)
+                timeout_s = remaining_s if only else max(min(remaining_s, _LEAST_TRY_S), remaining_s / 2)
                 link = self._link(queue)
                 try:
                     async with link as sender:
                         await sender.send(sealed, timeout_s=timeout_s)
                 except ServiceBusServerBusyError as error:
                     pause_s = SERVER_BUSY_PAUSE.total_seconds()
-                    if deadline - self._pair.clock.monotonic() > pause_s:
-                        await self._pair.clock.sleep(pause_s)
+                    if deadline - clock.monotonic() > pause_s:
+                        await clock.sleep(pause_s)
                         is_last = False
                     else:
                         causes[queue] = error
@@ -123,57 +107,61 @@ class Diversion:
                 else:
                     self._accepted(queue, len(sealed))
                     return queue
-            raise self._refusal(causes)
+            raise self._unavailable(causes)
         finally:
-            del causes  # the errors in it lead back here, by their tracebacks
+            del causes  # the tracebacks of its errors refer to this frame
+
+    def _next_queue(self, only: str | None, tried: Mapping[str, Exception]) -> str | None:
+        if only is not None:
+            return None if only in tried else only
+        if self._choice is None:
+            self._choice = BacklogChoice(self._pair.backlog_queues, self._pair.quarantine, self._pair.random)
+        return self._choice.pick(self._pair.clock.monotonic(), tried=tried)
 
     def _accepted(self, queue: str, count: int) -> None:
         self._pair.queue_succeeded(queue)
         self._entity.diverted += count
         metrics.add(metrics.DIVERTED, count, self._entity.attributes)
 
-    def _refusal(self, causes: Mapping[str, Exception]) -> BacklogUnavailableError:
-        why = {
+    def _unavailable(self, causes: Mapping[str, Exception]) -> BacklogUnavailableError:
+        reason = {
             FailoverState.FAILED_OVER: "is failed over",
             FailoverState.SUSPECT: "cannot be reached",
             FailoverState.HEALTHY: "has earlier messages of this session in the backlog",
         }[self._entity.failover.state]
-        verdict = "whether it was accepted is in doubt" if _is_in_doubt(causes) else "it was not accepted"
-        refusal = BacklogUnavailableError(
-            f"{self._entity.path!r} {why}, and no backlog queue of {self._pair.secondary.namespace} took "
-            f"the message: {verdict}, send it again later",
+        is_in_doubt = _is_in_doubt(causes)
+        result = "whether it was accepted is in doubt" if is_in_doubt else "it was not accepted"
+        error = BacklogUnavailableError(
+            f"{self._entity.path!r} {reason}, and no backlog queue of {self._pair.secondary.namespace} accepted "
+            f"the message: {result}; send it again later",
             causes,
         )
-        refusal.is_in_doubt = _is_in_doubt(causes)
-        return refusal
-
-    def _next(self, queues: list[str] | None, causes: dict[str, Exception]) -> str | None:
-        if queues is not None:
-            return next((queue for queue in queues if queue not in causes), None)
-        if self._choice is None:
-            self._choice = BacklogChoice(self._pair.backlog_queues, self._pair.quarantine, self._pair.random)
-        return self._choice.pick(self._pair.clock.monotonic(), tried=causes)
+        error.is_in_doubt = is_in_doubt
+        return error
 
     def _check_size(self, sealed: list[ServiceBusMessage]) -> None:
         limits = self._pair.backlog_limits
         if limits is None:
             return
-        size = encoded_size(sealed[0]) if len(sealed) == 1 else batch_size(sealed)
-        limit = limits.max_message_size_bytes if len(sealed) == 1 else limits.max_batch_size_bytes
-        if size > limit:
+        size_bytes, limit_bytes = (
+            (encoded_size(sealed[0]), limits.max_message_size_bytes)
+            if len(sealed) == 1
+            else (batch_size(sealed), limits.max_batch_size_bytes)
+        )
+        if size_bytes > limit_bytes:
             raise MessageSizeExceededError(
-                f"a message for {self._entity.path!r} takes {size} bytes in the backlog, {limit} are allowed: "
-                "send less at once, or leave reserve_backlog_headroom on to hear of it while the primary is healthy"
+                f"a message for {self._entity.path!r} takes {size_bytes} bytes in the backlog, {limit_bytes} are "
+                "allowed: send less at once, or set reserve_backlog_headroom to get this error while the primary is "
+                "healthy"
             )
 
     def _link(self, queue: str) -> _SharedLink:
-        link = self._links.get(queue)
-        if link is None:
-            link = self._links[queue] = _SharedLink(self._pair.secondary.open_sender(queue))
-        return link
+        if queue not in self._links:
+            self._links[queue] = _SharedLink(self._pair.secondary.open_sender(queue))
+        return self._links[queue]
 
     async def _drop(self, queue: str, link: _SharedLink) -> None:
-        """Use a link no more that has failed; the next message for its queue gets a new one."""
+        """Stop using a failed link; the next transfer to its queue opens a new one."""
         if self._links.get(queue) is link:
             del self._links[queue]
         await link.drop()
@@ -184,10 +172,7 @@ class Diversion:
 
 
 class _SharedLink:
-    """A link that transfers of several keys use at once: one that was dropped is closed when the last of them is done.
-
-    Closed earlier, it would fail those that wait in it for their turn, or have left and wait for their answer.
-    """
+    """A link that concurrent transfers use. After `drop` it closes when the last transfer ends, so that none fails."""
 
     def __init__(self, link: SenderLink) -> None:
         self._link = link

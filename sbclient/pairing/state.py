@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 from sbclient.clock import Clock
 from sbclient.delivery import SenderLimits
 from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusError
+from sbclient.message import ServiceBusMessage
 from sbclient.options import BACKLOG_HEADROOM_BYTES, PairedNamespaceOptions
 from sbclient.pairing.provisioning import provision
 from sbclient.pairing.status import PairEvent
@@ -22,8 +24,10 @@ from sbclient.rules.backlog import (
     backlog_queue_names,
     is_backlog_path,
     is_queue_fault,
+    native_session_id_of,
     primary_name_of,
     session_backlog_queue_names,
+    session_backlog_queue_of,
 )
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.failover import EntityFailover, FailoverState, PingKeys, Transition, is_outage
@@ -81,6 +85,27 @@ class PairedEntity:
         if counts:
             self.apply(self.failover.outage(self._pair.clock.monotonic(), keys=keys), error)
         return counts
+
+    @contextmanager
+    def observed(self, keys: PingKeys) -> Iterator[None]:
+        """Record the success or the error of an operation that is never diverted."""
+        generation = self.failover.generation
+        try:
+            yield
+        except ServiceBusError as error:
+            self.failed(error, keys)
+            raise
+        self.succeeded(generation)
+
+    def ordered_session(self, message: ServiceBusMessage) -> str | None:
+        """Return the session that a message must stay in order with; scheduled messages have none."""
+        is_ordered = self._pair.options.ordering == "session" and message.scheduled_enqueue_time_utc is None
+        return message.session_id if is_ordered else None
+
+    def backlog_session(self, session_id: str) -> tuple[str, str]:
+        """Return the session backlog queue of a session, and its session id there."""
+        native = native_session_id_of(self.path, session_id)
+        return session_backlog_queue_of(self._pair.session_backlog_queues, native), native
 
     def apply(self, transition: Transition | None, cause: ServiceBusError | None = None) -> None:
         """Announce a change of state to senders, pinger, log, metrics and events; None means no change."""
@@ -197,8 +222,10 @@ class PairState:
 
     def common_limits(self, primary: SenderLimits) -> SenderLimits:
         """Return the limits of messages that the primary accepts and, with headroom reserved, the backlog too."""
-        if not self.options.reserve_backlog_headroom:
-            return primary
+        return self.limits_with_headroom(primary) if self.options.reserve_backlog_headroom else primary
+
+    def limits_with_headroom(self, primary: SenderLimits) -> SenderLimits:
+        """Return the limits of messages that the primary accepts and, when sealed, the backlog too."""
         backlog = self.backlog_limits or primary
         return SenderLimits(
             min(primary.max_message_size_bytes, backlog.max_message_size_bytes - BACKLOG_HEADROOM_BYTES),

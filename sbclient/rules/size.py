@@ -45,6 +45,9 @@ SCHEDULED_ENQUEUE_TIME_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
 MAX_TTL_MS: Final = 2**32 - 1
 """The longest time to live that the header can say; a longer one is sent as this, 49.7 days."""
 
+SECTION_BYTES: Final = 8
+"""The bytes that the data section around each message of a batch takes, at most."""
+
 _DESCRIPTOR = 3
 _TIMESTAMP = 9
 _MILLISECOND = timedelta(milliseconds=1)

@@ -7,13 +7,14 @@ only those who are.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.telemetry import metrics, tracing
+from sbclient.telemetry.tracing import Signable
 
 T = TypeVar("T")
 
@@ -33,35 +34,42 @@ class Telemetry:
     """For one entity of one namespace.
 
     Args:
-        route: says which way messages go now, `primary` or `backlog`.
+        route: returns where messages go now, `primary` or `backlog`.
+        trace_room: returns the bytes that a trace context may add to each message of a call.
     """
 
-    def __init__(self, clock: Clock, namespace: str, path: str, route: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        namespace: str,
+        path: str,
+        *,
+        route: Callable[[], str] = lambda: PRIMARY,
+        trace_room: Callable[[Sequence[Any]], int] = lambda _: tracing.TRACE_BYTES,
+    ) -> None:
         self._clock = clock
         self._where = {metrics.DESTINATION: path, **metrics.server(namespace)}
         self._measured = {metrics.SYSTEM: "servicebus", **self._where}
         self._route = route
-        self._signed: dict[int, ServiceBusMessage] = {}
+        self._trace_room = trace_room
 
-    def sending(
-        self, operation: str, messages: Sequence[ServiceBusMessage], work: Coroutine[Any, Any, T]
-    ) -> Awaitable[T]:
+    def sending(self, operation: str, messages: Sequence[Signable], work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """A call that sends messages.
 
         Args:
             operation: `send` or `schedule`.
-            messages: private copies, which are given a trace context to bear.
+            messages: private copies, which are signed with a trace context if it fits.
             work: sends them; if it returns a route, that is the one they went.
         """
         if OPENTELEMETRY not in sys.modules or not (metrics.is_read() or tracing.is_on()):
             return work
         return self._sent(operation, messages, work)
 
-    async def _sent(self, operation: str, messages: Sequence[ServiceBusMessage], work: Coroutine[Any, Any, T]) -> T:
+    async def _sent(self, operation: str, messages: Sequence[Signable], work: Coroutine[Any, Any, T]) -> T:
         began_at = self._clock.monotonic()
         name = tracing.SCHEDULE if operation == "schedule" else tracing.SEND
-        spans, signed = tracing.sending(name, messages, self._where, self._clock)
-        self._signed.update((id(message), message) for message in signed)
+        room_bytes = self._trace_room(messages) if tracing.is_on() else 0
+        spans = tracing.sending(name, messages, self._where, self._clock, room_bytes)
         result: dict[str, str | int] = {}
         try:
             with spans:
@@ -76,29 +84,14 @@ class Telemetry:
                 finally:
                     spans.set(metrics.ROUTE, result[metrics.ROUTE])
         finally:
-            for message in signed:
-                self._signed.pop(id(message), None)
             if metrics.is_read():
                 attributes = {**self._measured, metrics.OPERATION: operation, **result}
                 metrics.record(metrics.OPERATION_DURATION, self._clock.monotonic() - began_at, attributes)
                 metrics.add(metrics.SENT, len(messages), attributes)
 
     def _result(self, error: BaseException | None, answer: Any = None) -> dict[str, str | int]:
-        route = answer if answer in ROUTES else PRIMARY if self._route is None else self._route()
+        route = answer if answer in ROUTES else self._route()
         return {metrics.ROUTE: route, **result_of(error)}
-
-    @property
-    def has_signed(self) -> bool:
-        """Whether messages that are on their way bear a trace context given by `sending`."""
-        return bool(self._signed)
-
-    def unsign(self, messages: Iterable[ServiceBusMessage]) -> bool:
-        """Take away the trace contexts that messages were given by `sending`; returns whether there were any."""
-        given = [message for message in messages if id(message) in self._signed]
-        for message in given:
-            tracing.unsign(message)
-            del self._signed[id(message)]
-        return bool(given)
 
     def received(
         self, name: str, messages: Sequence[ServiceBusReceivedMessage], began_at: float, *, is_consuming: bool = True

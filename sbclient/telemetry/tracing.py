@@ -16,7 +16,7 @@ import sys
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from sbclient.clock import Clock
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
@@ -125,21 +125,25 @@ def is_signed(message: ServiceBusMessage) -> bool:
     return properties is not None and (TRACEPARENT in properties or DIAGNOSTIC_ID in properties)
 
 
-def sign(message: ServiceBusMessage, span: Span) -> None:
-    """Let a message bear the context of a span."""
+class Signable(Protocol):
+    """A message that can be signed with a trace context."""
+
+    message: ServiceBusMessage
+
+    def sign(self, context: Mapping[str, str]) -> None:
+        """Add a context to the application properties."""
+
+
+def sign(message: Signable, span: Span, room_bytes: int) -> None:
+    """Sign a message with the context of a span, if the context adds no more than `room_bytes` to it."""
     from opentelemetry.trace import set_span_in_context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span))
-    if TRACEPARENT in carrier:
-        message.application_properties.update({DIAGNOSTIC_ID: carrier[TRACEPARENT], **carrier})
-
-
-def unsign(message: ServiceBusMessage) -> None:
-    """Take away the context that a message bears."""
-    for name in (DIAGNOSTIC_ID, TRACEPARENT, TRACESTATE):
-        message.application_properties.pop(name, None)
+    state_bytes = len(TRACESTATE) + len(carrier[TRACESTATE]) + 10 if TRACESTATE in carrier else 0
+    if TRACEPARENT in carrier and TRACE_BYTES + state_bytes <= room_bytes:
+        message.sign({DIAGNOSTIC_ID: carrier[TRACEPARENT], **carrier})
 
 
 def _links(messages: Iterable[ServiceBusMessage]) -> list[Link]:
@@ -210,22 +214,20 @@ _NONE: Final = Spans((), Clock())
 
 
 def sending(
-    name: str, messages: Sequence[ServiceBusMessage], where: Mapping[str, str | int], clock: Clock
-) -> tuple[Spans, list[ServiceBusMessage]]:
-    """A span of the caller's for sending messages, and for each that bears no context one of its own, to bear.
+    name: str, messages: Sequence[Signable], where: Mapping[str, str | int], clock: Clock, room_bytes: int
+) -> Spans:
+    """Return the span of a send, as a context. Each message without a trace context is signed with a span of its own.
 
     Where no span is current the messages' spans are children of the send, so that all are in one trace.
 
     Args:
         name: `SEND` or `SCHEDULE`.
         where: the attributes that name the entity and its namespace.
-
-    Returns:
-        The span, to be used as a context, and the messages that were signed.
+        room_bytes: the bytes that a trace context may add to each message; a larger one is left out.
     """
     tracer = _tracer()
     if tracer is None:
-        return _NONE, []
+        return _NONE
     from opentelemetry.trace import SpanKind, get_current_span, set_span_in_context
 
     now_ns = _ns(clock.now())
@@ -236,18 +238,16 @@ def sending(
     send = tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes, start_time=now_ns)
     parent = None if has_parent else set_span_in_context(send)
     own = {**_FIXED, **where}
-    signed = []
-    for message in messages:
-        if is_signed(message):
-            for link in _links([message]):
+    for one in messages:
+        if is_signed(one.message):
+            for link in _links([one.message]):
                 send.add_link(link.context)
             continue
         span = tracer.start_span(MESSAGE, parent, kind=SpanKind.PRODUCER, attributes=own, start_time=now_ns)
-        sign(message, span)
+        sign(one, span, room_bytes)
         span.end(now_ns)
         send.add_link(span.get_span_context())
-        signed.append(message)
-    return Spans((send,), clock, is_current=True), signed
+    return Spans((send,), clock, is_current=True)
 
 
 def carrying(

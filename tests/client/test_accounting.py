@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sbclient.client.sender import ServiceBusSender
+from sbclient.client.route import PairedRoute
 from sbclient.pairing.diversion import Diversion
 from sbclient.syphon.destination import Destination
 from sbclient.syphon.queue_source import BacklogSource
@@ -102,7 +102,7 @@ async def _take_sessions_out_of_order(original: Callable[..., Any], self: Any, l
 BUGS: list[tuple[type, str, Callable[..., Any]]] = [
     (Destination, "_transfer", _complete_before_sending),
     (Destination, "_failed", _forget_what_is_refused),
-    (ServiceBusSender, "_send_to_primary", _swallow_the_failure),
+    (PairedRoute, "_send_to_primary", _swallow_the_failure),
     (BacklogSource, "park", _complete_what_is_to_be_parked),
     (BacklogSource, "was_accepted", _forget_what_was_accepted),
     (SessionSource, "_drain", _take_sessions_out_of_order),

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import get_current_span
 
+from sbclient.client.outgoing import Outgoing
 from sbclient.clock import VirtualClock
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.size import encoded_size
@@ -36,7 +38,7 @@ import sys
 import sbclient.client.client
 from sbclient.telemetry import tracing
 from sbclient.clock import Clock
-with tracing.sending(tracing.SEND, [], {}, Clock())[0]:
+with tracing.sending(tracing.SEND, [], {}, Clock(), 0):
     pass
 print(tracing.is_on(), tracing.ids(), tracing.outside(), [name for name in sys.modules if "opentelemetry" in name])
 """
@@ -56,6 +58,7 @@ print(tracing.is_on())
 
 def test_the_global_provider_is_used_from_when_it_is_set() -> None:
     code = """
+from opentelemetry import trace
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from sbclient.telemetry import tracing
@@ -78,20 +81,30 @@ def test_what_is_not_sampled_says_so_to_whoever_receives_it(clock: VirtualClock)
 
 
 async def _sign(message: ServiceBusMessage) -> None:
-    with tracing.sending(tracing.SEND, [message], {}, VirtualClock())[0]:
+    with tracing.sending(tracing.SEND, [Outgoing(message, 0)], {}, VirtualClock(), tracing.TRACE_BYTES):
         pass
 
 
-async def test_a_context_takes_no_more_room_than_is_kept_for_it(
+async def test_a_message_is_signed_if_the_context_fits(
     clock: VirtualClock, span_exporter: InMemorySpanExporter
 ) -> None:
     for properties in ({}, {"own": "x" * 300}, {"own": "x" * 250}):
         message = ServiceBusMessage("a", application_properties=properties)
         before = encoded_size(message)
-        with tracing.sending(tracing.SEND, [message], {}, clock)[0]:
+        copy = Outgoing(message, before)
+        with tracing.sending(tracing.SEND, [copy], {}, clock, tracing.TRACE_BYTES - 1):
+            assert encoded_size(message) == before
+        with tracing.sending(tracing.SEND, [copy], {}, clock, tracing.TRACE_BYTES):
             assert 0 < encoded_size(message) - before <= tracing.TRACE_BYTES
-        tracing.unsign(message)
-        assert encoded_size(message) == before
+        assert copy.size_bytes == encoded_size(message)
+
+
+async def test_a_context_with_a_state_is_left_out_where_the_state_does_not_fit(clock: VirtualClock) -> None:
+    context = trace.SpanContext(1, 1, False, trace.TraceFlags(1), trace.TraceState([("vendor", "x" * 250)]))
+    for room_bytes, expected in ((tracing.TRACE_BYTES, set()), (1000, {"Diagnostic-Id", "traceparent", "tracestate"})):
+        copy = Outgoing(ServiceBusMessage("a"), 0)
+        tracing.sign(copy, trace.NonRecordingSpan(context), room_bytes)
+        assert copy.message.application_properties.keys() == expected
 
 
 async def test_work_in_the_background_has_no_part_in_the_span_of_whoever_started_it(clock: VirtualClock) -> None:

@@ -57,7 +57,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "            if isinstance(error, ServiceBusError):\n                error.is_in_doubt = error.is_in_doubt or is_in_doubt\n",
             '            if type(error).__name__ == "OperationTimeoutError":\n'
             "                for item in group:\n"
-            "                    item.verdict.done() or item.verdict.set_result(None)\n",
+            "                    item.result.done() or item.result.set_result(None)\n",
         ),
     ),
     _mutant(
@@ -72,7 +72,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _LOSS,
         "the diversion acknowledges what every backlog queue refused",
-        ("pairing/diversion.py", "            raise self._refusal(causes)\n", "            return ''\n"),
+        ("pairing/diversion.py", "            raise self._unavailable(causes)\n", "            return ''\n"),
     ),
     _mutant(
         _LOSS,
@@ -265,9 +265,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a transaction goes to the backlog",
         (
             "client/sender.py",
-            '            await self._telemetry.sending("send", messages, self._send_in(transaction, messages, deadline))\n            return\n',
-            "            if self._entity is None or not self._entity.is_failed_over:\n"
-            "                await self._send_in(transaction, messages, deadline)\n                return\n",
+            "        if transaction is not None:\n            sending",
+            "        if transaction is not None and not self._route.is_failed_over:\n            sending",
         ),
     ),
     _mutant(
@@ -445,18 +444,18 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "sends go on to the primary while it is failed over",
         (
-            "client/sender.py",
-            "        if not entity.is_failed_over:\n            generation =",
-            "        if not entity.is_failed_over or len(messages) > 1:\n            generation =",
+            "client/route.py",
+            "deadline) and not self._entity.is_failed_over:\n            generation =",
+            "deadline) and (not self._entity.is_failed_over or len(transfer) > 1):\n            generation =",
         ),
     ),
     _mutant(
         _FAILOVER,
         "an outage keeps everybody from filling a batch",
         (
-            "client/sender.py",
-            "                if not entity.failed(error, PingKeys()):\n                    raise\n        return pair",
-            "                raise\n        return pair",
+            "client/route.py",
+            "                if not self._entity.failed(error, PingKeys()):\n                    raise\n        return self._pair",
+            "                raise\n        return self._pair",
         ),
     ),
     _mutant(
@@ -491,11 +490,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a doubt is told as a refusal by the diversion",
         (
             "pairing/diversion.py",
-            "        refusal.is_in_doubt = _is_in_doubt(causes)\n",
-            "        refusal.is_in_doubt = False\n",
+            "        error.is_in_doubt = is_in_doubt\n",
+            "        error.is_in_doubt = False\n",
         ),
         (
-            "client/sender.py",
+            "client/route.py",
             "            error.is_in_doubt = error.is_in_doubt or is_in_doubt\n",
             "            pass\n",
         ),
@@ -504,9 +503,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a refusal of a link that was opened anew settles what the stale one left in doubt",
         (
-            "client/sender.py",
-            "                    error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt\n",
-            "                    pass\n",
+            "client/route.py",
+            "                error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt\n",
+            "                pass\n",
         ),
     ),
     # -- locks ----------------------------------------------------------------------------------------------------
@@ -606,10 +605,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _IDENTITY,
         "a send that succeeded is repeated",
         (
-            "client/sender.py",
-            "            await self._send_fitting(messages, timeout_s)\n",
-            "            await self._send_fitting(messages, timeout_s)\n"
-            "            if len(messages) > 2:\n                await self._link.send(messages, timeout_s=timeout_s)\n",
+            "client/primary_link.py",
+            "        await self._link.send([copy.message for copy in transfer], timeout_s=left_s, transaction=transaction)\n",
+            "        messages = [copy.message for copy in transfer]\n"
+            "        await self._link.send(messages, timeout_s=left_s, transaction=transaction)\n"
+            "        if len(messages) > 2 and transaction is None:\n"
+            "            await self._link.send(messages, timeout_s=left_s)\n",
         ),
     ),
     _mutant(
@@ -732,7 +733,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _LIMIT,
         "one byte too much is let through",
-        ("client/sender.py", "        if max(sizes) > limit:\n", "        if max(sizes) > limit + 1:\n"),
+        (
+            "client/primary_link.py",
+            "if largest > limits.max_message_size_bytes:",
+            "if largest > limits.max_message_size_bytes + 1:",
+        ),
         (
             "broker/admission.py",
             "        if size_bytes > policy.max_message_size_bytes:\n",
@@ -742,15 +747,19 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _LIMIT,
         "one byte too little is let through",
-        ("client/sender.py", "        if max(sizes) > limit:\n", "        if max(sizes) >= limit:\n"),
+        (
+            "client/primary_link.py",
+            "if largest > limits.max_message_size_bytes:",
+            "if largest >= limits.max_message_size_bytes:",
+        ),
     ),
     _mutant(
         _SECRET,
         "an error tells the body",
         (
-            "client/sender.py",
-            'raise self._too_large("a message", max(sizes), limit)',
-            "raise self._too_large(str(messages[0]), max(sizes), limit)",
+            "client/primary_link.py",
+            'raise self._too_large("a message", largest, ',
+            "raise self._too_large(str(transfer[0].message), largest, ",
         ),
     ),
     _mutant(
@@ -815,9 +824,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LIMIT,
         "only messages that travel alone are measured",
         (
-            "client/sender.py",
-            "        if max(sizes) > limit:\n",
-            "        if len(sizes) == 1 and max(sizes) > limit:\n",
+            "client/primary_link.py",
+            "if largest > limits.max_message_size_bytes:",
+            "if len(transfer) == 1 and largest > limits.max_message_size_bytes:",
         ),
     ),
     _mutant(

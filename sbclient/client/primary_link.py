@@ -1,0 +1,114 @@
+"""A sender's link to its entity in the primary namespace; it checks the size of each transfer before sending it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sbclient.client.outgoing import Outgoing, transfer_size
+from sbclient.clock import Clock
+from sbclient.delivery import SenderLimits
+from sbclient.errors import MessageSizeExceededError, OperationTimeoutError
+from sbclient.transport.base import SenderLink, TransactionLink
+
+LEAST_LIMITS: Final = SenderLimits(256 * 1024, 256 * 1024)
+"""The limits that every tier has at least; used while the limits of an entity are unknown."""
+
+
+class PrimaryLink:
+    """Sends and schedules transfers at the primary.
+
+    Args:
+        link: the link of the transport.
+        path: the path of the entity, for errors.
+        narrow: lowers the limits of the primary, so that a diverted message fits the backlog too.
+        growth_bytes: the bytes that sealing for a backlog queue may add to each message; 0 without pairing.
+    """
+
+    def __init__(
+        self,
+        link: SenderLink,
+        path: str,
+        clock: Clock,
+        narrow: Callable[[SenderLimits], SenderLimits],
+        growth_bytes: int,
+    ) -> None:
+        self._link = link
+        self._path = path
+        self._clock = clock
+        self._narrow = narrow
+        self._limits: SenderLimits | None = None
+        self.known_limits = LEAST_LIMITS
+        self.growth_bytes = growth_bytes
+        self.cancel_scheduled = link.cancel_scheduled
+        self.close = link.close
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the link has been used and has not failed since."""
+        return self._link.is_open
+
+    async def limits(self, timeout_s: float) -> SenderLimits:
+        """Return the limits for messages. They can change only while the link is closed."""
+        if self._limits is None or not self._link.is_open:
+            self.known_limits = await self._link.limits(timeout_s=timeout_s)
+            self._limits = self._narrow(self.known_limits)
+        return self._limits
+
+    async def send(
+        self, transfer: Sequence[Outgoing], timeout_s: float, transaction: TransactionLink | None = None
+    ) -> None:
+        """Send a transfer.
+
+        Raises:
+            MessageSizeExceededError: a message or the transfer is too large; nothing was sent.
+            ServiceBusError: any other answer of the service.
+        """
+        left_s = await self._check_sizes(transfer, timeout_s)
+        await self._link.send([copy.message for copy in transfer], timeout_s=left_s, transaction=transaction)
+
+    async def schedule(
+        self, transfer: Sequence[Outgoing], timeout_s: float, transaction: TransactionLink | None = None
+    ) -> list[int]:
+        """Schedule a transfer and return its sequence numbers; raises as `send` does."""
+        left_s = await self._check_sizes(transfer, timeout_s)
+        return await self._link.schedule([copy.message for copy in transfer], timeout_s=left_s, transaction=transaction)
+
+    async def _check_sizes(self, transfer: Sequence[Outgoing], timeout_s: float) -> float:
+        """Return the seconds that are left for the transfer."""
+        end_at = self._clock.monotonic() + timeout_s
+        limits = await self.limits(timeout_s)
+        largest = max(copy.size_bytes for copy in transfer)
+        if largest > limits.max_message_size_bytes:
+            raise self._too_large("a message", largest, limits.max_message_size_bytes)
+        if len(transfer) > 1:
+            size_bytes = transfer_size(transfer) + len(transfer) * self.growth_bytes
+            if size_bytes > limits.max_batch_size_bytes:
+                raise self._too_large(f"{len(transfer)} messages", size_bytes, limits.max_batch_size_bytes)
+        return left_s(end_at, self._clock, self._path)
+
+    def _too_large(self, what: str, size_bytes: int, limit_bytes: int) -> MessageSizeExceededError:
+        reserve = " with the space reserved for a diversion to the backlog" if self.growth_bytes else ""
+        return MessageSizeExceededError(
+            f"{what} for {self._path!r} takes {size_bytes} bytes, {limit_bytes} are allowed{reserve}: "
+            "send less at once, or store the content elsewhere and send its address"
+        )
+
+
+def left_s(deadline: float, clock: Clock, path: str) -> float:
+    """Return the seconds until the deadline.
+
+    Raises:
+        OperationTimeoutError: none are left; nothing was sent.
+    """
+    remaining_s = deadline - clock.monotonic()
+    if remaining_s <= 0:
+        raise not_sent(path, "the timeout passed while the link was opened")
+    return remaining_s
+
+
+def not_sent(path: str, reason: str) -> OperationTimeoutError:
+    """Return a timeout error that is not in doubt."""
+    error = OperationTimeoutError(f"{reason}, and nothing was sent to {path!r}: send it again later")
+    error.is_in_doubt = False
+    return error

@@ -1,0 +1,204 @@
+"""Decides where the transfers of one sender go: to the primary, or to the backlog while the entity is failed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+from sbclient.client.core import ClientCore
+from sbclient.client.outgoing import ALIAS_BYTES, Outgoing, trace_room
+from sbclient.client.primary_link import PrimaryLink
+from sbclient.delivery import SenderLimits
+from sbclient.errors import (
+    InvalidOperationError,
+    ScheduleUnavailableError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+from sbclient.pairing.diversion import Diversion, reserve_s
+from sbclient.pairing.session_order import SessionOrder
+from sbclient.pairing.state import PairState
+from sbclient.retry import BackOffInterrupted
+from sbclient.rules.failover import PingKeys
+from sbclient.telemetry.operations import BACKLOG, PRIMARY
+from sbclient.telemetry.tracing import within
+
+
+class DirectRoute:
+    """The route of a sender without pairing: every transfer goes to the primary, and is retried.
+
+    Attributes:
+        link: the link to the primary.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        path: str,
+        narrow: Callable[[SenderLimits], SenderLimits] = lambda limits: limits,
+        growth_bytes: int = 0,
+    ) -> None:
+        self._retry = core.retry
+        self.link = PrimaryLink(core.primary.open_sender(path), path, core.clock, narrow, growth_bytes)
+
+    @property
+    def is_failed_over(self) -> bool:
+        """Whether sends go to the backlog now."""
+        return False
+
+    async def send(self, transfer: Sequence[Outgoing], deadline: float) -> str:
+        """Send one transfer before the deadline, in monotonic seconds; return the route it took."""
+        await self._retry.run(partial(self.link.send, transfer), deadline=deadline)
+        return PRIMARY
+
+    async def schedule(self, transfer: Sequence[Outgoing], deadline: float) -> list[int]:
+        """Schedule one transfer at the primary; return its sequence numbers."""
+        self.check_schedulable()
+        with self.observed(transfer):
+            return await self._retry.run(partial(self.link.schedule, transfer), deadline=deadline)
+
+    async def limits(self, deadline: float) -> SenderLimits:
+        """Return the limits for batches."""
+        return await self._retry.run(self.link.limits, deadline=deadline)
+
+    def trace_room(self, transfer: Sequence[Outgoing]) -> int:
+        """Return the bytes that a trace context may add to each message."""
+        return trace_room(transfer, self.link.known_limits, 0)
+
+    def check_sessions(self, transfer: Sequence[Outgoing]) -> None:
+        """Raise InvalidOperationError if the messages of a list cannot take one route."""
+
+    def check_schedulable(self) -> None:
+        """Raise ScheduleUnavailableError if the entity is failed over."""
+
+    def observed(self, transfer: Sequence[Outgoing]) -> AbstractContextManager[None]:
+        """Return a context whose success or error is evidence about the primary."""
+        return nullcontext()
+
+    async def must_wait(self, transfer: Sequence[Outgoing], deadline: float) -> bool:
+        """Return whether the backlog holds earlier messages of the transfer's session."""
+        return False
+
+    async def close(self) -> None:
+        await self.link.close()
+
+
+class PairedRoute(DirectRoute):
+    """The route of a sender with pairing: to the primary, or to the backlog if the entity is or becomes failed over."""
+
+    def __init__(self, core: ClientCore, pair: PairState, path: str) -> None:
+        self._growth_bytes = len(path) + ALIAS_BYTES
+        reserved_bytes = self._growth_bytes if pair.options.reserve_backlog_headroom else 0
+        super().__init__(core, path, pair.common_limits, reserved_bytes)
+        self._pair = pair
+        self._path = path
+        self._clock = core.clock
+        self._entity = pair.entity(path)
+        self._order = SessionOrder(pair, self._entity)
+        self._diversion = Diversion(pair, self._entity)
+        self._is_ordered = pair.options.ordering == "session"
+
+    @property
+    def is_failed_over(self) -> bool:
+        return self._entity.is_failed_over
+
+    async def send(self, transfer: Sequence[Outgoing], deadline: float) -> str:
+        is_in_doubt = False
+        if not await self.must_wait(transfer, deadline) and not self._entity.is_failed_over:
+            generation = self._entity.failover.generation
+            primary_deadline = deadline - reserve_s(deadline - self._clock.monotonic())
+            try:
+                await self._send_to_primary(transfer, primary_deadline)
+            except BackOffInterrupted as pause:
+                is_in_doubt = isinstance(pause.__cause__, ServiceBusError) and pause.__cause__.is_in_doubt
+            except ServiceBusError as error:
+                if not self._is_diverted_after(error, transfer[0]):
+                    raise
+                is_in_doubt = error.is_in_doubt
+            else:
+                self._entity.succeeded(generation)
+                return PRIMARY
+        try:
+            await self._diversion.send([copy.message for copy in transfer], deadline=deadline)
+        except ServiceBusError as error:
+            error.is_in_doubt = error.is_in_doubt or is_in_doubt
+            raise
+        return BACKLOG
+
+    async def _send_to_primary(self, transfer: Sequence[Outgoing], deadline: float) -> None:
+        interrupt = self._entity.failed_over
+        if self._pair.options.failover_interval:
+            await self._retry.run(partial(self.link.send, transfer), deadline=deadline, interrupt=interrupt)
+        else:
+            # The first outage error diverts, so the only retry is on a link that was open before.
+            attempt = partial(self._send_with_reopen, transfer)
+            await self._retry.run(attempt, deadline=deadline, interrupt=interrupt, retry_total=0)
+
+    async def _send_with_reopen(self, transfer: Sequence[Outgoing], timeout_s: float) -> None:
+        """Send; if a link that was open before has failed, reopen it and send once more."""
+        was_open = self.link.is_open
+        end_at = self._clock.monotonic() + timeout_s
+        try:
+            await self.link.send(transfer, timeout_s)
+        except ServiceBusConnectionError as stale:
+            left_s = end_at - self._clock.monotonic()
+            if not was_open or left_s <= 0:
+                raise
+            try:
+                await self.link.send(transfer, left_s)
+            except ServiceBusError as error:
+                error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt
+                raise
+
+    def _is_diverted_after(self, error: ServiceBusError, first: Outgoing) -> bool:
+        """Record the final error of a send; return whether the same send goes to the backlog."""
+        with within(first.message):
+            is_outage = self._entity.failed(error, _ping_keys(first))
+        return is_outage and (self._entity.is_failed_over or self._pair.options.divert_while_suspect)
+
+    async def limits(self, deadline: float) -> SenderLimits:
+        """Return the limits for batches. An outage does not prevent it: the limits of the backlog apply then."""
+        if not self._entity.is_failed_over:
+            try:
+                return await self._retry.run(self.link.limits, deadline=deadline, interrupt=self._entity.failed_over)
+            except BackOffInterrupted:
+                pass
+            except ServiceBusError as error:
+                if not self._entity.failed(error, PingKeys()):
+                    raise
+        return self._pair.common_limits(self._pair.backlog_limits or self.link.known_limits)
+
+    def trace_room(self, transfer: Sequence[Outgoing]) -> int:
+        return trace_room(transfer, self._pair.limits_with_headroom(self.link.known_limits), self._growth_bytes)
+
+    def check_sessions(self, transfer: Sequence[Outgoing]) -> None:
+        sessions = list(dict.fromkeys(self._entity.ordered_session(copy.message) for copy in transfer))
+        if len(sessions) > 1:
+            raise InvalidOperationError(
+                f"a list for {self._path!r} holds messages of session {sessions[0]!r} and of {sessions[1]!r}, where "
+                'scheduled messages count as None: with ordering="session" send one list for each session'
+            )
+
+    def check_schedulable(self) -> None:
+        if self._entity.is_failed_over:
+            raise ScheduleUnavailableError(
+                f"{self._path!r} is failed over to the backlog, where a message has no sequence number: "
+                "try again after the recovery, or use send_messages with scheduled_enqueue_time_utc"
+            )
+
+    def observed(self, transfer: Sequence[Outgoing]) -> AbstractContextManager[None]:
+        return self._entity.observed(_ping_keys(transfer[0]))
+
+    async def must_wait(self, transfer: Sequence[Outgoing], deadline: float) -> bool:
+        sessions = (self._entity.ordered_session(copy.message) for copy in transfer)
+        session_id = next((one for one in sessions if one is not None), None) if self._is_ordered else None
+        return session_id is not None and await self._order.must_divert(session_id, deadline=deadline)
+
+    async def close(self) -> None:
+        await self.link.close()
+        await self._diversion.close()
+
+
+def _ping_keys(copy: Outgoing) -> PingKeys:
+    return PingKeys(copy.message.session_id, copy.message.partition_key)
