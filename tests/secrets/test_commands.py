@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.cli.app import COMMANDS, make_app, run_telling_json
+from sbclient.cli.app import COMMANDS, make_app, run_with_json_errors
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.transport.memory.transport import drop_memory_host
 from tests.cli.calling import PRIMARY, SECONDARY, on, sent
@@ -112,10 +112,10 @@ def test_namespaces_that_cannot_be_reached(ear: Ear, command: str, more: tuple[s
 
 
 def test_json_errors_of_wrong_options(ear: Ear, capsys: pytest.CaptureFixture[str]) -> None:
-    run_telling_json(
+    run_with_json_errors(
         make_app(), ["send", "--primary", connection_string(), "--json", "--timeout", "soon", "--queue", QUEUE]
     )
-    run_telling_json(make_app(), ["receive", "--primary", connection_string(), "--json", "--no-such"])
+    run_with_json_errors(make_app(), ["receive", "--primary", connection_string(), "--json", "--no-such"])
     told = capsys.readouterr()
     ear.hear("stdout", told.out)
     ear.hear("stderr", told.err)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sbclient.pair import PairEvent
 
 from sbclient.errors import OperationTimeoutError, ServiceBusServerBusyError
 from sbclient.options import PairedNamespaceOptions
+from sbclient.pairing.status import PairEvent
 from tests.simulation.checkers.failover import check_failovers
 from tests.simulation.history import Attempt, Outcome
 from tests.simulation.plan import draw_plan

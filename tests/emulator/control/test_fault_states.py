@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbclient.broker.faults import Fault, FaultKind, Operation
-from sbclient.emulator.control.fault_json import AnyFault
+from sbclient.emulator.context import AnyFault
 from sbclient.emulator.control.fault_states import (
     UP,
     Health,
