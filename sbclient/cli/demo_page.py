@@ -13,9 +13,9 @@ from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Story
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.net.http_port import HttpPort
-from sbclient.emulator.page.namespace_registry import Neighbours
-from sbclient.emulator.page.namespace_watcher import INTERVAL_S, Told
-from sbclient.emulator.router import Front
+from sbclient.emulator.page.namespace_registry import NamespaceRegistry
+from sbclient.emulator.page.namespace_watcher import INTERVAL_S, ClientReport
+from sbclient.emulator.router import Router
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.errors import InvalidOperationError
 from sbclient.hosting.host import BrokerHost
@@ -45,11 +45,11 @@ class DemoPage:
         self._speed = speed
         self._started_at = story.clock.now()
         # Everybody on this machine may look, for there is nothing to be kept from anybody: made-up messages, gone soon.
-        self._neighbours = neighbours = Neighbours(tell=self._told, interval_s=INTERVAL_S * speed)
+        self._registry = registry = NamespaceRegistry(tell=self._told, interval_s=INTERVAL_S * speed)
         first, second = (_context(host) for host in (pair.primary, pair.secondary))
         for context in (first, second):
-            neighbours.add(context, lambda: None)
-        self._server = HttpPort(Front(first, neighbours, tells_of_all=True).answer, story.clock)
+            registry.add(context, lambda: None)
+        self._server = HttpPort(Router(first, registry, reports_all=True).answer, story.clock)
 
     async def __aenter__(self) -> Self:
         try:
@@ -73,7 +73,7 @@ class DemoPage:
         """Look on also while nobody watches, so that who comes late sees how it began."""
         seen = 0
         while True:
-            seen = (await self._neighbours.watch.lookout.next(seen)).number
+            seen = (await self._registry.watch.namespace_watcher.next(seen)).number
 
     async def until_interrupted(self) -> None:
         """Keep the page until Ctrl-C."""
@@ -85,9 +85,9 @@ class DemoPage:
         while not ended.is_set():
             await self._story.clock.sleep(self._speed / 4)
 
-    def _told(self) -> Told:
+    def _told(self) -> ClientReport:
         story, status = self._story, self._story.status
-        return Told([] if status is None else [self._pair(status())], self._facts(story))
+        return ClientReport([] if status is None else [self._pair(status())], self._facts(story))
 
     def _pair(self, status: PairStatus) -> dict[str, Any]:
         return {

@@ -29,8 +29,8 @@ from sbclient.emulator.control.message_store import purge
 from sbclient.emulator.control.namespace_state import clear
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.listener import Listener
-from sbclient.emulator.page.namespace_registry import Neighbours
-from sbclient.emulator.router import Front
+from sbclient.emulator.page.namespace_registry import NamespaceRegistry
+from sbclient.emulator.router import Router
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, AuthorizationMode, Authorizer, root_rule
 from sbclient.entities import (
     EntityAddress,
@@ -114,7 +114,7 @@ class Emulator:
         self._seed = seed
         names = (*LOCAL_NAMES, *certificate_names, *([] if host in ("0.0.0.0", "::") else [host]))
         self._certificate = Certificate(certificate_directory or default_directory(), names)
-        self._neighbours = Neighbours(names)
+        self._registry = NamespaceRegistry(names)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._http_port = http_port
         self._http: Listener | None = None
@@ -145,15 +145,15 @@ class Emulator:
                 port = served.config.port or 0
                 advice = f"choose another with --namespace {name}:<port>, 0 for any that is free"
                 self._ports[name] = await self._listen(served.listener, port, f"namespace {name}", advice)
-            self._neighbours.ports.update(self._ports)
+            self._registry.ports.update(self._ports)
             if self._http_port is not None:
                 first = next(iter(self._served.values()))
-                front = Front(first.context, self._neighbours, tells_of_all=True)
+                front = Router(first.context, self._registry, reports_all=True)
                 unharmed = replace(first.context, wire_faults=WireFaults(Random(0)))  # here they are healed
                 self._http = Listener(unharmed, front.answer, self._certificate.server_context)
                 advice = "choose another with --http-port, 0 for any that is free"
                 self._http_port = await self._listen(self._http, self._http_port, "HTTP", advice)
-                self._neighbours.http_port = self._http_port
+                self._registry.http_port = self._http_port
         except BaseException:
             await self.close()
             raise
@@ -340,8 +340,8 @@ class Emulator:
             entity_rules=lambda path: entity_rules_of(host, path),
         )
         context = NamespaceContext(host, authorizer, WireFaults(random), random, settings=self._settings)
-        self._neighbours.add(context, lambda: self.reset(config.name))
-        front = Front(context, self._neighbours)
+        self._registry.add(context, lambda: self.reset(config.name))
+        front = Router(context, self._registry)
         return _Served(config, context, Listener(context, front.answer, self._certificate.server_context))
 
 

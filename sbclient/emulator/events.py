@@ -16,7 +16,7 @@ Event: TypeAlias = dict[str, Any]
 MAX_WAITING: Final = 1_000
 """Events that wait for one watcher; of a slower one the oldest are dropped, and it is told how many."""
 
-MAX_WATCHERS: Final = 100
+MAX_SUBSCRIBERS: Final = 100
 HEARTBEAT_S: Final = 15.0
 
 
@@ -29,7 +29,7 @@ class EventFeed:
     @property
     def has_room(self) -> bool:
         """Whether one more may watch."""
-        return len(self._watchers) < MAX_WATCHERS
+        return len(self._watchers) < MAX_SUBSCRIBERS
 
     def publish(self, name: str, at: float, **facts: Any) -> None:
         """Tell everybody. Facts can be written as JSON, and hold no body, key or token.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.control.health import health_of
 from sbclient.emulator.net.http_messages import TEXT, Request, Response, json_response
-from sbclient.emulator.page.namespace_registry import Neighbours
+from sbclient.emulator.page.namespace_registry import NamespaceRegistry
 
 if TYPE_CHECKING:
     from sbclient.emulator.management.api import ManagementApi
@@ -24,20 +24,20 @@ PAGE: Final = "$page"
 _LOOKING: Final = ("GET", "HEAD")
 
 
-class Front:
+class Router:
     """Answers the HTTP requests of one port.
 
     Args:
         context: the namespace that the port serves.
-        neighbours: it and those that are served beside it: the page shows all of them, and the control API of each is
+        registry: it and those that are served beside it: the page shows all of them, and the control API of each is
             reached by `?namespace=`.
-        tells_of_all: whether the health is that of all of them, and not of this one alone.
+        reports_all: whether the health is that of all of them, and not of this one alone.
     """
 
-    def __init__(self, context: NamespaceContext, neighbours: Neighbours, *, tells_of_all: bool = False) -> None:
+    def __init__(self, context: NamespaceContext, registry: NamespaceRegistry, *, reports_all: bool = False) -> None:
         self._context = context
-        self._neighbours = neighbours
-        self._tells_of_all = tells_of_all
+        self._registry = registry
+        self._tells_of_all = reports_all
 
     @cached_property
     def _management(self) -> ManagementApi:
@@ -58,7 +58,7 @@ class Front:
         elif first in (CONTROL, PAGE) or _is_for_page(request):
             from sbclient.emulator.page.browsers import reason_to_refuse
 
-            reason = reason_to_refuse(request, self._neighbours.own_names)
+            reason = reason_to_refuse(request, self._registry.own_names)
             if reason is not None:
                 return Response(403, reason.encode(), TEXT)
             return await self._answer_control(request) if first == CONTROL else _page(request)
@@ -68,15 +68,15 @@ class Front:
         from sbclient.emulator.page.watch_api import ABOUT_ALL
 
         if len(request.segments) > 1 and request.segments[1].casefold() in ABOUT_ALL:
-            return await self._neighbours.watch.answer(request)
-        controls, name = self._neighbours.controls, request.query.get("namespace", self._context.name)
+            return await self._registry.watch.answer(request)
+        controls, name = self._registry.controls, request.query.get("namespace", self._context.name)
         if name not in controls:
             error = f"namespace {name[:64]!r} does not exist: use one of {', '.join(controls)}"
             return json_response(404, {"error": error})
         return await controls[name].answer(request)
 
     async def _health(self) -> Response:
-        contexts = self._neighbours.contexts if self._tells_of_all else {self._context.name: self._context}
+        contexts = self._registry.contexts if self._tells_of_all else {self._context.name: self._context}
         found = {name: await health_of(context.host) for name, context in contexts.items()}
         is_healthy = not any(found.values())
         said = {

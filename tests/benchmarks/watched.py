@@ -51,7 +51,7 @@ async def look(port: int, sizes: list[int]) -> None:
     """A page: reads what it is sent, and keeps how much came at first."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
     writer.write(WATCH)
-    await reader.readuntil(b"event: sight\n")
+    await reader.readuntil(b"event: snapshot\n")
     sizes.append(len(await reader.readuntil(b"\n\n")))
     while await reader.read(2**16):
         pass

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from sbclient.clock import VirtualClock
-from sbclient.emulator.events import MAX_WAITING, MAX_WATCHERS, EventFeed, EventStream
+from sbclient.emulator.events import MAX_SUBSCRIBERS, MAX_WAITING, EventFeed, EventStream
 
 
 async def test_every_watcher_hears_what_happens_after_he_came() -> None:
@@ -36,7 +36,7 @@ async def test_slow_watcher_loses_the_oldest_and_is_told() -> None:
 
 async def test_watchers_are_bounded_and_leave_room_when_they_go() -> None:
     feed = EventFeed()
-    watchers = [feed.watch() for _ in range(MAX_WATCHERS)]
+    watchers = [feed.watch() for _ in range(MAX_SUBSCRIBERS)]
     assert not feed.has_room
     watchers[0].close()
     watchers[0].close()

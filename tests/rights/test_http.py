@@ -10,8 +10,8 @@ import pytest
 from sbclient.clock import VirtualClock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
-from sbclient.emulator.page.namespace_registry import Neighbours
-from sbclient.emulator.router import Front
+from sbclient.emulator.page.namespace_registry import NamespaceRegistry
+from sbclient.emulator.router import Router
 from sbclient.emulator.sas import ROOT_KEY_NAME, Authorizer, root_rule, sign
 from sbclient.hosting.host import BrokerHost
 from tests.emulator.requests import request
@@ -69,16 +69,16 @@ def test_something_is_allowed_and_something_refused_to_everybody_but_the_health(
 
 async def test_the_key_of_one_namespace_opens_no_other_on_the_same_port(clock: VirtualClock) -> None:
     """The namespaces of an emulator are told of together; who may see one sees that one."""
-    neighbours, keys = Neighbours(), {"contoso": "first", "contoso-backup": "second"}
+    registry, keys = NamespaceRegistry(), {"contoso": "first", "contoso-backup": "second"}
     contexts = []
     for name, key in keys.items():
         host = BrokerHost(name, clock=clock, random=Random(1))
         context = NamespaceContext(
             host=host, authorizer=Authorizer(rules=[root_rule(key)]), wire_faults=WireFaults(Random(1))
         )
-        neighbours.add(context, lambda: None)
+        registry.add(context, lambda: None)
         contexts.append(context)
-    front = Front(contexts[0], neighbours)
+    front = Router(contexts[0], registry)
 
     async def status(target: str, key: str) -> int:
         authorization = sign("https://localhost/", ROOT_KEY_NAME, key, clock.now() + 60)

@@ -16,8 +16,8 @@ from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
 from sbclient.emulator.control.namespace_state import state_of
 from sbclient.emulator.faults import WireFaults
-from sbclient.emulator.page.namespace_registry import Neighbours
-from sbclient.emulator.router import Front
+from sbclient.emulator.page.namespace_registry import NamespaceRegistry
+from sbclient.emulator.router import Router
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import AccessRights, AuthorizationRule, CorrelationRuleFilter, EntityKind
 from sbclient.hosting.host import BrokerHost
@@ -84,9 +84,9 @@ class World:
             wire_faults=WireFaults(Random(2)),
         )
         self.resets = 0
-        neighbours = Neighbours()
-        neighbours.add(self.context, self._reset)
-        self.front = Front(self.context, neighbours)
+        registry = NamespaceRegistry()
+        registry.add(self.context, self._reset)
+        self.front = Router(self.context, registry)
         # Manage alone cannot be given to an entity; to the namespace it can, by a configuration.
         self._make_entities(frozenset(AccessRights) if AccessRights.MANAGE in rights else rights)
         self._fill()

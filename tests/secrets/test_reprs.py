@@ -68,9 +68,9 @@ HARMLESS_IN: Final = {
     "pair.PairEvent": {"facts"},  # those of a log event
     "sbclient_spark.connection_options.ConnectionOptions": {"pairing"},
     "sbclient_spark.write_task.TaskResult": {"sessions"},  # digests
-    "server.lookout.NamespaceSight": {"facts", "rows"},  # what the page shows of an entity
-    "server.lookout.Sight": {"pairs", "story"},
-    "server.lookout.Told": {"pairs", "story"},
+    "emulator.page.namespace_watcher.NamespaceSnapshot": {"facts", "rows"},  # what the page shows of an entity
+    "emulator.page.namespace_watcher.Snapshot": {"pairs", "story"},
+    "emulator.page.namespace_watcher.ClientReport": {"pairs", "story"},
     "syphon_status.Trouble": {"text"},  # of an error, which tells nothing by itself
     "transport.azure_sender._Lane": {"link"},
     "settings.table.Setting": {"default"},

@@ -1,4 +1,4 @@
-"""What a management request says, read with the types that its operation expects."""
+"""The arguments of a management request, each checked for the type that its operation expects."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Arguments:
     """The body of one request.
 
     Args:
-        request: its body is a map; none counts as an empty one.
+        request: its body is a map; no body counts as an empty one.
 
     Raises:
-        ArgumentError: the body is something else; so for each reading, where a value is missing or of another type.
+        ArgumentError: the body is not a map. Every method raises it for a value that is missing or of another type.
     """
 
     def __init__(self, request: Request) -> None:
@@ -30,14 +30,14 @@ class Arguments:
             raise ArgumentError(f"the body of {self._operation} is a {type(self._body).__name__}: give a map")
 
     def text(self, name: str) -> str:
-        """A string that must be there."""
+        """A string."""
         value = self.optional_text(name)
         if value is None:
             raise self._wrong(name, "a string", None)
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """A string, None if there is none."""
+        """A string; None if it is missing."""
         value = self._body.get(name)
         if value is not None and not isinstance(value, str):
             raise self._wrong(name, "a string", value)
@@ -70,14 +70,14 @@ class Arguments:
         return self._several(name, Mapping, "maps")
 
     def binary(self, name: str) -> bytes | None:
-        """Bytes, None if there are none."""
+        """Bytes; None if they are missing."""
         value = self._body.get(name)
         if value is not None and not isinstance(value, bytes):
             raise self._wrong(name, "binary or null", value)
         return value
 
-    def moment(self, name: str) -> datetime | None:
-        """A moment; None if there is none, or if it lies beyond the calendar, as "the end of time" does."""
+    def timestamp(self, name: str) -> datetime | None:
+        """A timestamp; None if it is missing, or later than Python can represent."""
         value = self._body.get(name)
         if value is None or isinstance(value, datetime):
             return value
@@ -86,7 +86,7 @@ class Arguments:
         raise self._wrong(name, "a timestamp", value)
 
     def any(self, name: str) -> Any:
-        """Whatever is there."""
+        """A value of any type; None if it is missing."""
         return self._body.get(name)
 
     def _several(self, name: str, kind: type, what: str) -> list[Any]:

@@ -1,12 +1,12 @@
-"""What serves a link that a client asks for: told by the kind of its terminus and the node that its address names.
+"""Choose the handler of a link that a client attaches, by the kind of its terminus and by its address.
 
-    client sends to a coordinator        transactions
-    client sends to, receives from $cbs  tokens
-    ... from <entity>/$management        requests about the entity
-    client sends to an entity            messages are stored
-    client receives from an entity       messages are handed out; with a session filter those of one session
+    client sends to a coordinator                        CoordinatorLink
+    client sends to $cbs or <entity>/$management         RequestLink
+    client receives from $cbs or <entity>/$management    ReplyLink
+    client sends to an entity                            SenderLink
+    client receives from an entity                       ReceiverLink; with a session filter, of one session
 
-Source: the service's documented protocol.
+Source: the documented protocol of the service.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sbclient.amqp.types import Described
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
 from sbclient.emulator.amqp.address import CBS, MANAGEMENT, Node, node_of
 from sbclient.emulator.amqp.cbs import TokenNode
-from sbclient.emulator.amqp.coordinator import Coordinator as CoordinatorServer
+from sbclient.emulator.amqp.coordinator import CoordinatorLink
 from sbclient.emulator.amqp.management import ManagementNode
-from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkServer, Peer
-from sbclient.emulator.amqp.receiver_link import SESSION_FILTER, ClientReceiver
+from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
+from sbclient.emulator.amqp.receiver_link import SESSION_FILTER, ReceiverLink
 from sbclient.emulator.amqp.request_response import ReplyLink, RequestLink
-from sbclient.emulator.amqp.sender_link import ClientSender
+from sbclient.emulator.amqp.sender_link import SenderLink
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusAuthorizationError
 
 SESSION_WAIT_S: Final = 65.0
-"""How long a free session is looked for where the client does not say. Source: the service."""
+"""The wait for an available session if the client names none. Source: the service."""
 
 LONGEST_WAIT_S: Final = 86_400.0
 
@@ -38,21 +38,21 @@ TIMEOUT: Final = "com.microsoft:timeout"
 TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 
 
-def server_of(peer: Peer, link: OutgoingLink | IncomingLink) -> LinkServer:
-    """The broker's end of a link, not yet open.
+def handler_of(peer: Peer, link: OutgoingLink | IncomingLink) -> LinkHandler:
+    """The handler of a link, not yet open.
 
     Raises:
-        WireError: the terminus or its address is none.
-        MessagingEntityNotFoundError: the management node is of no entity.
-        ServiceBusAuthorizationError: no token speaks of the management node.
+        WireError: the terminus or its address is not valid.
+        MessagingEntityNotFoundError: the entity of the management node does not exist.
+        ServiceBusAuthorizationError: no token covers the management node.
     """
     attach = link.remote
-    assert attach is not None  # it is what was asked for
+    assert attach is not None  # the engine reports a link after its attach
     if isinstance(link, IncomingLink) and isinstance(attach.target, Coordinator):
-        return CoordinatorServer(peer, link)
+        return CoordinatorLink(peer, link)
     terminus = attach.source if isinstance(link, OutgoingLink) else attach.target
     if not isinstance(terminus, Source | Target):
-        raise WireError(INVALID_FIELD, "an attach names no source or target that belongs to the broker")
+        raise WireError(INVALID_FIELD, "the attach has no source or target of the broker")
     node = node_of(terminus.address)
     if node.kind == MANAGEMENT:
         _check_management(peer, node)
@@ -61,13 +61,13 @@ def server_of(peer: Peer, link: OutgoingLink | IncomingLink) -> LinkServer:
     return _received_from(peer, link, node, terminus)
 
 
-def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkServer:
+def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkHandler:
     if node.kind == CBS:
-        return RequestLink(peer, link, CBS, TokenNode(peer))
+        return RequestLink(peer, link, CBS, TokenNode(peer).on_request)
     if node.kind == MANAGEMENT:
-        return RequestLink(peer, link, f"{node.path}/{MANAGEMENT}", ManagementNode(peer, node.path))
+        return RequestLink(peer, link, f"{node.path}/{MANAGEMENT}", ManagementNode(peer, node.path).on_request)
     destination = _properties(link).get(TRANSFER_DESTINATION)
-    return ClientSender(
+    return SenderLink(
         peer,
         link,
         node.path,
@@ -76,13 +76,13 @@ def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkServer:
     )
 
 
-def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source | Target) -> LinkServer:
+def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source | Target) -> LinkHandler:
     if node.kind == CBS:
         return ReplyLink(peer, link, CBS)
     if node.kind == MANAGEMENT:
         return ReplyLink(peer, link, f"{node.path}/{MANAGEMENT}")
     is_deleting = link.remote is not None and link.remote.snd_settle_mode == SETTLE_SETTLED
-    return ClientReceiver(
+    return ReceiverLink(
         peer,
         link,
         node.path,
@@ -94,10 +94,10 @@ def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source 
 
 def _check_management(peer: Peer, node: Node) -> None:
     if not node.path:
-        raise MessagingEntityNotFoundError("the namespace has no management node of its own: name an entity's")
+        raise MessagingEntityNotFoundError("the namespace has no management node: use that of an entity")
     if not peer.rights(f"{node.path}/{MANAGEMENT}"):
         raise ServiceBusAuthorizationError(
-            f"no token of this connection speaks of {node.path}: put one before attaching to its management node"
+            f"no token of this connection covers {node.path}: put one before attaching to its management node"
         )
     peer.host.namespace.directory.find(node.path)
 
@@ -106,19 +106,19 @@ def _properties(link: Link) -> Mapping[str, Any]:
     return (link.remote.properties if link.remote is not None else None) or {}
 
 
-def _timeout_s(link: Link, usual_s: float) -> float:
-    """How long the client lets the broker try, as it says when it attaches."""
+def _timeout_s(link: Link, default_s: float) -> float:
+    """The timeout in the properties of an attach."""
     timeout_ms = _properties(link).get(TIMEOUT)
     if not isinstance(timeout_ms, int) or isinstance(timeout_ms, bool):
-        return usual_s
+        return default_s
     return min(max(timeout_ms / 1000, 0.0), LONGEST_WAIT_S)
 
 
 def _session_of(source: Source | Target) -> SessionChoice:
-    """The session that a client wants to receive from: one by name, any that is free, or None for no session.
+    """The session to receive from: a session id, the next available one, or None for no session.
 
     Raises:
-        WireError: the filter holds something else.
+        WireError: the filter has another value.
     """
     filters = source.filter if isinstance(source, Source) else None
     if not filters or SESSION_FILTER not in filters:

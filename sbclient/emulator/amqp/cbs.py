@@ -1,12 +1,12 @@
-"""The token node `$cbs`: who a client is and what it may do is said by the tokens that it puts here.
+"""The token node `$cbs`: a client authenticates by the tokens that it puts here.
 
-Laws (source: claims-based security, documented; the statuses are what the SDK's users see):
+Laws (source: claims-based security, documented; users of the SDK see the statuses):
 
-1. 202: the token counts. 401: it proves nothing, or not for its audience. 404: the audience is an entity that does not
-   exist. Rights are not looked at here: a token that lacks one is good, and the attach that needs it is refused.
-2. That an entity does not exist is said as at every other door, so that no fault of the namespace is passed by: one
-   that is down or hangs does not know what it holds.
-3. The kind of a token is told from its text; what the client calls it is not believed.
+1. 202: the token is valid. 401: the token is invalid, or does not cover its audience. 404: the audience is an entity
+   that does not exist. Rights are not checked here: a token without one is valid, and the attach that needs the right
+   is refused.
+2. Namespace faults also apply to a token for an entity that does not exist: a namespace that is down cannot report it.
+3. The text of a token determines its type; the type that the client names is ignored.
 """
 
 from __future__ import annotations
@@ -28,32 +28,29 @@ from sbclient.errors import MessagingEntityNotFoundError, ServiceBusAuthenticati
 
 
 class TokenNode:
-    """Takes the tokens of one connection."""
+    """Stores the tokens of one connection."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
     def on_request(self, request: Request, replies: Replies) -> None:
-        """Take one token, and say whether it counts."""
+        """Store one token, and reply whether it is valid."""
         try:
-            # At once: a link that is attached next finds its token here.
-            told = self._answered(request)
+            # Without waiting, because the next attach needs the token.
+            reply = self._put_token(request)
         except MessagingEntityNotFoundError:
-            self._peer.start(self._answer_of_door(request, replies), name="amqp token for what is not there")
+            self._peer.start(self._reply_as_broker(request, replies), name="amqp token for a missing entity")
         else:
-            _reply(request, replies, *told)
+            _reply(request, replies, *reply)
 
-    def on_tokens_changed(self) -> None:
-        """The node itself needs no token."""
-
-    def _answered(self, request: Request) -> tuple[int, str]:
-        """The status, and what it means.
+    def _put_token(self, request: Request) -> tuple[int, str]:
+        """Store a token; returns the status and its description.
 
         Raises:
             MessagingEntityNotFoundError: the audience does not exist.
         """
         if request.operation != "put-token":
-            return BAD_REQUEST, f"$cbs knows put-token, not {request.operation[:64]!r}: send that"
+            return BAD_REQUEST, f"$cbs has no operation {request.operation[:64]!r}: send put-token"
         try:
             self._put(request)
         except MessagingEntityNotFoundError:
@@ -64,7 +61,8 @@ class TokenNode:
             return status_of(amqp_error_of(error).condition), error.message
         return ACCEPTED, "Accepted"
 
-    async def _answer_of_door(self, request: Request, replies: Replies) -> None:
+    async def _reply_as_broker(self, request: Request, replies: Replies) -> None:
+        """Open a sender to the missing entity, so that the client gets the error, or the fault, of the broker."""
         peer, path = self._peer, node_of(request.arguments.get("name")).path
         try:
             await peer.perform(
@@ -73,13 +71,13 @@ class TokenNode:
                 lambda call: peer.host.namespace.open_sender(call, path),
                 timeout_s=OPERATION_TIMEOUT_S,
             )
-            status, description = self._answered(request)  # somebody made it meanwhile
+            status, description = self._put_token(request)  # the entity was created in between
         except ServiceBusError as error:
-            told = peer.told(error)
+            reported = peer.report(error)
             if ends_connection(error):
                 peer.flush()
                 return
-            status, description = status_of(told.condition), error.message
+            status, description = status_of(reported.condition), error.message
         _reply(request, replies, status, description)
 
     def _put(self, request: Request) -> None:
@@ -103,10 +101,10 @@ class TokenNode:
 
 
 def _reply(request: Request, replies: Replies, status: int, description: str) -> None:
-    # The SDK takes the mere presence of an error condition as a failure, so it is never sent here.
+    # The SDK takes any error condition as a failure, so the reply has none.
     replies.send(request, {"status-code": status, "status-description": description})
 
 
 def _audience_path(audience: Place) -> str:
-    """Where a token counts: for a management node there alone, so that it opens no other link."""
+    """The path that a token covers. A token for a management node covers only that node."""
     return "/".join(part for part in (audience.path, audience.kind) if part)

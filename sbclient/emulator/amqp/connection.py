@@ -1,11 +1,11 @@
-"""AMQP for one client: what it sends goes to the engine, what the engine tells goes to the links, answers go out.
+"""One AMQP connection: read bytes into the engine, pass its events to the link handlers, and write its output.
 
 Laws:
 
-1. Events are answered in the order of the wire, each before the next is read.
-2. Whatever a client does ends at worst its own connection: with an AMQP error where it can still be told.
-3. When the connection ends, everything that was done for it ends: waiting receivers, sessions, transactions.
-4. However much a client sends, all others have their turn in between: see `server.turn`.
+1. Events are handled in the order of the wire, each before the next.
+2. An error of a client ends at most its own connection, with an AMQP error if one can still be sent.
+3. When the connection ends, all its work ends: waiting receivers, sessions, transactions.
+4. A client that sends much does not block the others: see `net.time_slice`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sbclient.amqp import (
     OutgoingLink,
 )
 from sbclient.amqp.errors import UNAUTHORIZED
-from sbclient.emulator.amqp.attach import server_of
+from sbclient.emulator.amqp.attach import handler_of
 from sbclient.emulator.amqp.peer import Peer
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.stream import ByteStream
@@ -40,35 +40,30 @@ from sbclient.errors import (
 
 MAX_LINKS: Final = 10_000
 MAX_MESSAGE_BYTES: Final = 2**20
-"""Of requests and of links that say nothing else."""
+"""The limit of requests, and of links without another one."""
 
 TOKEN_WAIT_S: Final = 20.0
-"""How long a client may be there without any token. Source: claims-based security, documented."""
+"""The time for the first token of a client. Source: claims-based security, documented."""
 
 PIECE_BYTES: Final = 2**11
-"""What the engine is given at once: frames that tell nothing, of eight bytes, are events to nobody."""
+"""Bytes that the engine gets at once. Empty frames, of eight bytes, yield no event that would end a time slice."""
 
-LONGEST_NAP_S: Final = 5.0
-"""How often the timers are looked at, at least; they may have moved."""
+MAX_WAIT_S: Final = 5.0
+"""The longest time between two checks of the deadlines, because they may change."""
 
 
 async def serve_amqp(stream: ByteStream, context: NamespaceContext, first: bytes) -> None:
-    """Serve one client until it, or the broker, ends the connection.
+    """Serve one client until either side ends the connection.
 
     Args:
         stream: the bytes of the connection; closed when this returns.
         context: the namespace.
-        first: what was read from the stream before it was known to be AMQP.
+        first: the bytes that were read to detect the protocol.
     """
-    await ClientConnection(stream, context).serve(first)
+    await _Connection(stream, context).serve(first)
 
 
-class ClientConnection:
-    """One client.
-
-    Args: as `serve_amqp`.
-    """
-
+class _Connection:
     def __init__(self, stream: ByteStream, context: NamespaceContext) -> None:
         settings = context.settings
         options = ConnectionOptions(
@@ -89,17 +84,16 @@ class ClientConnection:
             self._peer.grants.add("", EVERYTHING)
 
     async def serve(self, first: bytes) -> None:
-        """Serve until the end."""
         peer = self._peer
-        forget = self._context.wire_faults.listen(self._strike_links)
-        peer.tasks.start(self._keep_time(), name="amqp time")
+        forget = self._context.wire_faults.listen(self._apply_detach_faults)
+        peer.tasks.start(self._watch_deadlines(), name="amqp time")
         try:
             await self._read(first)
         finally:
             forget()
             self._engine.receive_eof()
-            while self._answer_events():
-                await peer.turn.pass_on()
+            while self._handle_events():
+                await peer.time_slice.start_next()
             peer.end_links()
             await peer.finished()
             peer.write_out()
@@ -112,74 +106,74 @@ class ClientConnection:
         while chunk:
             for start in range(0, len(chunk), PIECE_BYTES):
                 engine.receive_bytes(chunk[start : start + PIECE_BYTES], now=self._clock.monotonic())
-                while self._answer_events():
+                while self._handle_events():
                     await peer.room()
-                    await peer.turn.pass_on()
+                    await peer.time_slice.start_next()
                 if engine.is_over:
                     return
             await peer.room()
             chunk = await self._stream.read()
 
-    async def _keep_time(self) -> None:
-        """Beat the heart, drop who is silent or shows no token, and end what tokens no longer allow."""
+    async def _watch_deadlines(self) -> None:
+        """Send heartbeats, drop a client that is silent or puts no token, detach links of expired tokens."""
         engine, peer, clock = self._engine, self._peer, self._clock
         token_due_at = clock.monotonic() + TOKEN_WAIT_S
         while not engine.is_over:
             deadline = engine.next_deadline()
-            nap_s = math.inf if deadline is None else deadline - clock.monotonic()
-            nap_s = min(nap_s, peer.grants.next_expiry_at - clock.now(), LONGEST_NAP_S)
-            await clock.sleep(max(0.0, nap_s))
+            wait_s = math.inf if deadline is None else deadline - clock.monotonic()
+            wait_s = min(wait_s, peer.grants.next_expiry_at - clock.now(), MAX_WAIT_S)
+            await clock.sleep(max(0.0, wait_s))
             engine.pass_time(now=clock.monotonic())
             if clock.monotonic() >= token_due_at and not peer.grants.has_begun:
-                told = f"no token was accepted in {TOKEN_WAIT_S:.0f} s: put one first"
-                peer.close(AmqpError(UNAUTHORIZED, told))
-            self._answer_events()
+                text = f"no token was accepted within {TOKEN_WAIT_S:.0f} s: put one after connecting"
+                peer.close(AmqpError(UNAUTHORIZED, text))
+            self._handle_events()
             peer.write_out()
 
     # ------------------------------------------------------------------ events
 
-    def _answer_events(self) -> bool:
-        """Answer what has come; True if it is the others' turn, and something may be left."""
-        turn = self._peer.turn
+    def _handle_events(self) -> bool:
+        """Handle events until the time slice is over; returns whether it is, and events may be left."""
+        time_slice = self._peer.time_slice
         if self._peer.grants.drop_expired(self._clock.now()):
-            self._peer.tokens_changed()  # before what comes now is taken for allowed
-        while not (is_over := turn.is_over) and (event := self._engine.next_event()) is not None:
-            turn.count()
+            self._peer.tokens_changed()  # before the next events are checked
+        while not (is_over := time_slice.is_over) and (event := self._engine.next_event()) is not None:
+            time_slice.count()
             try:
-                self._answer(event)
-            except Exception as error:  # our own fault, and then only this client's
+                self._handle(event)
+            except Exception as error:  # an error of the broker ends only this connection
                 self._peer.fail(error)
         self._peer.flush()
         return is_over
 
-    def _answer(self, event: Any) -> None:
-        servers = self._peer.servers
+    def _handle(self, event: Any) -> None:
+        handlers = self._peer.handlers
         kind = type(event)
         if kind is DeliveryReceived:
-            server = servers.get(event.link)
-            if server is not None:
-                server.on_delivery(event.delivery)
+            handler = handlers.get(event.link)
+            if handler is not None:
+                handler.on_delivery(event.delivery)
         elif kind is DispositionReceived:
-            server = servers.get(event.delivery.link)
-            if server is not None:
-                server.on_disposition(event)
+            handler = handlers.get(event.delivery.link)
+            if handler is not None:
+                handler.on_disposition(event)
         elif kind is CreditGranted:
-            server = servers.get(event.link)
-            if server is not None:
-                server.on_credit(drain=event.drain)
+            handler = handlers.get(event.link)
+            if handler is not None:
+                handler.on_credit(drain=event.drain)
         elif kind is AttachRequested:
             self._attach(event.link)
         elif kind is LinkDetached:
-            server = servers.pop(event.link, None)
-            if server is not None:
-                server.on_over()
+            handler = handlers.pop(event.link, None)
+            if handler is not None:
+                handler.on_over()
         elif kind is DispositionWalked:
-            self._peer.turn.end()  # the next frame may name as many again
+            self._peer.time_slice.end()  # the next frame may name as many deliveries
         elif kind is CredentialsOffered:
             self._admit(event)
 
     def _admit(self, event: CredentialsOffered) -> None:
-        """Let a client in by PLAIN: it names a key of the namespace and knows it."""
+        """Authenticate a client by SASL PLAIN, with the name and value of a key of the namespace."""
         name, key = event.credentials
         try:
             self._peer.grants.add("", self._context.authorizer.authenticate_key(name, key))
@@ -192,17 +186,17 @@ class ClientConnection:
 
     def _attach(self, link: OutgoingLink | IncomingLink) -> None:
         try:
-            server = server_of(self._peer, link)
-            self._peer.servers[link] = server
-            server.open()
+            handler = handler_of(self._peer, link)
+            self._peer.handlers[link] = handler
+            handler.open()
         except ServiceBusError as error:
             self._peer.refuse(link, error)
 
-    def _strike_links(self) -> None:
-        """A fault of the wire was thrown or healed: links that it ends are ended."""
+    def _apply_detach_faults(self) -> None:
+        """End the links that an injected fault detaches."""
         now = self._peer.now()
-        for link, server in list(self._peer.servers.items()):
-            path = server.entity_path
+        for link, handler in list(self._peer.handlers.items()):
+            path = handler.entity_path
             fault = None if path is None else self._context.wire_faults.detaching(path, now)
             if fault is not None:
                 self._peer.end(link, AmqpError(fault.condition, fault.description))

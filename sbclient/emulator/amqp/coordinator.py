@@ -1,12 +1,12 @@
-"""The transaction coordinator: a client declares transactions here, and discharges them by commit or rollback.
+"""The transaction coordinator: the link on which a client declares, commits and rolls back transactions.
 
 Laws (source: AMQP 1.0 part 4; transactions of Service Bus, documented):
 
-1. A transaction lives on the connection where it was declared, until it is discharged or its control link ends, which
-   rolls it back.
-2. It asks for no right of its own, but for a token: who has shown none, or none that still counts, has no control link.
-3. A discharge that cannot do everything does nothing; it is refused with `amqp:transaction:rollback`, and the
-   transaction is over.
+1. A transaction belongs to the connection that declared it. It ends when it is discharged, or when its control link
+   ends, which rolls it back.
+2. A control link needs a valid token, but no right of its own.
+3. A discharge that cannot do everything does nothing. It is rejected with `amqp:transaction:rollback`, and the
+   transaction has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from sbclient.amqp import (
     Declare,
     Declared,
     Discharge,
-    DispositionReceived,
     IncomingDelivery,
     IncomingLink,
     Rejected,
@@ -30,24 +29,22 @@ from sbclient.amqp.errors import INVALID_FIELD
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.transactions import Transaction
 from sbclient.emulator.amqp.conditions import TRANSACTION_ROLLBACK, amqp_error_of
-from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, Peer
+from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError, ServiceBusQuotaExceededError
 
 CREDIT: Final = 100
 
 MAX_OPEN: Final = 1_000
-"""Open transactions of one connection, so that nobody can make the broker hold more and more."""
+"""Open transactions of one connection."""
 
 
-class Coordinator:
+class CoordinatorLink(LinkHandler):
     """The broker's end of a control link.
 
     Args:
         peer: the connection.
-        link: as it was asked for.
+        link: as requested.
     """
-
-    entity_path = None
 
     def __init__(self, peer: Peer, link: IncomingLink) -> None:
         self._peer = peer
@@ -56,34 +53,35 @@ class Coordinator:
         self._count = 0
 
     def open(self) -> None:
-        """Let the link stand, or refuse it."""
-        self._check_tokens()
+        """Accept the link, or refuse it without a token."""
+        self.check_rights()
         self._link.accept(credit=CREDIT)
 
-    def _check_tokens(self) -> None:
+    def check_rights(self) -> None:
+        """Any token is enough; each operation of a transaction needs a right of its own."""
         if not self._peer.grants:
             raise ServiceBusAuthorizationError(
-                "no token of this connection counts: put one before declaring a transaction"
+                "this connection has no valid token: put one before declaring a transaction"
             )
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
-        """Declare or discharge."""
+        """Declare or discharge a transaction."""
         self._peer.start(self._answer(delivery), name="amqp transaction", size_bytes=len(delivery.payload))
 
     async def _answer(self, delivery: IncomingDelivery) -> None:
         try:
-            asked = Sections(delivery.payload).composite()
-            if isinstance(asked, Declare):
+            request = Sections(delivery.payload).composite()
+            if isinstance(request, Declare):
                 delivery.settle(Declared(await self._declare()))
-            elif isinstance(asked, Discharge):
-                await self._discharge(asked)
+            elif isinstance(request, Discharge):
+                await self._discharge(request)
                 delivery.settle(ACCEPTED)
             else:
                 raise WireError(
-                    INVALID_FIELD, f"a coordinator is sent declare or discharge, not {type(asked).__name__}"
+                    INVALID_FIELD, f"a coordinator takes declare and discharge, not {type(request).__name__}"
                 )
         except ServiceBusError as error:
-            delivery.settle(Rejected(self._peer.told(error)))
+            delivery.settle(Rejected(self._peer.report(error)))
         except _RolledBack as error:
             delivery.settle(Rejected(AmqpError(TRANSACTION_ROLLBACK, str(error))))
         self._peer.flush()
@@ -102,14 +100,14 @@ class Coordinator:
         self._declared[transaction_id] = peer.transactions[transaction_id] = transaction
         return transaction_id
 
-    async def _discharge(self, asked: Discharge) -> None:
+    async def _discharge(self, request: Discharge) -> None:
         peer, namespace = self._peer, self._peer.host.namespace
-        transaction = peer.transaction(asked.txn_id)
-        self._declared.pop(asked.txn_id, None)
-        del peer.transactions[asked.txn_id]
+        transaction = peer.transaction(request.txn_id)
+        self._declared.pop(request.txn_id, None)
+        del peer.transactions[request.txn_id]
 
         def end(call: Call) -> None:
-            if asked.fail:
+            if request.fail:
                 namespace.rollback(call, transaction)
             else:
                 namespace.commit(call, transaction)
@@ -118,24 +116,11 @@ class Coordinator:
         try:
             await peer.perform(Operation.TRANSACTION, path, end, timeout_s=OPERATION_TIMEOUT_S)
         except ServiceBusError as error:
-            peer.told(error)
+            peer.report(error)
             raise _RolledBack(f"{amqp_error_of(error).condition}: {error.message}") from error
 
-    def on_credit(self, *, drain: bool) -> None:
-        """Does not happen here."""
-
-    def on_disposition(self, event: DispositionReceived) -> None:
-        """Does not matter here."""
-
-    def on_tokens_changed(self) -> None:
-        """Roll back and detach when no token counts any more; rights are asked for by what is done in a transaction."""
-        try:
-            self._check_tokens()
-        except ServiceBusError as error:
-            self._peer.detach(self._link, error)
-
     def on_over(self) -> None:
-        """Roll back what was declared here."""
+        """Roll back the transactions that were declared on this link."""
         for transaction_id, transaction in self._declared.items():
             self._peer.transactions.pop(transaction_id, None)
             transaction.rollback()
@@ -143,4 +128,4 @@ class Coordinator:
 
 
 class _RolledBack(Exception):
-    """A discharge did nothing; the text says why."""
+    """A discharge did nothing; the text is the reason."""

@@ -18,7 +18,7 @@ from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, Proper
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-class Handed(NamedTuple):
+class EncodedDelivery(NamedTuple):
     """A message on its way to a client.
 
     Attributes:
@@ -31,10 +31,10 @@ class Handed(NamedTuple):
 
     def __repr__(self) -> str:
         """Without the message."""
-        return f"Handed({len(self.payload)} bytes, token={self.token!r})"
+        return f"EncodedDelivery({len(self.payload)} bytes, token={self.token!r})"
 
 
-def handed_out(entry: Entry, *, is_peeked: bool = False) -> Handed:
+def encode_entry(entry: Entry, *, is_peeked: bool = False) -> EncodedDelivery:
     """What a client is given for an entry.
 
     Args:
@@ -58,7 +58,7 @@ def handed_out(entry: Entry, *, is_peeked: bool = False) -> Handed:
         entry.dead_letter_source,
         _added(entry),
     )
-    return Handed(encode_delivery(sections, annotations), token)
+    return EncodedDelivery(encode_delivery(sections, annotations), token)
 
 
 def _milliseconds(at: float) -> int:

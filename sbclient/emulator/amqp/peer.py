@@ -1,17 +1,17 @@
-"""One client at the broker's door: what all links of its connection share, and how their answers get out.
+"""The state of one client that all links of its connection share, and the output of the connection.
 
 Laws:
 
 1. Everything that waits runs in a task that the connection owns and ends.
-2. What links write in one step of the event loop goes out as one piece; who writes much waits until it has left.
-3. A client that makes the broker hold too much is not read from until that has become less.
+2. The output of one step of the event loop is written at once. A link that writes much waits until it has been sent.
+3. The connection does not read from a client that makes the broker hold too much, until it holds less.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from sbclient.amqp import AmqpError, Connection, DispositionReceived, IncomingDelivery, Link, WireError
 from sbclient.broker.faults import Call, Operation
@@ -21,9 +21,9 @@ from sbclient.emulator.amqp.conditions import UnknownTransactionError, amqp_erro
 from sbclient.emulator.amqp.grants import Grants
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.stream import ByteStream
-from sbclient.emulator.net.time_slice import Turn
+from sbclient.emulator.net.time_slice import TimeSlice
 from sbclient.entities import AccessRights
-from sbclient.errors import ServiceBusAuthorizationError
+from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError
 from sbclient.rules.entity_path import canonical
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
@@ -33,60 +33,63 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 OPERATION_TIMEOUT_S: Final = 60.0
-"""How long the broker tries where the client does not say. Source: the SDK's own default."""
+"""The timeout of an operation for which the client names none. Source: the default of the SDK."""
 
 FINISHING_S: Final = 1.0
-"""How long what a client asked for last may take when its connection has ended; it is done at once or never."""
+"""The time for the last requests of a client whose connection has ended; they are done at once or never."""
 
 MAX_WORK_COUNT: Final = 2_000
 MAX_WORK_BYTES: Final = 2**25
 MAX_OUTPUT_BYTES: Final = 2**22
 
 
-class LinkServer(Protocol):
-    """The broker's end of one link; the connection tells it what happens there.
+class LinkHandler:
+    """The broker's end of one link. The connection calls its methods; one that a kind of link lacks does nothing.
 
     Attributes:
-        entity_path: the entity that it serves, None for a node of the connection itself.
+        entity_path: the entity that the link serves; None for a node of the connection itself.
     """
 
-    @property
-    def entity_path(self) -> str | None:
-        """See above."""
+    entity_path: str | None = None
 
     def open(self) -> None:
-        """Let the link stand, or refuse it, now or later."""
+        """Accept or refuse the link, now or later."""
+        raise NotImplementedError
+
+    def check_rights(self) -> None:
+        """Check that the tokens of the connection still allow the link. Called whenever one of them has ended.
+
+        Raises:
+            ServiceBusError: they do not; the link is detached with it.
+        """
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
-        """A message has come."""
+        """A message has arrived."""
 
     def on_credit(self, *, drain: bool) -> None:
-        """The client has told how much it wants; see `link.credit`."""
+        """The client has changed the credit; see `link.credit`."""
 
     def on_disposition(self, event: DispositionReceived) -> None:
-        """The client has told what became of a message."""
-
-    def on_tokens_changed(self) -> None:
-        """A token has ended: see whether this link may go on."""
+        """The client has sent the state of a message."""
 
     def on_over(self) -> None:
-        """The link is over, however it ended."""
+        """The link has ended."""
 
 
 class Peer:
-    """A connection as its links see it.
+    """The client of one connection, as its links see it.
 
     Args:
         stream: carries the bytes.
-        context: the namespace that is served.
+        context: the namespace.
         engine: the server's end of the connection.
 
     Attributes:
-        grants: what the client's tokens allow.
-        sessions: the locks of sessions that this connection holds, by the names of their links.
+        grants: what the tokens of the client allow.
+        sessions: the session locks that this connection holds, by the names of their links.
         transactions: those that were declared and not discharged, by id.
-        servers: the broker's ends of all links, by link.
-        turn: how much of its bytes is read before it is the others' turn.
+        handlers: the broker's ends of all links, by link.
+        time_slice: limits how much is read before other connections run.
     """
 
     def __init__(self, stream: ByteStream, context: NamespaceContext, engine: Connection) -> None:
@@ -97,9 +100,9 @@ class Peer:
         self.grants = Grants()
         self.sessions: dict[str, tuple[str, SessionLock]] = {}
         self.transactions: dict[bytes, Transaction] = {}
-        self.servers: dict[Link, LinkServer] = {}
+        self.handlers: dict[Link, LinkHandler] = {}
         self.tasks = OwnedTasks(self.fail)
-        self.turn = Turn(context.clock)
+        self.time_slice = TimeSlice(context.clock)
         self._stream = stream
         self._is_writing = False
         self._transaction_count = 0
@@ -111,13 +114,13 @@ class Peer:
     # ------------------------------------------------------------------ output
 
     def flush(self) -> None:
-        """Send what the engine has written, at the end of this step of the event loop."""
+        """Write the output of the engine at the end of this step of the event loop."""
         if not self._is_writing:
             self._is_writing = True
             asyncio.get_running_loop().call_soon(self.write_out)
 
     def write_out(self) -> None:
-        """Send it now. Once the engine is over the stream is closed as well, and nobody waits for room any more."""
+        """Write the output of the engine now. Close the stream once the engine is over."""
         self._is_writing = False
         written = self.engine.bytes_to_send(now=self.host.clock.monotonic())
         if written and not self.tasks.is_closed:
@@ -128,11 +131,11 @@ class Peer:
             self.tasks.start(self._stream.close(), name="amqp close")
 
     async def drained(self) -> None:
-        """Wait until the client has taken what was sent to it."""
+        """Write the output and wait until the client has read most of it."""
         self.write_out()
         await self._stream.drain()
 
-    async def turn_to_hand_out(self) -> None:
+    async def delivery_slot(self) -> None:
         """Wait until no other link of this client takes messages in this step of the event loop."""
         async with self._handing_out:
             await self.host.clock.sleep(0)
@@ -140,13 +143,13 @@ class Peer:
     # ------------------------------------------------------------------ work
 
     def start_waiting(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Run what may wait as long as its link stands: one for each link, whose number is bounded. Reading on does not
-        wait for it, since what ends it may have to be read.
+        """Run a task that may wait as long as its link is open. It does not count as work, because the connection may
+        have to read what ends it. There is one for each link, and the number of links is bounded.
         """
         return self.tasks.start(work, name=name)
 
     def start(self, work: Coroutine[Any, Any, None], *, name: str, size_bytes: int = 0) -> asyncio.Task[None]:
-        """Run something for this client; it holds so many bytes until it is done."""
+        """Run a task that holds `size_bytes` of this client until it is done."""
         task = self.tasks.start(work, name=name)
         self._work.add(task)
         self._work_bytes += size_bytes
@@ -160,7 +163,7 @@ class Peer:
             self._less_work.set()
 
     async def finished(self) -> None:
-        """Wait until what came before the end of the connection is done; answers that are held up are given up."""
+        """Wait until the work from before the end of the connection is done, for at most `FINISHING_S`."""
         await self.host.clock.wait(self._work, FINISHING_S)
 
     @property
@@ -168,7 +171,7 @@ class Peer:
         return len(self._work) < MAX_WORK_COUNT and self._work_bytes < MAX_WORK_BYTES
 
     async def room(self) -> None:
-        """Wait until this client may ask for more."""
+        """Wait until the work of this client is below the limits, and its output is read."""
         while not self._has_room and not self.engine.is_over:
             self._less_work.clear()
             await self._less_work.wait()
@@ -177,34 +180,34 @@ class Peer:
     async def perform(
         self, operation: Operation, path: str | None, work: Callable[[Call], T], *, timeout_s: float
     ) -> T:
-        """As `BrokerHost.perform`, through this connection's front end."""
+        """As `BrokerHost.perform`, through the front end of this connection."""
 
         def measured(call: Call) -> T:
             began_at = self.host.clock.monotonic()
             try:
                 return work(call)
             finally:
-                self.turn.has_worked(self.host.clock.monotonic() - began_at)
+                self.time_slice.add_work(self.host.clock.monotonic() - began_at)
 
         return await self.host.perform(operation, path, measured, timeout_s=timeout_s, front_end=self.front_end)
 
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
-        """What the broker does by itself when a link ends: no fault can stop it."""
+        """Do what the broker does by itself when a link ends. Faults do not affect it."""
         return work(Call(operation, self.host.clock.now(), front_end=self.front_end))
 
     def now(self) -> float:
         """The broker's wall clock, in seconds."""
         return self.host.clock.now()
 
-    def told(self, error: BaseException) -> AmqpError:
-        """What the client is told of an error; if the whole namespace is gone, so is the connection."""
-        told = amqp_error_of(error)
+    def report(self, error: BaseException) -> AmqpError:
+        """Return the AMQP form of an error. End the connection if the error means that the namespace is unreachable."""
+        reported = amqp_error_of(error)
         if ends_connection(error):
-            self.close(told)
-        return told
+            self.close(reported)
+        return reported
 
     def fail(self, error: BaseException) -> None:
-        """Something that is done for this client is broken: its connection ends, and no other."""
+        """End this connection, and no other, because of an unexpected error in work for this client."""
         log.error(
             "amqp.connection_failed",
             "closed the connection of {client}: unexpected {error}",
@@ -216,8 +219,8 @@ class Peer:
         self.flush()
 
     def close(self, error: AmqpError) -> None:
-        """End the connection, with a condition. Its links are over at once, not when the client answers: what they took
-        until then would reach nobody.
+        """End the connection with a condition. Its links end at once, not when the client answers, because messages
+        that they take in between would be lost.
         """
         self.engine.close(error, now=self.host.clock.monotonic())
         self.end_links()
@@ -225,32 +228,32 @@ class Peer:
     # ------------------------------------------------------------------ links
 
     def refuse(self, link: Link, error: BaseException) -> None:
-        """Turn a link down, with the reason."""
-        told = self.told(error)
+        """Refuse a link with an error."""
+        reported = self.report(error)
         if not link.is_over:
-            link.refuse(told)
+            link.refuse(reported)
         self._forget(link)
 
     def detach(self, link: Link, error: BaseException) -> None:
-        """End a link that stood, with the reason."""
-        self.end(link, self.told(error))
+        """End an open link with an error."""
+        self.end(link, self.report(error))
 
     def end(self, link: Link, error: AmqpError) -> None:
-        """End a link in whatever state it is, with a condition."""
+        """End a link in any state, with a condition."""
         link.detach(error)
         self._forget(link)
 
     def end_links(self) -> None:
-        """Let every link know that it is over."""
-        servers = list(self.servers.values())
-        self.servers.clear()
-        for server in servers:
-            server.on_over()
+        """Call `on_over` of every link."""
+        handlers = list(self.handlers.values())
+        self.handlers.clear()
+        for handler in handlers:
+            handler.on_over()
 
     def _forget(self, link: Link) -> None:
-        server = self.servers.pop(link, None)
-        if server is not None:
-            server.on_over()
+        handler = self.handlers.pop(link, None)
+        if handler is not None:
+            handler.on_over()
         self.flush()
 
     # ------------------------------------------------------------------ rights, sessions, transactions
@@ -266,14 +269,17 @@ class Peer:
             )
 
     def tokens_changed(self) -> None:
-        """Let every link see whether it may go on."""
-        for server in list(self.servers.values()):
-            server.on_tokens_changed()
+        """Detach the links that the tokens of this connection no longer allow."""
+        for link, handler in list(self.handlers.items()):
+            try:
+                handler.check_rights()
+            except ServiceBusError as error:
+                self.detach(link, error)
 
-    def check_struck(self, path: str) -> None:
+    def check_detach_fault(self, path: str) -> None:
         """
         Raises:
-            WireError: a fault that was asked for ends links to that entity; the condition is the fault's.
+            WireError: an injected fault detaches the links to that entity; the condition is that of the fault.
         """
         fault = self.context.wire_faults.detaching(path, self.now())
         if fault is not None:
@@ -284,22 +290,22 @@ class Peer:
         return self.grants.rights(path, self.now())
 
     def session_lock(self, path: str, session_id: str, link_name: str | None) -> SessionLock | None:
-        """The lock that this connection holds on a session, through one link if that is named."""
+        """The lock that this connection holds on a session; only that of one link if its name is given."""
         named = self.sessions.get(link_name or "")
         held = [named] if named is not None else list(self.sessions.values())
         key = canonical(path)
         return next((lock for other, lock in held if other == key and lock.session_id == session_id), None)
 
     def new_transaction_id(self) -> bytes:
-        """An id that no other transaction of this connection has."""
+        """An id that is unique on this connection."""
         self._transaction_count += 1
         return self._transaction_count.to_bytes(8, "big")
 
     def transaction(self, transaction_id: bytes) -> Transaction:
-        """The transaction that a transfer or an outcome belongs to.
+        """The transaction with an id.
 
         Raises:
-            UnknownTransactionError: it was never declared here, or is over.
+            UnknownTransactionError: it was never declared on this connection, or has ended.
         """
         transaction = self.transactions.get(transaction_id)
         if transaction is None:

@@ -1,14 +1,13 @@
-"""A link on which a client receives: messages go out as long as it grants credit, and are settled as it says.
+"""A link on which a client receives: the broker sends messages while there is credit, and settles them by outcome.
 
 Laws:
 
-1. A message is taken only when there is credit for it; when the credit is withdrawn nothing more is taken.
+1. The broker takes a message only when there is credit for it.
 2. The delivery tag is the lock token in the byte order of .NET, from which clients compute the token.
-3. An outcome is confirmed, settled and with the same outcome, after it has taken effect; a refusal is a rejected
-   outcome with an error.
-4. However many links of a client receive, one at a time takes messages: see `server.turn`.
-5. When the link ends, messages stay locked until their locks end; a session is let go at once, with what was taken
-   under it.
+3. The broker confirms an outcome, settled and with the same outcome, after it has taken effect. It answers an outcome
+   that it refuses with a rejected outcome and an error.
+4. One link of a client at a time takes messages, so that a client with many links does not block the others.
+5. When the link ends, messages stay locked until their locks expire. A session is released at once, with its messages.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from uuid import UUID
 
 from sbclient.amqp import (
     DispositionReceived,
-    IncomingDelivery,
     OutgoingDelivery,
     OutgoingLink,
     Rejected,
@@ -31,8 +29,8 @@ from sbclient.amqp.types import Long
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
-from sbclient.emulator.amqp.delivery import Handed, handed_out
-from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, Peer
+from sbclient.emulator.amqp.delivery import EncodedDelivery, encode_entry
+from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.emulator.amqp.settling import confirmation_of, settlement_of
 from sbclient.entities import AccessRights
 from sbclient.errors import InvalidOperationError, ServiceBusError
@@ -42,29 +40,29 @@ SESSION_FILTER: Final = "com.microsoft:session-filter"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 
 LONGEST_WAIT_S: Final = 60.0
-"""How long one look for messages lasts at most; then the next begins. So one whose answer is lost is not the last."""
+"""The longest wait of one receive. A next one follows, so that one lost answer does not stop the link."""
 
 MAX_TAKEN: Final = 100
 MAX_TAKEN_BYTES: Final = 2**20
-"""What is taken in one go: more than that is not under way to a slow client."""
+"""The most that one receive takes, and so the most that is in flight to a slow client."""
 
 FIRST_GUESS_BYTES: Final = 2**16
-"""How large the messages of a link are taken to be until some have been seen."""
+"""The expected size of a message until the link has sent one."""
 
 _TICKS_AT_1970: Final = 621_355_968_000_000_000
 _TICKS_PER_S: Final = 10_000_000
 
 
-class ClientReceiver:
+class ReceiverLink(LinkHandler):
     """The broker's end of a link on which a client receives.
 
     Args:
         peer: the connection.
-        link: as it was asked for.
+        link: as requested.
         path: of the queue, subscription or sub-queue.
-        session: which session is to be received from, None for an entity without sessions.
-        mode: whether messages are gone when they are sent.
-        timeout_s: how long the broker looks for a free session.
+        session: the session to receive from; None for an entity without sessions.
+        mode: whether messages are deleted when they are sent.
+        timeout_s: how long the broker waits for an available session.
     """
 
     def __init__(
@@ -87,20 +85,20 @@ class ClientReceiver:
         self._lock: SessionLock | None = None
         self._opening: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
-        self._asked_for = 0
+        self._wanted = 0
         self._sent_count = 0
         self._usual_bytes = FIRST_GUESS_BYTES
 
     # ------------------------------------------------------------------ open and end
 
     def open(self) -> None:
-        """Let the link stand, or refuse it with the reason, perhaps after waiting for a session."""
+        """Accept the link, or refuse it with an error, perhaps after waiting for a session."""
         self._opening = self._peer.start_waiting(self._open(), name="amqp open receiver")
 
     async def _open(self) -> None:
         try:
-            self._peer.check_struck(self._path)
-            self._peer.check_right(self._path, AccessRights.LISTEN)
+            self._peer.check_detach_fault(self._path)
+            self.check_rights()
             if self._session is None:
                 await self._peer.perform(
                     Operation.OPEN,
@@ -127,28 +125,25 @@ class ClientReceiver:
             link.accept()
             return
         self._peer.sessions[link.name] = canonical(self._path), lock
-        asked = link.remote.source if link.remote is not None else None
-        assert asked is not None  # a link without a source is refused before
-        source = asked._replace(filter={**(asked.filter or {}), SESSION_FILTER: lock.session_id})
+        requested = link.remote.source if link.remote is not None else None
+        assert requested is not None  # a link without a source is refused before
+        source = requested._replace(filter={**(requested.filter or {}), SESSION_FILTER: lock.session_id})
         link.accept(source=source, properties={LOCKED_UNTIL: Long(ticks_of(lock.locked_until))})
 
-    def on_tokens_changed(self) -> None:
-        """Detach when no token allows to listen any more."""
-        try:
-            self._peer.check_right(self._path, AccessRights.LISTEN)
-        except ServiceBusError as error:
-            self._peer.detach(self._link, error)
+    def check_rights(self) -> None:
+        """Receiving needs Listen."""
+        self._peer.check_right(self._path, AccessRights.LISTEN)
 
     def on_over(self) -> None:
-        """Take nothing more, and let the session go once what the client has settled before is settled."""
+        """Stop taking messages, and release the session after the settlements that came before."""
         for task in (self._opening, self._pump):
             if task is not None:
                 task.cancel()
         if self._lock is not None:
-            self._peer.start(self._let_session_go(self._lock), name="amqp release session")
+            self._peer.start(self._release_session(self._lock), name="amqp release session")
 
-    async def _let_session_go(self, lock: SessionLock) -> None:
-        await self._peer.host.clock.sleep(0)  # as long as every settlement waits that came before
+    async def _release_session(self, lock: SessionLock) -> None:
+        await self._peer.host.clock.sleep(0)  # every settlement that came before waits as long
         self._lock = None
         self._peer.sessions.pop(self._link.name, None)
         self._peer.at_once(
@@ -157,44 +152,39 @@ class ClientReceiver:
 
     # ------------------------------------------------------------------ messages
 
-    def on_delivery(self, delivery: IncomingDelivery) -> None:
-        """Does not happen here: the client receives."""
-
     def on_credit(self, *, drain: bool) -> None:
-        """Send while there is credit; with `drain`, what there is now and then no more."""
+        """Send while there is credit; with `drain`, send what is available now and then use up the credit."""
         credit = self._link.credit
-        if drain or credit < self._asked_for:
+        if drain or credit < self._wanted:
             self._stop()
         if drain:
             self._pump = self._peer.start_waiting(self._drain(), name="amqp drain")
         elif credit and (self._pump is None or self._pump.done()):
-            self._pump = self._peer.start_waiting(self._send_on(), name="amqp receive")
+            self._pump = self._peer.start_waiting(self._send_all(), name="amqp receive")
 
     def _stop(self) -> None:
         if self._pump is not None:
             self._pump.cancel()
             self._pump = None
-        self._asked_for = 0
+        self._wanted = 0
 
-    async def _send_on(self) -> None:
-        await self._peer.turn_to_hand_out()
+    async def _send_all(self) -> None:
+        await self._peer.delivery_slot()
         while (credit := self._link.credit) > 0 and await self._send(credit, LONGEST_WAIT_S) is not None:
             await self._peer.drained()
-            await self._peer.turn_to_hand_out()
+            await self._peer.delivery_slot()
 
     async def _drain(self) -> None:
-        await self._peer.turn_to_hand_out()
+        await self._peer.delivery_slot()
         while (credit := self._link.credit) > 0 and await self._send(credit, 0.0):
             await self._peer.drained()
-            await self._peer.turn_to_hand_out()
+            await self._peer.delivery_slot()
         self._link.drained()
         self._peer.flush()
 
     async def _send(self, credit: int, wait_s: float) -> int | None:
-        """Take messages and send them; returns how many, None if the link has ended. No message is taken by who is
-        cancelled.
-        """
-        self._asked_for = wanted = min(credit, MAX_TAKEN, max(1, MAX_TAKEN_BYTES // self._usual_bytes))
+        """Take messages and send them; returns how many, None if the link has ended. A cancelled call takes none."""
+        self._wanted = wanted = min(credit, MAX_TAKEN, max(1, MAX_TAKEN_BYTES // self._usual_bytes))
         try:
             taken = await self._peer.host.receive(
                 self._path,
@@ -207,33 +197,33 @@ class ClientReceiver:
         except ServiceBusError as error:
             self._peer.detach(self._link, error)
             return None
-        self._asked_for = 0
-        handed = [handed_out(entry) for entry in taken]
-        for position, each in enumerate(handed):
+        self._wanted = 0
+        deliveries = [encode_entry(entry) for entry in taken]
+        for position, each in enumerate(deliveries):
             if self._link.is_over:  # also when the last message was too much for the client's session window
-                self._release([unsent.token for unsent in handed[position:] if unsent.token is not None])
+                self._release([unsent.token for unsent in deliveries[position:] if unsent.token is not None])
                 self._peer.flush()
                 return None
             self._send_one(each)
-        return len(handed)
+        return len(deliveries)
 
     def _release(self, tokens: Sequence[UUID]) -> None:
-        """Put back what no application has seen."""
+        """Put messages back as if they had never been delivered."""
         namespace = self._peer.host.namespace
         self._peer.at_once(Operation.RECEIVE, lambda call: namespace.release(call, self._path, tokens))
 
-    def _send_one(self, handed: Handed) -> None:
-        self._usual_bytes = max(len(handed.payload), (self._usual_bytes + len(handed.payload)) // 2)
-        if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE or handed.token is None:
+    def _send_one(self, delivery: EncodedDelivery) -> None:
+        self._usual_bytes = max(len(delivery.payload), (self._usual_bytes + len(delivery.payload)) // 2)
+        if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE or delivery.token is None:
             self._sent_count += 1
-            self._link.send(handed.payload, tag=self._sent_count.to_bytes(8, "big"), settled=True)
+            self._link.send(delivery.payload, tag=self._sent_count.to_bytes(8, "big"), settled=True)
         else:
-            self._link.send(handed.payload, tag=handed.token.bytes_le)
+            self._link.send(delivery.payload, tag=delivery.token.bytes_le)
 
     # ------------------------------------------------------------------ outcomes
 
     def on_disposition(self, event: DispositionReceived) -> None:
-        """Settle as the client says, and confirm unless it has settled itself."""
+        """Settle a message by the outcome that the client has sent."""
         delivery = event.delivery
         assert isinstance(delivery, OutgoingDelivery)  # the engine gives a sending link no others
         if event.settled or is_terminal(event.state):
@@ -246,7 +236,7 @@ class ClientReceiver:
         try:
             await self._take_effect(UUID(bytes_le=delivery.tag), outcome, transaction_id)
         except ServiceBusError as error:
-            delivery.settle(Rejected(self._peer.told(error)))
+            delivery.settle(Rejected(self._peer.report(error)))
         else:
             if not self._peer.context.wire_faults.drops_acknowledgement(self._path, self._peer.now()):
                 delivery.settle(confirmation_of(outcome) if transaction_id is None else state)
@@ -270,5 +260,5 @@ class ClientReceiver:
 
 
 def ticks_of(at: float) -> int:
-    """A moment in seconds since 1970 as .NET counts it: 100 ns since the year 1."""
+    """A timestamp in seconds since 1970 as .NET counts it: units of 100 ns since the year 1."""
     return int(at * _TICKS_PER_S) + _TICKS_AT_1970

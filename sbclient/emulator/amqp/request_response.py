@@ -1,20 +1,19 @@
-"""Requests and their replies: a pair of links with one node, as `$cbs` and every `$management` use it.
+"""Requests and replies over a pair of links with one node: `$cbs`, or the `$management` of an entity.
 
 Laws:
 
 1. Every request is answered, on the link that it names or else on the newest one that receives from the same node.
-2. Replies are settled when they are sent, and need no credit: the SDK settles none and never renews its credit.
-3. The reply's correlation id is the request's message id, of the same type.
+2. Replies are sent settled and need no credit, because the SDK settles none and never renews its credit.
+3. The correlation id of a reply is the message id of the request, of the same type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sbclient.amqp import (
     ACCEPTED,
-    DispositionReceived,
     EncodeError,
     IncomingDelivery,
     IncomingLink,
@@ -28,7 +27,7 @@ from sbclient.amqp import (
 )
 from sbclient.amqp.types import Int
 from sbclient.emulator.amqp.conditions import amqp_error_of
-from sbclient.emulator.amqp.peer import Peer
+from sbclient.emulator.amqp.peer import LinkHandler, Peer
 from sbclient.rules.entity_path import canonical
 
 CREDIT: Final = 1_000
@@ -38,10 +37,10 @@ class Request(NamedTuple):
     """One request.
 
     Attributes:
-        properties: its message id and where it wants the reply.
-        arguments: its application properties, by name.
-        body: of type VALUE, None if it has none.
-        transaction_id: of the transaction it belongs to.
+        properties: with the message id and the address for the reply.
+        arguments: the application properties, by name.
+        body: of type VALUE; None if there is none.
+        transaction_id: of the transaction that the request belongs to.
     """
 
     properties: Properties
@@ -50,37 +49,30 @@ class Request(NamedTuple):
     transaction_id: bytes | None
 
     def __repr__(self) -> str:
-        """Without the body, which may be a token or hold messages."""
+        """Without the body, which may be a token or contain messages."""
         return f"Request({self.operation!r}, {self.properties!r})"
 
     @property
     def operation(self) -> str:
-        """What is asked for, empty if that is not said."""
+        """The name of the operation; empty if the request has none."""
         operation = self.arguments.get("operation")
         return operation if isinstance(operation, str) else ""
 
     @property
     def link_name(self) -> str | None:
-        """The link that the client works with, if it says so."""
+        """The link that the request is about, if it names one."""
         name = self.arguments.get("associated-link-name")
         return name if isinstance(name, str) else None
 
 
-class Node(Protocol):
-    """What answers the requests of one pair of links."""
-
-    def on_request(self, request: Request, replies: Replies) -> None:
-        """Answer, now or later, by `Replies.send`."""
-
-    def on_tokens_changed(self) -> None:
-        """A token has ended."""
+OnRequest: TypeAlias = Callable[[Request, "Replies"], None]
 
 
 def request_in(delivery: IncomingDelivery) -> Request:
-    """The request that a transfer brings.
+    """The request in a transfer.
 
     Raises:
-        WireError: the bytes are no message.
+        WireError: the bytes are not a message.
     """
     sections, state = Sections(delivery.payload), delivery.state
     return Request(
@@ -91,63 +83,46 @@ def request_in(delivery: IncomingDelivery) -> Request:
     )
 
 
-class RequestLink:
-    """The broker's end of a link that brings requests.
+class RequestLink(LinkHandler):
+    """The broker's end of a link on which requests arrive.
 
     Args:
         peer: the connection.
-        link: as it was asked for.
-        address: of the node, which the replies' link has as well.
-        node: answers.
+        link: as requested.
+        address: of the node; the link for the replies has the same.
+        on_request: answers a request, now or later, by `Replies.send`.
     """
 
-    entity_path = None
-
-    def __init__(self, peer: Peer, link: IncomingLink, address: str, node: Node) -> None:
+    def __init__(self, peer: Peer, link: IncomingLink, address: str, on_request: OnRequest) -> None:
         self._peer = peer
         self._link = link
-        self._node = node
+        self._on_request = on_request
         self._replies = Replies(peer, address)
 
     def open(self) -> None:
-        """Let the link stand."""
+        """Accept the link."""
         self._link.accept(credit=CREDIT)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
-        """Take a request, or refuse what is none."""
+        """Answer a request, or reject a message that is none."""
         try:
             request = request_in(delivery)
         except WireError as error:
             delivery.settle(Rejected(error.error))
             return
         delivery.settle(ACCEPTED)
-        self._peer.turn.end()  # one request may ask for a thousand messages
-        self._node.on_request(request, self._replies)
-
-    def on_credit(self, *, drain: bool) -> None:
-        """Does not happen here."""
-
-    def on_disposition(self, event: DispositionReceived) -> None:
-        """Does not matter here."""
-
-    def on_tokens_changed(self) -> None:
-        """The node sees whether it may go on."""
-        self._node.on_tokens_changed()
-
-    def on_over(self) -> None:
-        """Nothing is held here."""
+        self._peer.time_slice.end()  # one request may ask for a thousand messages
+        self._on_request(request, self._replies)
 
 
-class ReplyLink:
+class ReplyLink(LinkHandler):
     """The broker's end of a link on which replies go out.
 
     Args:
         peer: the connection.
-        link: as it was asked for.
+        link: as requested.
         address: of the node.
     """
-
-    entity_path = None
 
     def __init__(self, peer: Peer, link: OutgoingLink, address: str) -> None:
         self.link = link
@@ -157,29 +132,17 @@ class ReplyLink:
         self._peer = peer
 
     def open(self) -> None:
-        """Let the link stand."""
+        """Accept the link."""
         self.link.accept()
 
-    def on_delivery(self, delivery: IncomingDelivery) -> None:
-        """Does not happen here."""
-
     def on_credit(self, *, drain: bool) -> None:
-        """Replies need no credit; a drain finds nothing to send."""
+        """Replies need no credit, so that a drain has nothing to send."""
         if drain:
             self.link.drained()
 
-    def on_disposition(self, event: DispositionReceived) -> None:
-        """Does not happen: replies are settled when they are sent."""
-
-    def on_tokens_changed(self) -> None:
-        """The link of the requests decides."""
-
-    def on_over(self) -> None:
-        """Nothing is held here."""
-
 
 class Replies:
-    """Where the replies of one node go."""
+    """Sends the replies of one node."""
 
     def __init__(self, peer: Peer, address: str) -> None:
         self._peer = peer
@@ -187,19 +150,19 @@ class Replies:
         self._count = 0
 
     def send(self, request: Request, arguments: Mapping[str, Any], body: Any = None) -> None:
-        """Answer a request; without a link to answer on the reply is dropped, as there is nobody to hear it.
+        """Answer a request. The reply is dropped if there is no link for it.
 
         Args:
-            arguments: the reply's application properties; whole numbers are sent as int.
+            arguments: the application properties of the reply; whole numbers are sent as int.
             body: of type VALUE.
         """
         reply_to = request.properties.reply_to
         links = [
-            server
-            for server in self._peer.servers.values()
-            if isinstance(server, ReplyLink) and server.key == self._key and not server.link.is_over
+            handler
+            for handler in self._peer.handlers.values()
+            if isinstance(handler, ReplyLink) and handler.key == self._key and not handler.link.is_over
         ]
-        named = [server for server in links if reply_to is not None and server.client_address == reply_to]
+        named = [handler for handler in links if reply_to is not None and handler.client_address == reply_to]
         chosen = (named or links)[-1:]
         if chosen:
             self._count += 1
@@ -215,9 +178,9 @@ def _reply(request: Request, arguments: Mapping[str, Any], body: Any) -> bytes:
     try:
         return encode_sections(properties=properties, application_properties=typed, value=body)
     except EncodeError as error:
-        told = amqp_error_of(error)
+        reported = amqp_error_of(error)
         return encode_sections(
             properties=properties,
-            application_properties={"statusCode": Int(500), "errorCondition": told.condition},
+            application_properties={"statusCode": Int(500), "errorCondition": reported.condition},
             value=None,
         )

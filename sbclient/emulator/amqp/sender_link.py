@@ -1,12 +1,12 @@
-"""A link on which a client sends: every transfer is stored or refused, in the order of coming, and answered.
+"""A link on which a client sends: the broker stores or rejects each transfer, in the order of arrival.
 
 Laws:
 
-1. The answer is `accepted`, or `rejected` with an error of three fields; nothing else. The SDK waits for ever after a
+1. The outcome is `accepted`, or `rejected` with an error of three fields; nothing else. The SDK waits for ever after a
    `released` or `modified`, and loses the condition of a detach.
-2. Credit is granted generously and not enforced: the SDK's sender grants itself some. What a client may have under way
-   is bounded by its connection.
-3. A batch is stored as a whole or not at all, with one answer.
+2. Credit is granted generously and not enforced, because the sender of the SDK grants itself some. The connection
+   limits how much a client has in flight.
+3. A batch is stored as a whole or not at all, with one outcome.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Final
 from sbclient.amqp import (
     ACCEPTED,
     BATCH_FORMAT,
-    DispositionReceived,
     IncomingDelivery,
     IncomingLink,
     Rejected,
@@ -29,29 +28,29 @@ from sbclient.amqp.errors import INVALID_FIELD
 from sbclient.amqp.types import Int
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
-from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, Peer
+from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.entities import AccessRights
 from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
 
 CREDIT: Final = 1_000
-"""What a well-behaved client may send ahead."""
+"""Messages that a client may send before the broker answers."""
 
 ENVELOPE_BYTES: Final = 2**16
-"""What a transfer may be longer than the messages in it: other clients encode less tightly than sizes are counted."""
+"""How much longer a transfer may be than its messages: other clients encode less tightly than sizes are counted."""
 
 VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
 MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 
 
-class ClientSender:
+class SenderLink(LinkHandler):
     """The broker's end of a link on which a client sends to one entity.
 
     Args:
         peer: the connection.
-        link: as it was asked for.
+        link: as requested.
         path: of the entity.
-        timeout_s: how long the broker tries to store a transfer.
-        destination: the entity that the messages are meant for, if this one only hands them on.
+        timeout_s: how long the broker may take to store a transfer.
+        destination: the entity that the messages are for, if this one only forwards them.
     """
 
     def __init__(
@@ -71,14 +70,14 @@ class ClientSender:
         self._destination = destination
 
     def open(self) -> None:
-        """Let the link stand, or refuse it with the reason."""
+        """Accept the link, or refuse it with an error."""
         self._peer.start(self._open(), name="amqp open sender")
 
     async def _open(self) -> None:
         peer, link = self._peer, self._link
         try:
-            peer.check_struck(self._path)
-            self._check_rights()
+            peer.check_detach_fault(self._path)
+            self.check_rights()
             limits = await peer.perform(Operation.OPEN, self._path, self._opened, timeout_s=self._timeout_s)
         except ServiceBusError as error:
             peer.refuse(link, error)
@@ -87,7 +86,8 @@ class ClientSender:
                 self._accept(limits)
             peer.flush()
 
-    def _check_rights(self) -> None:
+    def check_rights(self) -> None:
+        """Sending needs Send on the entity, and on the destination if there is one."""
         for path in (self._path, self._destination):
             if path is not None:
                 self._peer.check_right(path, AccessRights.SEND)
@@ -108,7 +108,7 @@ class ClientSender:
         self._link.max_message_size = max(largest, limits.max_batch_size_bytes) + ENVELOPE_BYTES
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
-        """Store what a transfer brings."""
+        """Store the messages of a transfer."""
         self._peer.start(self._store(delivery), name="amqp send", size_bytes=len(delivery.payload))
 
     async def _store(self, delivery: IncomingDelivery) -> None:
@@ -117,7 +117,7 @@ class ClientSender:
         try:
             await self._send(messages_in(delivery), transaction_id)
         except ServiceBusError as error:
-            delivery.settle(Rejected(peer.told(error)))
+            delivery.settle(Rejected(peer.report(error)))
         else:
             if not peer.context.wire_faults.drops_acknowledgement(self._path, peer.now()):
                 delivery.settle(ACCEPTED if transaction_id is None else TransactionalState(transaction_id, ACCEPTED))
@@ -142,28 +142,12 @@ class ClientSender:
 
         await peer.perform(Operation.SEND, self._path, send, timeout_s=self._timeout_s)
 
-    def on_credit(self, *, drain: bool) -> None:
-        """Does not happen here: the client sends."""
-
-    def on_disposition(self, event: DispositionReceived) -> None:
-        """Does not matter here: the answer settles."""
-
-    def on_tokens_changed(self) -> None:
-        """Detach when no token allows to send any more."""
-        try:
-            self._check_rights()
-        except ServiceBusError as error:
-            self._peer.detach(self._link, error)
-
-    def on_over(self) -> None:
-        """Nothing is held here: what came completely is stored."""
-
 
 def _via_key(first: WireMessage) -> str | None:
-    """The key for the entity between, that of a transfer's first message.
+    """The via-partition-key of the first message of a transfer.
 
     Raises:
-        WireError: it is no text.
+        WireError: the key is not a string.
     """
     key = first.sections.message_annotations.get(VIA_PARTITION_KEY)
     if key is not None and not isinstance(key, str):
@@ -175,8 +159,8 @@ def messages_in(delivery: IncomingDelivery) -> list[WireMessage]:
     """The messages of one transfer.
 
     Raises:
-        WireError: the bytes are no message, or no batch of messages.
-        InvalidOperationError: a message has an id that is too long, or a format that is not known.
+        WireError: the bytes are neither a message nor a batch of messages.
+        InvalidOperationError: the id of a message is too long, or its format is unknown.
     """
     if delivery.message_format == BATCH_FORMAT:
         return [WireMessage.of(payload) for payload in split_batch(delivery.payload)]

@@ -24,7 +24,7 @@ from sbclient.clock import Clock
 from sbclient.emulator.context import ServerSettings
 from sbclient.emulator.net.http_messages import EventSource, Handler, NoResponse, Request, Response
 from sbclient.emulator.net.stream import ByteStream
-from sbclient.emulator.net.time_slice import Turn
+from sbclient.emulator.net.time_slice import TimeSlice
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
@@ -76,7 +76,7 @@ class _Connection:
         self._settings = context.settings
         self._handler = handler
         self._upgrade = upgrade
-        self._turn = Turn(context.clock)
+        self._time_slice = TimeSlice(context.clock)
         self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=context.settings.max_header_bytes)
 
     async def serve(self, first: bytes) -> None:
@@ -120,7 +120,7 @@ class _Connection:
     async def _begun(self) -> bool:
         """Wait for the first byte of a request; False if none comes."""
         if self._engine.trailing_data[0]:
-            await self._turn.pass_on()
+            await self._time_slice.start_next()
             return True
         try:
             async with self._clock.timeout(self._settings.http_idle_timeout_s):
@@ -131,9 +131,9 @@ class _Connection:
         return bool(data)
 
     async def _event(self) -> Any:
-        self._turn.count()
-        if self._turn.is_over:
-            await self._turn.pass_on()
+        self._time_slice.count()
+        if self._time_slice.is_over:
+            await self._time_slice.start_next()
         while True:
             if self._engine.their_state is h11.IDLE:
                 self._check_head()

@@ -18,7 +18,7 @@ MOST_EVENTS: Final = 32
 """Of one turn: at some ten microseconds for an event and its work, both are about a millisecond."""
 
 
-class Turn:
+class TimeSlice:
     """The turns of one connection.
 
     Args:
@@ -48,11 +48,11 @@ class Turn:
         """End this turn: what was answered last is heavy."""
         self._left = 0
 
-    def has_worked(self, span_s: float) -> None:
+    def add_work(self, span_s: float) -> None:
         """A task of this connection has kept the event loop for so long."""
         self._work_s += span_s
 
-    async def pass_on(self) -> None:
+    async def start_next(self) -> None:
         """Let everybody else go on; then the next turn begins."""
         await self._clock.sleep(0)
         is_heavy, self._work_s = self._work_s > 2 * LONGEST_S, 0.0

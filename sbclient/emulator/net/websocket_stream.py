@@ -26,7 +26,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from sbclient.clock import Clock
 from sbclient.emulator.net.stream import ByteStream
-from sbclient.emulator.net.time_slice import Turn
+from sbclient.emulator.net.time_slice import TimeSlice
 
 SUB_PROTOCOLS: Final = ("AMQPWSB10", "amqp")
 
@@ -43,7 +43,7 @@ class WebSocketStream:
     def __init__(self, stream: ByteStream, engine: WSConnection, clock: Clock) -> None:
         self._stream = stream
         self._engine = engine
-        self._turn = Turn(clock)
+        self._time_slice = TimeSlice(clock)
         self._events = engine.events()
         self._came = bytearray()
         self._is_over = False
@@ -86,10 +86,10 @@ class WebSocketStream:
         try:
             for event in self._events:
                 self._take(event)
-                self._turn.count()
-                if self._turn.is_over:
+                self._time_slice.count()
+                if self._time_slice.is_over:
                     await self._stream.drain()
-                    await self._turn.pass_on()
+                    await self._time_slice.start_next()
         except RemoteProtocolError as error:
             self._end(error.event_hint or CloseConnection(code=CloseReason.PROTOCOL_ERROR))
 

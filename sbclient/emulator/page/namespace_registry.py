@@ -10,18 +10,18 @@ from sbclient.emulator.context import NamespaceContext
 
 if TYPE_CHECKING:
     from sbclient.emulator.control.api import ControlApi
-    from sbclient.emulator.page.namespace_watcher import Told
+    from sbclient.emulator.page.namespace_watcher import ClientReport
     from sbclient.emulator.page.watch_api import WatchApi
 
 
-class Neighbour(NamedTuple):
+class RegisteredNamespace(NamedTuple):
     """One of them, and what makes it as it was at the start."""
 
     context: NamespaceContext
     reset: Callable[[], None]
 
 
-class Neighbours:
+class NamespaceRegistry:
     """All namespaces of one emulator.
 
     Args:
@@ -38,7 +38,7 @@ class Neighbours:
         self,
         own_names: Collection[str] = (),
         *,
-        tell: Callable[[], Told] | None = None,
+        tell: Callable[[], ClientReport] | None = None,
         interval_s: float | None = None,
     ) -> None:
         self.own_names = own_names
@@ -46,15 +46,15 @@ class Neighbours:
         self.http_port: int | None = None
         self._tell = tell
         self._interval_s = interval_s
-        self._neighbours: dict[str, Neighbour] = {}
+        self._registry: dict[str, RegisteredNamespace] = {}
 
     def add(self, context: NamespaceContext, reset: Callable[[], None]) -> None:
         """One more; before anybody asks for anything."""
-        self._neighbours[context.name] = Neighbour(context, reset)
+        self._registry[context.name] = RegisteredNamespace(context, reset)
 
     @property
     def contexts(self) -> dict[str, NamespaceContext]:
-        return {name: each.context for name, each in self._neighbours.items()}
+        return {name: each.context for name, each in self._registry.items()}
 
     # The control API is loaded when somebody first asks for it: who only wants AMQP does not wait for it.
 
@@ -62,20 +62,20 @@ class Neighbours:
     def controls(self) -> dict[str, ControlApi]:
         from sbclient.emulator.control.api import ControlApi
 
-        return {name: ControlApi(each.context, each.reset) for name, each in self._neighbours.items()}
+        return {name: ControlApi(each.context, each.reset) for name, each in self._registry.items()}
 
     @cached_property
     def watch(self) -> WatchApi:
-        from sbclient.emulator.page.namespace_watcher import INTERVAL_S, NOTHING_TOLD, Lookout
+        from sbclient.emulator.page.namespace_watcher import INTERVAL_S, NO_REPORT, NamespaceWatcher
         from sbclient.emulator.page.watch_api import WatchApi
 
-        lookout = Lookout(
+        namespace_watcher = NamespaceWatcher(
             self.controls,
             ports=self.ports,
-            tell=self._tell or (lambda: NOTHING_TOLD),
+            tell=self._tell or (lambda: NO_REPORT),
             interval_s=self._interval_s or INTERVAL_S,
         )
-        return WatchApi(self.controls, lookout, self._about)
+        return WatchApi(self.controls, namespace_watcher, self._about)
 
     def _about(self) -> dict[str, Any]:
         return {"http_port": self.http_port, "ports": self.ports}

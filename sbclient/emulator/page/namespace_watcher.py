@@ -21,7 +21,7 @@ from sbclient.clock import Clock
 from sbclient.emulator.control.api import ControlApi
 from sbclient.emulator.control.fault_states import state_of_namespace
 from sbclient.emulator.page.overview import row_of
-from sbclient.emulator.page.pair_observer import PairSeen, backlog_queues_of, primary_of
+from sbclient.emulator.page.pair_observer import PairObserver, backlog_queues_of, primary_of
 
 Facts: TypeAlias = dict[str, Any]
 Moment: TypeAlias = tuple[float, int, int]
@@ -35,7 +35,7 @@ REST: Final = 9.0
 
 
 @dataclass(slots=True)
-class NamespaceSight:
+class NamespaceSnapshot:
     """One namespace at one moment.
 
     Attributes:
@@ -50,7 +50,7 @@ class NamespaceSight:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Snapshot:
     """Everything at one moment.
 
     Attributes:
@@ -62,13 +62,13 @@ class Sight:
 
     number: int
     at: float
-    namespaces: Mapping[str, NamespaceSight]
+    namespaces: Mapping[str, NamespaceSnapshot]
     pairs: Sequence[Facts]
     story: Facts | None
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ClientReport:
     """What a program that holds the clients itself knows better than the broker.
 
     Attributes:
@@ -82,11 +82,11 @@ class Told:
     story: Facts | None = None
 
 
-NOTHING_TOLD: Final = Told()
-NOTHING_SEEN: Final = Sight(0, 0.0, {}, (), None)
+NO_REPORT: Final = ClientReport()
+NO_SNAPSHOT: Final = Snapshot(0, 0.0, {}, (), None)
 
 
-class Lookout:
+class NamespaceWatcher:
     """Looks at all namespaces.
 
     Args:
@@ -101,7 +101,7 @@ class Lookout:
         controls: Mapping[str, ControlApi],
         *,
         ports: Mapping[str, int],
-        tell: Callable[[], Told] = lambda: NOTHING_TOLD,
+        tell: Callable[[], ClientReport] = lambda: NO_REPORT,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._controls = controls
@@ -109,13 +109,13 @@ class Lookout:
         self._tell = tell
         self._interval_s = interval_s
         self._turn = asyncio.Lock()
-        self._sight = NOTHING_SEEN
+        self._sight = NO_SNAPSHOT
         self._due_at = 0.0
-        self._pairs: dict[tuple[str, str], PairSeen] = {}
+        self._pairs: dict[tuple[str, str], PairObserver] = {}
         self._fragments_seen = 0
 
-    async def next(self, seen: int) -> Sight:
-        """A sight later than the one of that number, and no older than the interval.
+    async def next(self, seen: int) -> Snapshot:
+        """A snapshot later than the one of that number, and no older than the interval.
 
         Args:
             seen: 0 = none.
@@ -138,19 +138,19 @@ class Lookout:
 
     # ------------------------------------------------------------------ one look
 
-    async def _look(self) -> Sight:
+    async def _look(self) -> Snapshot:
         before = self._sight.namespaces
         namespaces = {name: await self._namespace(name, before.get(name)) for name in self._controls}
         now, told = self._clock.now(), self._tell()
-        for sight in namespaces.values():
-            _note(sight.history, self._sight.at, now, sight.facts["arrived"], sight.facts["left"])
+        for snapshot in namespaces.values():
+            _note(snapshot.history, self._sight.at, now, snapshot.facts["arrived"], snapshot.facts["left"])
         pairs = _with_told(self._seen_pairs(now), told.pairs)
-        return Sight(self._sight.number + 1, now, namespaces, pairs, told.story)
+        return Snapshot(self._sight.number + 1, now, namespaces, pairs, told.story)
 
-    async def _namespace(self, name: str, before: NamespaceSight | None) -> NamespaceSight:
+    async def _namespace(self, name: str, before: NamespaceSnapshot | None) -> NamespaceSnapshot:
         control = self._controls[name]
         context = control.context
-        namespace, old = context.host.namespace, NamespaceSight() if before is None else before
+        namespace, old = context.host.namespace, NamespaceSnapshot() if before is None else before
         namespace.advance(context.clock.now())
         faults = context.active_faults()
         rows: dict[str, Facts] = {}
@@ -176,7 +176,7 @@ class Lookout:
             "arrived": came,
             "left": went,
         }
-        return NamespaceSight(old.facts if old.facts == facts else facts, rows, old.history)
+        return NamespaceSnapshot(old.facts if old.facts == facts else facts, rows, old.history)
 
     async def _let_others_run(self, entity: Entity) -> None:
         self._fragments_seen += len(entity.body.fragments)
@@ -186,11 +186,11 @@ class Lookout:
 
     def _seen_pairs(self, now: float) -> list[Facts]:
         namespaces = {name: control.context.host.namespace for name, control in self._controls.items()}
-        pairs: dict[tuple[str, str], PairSeen] = {}
+        pairs: dict[tuple[str, str], PairObserver] = {}
         facts = []
         for name, secondary in namespaces.items():
             for primary, queues in backlog_queues_of(secondary).items():
-                pair = self._pairs.get((primary, name)) or PairSeen(primary, secondary)
+                pair = self._pairs.get((primary, name)) or PairObserver(primary, secondary)
                 pairs[primary, name] = pair
                 facts.append(pair.look(queues, primary_of(primary, namespaces, self._ports), now))
         self._pairs = pairs

@@ -68,7 +68,7 @@ class _Destination:
     arrived: int = 0
 
 
-class PairSeen:
+class PairObserver:
     """One pair, as far as the broker can see.
 
     Args:

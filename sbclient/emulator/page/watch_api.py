@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sbclient.emulator.control.api import ControlApi, error_response
 from sbclient.emulator.net.http_messages import Request, Response, json_response
-from sbclient.emulator.page.namespace_watcher import Lookout
+from sbclient.emulator.page.namespace_watcher import NamespaceWatcher
 from sbclient.emulator.page.watch_stream import WatchStream, detail_in, pairs_of
 from sbclient.emulator.sas import Grant
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizationError
@@ -30,17 +30,20 @@ class WatchApi:
 
     Args:
         controls: the control API of each.
-        lookout: looks at them.
+        namespace_watcher: looks at them.
         about: what is to be said of the emulator itself.
     """
 
     def __init__(
-        self, controls: Mapping[str, ControlApi], lookout: Lookout, about: Callable[[], Mapping[str, Any]] = dict
+        self,
+        controls: Mapping[str, ControlApi],
+        namespace_watcher: NamespaceWatcher,
+        about: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._controls = controls
         self._about = about
         self._viewer_count = 0
-        self.lookout = lookout
+        self.namespace_watcher = namespace_watcher
 
     async def answer(self, request: Request) -> Response:
         """Carry out one request for what `ABOUT_ALL` names."""
@@ -59,16 +62,16 @@ class WatchApi:
         return await self._overview(list(grants)) if what == "overview" else self._watch(request, grants)
 
     async def _overview(self, names: list[str]) -> Response:
-        sight = await self.lookout.next(0)
+        snapshot = await self.namespace_watcher.next(0)
         said = {
-            "at": sight.at,
+            "at": snapshot.at,
             "about": self._about(),
             "namespaces": [
-                {**sight.namespaces[name].facts, "entities": list(sight.namespaces[name].rows.values())}
+                {**snapshot.namespaces[name].facts, "entities": list(snapshot.namespaces[name].rows.values())}
                 for name in names
             ],
-            "pairs": pairs_of(sight, names),
-            "story": sight.story,
+            "pairs": pairs_of(snapshot, names),
+            "story": snapshot.story,
         }
         return json_response(200, said)
 
@@ -81,7 +84,7 @@ class WatchApi:
         name, path = request.query.get("namespace", names[0]), request.query.get("entity")
         control = self._controls[name] if name in names else None
         stream = WatchStream(
-            self.lookout,
+            self.namespace_watcher,
             names,
             detail=lambda: detail_in(control, path) if control is not None and path else None,
             watchers={name: self._controls[name].context.events.watch() for name in names},

@@ -1,6 +1,6 @@
 """What one who watches is sent: everything at first, then what has changed since, as server-sent events.
 
-    event: sight
+    event: snapshot
     data: {"at": 1700000000.0, "is_whole": true, "namespaces": [{..., "entities": [...], "removed": []}],
            "pairs": [...], "detail": {...}, "events": [...]}
 
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from sbclient.broker.directory import Entity
 from sbclient.emulator.control.api import ControlApi
 from sbclient.emulator.events import Watcher
-from sbclient.emulator.page.namespace_watcher import NOTHING_SEEN, Lookout, NamespaceSight, Sight
+from sbclient.emulator.page.namespace_watcher import NO_SNAPSHOT, NamespaceSnapshot, NamespaceWatcher, Snapshot
 from sbclient.emulator.page.overview import detail_of
 
 Facts: TypeAlias = dict[str, Any]
@@ -25,14 +25,14 @@ Facts: TypeAlias = dict[str, Any]
 MAX_EVENTS: Final = 200
 """Events that one message tells of, at most; of more the newest."""
 
-_NOTHING: Final = NamespaceSight()
+_NOTHING: Final = NamespaceSnapshot()
 
 
 class WatchStream:
     """One who watches.
 
     Args:
-        lookout: shared by all.
+        namespace_watcher: shared by all.
         names: of the namespaces that may be seen.
         detail: what is said of the one entity that is looked at, if one is.
         watchers: of the events of each namespace.
@@ -42,7 +42,7 @@ class WatchStream:
 
     def __init__(
         self,
-        lookout: Lookout,
+        namespace_watcher: NamespaceWatcher,
         names: Collection[str],
         *,
         detail: Callable[[], Facts | None],
@@ -50,26 +50,26 @@ class WatchStream:
         ended: Callable[[], None],
         ends_at: float = math.inf,
     ) -> None:
-        self._lookout = lookout
+        self._namespace_watcher = namespace_watcher
         self._names = names
         self._detail = detail
         self._watchers = watchers
         self._ended = ended
         self._ends_at = ends_at
-        self._told: dict[str, NamespaceSight] = {}
-        self._last = NOTHING_SEEN
+        self._told: dict[str, NamespaceSnapshot] = {}
+        self._last = NO_SNAPSHOT
         self._last_detail: Facts | None = None
 
     def __aiter__(self) -> WatchStream:
         return self
 
     async def __anext__(self) -> bytes:
-        sight = await self._lookout.next(self._last.number)
-        if sight.at >= self._ends_at:
+        snapshot = await self._namespace_watcher.next(self._last.number)
+        if snapshot.at >= self._ends_at:
             raise StopAsyncIteration
-        said = json.dumps(self._changes(sight), separators=(",", ":"), default=str)
-        self._last = sight
-        return f"event: sight\ndata: {said}\n\n".encode()
+        said = json.dumps(self._changes(snapshot), separators=(",", ":"), default=str)
+        self._last = snapshot
+        return f"event: snapshot\ndata: {said}\n\n".encode()
 
     async def aclose(self) -> None:
         """Watch no more."""
@@ -77,15 +77,15 @@ class WatchStream:
             watcher.close()
         self._ended()
 
-    def _changes(self, sight: Sight) -> Facts:
-        said: Facts = {"at": sight.at, "is_whole": not self._last.number}
-        namespaces = [self._namespace(name, sight.namespaces[name]) for name in self._names]
+    def _changes(self, snapshot: Snapshot) -> Facts:
+        said: Facts = {"at": snapshot.at, "is_whole": not self._last.number}
+        namespaces = [self._namespace(name, snapshot.namespaces[name]) for name in self._names]
         said["namespaces"] = [each for each in namespaces if each]
-        pairs = pairs_of(sight, self._names)
+        pairs = pairs_of(snapshot, self._names)
         if pairs != pairs_of(self._last, self._names):
             said["pairs"] = pairs
-        if sight.story != self._last.story:
-            said["story"] = sight.story
+        if snapshot.story != self._last.story:
+            said["story"] = snapshot.story
         detail = self._detail()
         if detail != self._last_detail:
             said["detail"] = self._last_detail = detail
@@ -99,22 +99,22 @@ class WatchStream:
             said["events"] = events[-MAX_EVENTS:]
         return said
 
-    def _namespace(self, name: str, sight: NamespaceSight) -> Facts:
+    def _namespace(self, name: str, snapshot: NamespaceSnapshot) -> Facts:
         told = self._told.get(name, _NOTHING)
-        self._told[name] = sight
-        changed = [row for path, row in sight.rows.items() if told.rows.get(path) is not row]
-        removed = [path for path in told.rows if path not in sight.rows]
-        if not changed and not removed and told.facts is sight.facts:
+        self._told[name] = snapshot
+        changed = [row for path, row in snapshot.rows.items() if told.rows.get(path) is not row]
+        removed = [path for path in told.rows if path not in snapshot.rows]
+        if not changed and not removed and told.facts is snapshot.facts:
             return {}
-        history = {"history": list(sight.history)} if told is _NOTHING else {}
-        return {**sight.facts, **history, "entities": changed, "removed": removed}
+        history = {"history": list(snapshot.history)} if told is _NOTHING else {}
+        return {**snapshot.facts, **history, "entities": changed, "removed": removed}
 
 
-def pairs_of(sight: Sight, names: Collection[str]) -> Sequence[Facts]:
+def pairs_of(snapshot: Snapshot, names: Collection[str]) -> Sequence[Facts]:
     """The pairs of which both namespaces may be seen, or the one that is here."""
     return [
         pair
-        for pair in sight.pairs
+        for pair in snapshot.pairs
         if pair["secondary"] in names and (pair["primary"] in names or not pair["is_primary_here"])
     ]
 

@@ -290,7 +290,7 @@ async def test_an_error_of_our_own_in_answering_an_event_ends_that_connection(
         def broken(*_: Any) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr("sbclient.emulator.amqp.sender_link.ClientSender.on_delivery", broken)
+        monkeypatch.setattr("sbclient.emulator.amqp.sender_link.SenderLink.on_delivery", broken)
         link.send(encode_message(ServiceBusMessage("x")), tag=b"1")
         client.flush()
         closed = await asyncio.wait_for(client.closed, 60)

@@ -11,7 +11,7 @@ import pytest
 from sbclient.amqp import Sections, WireMessage, encode_message
 from sbclient.amqp.types import UByte
 from sbclient.broker.entry import Entry
-from sbclient.emulator.amqp.delivery import handed_out
+from sbclient.emulator.amqp.delivery import encode_entry
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 
 AT = 1_700_000_000.123
@@ -35,14 +35,14 @@ def message(**attributes: object) -> ServiceBusMessage:
 def test_content_is_the_same_however_it_came(is_from_wire: bool) -> None:
     content = message()
     stored = WireMessage.of(encode_message(content)) if is_from_wire else content
-    sections = Sections(handed_out(entry(stored)).payload)
+    sections = Sections(encode_entry(entry(stored)).payload)
     assert sections.data() == [b"body"]
     assert sections.application_properties == {"a": 1}
     assert sections.properties.message_id == "m"
 
 
 def test_a_held_message_carries_its_lock() -> None:
-    payload, token = handed_out(entry(message(), token=TOKEN.int, locked_until=AT + 60))
+    payload, token = encode_entry(entry(message(), token=TOKEN.int, locked_until=AT + 60))
     sections = Sections(payload)
     assert token == TOKEN
     assert sections.delivery_annotations == {"x-opt-lock-token": TOKEN}
@@ -55,13 +55,13 @@ def moment(after_s: float) -> datetime:
 
 
 def test_a_message_of_a_session_has_a_token_and_no_time_of_its_own() -> None:
-    payload, token = handed_out(entry(message(), token=TOKEN.int, locked_until=math.inf))
+    payload, token = encode_entry(entry(message(), token=TOKEN.int, locked_until=math.inf))
     assert token == TOKEN
     assert "x-opt-locked-until" not in Sections(payload).message_annotations
 
 
 def test_a_browser_is_told_nothing_of_the_lock() -> None:
-    payload, token = handed_out(entry(message(), token=TOKEN.int, locked_until=AT + 60), is_peeked=True)
+    payload, token = encode_entry(entry(message(), token=TOKEN.int, locked_until=AT + 60), is_peeked=True)
     assert token is None
     assert Sections(payload).delivery_annotations == {}
     assert "x-opt-locked-until" not in Sections(payload).message_annotations
@@ -74,7 +74,7 @@ def test_a_browser_is_told_nothing_of_the_lock() -> None:
 def test_the_shorter_life_is_told(asked: float | None, expires_after_s: float | None, told_ms: int | None) -> None:
     content = message(time_to_live=None if asked is None else timedelta(seconds=asked))
     expires_at = math.inf if expires_after_s is None else AT + expires_after_s
-    assert Sections(handed_out(entry(content, expires_at=expires_at)).payload).header.ttl == told_ms
+    assert Sections(encode_entry(entry(content, expires_at=expires_at)).payload).header.ttl == told_ms
 
 
 def test_a_dead_letter_says_why_and_where_it_comes_from() -> None:
@@ -86,7 +86,7 @@ def test_a_dead_letter_says_why_and_where_it_comes_from() -> None:
         original_number=3,
         delivery_count=2,
     )
-    sections = Sections(handed_out(dead).payload)
+    sections = Sections(encode_entry(dead).payload)
     assert sections.application_properties == {
         "a": 1,
         "DeadLetterReason": "why",
@@ -99,13 +99,13 @@ def test_a_dead_letter_says_why_and_where_it_comes_from() -> None:
 
 def test_a_state_is_told_unless_it_is_the_usual_one() -> None:
     deferred = entry(message(), state=ServiceBusMessageState.DEFERRED)
-    assert Sections(handed_out(deferred).payload).message_annotations["x-opt-message-state"] == 1
-    assert "x-opt-message-state" not in Sections(handed_out(entry(message())).payload).message_annotations
+    assert Sections(encode_entry(deferred).payload).message_annotations["x-opt-message-state"] == 1
+    assert "x-opt-message-state" not in Sections(encode_entry(entry(message())).payload).message_annotations
 
 
 def test_types_that_python_does_not_have_survive() -> None:
     raw = b"\x00\x53\x74\xc1\x06\x02\xa1\x01a\x50\x07" + b"\x00\x53\x75\xa0\x00"
     stored = WireMessage.of(raw)
-    properties = Sections(handed_out(entry(stored)).payload).application_properties
+    properties = Sections(encode_entry(entry(stored)).payload).application_properties
     assert properties == {"a": 7}
     assert type(properties["a"]) is UByte

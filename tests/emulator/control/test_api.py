@@ -13,7 +13,7 @@ from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.clock import VirtualClock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.control.api import ControlApi
-from sbclient.emulator.events import MAX_WATCHERS
+from sbclient.emulator.events import MAX_SUBSCRIBERS
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import EntityKind
 from sbclient.errors import ServiceBusInternalError
@@ -223,7 +223,7 @@ class TestEvents:
         assert context.events.has_room
 
     async def test_too_many_watchers_are_refused(self, control: Control, context: NamespaceContext) -> None:
-        watchers = [context.events.watch() for _ in range(MAX_WATCHERS)]
+        watchers = [context.events.watch() for _ in range(MAX_SUBSCRIBERS)]
         answer = await control.api.answer(request("GET", "/$control/events"))
         assert answer.status == 503
         for watcher in watchers:

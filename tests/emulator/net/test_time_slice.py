@@ -27,7 +27,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.net.http import serve_http
 from sbclient.emulator.net.http_messages import Request, Response
-from sbclient.emulator.net.time_slice import LONGEST_S, MOST_EVENTS, Turn
+from sbclient.emulator.net.time_slice import LONGEST_S, MOST_EVENTS, TimeSlice
 from sbclient.emulator.net.tls_stream import TlsStream
 from sbclient.emulator.net.websocket_stream import WebSocketStream
 from sbclient.emulator.sas import Authorizer
@@ -69,31 +69,31 @@ async def bystander() -> AsyncIterator[list[int]]:
 
 class TestTurn:
     async def test_is_over_after_its_events(self, clock: VirtualClock) -> None:
-        turn = Turn(clock)
+        turn = TimeSlice(clock)
         for _ in range(MOST_EVENTS):
             assert not turn.is_over
             turn.count()
         assert turn.is_over
-        await turn.pass_on()
+        await turn.start_next()
         assert not turn.is_over
 
     async def test_is_over_after_its_time(self, clock: VirtualClock) -> None:
-        turn = Turn(clock)
+        turn = TimeSlice(clock)
         await asyncio.sleep(LONGEST_S * 0.9)
         assert not turn.is_over
         await asyncio.sleep(LONGEST_S * 0.2)
         assert turn.is_over
 
     async def test_is_over_after_what_is_heavy(self, clock: VirtualClock) -> None:
-        turn = Turn(clock)
+        turn = TimeSlice(clock)
         turn.end()
         assert turn.is_over
 
     async def test_has_fewer_events_the_more_work_they_cause_and_more_again_later(self, clock: VirtualClock) -> None:
-        turn = Turn(clock)
+        turn = TimeSlice(clock)
 
         async def events() -> int:
-            await turn.pass_on()
+            await turn.start_next()
             count = 0
             while not turn.is_over:
                 turn.count()
@@ -102,7 +102,7 @@ class TestTurn:
 
         heavy = []
         for _ in range(7):
-            turn.has_worked(1.0)
+            turn.add_work(1.0)
             heavy.append(await events())
         assert heavy == [16, 8, 4, 2, 1, 1, 1]
         assert [await events() for _ in range(6)] == [2, 4, 8, 16, 32, 32]

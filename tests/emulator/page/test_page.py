@@ -12,8 +12,8 @@ from sbclient.clock import VirtualClock
 from sbclient.emulator import Emulator
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.http_messages import Response
-from sbclient.emulator.page.namespace_registry import Neighbours
-from sbclient.emulator.router import Front
+from sbclient.emulator.page.namespace_registry import NamespaceRegistry
+from sbclient.emulator.router import Router
 from sbclient.entities import EntityKind
 from tests.emulator.amqp.client import create
 from tests.emulator.requests import request
@@ -24,10 +24,10 @@ class Site:
     """Two namespaces, seen through the port of the first."""
 
     def __init__(self, context: NamespaceContext, beside: NamespaceContext) -> None:
-        self.neighbours = Neighbours(["broker.example"])
-        self.neighbours.add(context, lambda: None)
-        self.neighbours.add(beside, lambda: None)
-        self.front = Front(context, self.neighbours)
+        self.registry = NamespaceRegistry(["broker.example"])
+        self.registry.add(context, lambda: None)
+        self.registry.add(beside, lambda: None)
+        self.front = Router(context, self.registry)
 
     async def ask(self, method: str, target: str, body: bytes = b"", *, token: str = "", **headers: str) -> Response:
         return await self.front.answer(request(method, target, body, authorization=token, **headers))

@@ -9,7 +9,7 @@ import pytest
 
 from sbclient.broker.namespace import Namespace
 from sbclient.emulator.page import pair_observer as pairs_seen
-from sbclient.emulator.page.pair_observer import RECENT_S, UNKNOWN, PairSeen, backlog_queues_of, primary_of
+from sbclient.emulator.page.pair_observer import RECENT_S, UNKNOWN, PairObserver, backlog_queues_of, primary_of
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.envelope import PATH
@@ -38,7 +38,7 @@ class Watched:
 
     def __init__(self, primary: Driver | None, secondary: Driver) -> None:
         self.primary, self.secondary = primary, secondary
-        self.pair = PairSeen("contoso", secondary.namespace)
+        self.pair = PairObserver("contoso", secondary.namespace)
 
     def look(self) -> Mapping[str, Any]:
         queues = backlog_queues_of(self.secondary.namespace)["contoso"]

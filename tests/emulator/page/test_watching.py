@@ -14,11 +14,11 @@ import pytest
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.clock import VirtualClock
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
-from sbclient.emulator.events import MAX_WATCHERS
+from sbclient.emulator.events import MAX_SUBSCRIBERS
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.net.http_messages import Response
-from sbclient.emulator.page.namespace_registry import Neighbours
-from sbclient.emulator.page.namespace_watcher import INTERVAL_S, Lookout, Told
+from sbclient.emulator.page.namespace_registry import NamespaceRegistry
+from sbclient.emulator.page.namespace_watcher import INTERVAL_S, ClientReport, NamespaceWatcher
 from sbclient.emulator.page.watch_api import MAX_VIEWERS, WatchApi
 from sbclient.emulator.sas import Authorizer, root_rule
 from sbclient.entities import AccessRights, AuthorizationRule, EntityAddress, EntityKind
@@ -45,17 +45,17 @@ def served(name: str, clock: VirtualClock, key: str = "SAS_KEY_VALUE") -> Namesp
 class Emulated:
     """Two namespaces that are watched."""
 
-    def __init__(self, clock: VirtualClock, tell: Callable[[], Told] = Told) -> None:
+    def __init__(self, clock: VirtualClock, tell: Callable[[], ClientReport] = ClientReport) -> None:
         self.primary = served("contoso", clock)
         self.secondary = served("contoso-backup", clock)
-        self.neighbours = Neighbours(tell=tell)
+        self.registry = NamespaceRegistry(tell=tell)
         for context in (self.primary, self.secondary):
-            self.neighbours.add(context, lambda: None)
-        self.neighbours.ports.update({"contoso": 5672, "contoso-backup": 5673})
+            self.registry.add(context, lambda: None)
+        self.registry.ports.update({"contoso": 5672, "contoso-backup": 5673})
 
     @property
     def api(self) -> WatchApi:
-        return self.neighbours.watch
+        return self.registry.watch
 
     def queue(self, path: str, **described: Any) -> None:
         create(self.primary.host, EntityKind.QUEUE, path, **described)
@@ -85,7 +85,7 @@ class Viewer:
 
     async def next(self) -> Any:
         lines = (await anext(self._events)).decode().splitlines()
-        assert lines[0] == "event: sight"
+        assert lines[0] == "event: snapshot"
         return json.loads(lines[1].removeprefix("data: "))
 
     async def close(self) -> None:
@@ -148,7 +148,7 @@ class TestOverview:
     async def test_namespaces_are_shown_to_those_who_may_manage_them(self, clock: VirtualClock) -> None:
         emulated = Emulated(clock)
         other = served("other", clock, key="another key")
-        emulated.neighbours.add(other, lambda: None)
+        emulated.registry.add(other, lambda: None)
         assert [each["name"] for each in (await emulated.overview())["namespaces"]] == ["contoso", "contoso-backup"]
         theirs = await emulated.overview(authorization=token(key="another key"))
         assert [each["name"] for each in theirs["namespaces"]] == ["other"]
@@ -275,7 +275,7 @@ class TestWatch:
         assert emulated.primary.events.has_room
 
     async def test_no_room_among_the_events_is_no_room_here(self, emulated: Emulated) -> None:
-        watchers = [emulated.secondary.events.watch() for _ in range(MAX_WATCHERS)]
+        watchers = [emulated.secondary.events.watch() for _ in range(MAX_SUBSCRIBERS)]
         assert (await emulated.api.answer(request("GET", "/$control/watch"))).status == 503
         for watcher in watchers:
             watcher.close()
@@ -308,16 +308,16 @@ class TestWatch:
         emulated.queue("q0")
         for number in range(100):
             create(emulated.secondary.host, EntityKind.QUEUE, f"q{number}", enable_partitioning=True)
-        lookout = Lookout(emulated.neighbours.controls, ports={}, interval_s=0.001)
-        seen = (await lookout.next(0)).number
+        namespace_watcher = NamespaceWatcher(emulated.registry.controls, ports={}, interval_s=0.001)
+        seen = (await namespace_watcher.next(0)).number
         emulated.send("q0", ServiceBusMessage(b"x"))
-        broken = asyncio.create_task(lookout.next(seen))
+        broken = asyncio.create_task(namespace_watcher.next(seen))
         await asyncio.sleep(0.001)
         for _ in range(5):
             await asyncio.sleep(0)
         assert not broken.done()
         broken.cancel()
-        assert (await lookout.next(seen)).namespaces["contoso"].facts["arrived"] == 1
+        assert (await namespace_watcher.next(seen)).namespaces["contoso"].facts["arrived"] == 1
 
 
 class TestPairs:
@@ -335,7 +335,7 @@ class TestPairs:
 
     async def test_what_a_client_says_is_told_beside_what_is_seen(self, clock: VirtualClock) -> None:
         client = {"primary": "contoso", "secondary": "contoso-backup", "entities": [{"path": "orders"}], "events": []}
-        emulated = Emulated(clock, lambda: Told([client], {"phase": "healthy"}))
+        emulated = Emulated(clock, lambda: ClientReport([client], {"phase": "healthy"}))
         (pair,) = (await emulated.overview())["pairs"]
         assert (pair["client"], pair["destinations"]) == (client, [])
         create(emulated.secondary.host, EntityKind.QUEUE, BACKLOG)
@@ -351,7 +351,7 @@ class TestPairs:
     async def test_a_pair_is_shown_only_with_both_its_namespaces(self, clock: VirtualClock) -> None:
         emulated = Emulated(clock)
         other = served("other", clock, key="another key")
-        emulated.neighbours.add(other, lambda: None)
+        emulated.registry.add(other, lambda: None)
         create(other.host, EntityKind.QUEUE, BACKLOG)
         assert (await emulated.overview())["pairs"] == []
         assert (await emulated.overview(authorization=token(key="another key")))["pairs"] == []
@@ -376,7 +376,7 @@ class TestCost:
                 await asyncio.sleep(0)
 
         running = asyncio.create_task(other())
-        await Lookout(emulated.neighbours.controls, ports={}).next(0)
+        await NamespaceWatcher(emulated.registry.controls, ports={}).next(0)
         running.cancel()
         assert turns > 5
 
@@ -393,10 +393,10 @@ class TestCost:
     async def test_rows_that_have_not_changed_are_the_same(self, emulated: Emulated) -> None:
         emulated.queue("orders")
         emulated.queue("jobs")
-        lookout = Lookout(emulated.neighbours.controls, ports={})
-        first = await lookout.next(0)
+        namespace_watcher = NamespaceWatcher(emulated.registry.controls, ports={})
+        first = await namespace_watcher.next(0)
         emulated.send("orders", ServiceBusMessage(b"x"))
-        second = await lookout.next(first.number)
+        second = await namespace_watcher.next(first.number)
         rows = first.namespaces["contoso"].rows, second.namespaces["contoso"].rows
         assert rows[0]["jobs"] is rows[1]["jobs"]
         assert rows[0]["orders"] is not rows[1]["orders"]

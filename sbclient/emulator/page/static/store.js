@@ -59,7 +59,7 @@ async function keepWatching(query, signal) {
       await watch(query, signal, (name, said) => {
         failures = 0;
         if (name === "about") state.about = said;
-        else if (name === "sight") take(said);
+        else if (name === "snapshot") take(said);
       });
     } catch (error) {
       if (signal.aborted) return;
