@@ -36,6 +36,7 @@ FRAMING_ERROR: Final = "amqp:connection:framing-error"
 HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
 UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
+TRANSFER_LIMIT: Final = "amqp:link:transfer-limit-exceeded"
 
 
 class AmqpError(NamedTuple):

@@ -58,6 +58,10 @@ class Reply(NamedTuple):
     status: int
     body: Any
 
+    def __repr__(self) -> str:
+        """Without the body, which may hold messages."""
+        return f"Reply(status={self.status})"
+
 
 class _Request(Transfer):
     """A request; the reply finishes its future."""

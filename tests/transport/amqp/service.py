@@ -33,7 +33,7 @@ from sbclient.amqp import (
     encode_message,
     encode_sections,
 )
-from sbclient.amqp.broker_annotations import Standing, encode_delivery
+from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
@@ -226,7 +226,7 @@ class ServiceEnd:
         token = UUID(int=self._tags)
         is_deleting = link.remote is not None and link.remote.snd_settle_mode == 1
         now_ms = int(self.service.clock.now() * 1000)
-        annotations = Standing(
+        annotations = BrokerAnnotations(
             self._tags,
             now_ms,
             locked_until_ms=None if is_deleting else now_ms + int(self.service.lock_s * 1000),
