@@ -72,10 +72,30 @@ class MalformedEnvelopeError(Exception):
 
 
 class Unsealed(NamedTuple):
-    """Where a message of a backlog queue is to go, and the message as it was first sent."""
+    """Where a message of a backlog queue is to go, and the message as it was first sent.
+
+    Attributes:
+        destination: path of a queue or topic.
+        message: with the time to live that was left when it was unsealed.
+        lifetime: its whole time to live, and when that began; None = its time to live does not shrink.
+    """
 
     destination: str
     message: ServiceBusMessage
+    lifetime: tuple[timedelta, datetime] | None = None
+
+    def message_at(self, now: float) -> ServiceBusMessage:
+        """Return the message with the time to live that is left now, in whole seconds.
+
+        Args:
+            now: seconds since 1970-01-01 UTC.
+
+        Raises:
+            MalformedEnvelopeError: less than one second is left.
+        """
+        if self.lifetime is not None:
+            self.message.time_to_live = _remaining(*self.lifetime, now)
+        return self.message
 
 
 def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str | None = None) -> ServiceBusMessage:
@@ -128,8 +148,10 @@ def unseal(received: ServiceBusReceivedMessage, *, now: float, life: Literal["re
     session_id, partition_key = _short_text(sealed, SESSION_ID), _short_text(sealed, PARTITION_KEY)
     if received.session_id is None and partition_key is None:
         partition_key = received.partition_key
+    lifetime = None
     if time_to_live is not None and life == "remaining":
-        time_to_live = _remaining(time_to_live, max(received.enqueued_time_utc, schedule or _EPOCH), now)
+        lifetime = time_to_live, max(received.enqueued_time_utc, schedule or _EPOCH)
+        time_to_live = _remaining(*lifetime, now)
     try:
         message = received.copy(
             application_properties=_restored(sealed),
@@ -140,7 +162,7 @@ def unseal(received: ServiceBusReceivedMessage, *, now: float, life: Literal["re
         )
     except (InvalidOperationError, TypeError) as error:
         raise MalformedEnvelopeError(PROPERTY_MALFORMED, str(error)) from error
-    return Unsealed(destination, message)
+    return Unsealed(destination, message, lifetime)
 
 
 def _checked_destination(path: str) -> str:

@@ -1,81 +1,94 @@
-"""The entities of the primary that one syphon brings messages home to: found by path, bounded in number, and forgotten
-when nothing has waited for them for a while (`destination.FORGET_AFTER_S`).
+"""The destinations of one syphon: found by path, limited in number, forgotten when no message has waited for a while.
 
-What is forgotten is a link, a task, and how it went; whoever comes next finds that out anew. Nothing is forgotten of an
-entity for which a message is known to wait, so neither the pauses between two tries nor `missing_entity_grace` begin
-anew while there is something to try.
+Forgetting drops a link, a task and the result of the last attempt; a later message finds them out again. A destination
+for which a message is known to wait is never forgotten, so that its back-off and `missing_entity_grace` do not start
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.pairing.state import PairState
 from sbclient.rate_limit import Paces
 from sbclient.rules.entity_path import canonical
-from sbclient.syphon.destination import Destination, Take
-from sbclient.syphon.queue_source import BacklogSource
-from sbclient.syphon.status import Trouble
+from sbclient.rules.envelope import PATH
+from sbclient.rules.refusal import OngoingError
+from sbclient.syphon.destination import Destination
+from sbclient.syphon.forwarder import Forwarder
+from sbclient.syphon.queue_source import BacklogSource, InFlight
 from sbclient.tasks import OwnedTasks
 
 DESTINATIONS_KEPT: Final = 1000
-"""Beyond so many, those for which nothing waits are forgotten: each has a sender link and a task. If something waits
-for every one, messages for others are parked until there is a place."""
+"""Beyond this number idle destinations are forgotten: each has a sender link and a task. If none is idle, messages for
+other destinations are parked."""
 
 
 class Destinations:
-    """The destinations of one syphon, each with a task of its own.
+    """The destinations of one syphon, each with its own task.
 
     Args:
-        paces: how fast they may be sent to.
-        counts: gains `drained` and `dead_lettered.<reason>`.
-        take: takes fetched messages in hand, but for those that it deals with otherwise.
-        notify: called whenever one has answered, and told whether it accepts messages again after having refused.
-        on_failure: is told what should never happen.
+        rates: limits of the send rates.
+        sources: are notified of the answers of every destination.
+        on_failure: receives unexpected exceptions.
     """
 
     def __init__(
         self,
         pair: PairState,
-        paces: Paces,
-        counts: Counter[str],
+        rates: Paces,
+        forwarder: Forwarder,
+        sources: Sequence[BacklogSource],
         *,
-        take: Take,
-        notify: Callable[[bool], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._pair = pair
-        self._paces = paces
-        self._counts = counts
-        self._take = take
-        self._notify = notify
+        self._rates = rates
+        self._forwarder = forwarder
+        self._sources = sources
         self._known: dict[str, Destination] = {}
-        self._accepted: tuple[str, float] | None = None
+        self._forgotten_accepted_at = float("-inf")
         self._workers = OwnedTasks(on_failure=on_failure)
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, path: str) -> Destination | None:
-        """The destination of that path, if it is known."""
-        return self._known.get(canonical(path))
+    async def offer(self, messages: Sequence[InFlight]) -> None:
+        """Give messages to their destinations; park a message if there is no place for its destination."""
+        for message in messages:
+            destination = self._get(message.unsealed.destination)
+            if destination is not None:
+                await destination.offer(message)
+            else:
+                await message.source.park(message)
 
-    def get(self, path: str) -> Destination | None:
-        """The destination of that path; None if it is not known and there is no place for another one."""
-        destination = self.find(path)
+    def remember_parked(self, source: BacklogSource, path: str, number: int) -> bool:
+        """See `ScanObserver`."""
+        destination = self._get(path)
+        return destination is not None and destination.remember_parked(source, number)
+
+    def can_forward(self, message: ServiceBusReceivedMessage) -> bool:
+        """See `ScanObserver`."""
+        path = message.application_properties.get(PATH)
+        destination = self._known.get(canonical(path)) if isinstance(path, str) else None
+        return destination is None or destination.can_forward()
+
+    def _get(self, path: str) -> Destination | None:
+        """Return the destination of a path; None if it is not known and there is no place for another one."""
+        destination = self._known.get(canonical(path))
         if destination is None:
             if not self._has_place():
                 return None
-            destination = Destination(self._pair, path, self._paces, self._counts, self._notify)
-            destination.worker = self._workers.start(self._tend(destination), name=f"syphon to {path}")
+            destination = Destination(self._pair, path, self._rates, self._forwarder, self._sources)
+            destination.worker = self._workers.start(self._run(destination), name=f"syphon to {path}")
             self._known[canonical(path)] = destination
         return destination
 
     def _has_place(self) -> bool:
-        """Whether there is room for another destination, if need be by forgetting one."""
+        """Return whether there is room for another destination; forget an idle one if necessary."""
         if len(self._known) < DESTINATIONS_KEPT:
             return True
         for destination in self._known.values():
@@ -86,71 +99,64 @@ class Destinations:
                 return True
         return False
 
-    async def _tend(self, destination: Destination) -> None:
-        """Let a destination work for as long as it is needed."""
-        await destination.work(self._take)
+    async def _run(self, destination: Destination) -> None:
+        """Run a destination until it is not needed any more."""
+        await destination.work()
         if not destination.is_ending:
-            self._forget(destination)  # nothing can have come in between
+            self._forget(destination)  # no message can have arrived since `work` returned
             await destination.close()
 
     def _forget(self, destination: Destination) -> None:
-        self._accepted = self.accepted
+        self._forgotten_accepted_at = max(self._forgotten_accepted_at, destination.accepted_at)
         del self._known[canonical(destination.path)]
 
-    # -- how they stand ------------------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------------------
+
+    @property
+    def unavailable(self) -> list[Destination]:
+        """The destinations that refuse messages."""
+        return [one for one in list(self._known.values()) if one.refusal is not None]
+
+    def refusing(self) -> dict[str, OngoingError]:
+        """Return the errors of the destinations that refuse messages, by path; callable in any thread."""
+        return {one.path: refusal.error for one in list(self._known.values()) if (refusal := one.refusal) is not None}
 
     @property
     def is_stalled(self) -> bool:
-        """Whether every one that was tried refuses, and none that is forgotten accepted anything since."""
-        known = list(self._known.values())
-        troubles = [one.trouble.since_at for one in known if one.trouble is not None]
-        if not troubles or any(one.has_succeeded for one in known):
+        """Whether every destination that was tried refuses, and no forgotten one has accepted a message since."""
+        since_at = max((error.since_at for error in self.refusing().values()), default=None)
+        if since_at is None or any(one.has_succeeded for one in self._known.values()):
             return False
-        return self._accepted is None or self._accepted[1] < max(troubles)
-
-    @property
-    def unhappy(self) -> list[Destination]:
-        """Those that refuse."""
-        return [one for one in list(self._known.values()) if one.is_unhappy]
+        return max(self._forgotten_accepted_at, *(one.accepted_at for one in self._known.values())) < since_at
 
     @property
     def parked_count(self) -> int:
-        """Messages known to be put aside for them."""
+        """Number of messages that are known to be parked."""
         return sum(one.parked_count for one in self._known.values())
 
-    @property
-    def accepted(self) -> tuple[str, float] | None:
-        """The one that was the last to accept a message, and when."""
-        accepted = [(one.path, one.accepted_at) for one in list(self._known.values()) if one.accepted_at is not None]
-        accepted += [self._accepted] if self._accepted is not None else []
-        return max(accepted, key=lambda pair: pair[1], default=None)
-
-    def refusing(self) -> dict[str, Trouble]:
-        """What those that refuse say, by path."""
-        return {one.path: one.trouble for one in self.unhappy if one.trouble is not None}
-
-    def failures_of_waited_for(self, source: BacklogSource, *, with_overlooked: bool) -> list[int]:
-        """How often each destination failed for which something is put aside in that queue.
+    def failures_of_waiting(self, source: BacklogSource, *, with_forgotten: bool) -> list[int]:
+        """Return the failures of each destination that has parked messages in that queue.
 
         Args:
-            with_overlooked: there is more in it than is known, for any of those that have something put aside.
+            with_forgotten: the queue has more parked messages than are remembered, so that they may belong to any
+                destination that has parked messages.
         """
         return [
             one.failures
             for one in self._known.values()
-            if one.has_parked_in(source) or (with_overlooked and one.parked_count)
+            if one.has_parked_in(source) or (with_forgotten and one.parked_count)
         ]
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def end(self) -> list[asyncio.Task[None]]:
-        """Begin nothing new; returns the tasks that are worth waiting for, since something is on its way."""
+        """Start nothing new; return the workers whose transfers are worth waiting for."""
         return [one.worker for one in self._known.values() if one.end()]
 
     async def stop(self) -> None:
-        """End every task; what is on its way is in doubt."""
+        """Cancel every worker; the result of a running transfer is unknown."""
         await self._workers.close()
 
     async def close(self) -> None:
-        """Detach, once `stop` has ended the tasks."""
+        """Close every link, after `stop`."""
         await asyncio.gather(*(destination.close() for destination in self._known.values()))

@@ -1,4 +1,4 @@
-"""What is known of a backlog queue between two looks at it, for whoever measures."""
+"""Message counts of a backlog queue, as of the last scan."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from datetime import datetime
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 
 
-class Sighting:
-    """What is known of the messages of a queue that are not in hand: as of the last look, and of what was taken since.
+class QueueCounts:
+    """Counts of the messages of a queue that are not in flight: those of the last scan, updated since.
 
     Attributes:
-        waiting, parked: how many.
+        waiting: messages that can be received.
+        parked: deferred messages.
     """
 
     def __init__(self) -> None:
@@ -23,35 +24,35 @@ class Sighting:
 
     @property
     def oldest_waiting(self) -> datetime | None:
-        """When the oldest waiting one came."""
+        """Enqueued time of the oldest waiting message."""
         return self._oldest_waiting if self.waiting else None
 
     @property
     def oldest_parked(self) -> datetime | None:
-        """When the oldest parked one came."""
+        """Enqueued time of the oldest parked message."""
         return self._oldest_parked if self.parked else None
 
-    def sees(self, message: ServiceBusReceivedMessage) -> None:
-        """A look came across a message."""
-        at = message.enqueued_time_utc
+    def add(self, message: ServiceBusReceivedMessage) -> None:
+        """Count a message that a scan found."""
         if message.state is ServiceBusMessageState.DEFERRED:
-            self.put_aside(message)
+            self.add_parked(message)
         else:
+            at = message.enqueued_time_utc
             self.waiting += 1
             self._oldest_waiting = min(self._oldest_waiting or at, at)
 
-    def put_aside(self, message: ServiceBusReceivedMessage) -> None:
-        """A message is parked."""
+    def add_parked(self, message: ServiceBusReceivedMessage) -> None:
+        """Count a message that was deferred."""
         at = message.enqueued_time_utc
         self._oldest_parked = min(self._oldest_parked or at, at) if self.parked else at
         self.parked += 1
 
-    def fetched(self, number: int) -> None:
-        """So many of the parked ones were taken in hand."""
-        self.parked = max(self.parked - number, 0)
+    def remove_parked(self, count: int) -> None:
+        """Remove deferred messages that were received."""
+        self.parked = max(self.parked - count, 0)
 
-    def taken(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """A receive call brought these; if none, then none waits. What is left came after them."""
+    def remove_received(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+        """Remove the messages of one receive; if it returned none, none waits. The remaining ones are younger."""
         self.waiting = max(self.waiting - len(messages), 0) if messages else 0
         if messages and self._oldest_waiting is not None:
             self._oldest_waiting = max(self._oldest_waiting, messages[-1].enqueued_time_utc)

@@ -1,4 +1,4 @@
-"""One backlog queue, as the syphon sees it: what is in hand from it, and what was put aside in it."""
+"""A plain backlog queue as a source of messages: receives, settles, parks and finds them, and renews their locks."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sbclient.clock import Clock
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import MessageAlreadySettled, MessageLockLostError, MessageNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
-from sbclient.rules.accepted import AcceptedCopies
-from sbclient.rules.envelope import Unsealed
+from sbclient.pairing.state import PairState
+from sbclient.rules.entity_path import is_entity_path
+from sbclient.rules.envelope import PATH, MalformedEnvelopeError, Unsealed, unseal
+from sbclient.rules.ping import is_ping
 from sbclient.rules.size import encoded_size
 from sbclient.rules.window import Window
-from sbclient.syphon.queue_counts import Sighting
-from sbclient.telemetry import metrics, tracing
+from sbclient.syphon.forwarder import SETTLE_S, Forwarder
+from sbclient.syphon.queue_counts import QueueCounts
+from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
-from sbclient.transport.base import ReceiverLink, Transport
+from sbclient.transport.base import ReceiverLink
 
 log = get_logger(__name__)
 
-IN_VAIN_S: Final = 2.0
-"""A queue that has messages gives one sooner than that."""
+EMPTY_AFTER_S: Final = 2.0
+"""A queue that has messages returns one sooner than this."""
 
-SETTLE_S: Final = 20.0
-LEAST_RENEWAL_PAUSE_S: Final = 1.0
+MIN_RENEWAL_PAUSE_S: Final = 1.0
 PEEK_MESSAGES: Final = 100
-GIVE_BACK_S: Final = 5.0
-"""How long closing waits until everything in hand is given back; then its locks run out by themselves."""
+STRAYS_KEPT: Final = 1000
+RELEASE_S: Final = 5.0
+"""How long `close` waits until every message in flight is released; after that their locks expire."""
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """A backlog message in hand: locked in its queue, on its way home.
+class InFlight:
+    """A backlog message that is locked by this syphon and not yet settled.
 
     Attributes:
         size: encoded bytes.
-        lock_s: seconds that the lock lasts.
-        is_lost: the lock has ended, so that somebody else may have the message; it must not be sent any more.
+        lock_s: duration of the lock.
+        is_lost: the lock has expired, so another receiver may have the message; it must not be sent any more.
     """
 
     message: ServiceBusReceivedMessage
@@ -50,29 +52,29 @@ class Held:
     is_lost: bool = False
 
 
-class Scout(Protocol):
-    """Whoever wants to know what a scan comes across."""
+class ScanObserver(Protocol):
+    """Receives what a scan finds."""
 
-    def found_parked(self, source: BacklogSource, message: ServiceBusReceivedMessage) -> bool:
-        """Take note of a deferred message; False = there is no room, it must be found again later."""
+    def remember_parked(self, source: BacklogSource, path: str, number: int) -> bool:
+        """Remember a deferred message by its sequence number; return False if there is no room for it."""
 
-    def is_hopeful(self, message: ServiceBusReceivedMessage) -> bool:
-        """Whether something can be done with a waiting message now: its destination does not refuse, or it has none."""
+    def can_forward(self, message: ServiceBusReceivedMessage) -> bool:
+        """Return whether a waiting message can be sent or dead-lettered now: its destination does not refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a look through a queue found.
+    """Result of a scan.
 
     Attributes:
-        active: messages that wait, or are in somebody else's hands.
-        hopeful: those of them with which something can be done now.
-        overlooked: deferred messages of which nobody could take note.
+        active: number of messages that wait or are locked by another receiver.
+        forwardable: number of those that can be sent or dead-lettered now.
+        forgotten: number of deferred messages that could not be remembered.
     """
 
     active: int
-    hopeful: int
-    overlooked: int
+    forwardable: int
+    forgotten: int
 
 
 class BacklogSource:
@@ -80,231 +82,287 @@ class BacklogSource:
 
     Attributes:
         queue: its name.
-        held: what is in hand, by sequence number.
-        changed: set whenever something in hand is settled or lost.
-        look_again: set when a parked message may be here that nobody knows of, until somebody looks.
+        in_flight: messages in flight, by sequence number.
+        changed: set when a message in flight is settled or lost, or a destination has answered.
+        scan_needed: set when there may be parked messages that no destination remembers.
 
     Args:
-        accepted: what the primary has, though it is still in a backlog queue.
-        window: how much of this queue may be in hand.
+        window: limits of the messages in flight.
     """
 
-    def __init__(
-        self, secondary: Transport, queue: str, clock: Clock, accepted: AcceptedCopies, window: Window
-    ) -> None:
-        self._secondary = secondary
-        self._clock = clock
-        self._link: ReceiverLink = secondary.open_receiver(queue)
-        self._accepted = accepted
+    def __init__(self, pair: PairState, queue: str, forwarder: Forwarder, window: Window) -> None:
+        self._pair = pair
+        self._clock = pair.clock
+        self._forwarder = forwarder
+        self._link: ReceiverLink = pair.secondary.open_receiver(queue)
         self._window = window
-        self._has_hold = asyncio.Event()
-        self._seen = self._next_seen = Sighting()
-        self._asked_at: float | None = None
-        self._read_time = clock.reader()
-        self._ahead_s = clock.now() - clock.monotonic()
-        self._where = {metrics.DESTINATION: queue, **metrics.server(secondary.namespace)}
+        self._strays: list[int] = []
+        self._has_messages = asyncio.Event()
+        self._counts = self._next_counts = QueueCounts()
+        self._polled_at: float | None = None
+        self._read_time = pair.clock.reader()
+        self._ahead_s = pair.clock.now() - pair.clock.monotonic()
+        self._where = pair.at_backlog(queue)
         self.queue = queue
-        self.held: dict[int, Held] = {}
+        self.in_flight: dict[int, InFlight] = {}
         self.changed = asyncio.Event()
-        self.look_again = asyncio.Event()
+        self.scan_needed = asyncio.Event()
 
     @property
     def room(self) -> int:
-        """How many more messages may be taken in hand."""
+        """How many more messages may be in flight."""
         return self._window.room
 
+    async def reopen(self) -> None:
+        """Replace the link after an error."""
+        await self._link.close()
+        self._link = self._pair.secondary.open_receiver(self.queue)
+
+    def destination_answered(self, *, has_recovered: bool) -> None:
+        """A destination has accepted or refused messages.
+
+        Args:
+            has_recovered: it refused messages before and now accepts them.
+        """
+        self.changed.set()
+        if has_recovered:
+            self.scan_needed.set()
+
+    # -- receiving -----------------------------------------------------------------------------------------------
+
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
-        """Take messages; the caller holds, settles or abandons each."""
-        self._asked_at = self._clock.monotonic()
+        """Receive waiting messages; `take` them next."""
+        self._polled_at = self._clock.monotonic()
         try:
             messages = await self._link.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
         finally:
-            self._asked_at = None
-        self._seen.taken(messages)
+            self._polled_at = None
+        self._counts.remove_received(messages)
         return messages
 
-    async def reopen(self) -> None:
-        """Begin anew with a fresh link, after an error."""
-        await self._link.close()
-        self._link = self._secondary.open_receiver(self.queue)
-
-    def hold(self, message: ServiceBusReceivedMessage, unsealed: Unsealed) -> Held:
-        """Keep a message in hand: its lock is renewed until it is settled."""
-        earlier = self.held.get(message.sequence_number)
-        if earlier is not None:  # its lock ended unnoticed, and the message has come again
-            earlier.is_lost = True
-            self._let_go(earlier)
-        held = Held(message, self, unsealed, encoded_size(message), lock_s=self._left_s(message))
-        self.held[message.sequence_number] = held
-        self._window.add(held.size)
-        self._has_hold.set()
-        return held
-
-    def _let_go(self, held: Held) -> None:
-        number = held.message.sequence_number
-        if self.held.get(number) is held:
-            del self.held[number]
-            self._window.remove(held.size)
-            self.changed.set()
-        if not self.held:
-            self._has_hold.clear()
-
-    # -- how a message ends --------------------------------------------------------------------------------------
-
-    def was_accepted(self, message: ServiceBusReceivedMessage) -> bool:
-        """Whether the primary has this very copy already, and only its completion failed."""
-        return self._accepted.has(self.queue, message)
-
-    async def complete(self, held: Held) -> None:
-        """The primary has the message: remove it. If that fails, or is broken off, it is not sent again."""
-        self._accepted.add(self.queue, held.message)
-        await self.settle(held.message, Settlement(SettleMode.COMPLETE))
-        self._let_go(held)
-
-    async def dead_letter(self, held: Held, reason: str, description: str) -> bool:
-        """Move it to the backlog queue's dead letters."""
-        is_settled = await self.settle(held.message, Settlement(SettleMode.DEAD_LETTER, reason, description[:4096]))
-        self._let_go(held)
-        return is_settled
-
-    async def park(self, held: Held) -> bool:
-        """Defer it in its queue: out of the others' way, to be fetched by its number."""
-        is_settled = await self.settle(held.message, Settlement(SettleMode.DEFER))
-        self._let_go(held)
-        return is_settled
-
-    async def abandon(self, held: Held) -> None:
-        """Give it back as it was."""
-        await self.settle(held.message, Settlement(SettleMode.ABANDON))
-        self._let_go(held)
-
-    async def _part_with(self, held: Held) -> None:
-        await (self.complete(held) if self.was_accepted(held.message) else self.abandon(held))
-
-    async def settle(self, message: ServiceBusReceivedMessage, settlement: Settlement) -> bool:
-        """Settle a message; False if that failed: it comes again by itself or, if it was parked, must be looked for."""
-        is_dead = settlement.mode is SettleMode.DEAD_LETTER
-        why: metrics.Attributes = {**self._where, metrics.REASON: settlement.reason or ""} if is_dead else {}
-        try:
-            settling = self._link.settle(message, settlement, timeout_s=SETTLE_S)
-            if is_dead:
-                await tracing.carrying(tracing.DEAD_LETTER, [message], why, self._clock, settling)
-            else:
-                await settling
-        except ServiceBusError as error:
-            log.warning(
-                "syphon.not_settled",
-                "cannot {mode} message {sequence_number} of {queue!r} ({error}); the queue delivers it again",
-                queue=self.queue,
-                sequence_number=message.sequence_number,
-                mode=str(settlement.mode),
-                error=error,
-            )
-            self.look_again.set()
-            return False
-        if settlement.mode is SettleMode.COMPLETE:
-            self._accepted.discard(self.queue, message)
-        elif settlement.mode is SettleMode.DEFER:
-            self._seen.put_aside(message)
-            metrics.add(metrics.PARKED, 1, self._where)
-        elif is_dead:
-            metrics.add(metrics.DEAD_LETTERED, 1, why)
-        return True
-
-    async def fetch(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
-        """Take parked messages by number; those that are gone, or in other hands, are left out."""
+    async def receive_parked(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
+        """Receive deferred messages by sequence number, without those that are gone or locked; `take` them next."""
         try:
             found = await self._link.receive_deferred(numbers, timeout_s=SETTLE_S)
-            self._seen.fetched(len(found))
-            if self._next_seen is not self._seen:
-                self._next_seen.fetched(len(found))  # the look that is under way has counted them, too
+            self._counts.remove_parked(len(found))
+            if self._next_counts is not self._counts:
+                self._next_counts.remove_parked(len(found))  # the current scan has counted them
             return found
         except MessageNotFoundError:
             if len(numbers) == 1:
-                self.look_again.set()
+                self.scan_needed.set()
                 return []
         found = []
         for number in numbers:
-            found += await self.fetch([number])
+            found += await self.receive_parked([number])
         return found
 
-    async def scan(self, scout: Scout) -> Scan:
-        """Look through the whole queue, page by page, and tell of parked messages."""
-        active = hopeful = overlooked = 0
-        seen = self._next_seen = Sighting()
+    async def take(self, messages: Sequence[ServiceBusReceivedMessage]) -> list[InFlight]:
+        """Return the received messages that are to be sent, unsealed and with their locks renewed from now on.
+
+        The other messages are settled: pings, copies that the primary has already, messages that cannot be unsealed.
+        """
+        sorted_messages = [(message, self._sort(message)) for message in messages]  # before the first await
+        for message, result in sorted_messages:
+            if isinstance(result, tuple):
+                await self._dead_letter(message, *result, path=self.queue)
+            elif result is None:
+                await self._settle(message, SettleMode.COMPLETE)
+        return [result for _, result in sorted_messages if isinstance(result, InFlight)]
+
+    def _sort(self, message: ServiceBusReceivedMessage) -> InFlight | tuple[str, str] | None:
+        """Return the message in flight, a dead-letter reason and description, or None if it need not be sent."""
+        if self.was_accepted(message) or is_ping(message):
+            return None
+        try:
+            unsealed = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)
+        except MalformedEnvelopeError as error:
+            return error.reason, error.description
+        return self._add(message, unsealed)
+
+    def _add(self, message: ServiceBusReceivedMessage, unsealed: Unsealed) -> InFlight:
+        earlier = self.in_flight.get(message.sequence_number)
+        if earlier is not None:  # its lock has expired unnoticed, and the message was delivered again
+            earlier.is_lost = True
+            self._remove(earlier)
+        added = InFlight(message, self, unsealed, encoded_size(message), lock_s=self._lock_left_s(message))
+        self.in_flight[message.sequence_number] = added
+        self._window.add(added.size)
+        self._has_messages.set()
+        return added
+
+    def _remove(self, settled: InFlight) -> None:
+        number = settled.message.sequence_number
+        if self.in_flight.get(number) is settled:
+            del self.in_flight[number]
+            self._window.remove(settled.size)
+            self.changed.set()
+        if not self.in_flight:
+            self._has_messages.clear()
+
+    # -- settling ------------------------------------------------------------------------------------------------
+
+    def was_accepted(self, message: ServiceBusReceivedMessage) -> bool:
+        """Return whether the primary has this very copy already, since only its completion failed."""
+        return self._pair.accepted.has(self.queue, message)
+
+    async def complete(self, settled: InFlight) -> None:
+        """Remove a message that the primary has. If that fails, or is cancelled, the message is not sent again."""
+        self._pair.accepted.add(self.queue, settled.message)
+        await self._settle(settled.message, SettleMode.COMPLETE)
+        self._remove(settled)
+
+    async def dead_letter(self, settled: InFlight, reason: str, description: str) -> None:
+        """Move a message to the dead letters of its backlog queue."""
+        await self._dead_letter(settled.message, reason, description, path=settled.unsealed.destination)
+        self._remove(settled)
+
+    async def park(self, settled: InFlight) -> bool:
+        """Defer a message, so that later ones can be received; return whether it succeeded."""
+        is_settled = await self._settle(settled.message, SettleMode.DEFER)
+        self._remove(settled)
+        return is_settled
+
+    async def release(self, settled: InFlight) -> None:
+        """Abandon a message, or complete it if the primary has it."""
+        if self.was_accepted(settled.message):
+            await self.complete(settled)
+        else:
+            await self._settle(settled.message, SettleMode.ABANDON)
+            self._remove(settled)
+
+    async def _settle(self, message: ServiceBusReceivedMessage, mode: SettleMode) -> bool:
+        """Settle a message; return False if that failed: it is delivered again or, if it was parked, needs a scan."""
+        try:
+            await self._link.settle(message, Settlement(mode), timeout_s=SETTLE_S)
+        except ServiceBusError as error:
+            self._not_settled(message, mode, error)
+            return False
+        if mode is SettleMode.COMPLETE:
+            self._pair.accepted.discard(self.queue, message)
+        elif mode is SettleMode.DEFER:
+            self._counts.add_parked(message)
+            metrics.add(metrics.PARKED, 1, self._where)
+        return True
+
+    async def _dead_letter(
+        self, message: ServiceBusReceivedMessage, reason: str, description: str, *, path: str
+    ) -> None:
+        try:
+            await self._forwarder.dead_letter(self._link, message, reason, description, queue=self.queue, path=path)
+        except ServiceBusError as error:
+            self._not_settled(message, SettleMode.DEAD_LETTER, error)
+
+    def _not_settled(self, message: ServiceBusReceivedMessage, mode: SettleMode, error: ServiceBusError) -> None:
+        log.warning(
+            "syphon.not_settled",
+            "cannot {mode} message {sequence_number} of {queue!r} ({error}); the queue delivers it again",
+            queue=self.queue,
+            sequence_number=message.sequence_number,
+            mode=str(mode),
+            error=error,
+        )
+        self.scan_needed.set()
+
+    # -- scanning ------------------------------------------------------------------------------------------------
+
+    async def scan(self, observer: ScanObserver) -> Scan:
+        """Peek at every message of the queue and report the parked ones to the observer."""
+        active = forwardable = forgotten = 0
+        counts = self._next_counts = QueueCounts()
         next_number = 1
         while page := await self._link.peek(
             max_message_count=PEEK_MESSAGES, sequence_number=next_number, timeout_s=SETTLE_S
         ):
             for message in page:
-                if message.sequence_number in self.held:
+                if message.sequence_number in self.in_flight:
                     continue
-                seen.sees(message)
+                counts.add(message)
                 if message.state is ServiceBusMessageState.ACTIVE:
                     active += 1
-                    hopeful += scout.is_hopeful(message)
-                elif message.state is ServiceBusMessageState.DEFERRED and not scout.found_parked(self, message):
-                    overlooked += 1
+                    forwardable += observer.can_forward(message)
+                elif message.state is ServiceBusMessageState.DEFERRED:
+                    forgotten += not self._remember(message, observer)
             next_number = page[-1].sequence_number + 1
-        self._seen = seen
-        return Scan(active, hopeful, overlooked)
+        self._counts = counts
+        return Scan(active, forwardable, forgotten)
+
+    def _remember(self, message: ServiceBusReceivedMessage, observer: ScanObserver) -> bool:
+        path = message.application_properties.get(PATH)
+        if isinstance(path, str) and is_entity_path(path):
+            return observer.remember_parked(self, path, message.sequence_number)
+        if len(self._strays) >= STRAYS_KEPT:
+            return False
+        self._strays.append(message.sequence_number)
+        return True
+
+    async def take_strays(self) -> list[InFlight]:
+        """Take the parked messages that name no entity, which a scan found; as a rule all are dead-lettered."""
+        strays, self._strays = self._strays, []
+        taken: list[InFlight] = []
+        for number in strays:
+            taken += await self.take(await self.receive_parked([number]))
+        return taken
 
     def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
-        """What is known of the queue; see `metrics.Watched`."""
-        now, asked_at, seen = self._read_time(), self._asked_at, self._seen
-        held = [one.message.enqueued_time_utc for one in list(self.held.values())]
-        # While it waits in vain nothing is left: what an earlier look saw was taken, by this syphon or by another one.
-        is_empty = asked_at is not None and now - asked_at > IN_VAIN_S
-        depths = {"waiting": len(held) + (0 if is_empty else seen.waiting), "parked": seen.parked}
+        """Yield the depth and the age of the queue; see `metrics.Watched`."""
+        now, polled_at, counts = self._read_time(), self._polled_at, self._counts
+        in_flight = [one.message.enqueued_time_utc for one in list(self.in_flight.values())]
+        # A poll that waits this long proves that no message is left: those of the last scan were received since.
+        is_empty = polled_at is not None and now - polled_at > EMPTY_AFTER_S
+        depths = {"waiting": len(in_flight) + (0 if is_empty else counts.waiting), "parked": counts.parked}
         for state, depth in depths.items():
             yield metrics.BACKLOG_DEPTH, depth, {**self._where, metrics.STATE: state}
-        moments = [*held, None if is_empty else seen.oldest_waiting, seen.oldest_parked]
-        oldest = min((at for at in moments if at is not None), default=None)
+        times = [*in_flight, None if is_empty else counts.oldest_waiting, counts.oldest_parked]
+        oldest = min((at for at in times if at is not None), default=None)
         age_s = now + self._ahead_s - oldest.timestamp() if oldest is not None else 0.0
         yield metrics.BACKLOG_AGE, max(age_s, 0.0), self._where
 
     # -- locks ---------------------------------------------------------------------------------------------------
 
     async def keep_locks(self) -> None:
-        """Renew each lock when half of it has passed; runs until cancelled."""
+        """Renew each lock after half of its duration; runs until cancelled."""
         while True:
-            await self._has_hold.wait()
-            due_s = min((self._left_s(held.message) - held.lock_s / 2 for held in self.held.values()), default=0.0)
-            await self._clock.sleep(max(due_s, LEAST_RENEWAL_PAUSE_S))
+            await self._has_messages.wait()
+            due_s = min((self._due_in_s(one) for one in self.in_flight.values()), default=0.0)
+            await self._clock.sleep(max(due_s, MIN_RENEWAL_PAUSE_S))
             await self._renew_due()
 
     async def _renew_due(self) -> None:
-        """Renew what is due. A coroutine of its own, so that waiting for the next one holds no message."""
-        due = [held for held in self.held.values() if self._left_s(held.message) <= held.lock_s / 2]
-        await asyncio.gather(*map(self._renew, due))  # side by side, or a slow queue costs the last one its lock
+        """Renew the locks that are due. A separate coroutine, so that the pause after it keeps no message alive."""
+        due = [one for one in self.in_flight.values() if self._due_in_s(one) <= 0]
+        await asyncio.gather(*map(self._renew, due))  # one after the other, a slow queue would lose the last lock
 
-    async def _renew(self, held: Held) -> None:
+    async def _renew(self, renewed: InFlight) -> None:
         try:
-            held.message.locked_until_utc = await self._link.renew_lock(held.message, timeout_s=SETTLE_S)
+            renewed.message.locked_until_utc = await self._link.renew_lock(renewed.message, timeout_s=SETTLE_S)
         except MessageAlreadySettled:
-            pass  # it was brought home while this waited for its turn
+            pass  # it was settled while the renewal waited for the link
         except ServiceBusError as error:
-            if self.held.get(held.message.sequence_number) is not held:
-                return  # so it was, or given back
-            if isinstance(error, MessageLockLostError) or self._left_s(held.message) <= 0:
+            if self.in_flight.get(renewed.message.sequence_number) is not renewed:
+                return  # it was settled
+            if isinstance(error, MessageLockLostError) or self._lock_left_s(renewed.message) <= 0:
                 log.info(
                     "syphon.lock_lost",
-                    "a lock in {queue!r} ended before its message was moved: {error}",
+                    "a lock in {queue!r} expired before its message was forwarded: {error}",
                     queue=self.queue,
                     error=error,
                 )
-                held.is_lost = True
-                self._let_go(held)
+                renewed.is_lost = True
+                self._remove(renewed)
 
-    def _left_s(self, message: ServiceBusReceivedMessage) -> float:
+    def _due_in_s(self, one: InFlight) -> float:
+        return self._lock_left_s(one.message) - one.lock_s / 2
+
+    def _lock_left_s(self, message: ServiceBusReceivedMessage) -> float:
         until = message.locked_until_utc
         return until.timestamp() - self._clock.now() if until is not None else 0.0
 
     async def close(self) -> None:
-        """Give back everything in hand, but for what the primary has, and detach."""
+        """Release every message in flight and close the link."""
         try:
-            async with self._clock.timeout(GIVE_BACK_S):
-                await asyncio.gather(*map(self._part_with, self.held.values()))
+            async with self._clock.timeout(RELEASE_S):
+                await asyncio.gather(*map(self.release, self.in_flight.values()))
         except TimeoutError:
             log.warning(
                 "syphon.not_given_back",

@@ -1,8 +1,8 @@
-"""Which destinations refuse the sessions of one backlog queue, and which of its sessions rest for that reason.
+"""Back-off of the sessions of one backlog queue whose destinations refuse messages.
 
-The laws, ours: a destination that refuses is tried again 1 s later, then after pauses that double up to 60 s, by one of
-its sessions; the others rest, so that many of them cost no more than one. What is kept is bounded in number, and a
-destination for which no session is left is forgotten after a while.
+The rules, our choice: one session at a time tries a destination that refuses, after the pauses of `rules/refusal.py`.
+The other sessions of that destination rest, so that many of them cost no more than one. The numbers of destinations and
+sessions are limited. A destination without resting sessions is forgotten after a while.
 """
 
 from __future__ import annotations
@@ -14,165 +14,153 @@ from typing import Final
 
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
-from sbclient.rules.absence import Absence
-from sbclient.rules.backoff import backoff_s
 from sbclient.rules.entity_path import canonical
+from sbclient.rules.refusal import OngoingError, Refusal
 from sbclient.syphon.destination import FORGET_AFTER_S
-from sbclient.syphon.status import Trouble
 
-FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 60.0
 TRY_S: Final = 20.0
-"""How long a try may take; only then is another session tried with the same destination."""
+"""Longest duration of one attempt; after that another session may try the same destination."""
 
 REFUSALS_KEPT: Final = 1_000
-"""Destinations that refuse; the one longest untried is forgotten first, and its `missing_entity_grace` begins anew."""
+"""Limit of destinations. The one with the oldest attempt is dropped first, and its `missing_entity_grace` restarts."""
 SESSIONS_KEPT: Final = 10_000
-"""Sessions known to rest; each destination that refuses has at least one. Others are looked at again and again, a few
-at a time."""
+"""Limit of resting sessions; each destination has at least one. Further sessions are visited repeatedly, a few at a
+time."""
 
 
-class _Refusal:
-    """What is known of a destination that refuses, and its sessions that rest, the one longest untried first."""
+class _Refusing(Refusal):
+    """A destination that refuses, and its resting sessions, the one with the oldest attempt first."""
 
-    def __init__(self, path: str, trouble: Trouble) -> None:
+    def __init__(self, path: str) -> None:
+        super().__init__()
         self.path = path
-        self.trouble = trouble
-        self.failures = 0
-        self.retry_at = float("-inf")
-        self.absence = Absence()
         self.needed_at = float("-inf")
         self.tried_by: str | None = None
         self.sessions: OrderedDict[str, None] = OrderedDict()
 
 
-class RestingSessions:
-    """The destinations that refuse, by path; letters' case does not matter. Moments are monotonic seconds.
+class SessionBackoff:
+    """The destinations that refuse messages, by path without regard to case, and their resting sessions.
 
     Attributes:
-        count: sessions known to rest.
+        count: number of resting sessions.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._refusals: OrderedDict[str, _Refusal] = OrderedDict()
+        self._refusing: OrderedDict[str, _Refusing] = OrderedDict()
         self.count = 0
 
     def __len__(self) -> int:
-        """How many destinations refuse."""
-        return len(self._refusals)
+        """Return the number of destinations that refuse."""
+        return len(self._refusing)
 
     @property
-    def troubles(self) -> dict[str, Trouble]:
-        """What the destinations that refuse say, by path; may be asked in any thread."""
-        return {one.path: one.trouble for one in list(self._refusals.values())}
+    def errors(self) -> dict[str, OngoingError]:
+        """The errors of the destinations that refuse, by path; readable in any thread."""
+        return {one.path: one.error for one in list(self._refusing.values())}
 
     @property
     def least_failures(self) -> int:
-        """How often each destination that refuses was tried in vain; 0 if none does."""
-        return min((one.failures for one in self._refusals.values()), default=0)
+        """The least number of failures of a destination that refuses; 0 if none does."""
+        return min((one.failures for one in self._refusing.values()), default=0)
 
     # -- destinations --------------------------------------------------------------------------------------------
 
     def may_try(self, path: str, session_id: str) -> bool:
-        """Whether a session may try its destination now; then no other one may until it is known how that went."""
-        refusal = self._refusals.get(canonical(path))
-        if refusal is None:
+        """Return whether a session may try its destination now; if so, no other may until the result is known."""
+        refusing = self._refusing.get(canonical(path))
+        if refusing is None:
             return True
         now = self._clock.monotonic()
-        if refusal.retry_at > now and refusal.tried_by != session_id:
+        if refusing.retry_at > now and refusing.tried_by != session_id:
             return False
-        refusal.tried_by, refusal.retry_at = session_id, now + TRY_S
+        refusing.tried_by, refusing.retry_at = session_id, now + TRY_S
         return True
 
     def refused(self, path: str, error: ServiceBusError) -> bool:
-        """A destination gave an error instead of taking a message; returns whether it has only now begun to."""
+        """Record that a destination returned an error; return whether it is the first one."""
         now, key = self._clock.monotonic(), canonical(path)
-        refusal = self._refusals.get(key)
-        is_new = refusal is None
-        if refusal is None:
-            refusal = self._refusals[key] = _Refusal(path, Trouble.of(error, now))
-            if len(self._refusals) > REFUSALS_KEPT:
-                self.count -= len(self._refusals.popitem(last=False)[1].sessions)
-        self._refusals.move_to_end(key)
-        refusal.trouble = Trouble.of(error, now, refusal.trouble)
-        refusal.absence.note(error, now)
-        refusal.failures += 1
-        refusal.tried_by = None
-        refusal.retry_at = now + backoff_s(refusal.failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
-        refusal.needed_at = now
+        is_new = key not in self._refusing
+        refusing = _Refusing(path) if is_new else self._refusing.pop(key)
+        refusing.add(error, now)
+        refusing.tried_by, refusing.needed_at = None, now
+        self._refusing[key] = refusing
+        if len(self._refusing) > REFUSALS_KEPT:
+            self.count -= len(self._refusing.popitem(last=False)[1].sessions)
         return is_new
 
-    def is_missing_for(self, path: str, span_s: float) -> bool:
-        """Whether a destination is known to have been missing for at least so long."""
-        refusal = self._refusals.get(canonical(path))
-        return refusal is not None and refusal.absence.has_lasted(span_s)
+    def is_missing_for(self, path: str, grace_s: float) -> bool:
+        """Return whether a destination is known to be missing for at least that time."""
+        refusing = self._refusing.get(canonical(path))
+        return refusing is not None and refusing.is_missing_for(grace_s)
 
     def given_up(self, path: str) -> None:
-        """A message was given up; the next one may be looked at at once, for there may be many."""
-        refusal = self._refusals.get(canonical(path))
-        if refusal is not None:
-            refusal.retry_at = self._clock.monotonic()
+        """A message was dead-lettered; allow the next attempt at once, since there may be many such messages."""
+        refusing = self._refusing.get(canonical(path))
+        if refusing is not None:
+            refusing.retry_at = self._clock.monotonic()
 
     def answered(self, path: str) -> bool:
-        """A destination can be reached, whatever it said of a message; returns whether it refused before."""
-        refusal = self._refusals.pop(canonical(path), None)
-        if refusal is None:
+        """Record that a destination can be reached; return whether it refused before."""
+        refusing = self._refusing.pop(canonical(path), None)
+        if refusing is None:
             return False
-        self.count -= len(refusal.sessions)
+        self.count -= len(refusing.sessions)
         return True
 
     # -- sessions ------------------------------------------------------------------------------------------------
 
     def rest(self, session_id: str, path: str) -> bool:
-        """A session rests until its destination is to be tried again; returns whether that is news to be kept."""
-        refusal = self._refusals.get(canonical(path))
-        if refusal is None or session_id in refusal.sessions:
+        """Let a session rest until its destination is to be tried again; return whether it did not rest before."""
+        refusing = self._refusing.get(canonical(path))
+        if refusing is None or session_id in refusing.sessions:
             return False
-        if refusal.sessions and self.count >= SESSIONS_KEPT:
+        if refusing.sessions and self.count >= SESSIONS_KEPT:
             return False
-        refusal.sessions[session_id] = None
+        refusing.sessions[session_id] = None
         self.count += 1
         return True
 
     def due(self) -> str | None:
-        """A session that may try its destination now; None if there is none."""
+        """Return a session that may try its destination now; None if there is none."""
         now = self._clock.monotonic()
-        for refusal in self._refusals.values():
-            if refusal.retry_at <= now and refusal.sessions:
-                session_id = next(iter(refusal.sessions))
-                refusal.sessions.move_to_end(session_id)
-                refusal.tried_by, refusal.retry_at = session_id, now + TRY_S
+        for refusing in self._refusing.values():
+            if refusing.retry_at <= now and refusing.sessions:
+                session_id = next(iter(refusing.sessions))
+                refusing.sessions.move_to_end(session_id)
+                refusing.tried_by, refusing.retry_at = session_id, now + TRY_S
                 return session_id
         return None
 
     @property
     def due_at(self) -> float:
-        """When a destination is to be tried again; never if no session rests."""
-        return min((one.retry_at for one in self._refusals.values() if one.sessions), default=float("inf"))
+        """Monotonic time of the next attempt by a resting session; inf if no session rests."""
+        return min((one.retry_at for one in self._refusing.values() if one.sessions), default=float("inf"))
 
-    def compare(self, listed: Sequence[str], random: Random, most: int) -> list[str]:
-        """Forget sessions that are gone; returns those that are not known to rest, some of them if there are many.
+    def forget_missing(self, listed: Sequence[str], random: Random, most: int) -> list[str]:
+        """Forget resting sessions that are not listed; return listed ones that do not rest.
 
         Args:
             listed: every session of the queue.
-            random: chooses among more than `most`, so that each has its turn.
+            random: samples the result.
+            most: limit of the result; a random sample of this size gives each session a chance.
         """
-        now, there = self._clock.monotonic(), set(listed)
+        now, present = self._clock.monotonic(), set(listed)
         resting: set[str] = set()
-        for refusal in self._refusals.values():
-            for session_id in [one for one in refusal.sessions if one not in there]:
-                del refusal.sessions[session_id]
+        for refusing in self._refusing.values():
+            for session_id in [one for one in refusing.sessions if one not in present]:
+                del refusing.sessions[session_id]
                 self.count -= 1
-            resting.update(refusal.sessions)
-            if refusal.sessions:
-                refusal.needed_at = now
+            resting.update(refusing.sessions)
+            if refusing.sessions:
+                refusing.needed_at = now
         others = [one for one in listed if one not in resting]
         return others if len(others) <= most else random.sample(others, most)
 
-    def forget_needless(self) -> None:
-        """Forget destinations for which no session has rested for a while."""
+    def forget_idle(self) -> None:
+        """Forget destinations that have had no resting session for a while."""
         now = self._clock.monotonic()
-        for key, refusal in list(self._refusals.items()):
-            if not refusal.sessions and now - refusal.needed_at >= FORGET_AFTER_S:
-                del self._refusals[key]
+        for key, refusing in list(self._refusing.items()):
+            if not refusing.sessions and now - refusing.needed_at >= FORGET_AFTER_S:
+                del self._refusing[key]

@@ -1,21 +1,19 @@
-"""One session-enabled backlog queue, as the syphon sees it: each session is brought home in order, one at a time.
+"""A session-enabled backlog queue: its sessions are drained concurrently, the messages of each session in order.
 
-The lock of the session is what keeps competing syphons, and the producer, from overtaking each other. A session whose
-destination refuses is released as it is and tried later; nothing in it is deferred, since that would change its order.
+The session lock keeps competing syphons, and the producer, from overtaking each other. A session whose destination
+refuses is released unchanged and tried later. Its messages are not deferred, since that would change their order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Literal
 
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
-    InvalidOperationError,
-    MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusError,
@@ -26,16 +24,17 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.state import PairState
 from sbclient.rules.backoff import backoff_s
-from sbclient.rules.envelope import PATH, MalformedEnvelopeError, unseal
+from sbclient.rules.envelope import PATH, MalformedEnvelopeError, Unsealed, unseal
 from sbclient.rules.ping import is_ping
+from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S, OngoingError
 from sbclient.rules.size import encoded_size
-from sbclient.syphon.budget import SyphonShare
-from sbclient.syphon.destination import FORGET_AFTER_S, MISSING, REFUSED, TOO_LARGE
-from sbclient.syphon.session_backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, TRY_S, RestingSessions
-from sbclient.syphon.session_picker import SessionChooser
-from sbclient.syphon.status import DEAD_LETTERED, RECOVERED, UNAVAILABLE, PollRecord, QueueStatus, Trouble
+from sbclient.syphon.budget import SyphonBudget
+from sbclient.syphon.destination import FORGET_AFTER_S
+from sbclient.syphon.forwarder import MISSING, Forwarder, rejection_reason
+from sbclient.syphon.session_backoff import TRY_S, SessionBackoff
+from sbclient.syphon.session_picker import SessionPicker
+from sbclient.syphon.status import RECOVERED, UNAVAILABLE, PollRecord, QueueStatus
 from sbclient.tasks import OwnedTasks
-from sbclient.telemetry import metrics, tracing
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import ReceiverLink, SenderLink
 
@@ -44,94 +43,85 @@ log = get_logger(__name__)
 WORKERS: Final = 4
 SESSION_MESSAGES: Final = 20
 MORE_WAIT_S: Final = 0.5
-"""How long a session is waited in for more before it is released."""
+"""How long a session is polled for more messages before it is released."""
 
 RENEW_BELOW_S: Final = 30.0
 LINKS_KEPT: Final = 100
-KEEP_EACH_S: Final = 10.0
-"""How often the lock of a session is looked at while its next message waits for its turn, or is on its way."""
+RENEWAL_CHECK_S: Final = 10.0
+"""Longest time between two checks of the session lock while a message waits for the rate limit or is sent."""
 
-LEAST_KEEP_S: Final = 0.5
-"""However short the lock is, it is not renewed more often: each renewal is a request."""
-
-_COMPLETE: Final = Settlement(SettleMode.COMPLETE)
+MIN_RENEWAL_CHECK_S: Final = 0.5
+"""Shortest time between two checks, however short the lock is: each renewal is a request."""
 
 
 class SessionSource:
-    """The sessions of one backlog queue, drained by a few workers side by side.
-
-    Args:
-        share: its part of the syphon's limits.
-        shut_down_s: how long, at the end, what is on its way may take to arrive.
+    """The sessions of one backlog queue, drained by a few concurrent workers.
 
     Attributes:
-        accepted: the entity that was the last to accept a message, and when; None = nothing was accepted yet.
+        queue: its name.
+
+    Args:
+        until: as for `Syphon`.
+        shut_down_s: how long running transfers may take at the end.
     """
 
     def __init__(
         self,
         pair: PairState,
         queue: str,
-        share: SyphonShare,
+        forwarder: Forwarder,
+        budget: SyphonBudget,
         *,
         until: Literal["empty"] | None,
         shut_down_s: float,
     ) -> None:
         self._pair = pair
         self._clock = pair.clock
-        self._at_primary = metrics.server(pair.primary.namespace)
-        self._until = until
-        self._share = share
+        self._forwarder = forwarder
+        self._budget = budget
+        self._is_until_empty = until == "empty"
         self._shut_down_s = shut_down_s
-        self._paces = share.paces
-        self._window = share.window()
+        self._window = budget.window()
         self._polls = PollRecord(queue, pair.clock)
         self._links: OrderedDict[str, tuple[SenderLink, float]] = OrderedDict()
-        self._counts: Counter[str] = Counter()
-        self._resting = RestingSessions(pair.clock)
-        self._chooser = SessionChooser(
-            pair.clock, pair.random, self._resting, self._sessions, is_until_empty=until == "empty"
+        self._backoff = SessionBackoff(pair.clock)
+        self._picker = SessionPicker(
+            pair.clock, pair.random, self._backoff, self._list_sessions, is_until_empty=self._is_until_empty
         )
-        self.accepted: tuple[str, float] | None = None
-        self._moves = OwnedTasks(on_failure=lambda _: None)  # who started one hears of its failure
+        self._tasks = OwnedTasks(on_failure=lambda _: None)  # the task that starts one handles its failure
         self.queue = queue
 
-    async def run(self, counts: Counter[str]) -> None:
-        """Drain until cancelled, or until no session is left that can be moved.
-
-        Args:
-            counts: gains `drained` and `dead_lettered.<reason>`.
-        """
-        self._counts = counts
+    async def run(self) -> None:
+        """Drain until cancelled, or until no session is left that can be forwarded."""
         workers = OwnedTasks(on_failure=lambda _: None)
         try:
             await asyncio.gather(*(workers.start(self._work(), name=f"syphon {self.queue}") for _ in range(WORKERS)))
         finally:
             await workers.close()
-            await self._moves.close()
+            await self._tasks.close()
             await asyncio.gather(*(link.close() for link, _ in self._links.values()))
 
     def status(self) -> QueueStatus:
-        """How it stands now."""
-        return self._polls.status(in_hand=self._window.count)
+        """Return the status of the queue."""
+        return self._polls.status(in_flight=self._window.count)
 
-    def refusing(self) -> dict[str, Trouble]:
-        """What the destinations that refuse say, by path."""
-        return self._resting.troubles
+    def refusing(self) -> dict[str, OngoingError]:
+        """Return the errors of the destinations that refuse messages, by path."""
+        return self._backoff.errors
 
     async def _work(self) -> None:
-        """Bring home one session after the other."""
+        """Drain one session after the other."""
         failures = 0
         while True:
             try:
                 await self._close_idle_links()
-                session = await self._chooser.next()
-                if session is None or not await self._visit(session, self._share.wait_after(failures)):
+                session = await self._picker.next()
+                if session is None or not await self._visit(session, self._budget.poll_after(failures)):
                     return
                 failures = 0
             except ServiceBusError as error:
-                if self._until == "empty" and isinstance(error, MessagingEntityNotFoundError):
-                    return  # there is no such queue, so there is nothing in it
+                if self._is_until_empty and isinstance(error, MessagingEntityNotFoundError):
+                    return  # a queue that does not exist is empty
                 failures += 1
                 self._polls.failed(error)
                 log.info(
@@ -143,177 +133,173 @@ class SessionSource:
             if failures:
                 await self._clock.sleep(backoff_s(failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S))
 
-    async def _visit(self, session: SessionChoice, wait_s: float) -> bool:
-        """Accept a session and bring it home; returns whether there may be another one."""
+    async def _visit(self, session: SessionChoice, poll_s: float) -> bool:
+        """Accept a session and drain it; return whether there may be another one."""
         link = self._pair.secondary.open_receiver(self.queue, session=session)
         try:
-            if await self._accept(link, session, wait_s):
-                with self._chooser.visiting(link.session_id or ""):
+            if await self._accept(link, session, poll_s):
+                with self._picker.visiting(link.session_id or ""):
                     await self._drain(link)
-            elif session is NEXT_AVAILABLE_SESSION and self._until == "empty":
-                return bool(await self._sessions())
+            elif session is NEXT_AVAILABLE_SESSION and self._is_until_empty:
+                return bool(await self._list_sessions())
             return True
         finally:
             await link.close()
 
-    async def _accept(self, link: ReceiverLink, session: SessionChoice, wait_s: float) -> bool:
-        """Wait for the next available session, or accept one by name; returns whether there is one to be had."""
-        async with self._share.turns:
-            with self._polls.asking():
+    async def _accept(self, link: ReceiverLink, session: SessionChoice, poll_s: float) -> bool:
+        """Wait for the next available session, or accept one by name; return whether it is accepted."""
+        is_next = session is NEXT_AVAILABLE_SESSION
+        async with self._budget.poll_slots:
+            with self._polls.polling():
                 try:
-                    await link.open(timeout_s=wait_s if session is NEXT_AVAILABLE_SESSION else TRY_S)
+                    await link.open(timeout_s=poll_s if is_next else TRY_S)
                 except OperationTimeoutError:
-                    if session is not NEXT_AVAILABLE_SESSION:
+                    if not is_next:
                         raise
                     return False
                 except SessionCannotBeLockedError:
-                    if session is NEXT_AVAILABLE_SESSION:
+                    if is_next:
                         raise
                     return False
         return True
 
-    async def _sessions(self) -> Sequence[str]:
-        """The sessions with messages, also those that somebody holds; and those that have a state only."""
+    async def _list_sessions(self) -> Sequence[str]:
+        """Return the sessions with messages, also those that other receivers hold, and those with only a state."""
         return await self._pair.secondary.list_sessions(self.queue, state_updated_after=None, timeout_s=TRY_S)
 
     # -- one session ---------------------------------------------------------------------------------------------
 
     async def _drain(self, link: ReceiverLink) -> None:
-        """Bring home what is in an accepted session, until its destination refuses."""
-        while messages := await self._more(link):
+        """Forward the messages of an accepted session until its destination refuses."""
+        while messages := await self._receive(link):
             sizes = [encoded_size(message) for message in messages]
             for size in sizes:
                 self._window.add(size)
             try:
                 for message in messages:
-                    await self._wait_for_turn(link, message)
-                    move = self._moves.start(self._bring_home(link, message), name=f"syphon {self.queue}")
+                    await self._wait_for_rate(link, message)
+                    transfer = self._tasks.start(self._forward(link, message), name=f"syphon {self.queue}")
                     try:
-                        while await self._clock.wait([move], self._kept_for_s(link)):
-                            await self._keep(link)
+                        while await self._clock.wait([transfer], self._check_in_s(link)):
+                            await self._renew_lock(link)
                     except (asyncio.CancelledError, ServiceBusError):
-                        await self._clock.wait([move], self._shut_down_s)  # what is on its way arrives
+                        await self._clock.wait([transfer], self._shut_down_s)  # the primary may have the message
                         raise
-                    if not move.result():
+                    if not transfer.result():
                         return
             finally:
                 for size in sizes:
                     self._window.remove(size)
 
-    async def _more(self, link: ReceiverLink) -> Sequence[ServiceBusReceivedMessage]:
-        """The next messages of a session; none if it has no more."""
-        with self._polls.asking():
-            return await link.receive(max_message_count=self._room, max_wait_time_s=MORE_WAIT_S)
+    async def _receive(self, link: ReceiverLink) -> Sequence[ServiceBusReceivedMessage]:
+        """Return the next messages of a session; none if it has no more."""
+        count = max(1, min(SESSION_MESSAGES, self._window.room // WORKERS))  # each worker has its share of the room
+        with self._polls.polling():
+            return await link.receive(max_message_count=count, max_wait_time_s=MORE_WAIT_S)
 
-    @property
-    def _room(self) -> int:
-        """How many messages of a session may be taken: each worker has its share of what there is room for."""
-        return max(1, min(SESSION_MESSAGES, self._window.room // WORKERS))
-
-    async def _wait_for_turn(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> None:
-        """Wait until one more message may leave, and keep the session meanwhile."""
-        if not self._paces.is_limited:
+    async def _wait_for_rate(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> None:
+        """Wait until the rate limit allows one more message, and renew the session lock meanwhile."""
+        if not self._budget.rates.is_limited:
             return
         path = message.application_properties.get(PATH)
-        turn = self._moves.start(self._paces.take(path if isinstance(path, str) else "", 1), name=f"turn {self.queue}")
-        while await self._clock.wait([turn], self._kept_for_s(link)):
-            await self._keep(link)
+        taking = self._budget.rates.take(path if isinstance(path, str) else "", 1)
+        wait = self._tasks.start(taking, name=f"rate limit of {self.queue}")
+        while await self._clock.wait([wait], self._check_in_s(link)):
+            await self._renew_lock(link)
 
-    def _kept_for_s(self, link: ReceiverLink) -> float:
-        """How long a session needs no look after: its queue may be one that somebody made, with a short lock."""
+    def _check_in_s(self, link: ReceiverLink) -> float:
+        """Return the time until the next check of the session lock, which may be short if the user made the queue."""
         until = link.session_locked_until_utc
         if until is None:
-            return KEEP_EACH_S
-        return min(KEEP_EACH_S, max((until.timestamp() - self._clock.now()) / 2, LEAST_KEEP_S))
+            return RENEWAL_CHECK_S
+        return min(RENEWAL_CHECK_S, max((until.timestamp() - self._clock.now()) / 2, MIN_RENEWAL_CHECK_S))
 
-    async def _keep(self, link: ReceiverLink) -> None:
-        """
+    async def _renew_lock(self, link: ReceiverLink) -> None:
+        """Renew the session lock if it expires soon.
+
         Raises:
-            SessionLockLostError: it was lost; somebody else may be moving its messages by now.
+            SessionLockLostError: it has expired, so another receiver may have the messages.
         """
         until = link.session_locked_until_utc
         if until is None or until.timestamp() - self._clock.now() < RENEW_BELOW_S:
             await link.renew_session_lock(timeout_s=TRY_S)
 
-    async def _bring_home(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> bool:
-        """Move one message; returns whether it is done with. If not, its destination refuses and the session rests."""
-        session_id = link.session_id or ""
+    async def _forward(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> bool:
+        """Forward one message; return whether it is settled. If not, its destination refuses and the session rests."""
         if is_ping(message) or self._pair.accepted.has(self.queue, message):
             await self._complete(link, message)
             return True
-        while True:
-            await self._keep(link)
-            try:
-                # Anew for each try: what is left of its life goes on shrinking while the destination is busy.
-                path, content = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)
-            except MalformedEnvelopeError as error:
-                await self._dead_letter(link, message, error.reason, error.description)
-                return True
-            if not self._resting.may_try(path, session_id):
-                self._rest(session_id, path)
-                return False
-            try:
-                sender = await self._sender(path)
-                where = {metrics.DESTINATION: path, **self._at_primary}
-                sending = sender.send([content], timeout_s=TRY_S)
-                await tracing.carrying(tracing.DRAIN, [content], where, self._clock, sending)
-            except (MessageSizeExceededError, InvalidOperationError) as error:
-                self._answered(path)
-                reason = TOO_LARGE if isinstance(error, MessageSizeExceededError) else REFUSED
-                await self._dead_letter(link, message, reason, str(error))
-                return True
-            except ServiceBusServerBusyError:
+        await self._renew_lock(link)
+        try:
+            unsealed = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)
+            while (is_settled := await self._send(link, message, unsealed)) is None:
                 await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
-            except ServiceBusError as error:
-                return await self._refused(link, message, path, error)
-            else:
-                self._pair.accepted.add(self.queue, message)
-                self._answered(path)
-                self.accepted = path, self._clock.monotonic()
-                self._counts["drained"] += 1
-                metrics.add(metrics.DRAINED, 1, where)
-                await self._complete(link, message)
-                return True
+                await self._renew_lock(link)
+            return is_settled
+        except MalformedEnvelopeError as error:
+            await self._dead_letter(link, message, error.reason, error.description)
+            return True
 
-    def _answered(self, path: str) -> None:
-        self._chooser.learnt()
-        if self._resting.answered(path):
-            self._pair.record("syphon.destination_recovered", RECOVERED, path)
-            self._chooser.recovered()
+    async def _send(self, link: ReceiverLink, message: ServiceBusReceivedMessage, unsealed: Unsealed) -> bool | None:
+        """Send one message if its destination may be tried now; return as `_forward`, or None if it is busy.
 
-    async def _refused(
+        Raises:
+            MalformedEnvelopeError: the message has expired.
+        """
+        path, session_id = unsealed.destination, link.session_id or ""
+        content = unsealed.message_at(self._clock.now())
+        if not self._backoff.may_try(path, session_id):
+            self._rest(session_id, path)
+            return False
+        try:
+            sender = await self._sender(path)
+            await self._forwarder.send(sender, path, [content], TRY_S)
+        except ServiceBusServerBusyError:
+            return None
+        except ServiceBusError as error:
+            return await self._failed(link, message, path, error)
+        self._pair.accepted.add(self.queue, message)
+        self._answered(path)
+        await self._complete(link, message)
+        return True
+
+    async def _failed(
         self, link: ReceiverLink, message: ServiceBusReceivedMessage, path: str, error: ServiceBusError
     ) -> bool:
-        """A destination gave an error; returns whether the message is given up, since the entity is long missing."""
-        if self._resting.refused(path, error):
+        """Dead-letter a message that can never be sent, or let its session rest; return whether it is settled."""
+        reason = rejection_reason(error)
+        if reason is not None:
+            self._answered(path)
+            await self._dead_letter(link, message, reason, str(error))
+            return True
+        if self._backoff.refused(path, error):
             self._pair.record("syphon.destination_unavailable", UNAVAILABLE, path, level=logging.WARNING, error=error)
-        if self._resting.is_missing_for(path, self._pair.options.missing_entity_grace.total_seconds()):
+        if self._backoff.is_missing_for(path, self._pair.options.missing_entity_grace.total_seconds()):
             await self._dead_letter(link, message, MISSING, str(error))
-            self._resting.given_up(path)
+            self._backoff.given_up(path)
             return True
         self._rest(link.session_id or "", path)
         return False
 
+    def _answered(self, path: str) -> None:
+        self._picker.changed()
+        if self._backoff.answered(path):
+            self._pair.record("syphon.destination_recovered", RECOVERED, path)
+            self._picker.recovered()
+
     def _rest(self, session_id: str, path: str) -> None:
-        if self._resting.rest(session_id, path):
-            self._chooser.learnt()
+        if self._backoff.rest(session_id, path):
+            self._picker.changed()
 
     async def _complete(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> None:
-        """Remove what the primary has; if that fails, the number is kept so that it is not sent again."""
-        await link.settle(message, _COMPLETE, timeout_s=TRY_S)
+        """Complete a message that the primary has; if that fails, the copy stays known, so it is not sent again."""
+        await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=TRY_S)
         self._pair.accepted.discard(self.queue, message)
 
     async def _dead_letter(
         self, link: ReceiverLink, message: ServiceBusReceivedMessage, reason: str, description: str
     ) -> None:
-        settlement = Settlement(SettleMode.DEAD_LETTER, reason, description[:4096])
-        why = {**self._pair.at_backlog(self.queue), metrics.REASON: reason}
-        settling = link.settle(message, settlement, timeout_s=TRY_S)
-        await tracing.carrying(tracing.DEAD_LETTER, [message], why, self._clock, settling)
-        self._counts[f"dead_lettered.{reason}"] += 1
-        metrics.add(metrics.DEAD_LETTERED, 1, why)
-        with tracing.within(message):
-            self._pair.record("syphon.dead_lettered", DEAD_LETTERED, self.queue, reason=reason, queue=self.queue)
+        await self._forwarder.dead_letter(link, message, reason, description, queue=self.queue, path=self.queue)
 
     # -- links to destinations -----------------------------------------------------------------------------------
 
@@ -326,7 +312,7 @@ class SessionSource:
         return link
 
     async def _close_idle_links(self) -> None:
-        """Close the links through which nothing was sent for a while."""
+        """Close the links that have not been used for a while."""
         before = self._clock.monotonic() - FORGET_AFTER_S
         while self._links and next(iter(self._links.values()))[1] <= before:
             await self._links.popitem(last=False)[1][0].close()

@@ -144,8 +144,8 @@ PARKED: Final = Instrument(
     "How often a message was put aside in its backlog queue because its entity refuses.",
     _ENTITY,
 )
-UNHAPPY: Final = Instrument(
-    "sbclient.syphon.unhappy.destinations",
+UNAVAILABLE_DESTINATIONS: Final = Instrument(
+    "sbclient.syphon.unavailable.destinations",
     Kind.UP_DOWN_COUNTER,
     "{entity}",
     "Entities of the primary that refuse what a syphon of this process brings.",
@@ -192,7 +192,7 @@ INSTRUMENTS: Final = (
     DRAINED,
     DEAD_LETTERED,
     PARKED,
-    UNHAPPY,
+    UNAVAILABLE_DESTINATIONS,
     BACKLOG_DEPTH,
     BACKLOG_AGE,
     QUARANTINES,

@@ -20,7 +20,8 @@ from sbclient.clock import Clock
 from sbclient.emulator.net.http_messages import JSON, Request, Response
 from sbclient.emulator.net.http_port import HttpPort
 from sbclient.errors import InvalidOperationError
-from sbclient.syphon.status import QueueStatus, Trouble
+from sbclient.rules.refusal import OngoingError
+from sbclient.syphon.status import QueueStatus
 from sbclient.telemetry.log import get_logger
 from sbclient.worker.readiness import NamespaceHealth
 from sbclient.worker.service import SyphonWorker
@@ -90,8 +91,8 @@ class WorkerApi:
                 "queues": [_queue(queue, now) for queue in syphon.queues] if syphon is not None else [],
                 "missing_queues": self._worker.missing_queues,
                 "refusing": {
-                    path: {"for_s": _ago(trouble.since_at, now), "error": trouble.text}
-                    for path, trouble in list(refusing.items())[:ENTITIES_TOLD]
+                    path: {"for_s": _ago(error.since_at, now), "error": error.text}
+                    for path, error in list(refusing.items())[:ENTITIES_TOLD]
                 },
                 "refusing_count": len(refusing),
                 "drained": report.drained,
@@ -169,26 +170,26 @@ def _ago(at: float | None, now: float) -> float | None:
     return None if at is None else round(now - at, 1)
 
 
-def _trouble(trouble: Trouble | None, now: float) -> dict[str, Any]:
-    if trouble is None:
+def _error(error: OngoingError | None, now: float) -> dict[str, Any]:
+    if error is None:
         return {"error": None}
-    return {"error": trouble.text, "error_for_s": _ago(trouble.since_at, now)}
+    return {"error": error.text, "error_for_s": _ago(error.since_at, now)}
 
 
 def _namespace(health: NamespaceHealth, now: float) -> dict[str, Any]:
     return {
         "namespace": health.namespace,
-        "is_reachable": health.trouble is None and health.reached_at is not None,
+        "is_reachable": health.error is None and health.reached_at is not None,
         "answered_s_ago": _ago(health.reached_at, now),
-        **_trouble(health.trouble, now),
+        **_error(health.error, now),
     }
 
 
 def _queue(queue: QueueStatus, now: float) -> dict[str, Any]:
     return {
         "queue": queue.queue,
-        "in_hand": queue.in_hand,
+        "in_flight": queue.in_flight,
         "answered_s_ago": _ago(queue.answered_at, now),
-        "waits_for_s": _ago(queue.asked_at, now),
-        **_trouble(queue.trouble, now),
+        "waits_for_s": _ago(queue.polled_at, now),
+        **_error(queue.error, now),
     }

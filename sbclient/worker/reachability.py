@@ -7,7 +7,7 @@ from typing import Final
 
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
-from sbclient.syphon.status import Trouble
+from sbclient.rules.refusal import OngoingError
 from sbclient.telemetry.log import get_logger
 from sbclient.worker.inspection import is_unreachable
 from sbclient.worker.readiness import NamespaceHealth
@@ -47,15 +47,15 @@ class Reachability:
         self._interval_s = interval_s
         self._asked_at = float("-inf")
         self._answered_at: float | None = None
-        self._trouble: Trouble | None = None
+        self._error: OngoingError | None = None
 
     def health(self) -> NamespaceHealth:
         """What is known now."""
         heard_at = self._heard_at()
-        if self._trouble is not None and heard_at is not None and heard_at > self._asked_at:
+        if self._error is not None and heard_at is not None and heard_at > self._asked_at:
             self.answered()
         known = [at for at in (self._answered_at, heard_at) if at is not None]
-        return NamespaceHealth(self._namespace, max(known, default=None), self._trouble)
+        return NamespaceHealth(self._namespace, max(known, default=None), self._error)
 
     def answered(self, error: ServiceBusError | None = None) -> None:
         """It answered, perhaps with an error; whether that means that it cannot be reached is judged here."""
@@ -63,19 +63,19 @@ class Reachability:
             self.failed(error)
             return
         now = self._asked_at = self._clock.monotonic()
-        if self._trouble is not None:
+        if self._error is not None:
             log.info(
                 "worker.reachable",
                 "the {side} is reachable again after {seconds} s",
                 side=self._side,
-                seconds=round(now - self._trouble.since_at, 1),
+                seconds=round(now - self._error.since_at, 1),
             )
-        self._answered_at, self._trouble = now, None
+        self._answered_at, self._error = now, None
 
     def failed(self, error: ServiceBusError) -> None:
         """It cannot be used, whatever the error is."""
         self._asked_at = self._clock.monotonic()
-        if self._trouble is None:
+        if self._error is None:
             log.warning(
                 "worker.unreachable",
                 "the {side} is unreachable: {error}: {reason}",
@@ -83,13 +83,13 @@ class Reachability:
                 error=error,
                 reason=error.message,
             )
-        self._trouble = Trouble.of(error, self._asked_at, self._trouble)
+        self._error = OngoingError.of(error, self._asked_at, self._error)
 
     async def keep(self) -> None:
         """Ask whenever nothing was heard for a while; runs until cancelled."""
         while True:
             health = self.health()
-            if health.trouble is not None:
+            if health.error is not None:
                 await self._clock.sleep(min(AGAIN_S, self._interval_s))
             elif health.reached_at is not None:
                 left_s = health.reached_at + self._interval_s - self._clock.monotonic()

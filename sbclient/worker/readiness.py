@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sbclient.syphon.status import QueueStatus, SyphonStatus, Trouble
+from sbclient.rules.refusal import OngoingError
+from sbclient.syphon.status import QueueStatus, SyphonStatus
 
 GRACE_S: Final = 60.0
 """How much later than expected an answer of a backlog queue may come."""
@@ -36,12 +37,12 @@ class NamespaceHealth:
     Attributes:
         namespace: what names it.
         reached_at: when it last answered; None = not yet.
-        trouble: why it cannot be reached; None = it can, as far as is known.
+        error: why it cannot be reached; None = it can, as far as is known.
     """
 
     namespace: str
     reached_at: float | None
-    trouble: Trouble | None
+    error: OngoingError | None
 
 
 def reasons_against(
@@ -64,9 +65,9 @@ def reasons_against(
     if state is WorkerState.STOPPING:
         return reasons
     for side, health in (("primary", primary), ("secondary", secondary)):
-        if health.trouble is not None:
-            span_s = now - health.trouble.since_at
-            reasons.append(f"the {side} {health.namespace} cannot be reached for {span_s:.0f} s: {health.trouble.text}")
+        if health.error is not None:
+            span_s = now - health.error.since_at
+            reasons.append(f"the {side} {health.namespace} cannot be reached for {span_s:.0f} s: {health.error.text}")
         elif health.reached_at is None and state is not WorkerState.STARTING:
             reasons.append(f"the {side} {health.namespace} has not answered yet")
     if syphon is not None and state is WorkerState.RUNNING:
@@ -77,17 +78,17 @@ def reasons_against(
 def _reasons_of(syphon: SyphonStatus, now: float, since_at: float) -> list[str]:
     reasons: list[str] = []
     if syphon.is_stalled and syphon.refusing:
-        told = [f"{path} ({trouble.text})" for path, trouble in list(syphon.refusing.items())[:TOLD_OF]]
+        told = [f"{path} ({error.text})" for path, error in list(syphon.refusing.items())[:TOLD_OF]]
         reasons.append(f"every entity of the primary that was tried refuses: {_some(told, len(syphon.refusing))}")
-    troubled = [queue for queue in syphon.queues if queue.trouble is not None]
-    if troubled:
-        told = [f"{queue.queue} ({queue.trouble.text})" for queue in troubled[:TOLD_OF] if queue.trouble]
-        reasons.append(f"backlog queues give no messages: {_some(told, len(troubled))}")
+    failing = [queue for queue in syphon.queues if queue.error is not None]
+    if failing:
+        told = [f"{queue.queue} ({queue.error.text})" for queue in failing[:TOLD_OF] if queue.error]
+        reasons.append(f"backlog queues give no messages: {_some(told, len(failing))}")
     limit_s = syphon.longest_pause_s + GRACE_S
     silent = [
         queue
         for queue in syphon.queues
-        if queue.trouble is None and not syphon.is_stalled and now - _heard_at(queue, since_at) > limit_s
+        if queue.error is None and not syphon.is_stalled and now - _heard_at(queue, since_at) > limit_s
     ]
     if silent:
         told = [f"{queue.queue} (for {now - _heard_at(queue, since_at):.0f} s)" for queue in silent[:TOLD_OF]]

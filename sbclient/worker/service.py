@@ -241,8 +241,8 @@ class SyphonWorker:
     def line(self) -> str:
         """How it stands, in one line for people."""
         _, secondary = self.health()
-        if self.state is WorkerState.STARTING and secondary.trouble is not None:
-            return f"waits for the secondary: {secondary.trouble.kind.__name__}"
+        if self.state is WorkerState.STARTING and secondary.error is not None:
+            return f"waits for the secondary: {secondary.error.kind.__name__}"
         report = self.report()
         return f"{self.state}, drained {report.drained:,}, parked {report.parked:,}"
 
@@ -372,9 +372,8 @@ class SyphonWorker:
             if syphon.report().drained != drained:
                 drained, moved_at = syphon.report().drained, now
             for queue in syphon.status().queues:
-                trouble = queue.trouble
-                if trouble is not None and now - max(trouble.since_at, moved_at) >= limit_s:
-                    raise trouble.kind(
-                        f"backlog queue {queue.queue!r} gives no messages, so it is not known to be empty: "
-                        f"{trouble.text}"
+                error = queue.error
+                if error is not None and now - max(error.since_at, moved_at) >= limit_s:
+                    raise error.kind(
+                        f"backlog queue {queue.queue!r} gives no messages, so it is not known to be empty: {error.text}"
                     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
-from sbclient.syphon.queue_counts import Sighting
+from sbclient.syphon.queue_counts import QueueCounts
 
 
 def at(second: int) -> datetime:
@@ -19,46 +19,46 @@ def message(second: int, *, is_parked: bool = False) -> ServiceBusReceivedMessag
     )
 
 
-def seen(*messages: ServiceBusReceivedMessage) -> Sighting:
-    sighting = Sighting()
+def seen(*messages: ServiceBusReceivedMessage) -> QueueCounts:
+    counts = QueueCounts()
     for each in messages:
-        sighting.sees(each)
-    return sighting
+        counts.add(each)
+    return counts
 
 
 def test_nothing_is_known_at_first() -> None:
-    sighting = Sighting()
-    assert (sighting.waiting, sighting.parked, sighting.oldest_waiting, sighting.oldest_parked) == (0, 0, None, None)
+    counts = QueueCounts()
+    assert (counts.waiting, counts.parked, counts.oldest_waiting, counts.oldest_parked) == (0, 0, None, None)
 
 
 def test_a_look_counts_and_finds_the_oldest() -> None:
-    sighting = seen(message(5), message(3), message(4), message(2, is_parked=True), message(9, is_parked=True))
-    assert (sighting.waiting, sighting.oldest_waiting) == (3, at(3))
-    assert (sighting.parked, sighting.oldest_parked) == (2, at(2))
+    counts = seen(message(5), message(3), message(4), message(2, is_parked=True), message(9, is_parked=True))
+    assert (counts.waiting, counts.oldest_waiting) == (3, at(3))
+    assert (counts.parked, counts.oldest_parked) == (2, at(2))
 
 
 def test_what_is_taken_is_not_there_any_more_and_what_is_left_came_after_it() -> None:
-    sighting = seen(message(1), message(2), message(3))
-    sighting.taken([message(1), message(2)])
-    assert (sighting.waiting, sighting.oldest_waiting) == (1, at(2))
-    sighting.taken([message(3), message(4), message(5)])
-    assert (sighting.waiting, sighting.oldest_waiting) == (0, None)
+    counts = seen(message(1), message(2), message(3))
+    counts.remove_received([message(1), message(2)])
+    assert (counts.waiting, counts.oldest_waiting) == (1, at(2))
+    counts.remove_received([message(3), message(4), message(5)])
+    assert (counts.waiting, counts.oldest_waiting) == (0, None)
 
 
 def test_a_wait_in_vain_says_that_none_is_left() -> None:
-    sighting = seen(message(1), message(2))
-    sighting.taken([])
-    assert (sighting.waiting, sighting.oldest_waiting) == (0, None)
+    counts = seen(message(1), message(2))
+    counts.remove_received([])
+    assert (counts.waiting, counts.oldest_waiting) == (0, None)
 
 
 def test_parked_ones_come_and_go() -> None:
-    sighting = Sighting()
-    sighting.put_aside(message(4))
-    sighting.put_aside(message(7))
-    assert (sighting.parked, sighting.oldest_parked) == (2, at(4))
-    sighting.fetched(2)
-    assert (sighting.parked, sighting.oldest_parked) == (0, None)
-    sighting.put_aside(message(8))
-    assert (sighting.parked, sighting.oldest_parked) == (1, at(8))
-    sighting.fetched(5)
-    assert sighting.parked == 0
+    counts = QueueCounts()
+    counts.add_parked(message(4))
+    counts.add_parked(message(7))
+    assert (counts.parked, counts.oldest_parked) == (2, at(4))
+    counts.remove_parked(2)
+    assert (counts.parked, counts.oldest_parked) == (0, None)
+    counts.add_parked(message(8))
+    assert (counts.parked, counts.oldest_parked) == (1, at(8))
+    counts.remove_parked(5)
+    assert counts.parked == 0

@@ -23,8 +23,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules import accepted
-from sbclient.syphon import session_backoff as resting_sessions
-from sbclient.syphon import session_source
+from sbclient.syphon import session_backoff, session_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import QUEUE, SESSION_BACKLOG, dead_letters, make_queue, options, taken, texts
@@ -344,7 +343,7 @@ async def test_the_status_tells_of_sessions_too(pair: MemoryPair, clock: Virtual
 async def test_the_memory_of_destinations_that_refuse_is_bounded(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting_sessions, "REFUSALS_KEPT", 3)
+    monkeypatch.setattr(session_backoff, "REFUSALS_KEPT", 3)
     async with pair.client(ORDERED) as client:
         for number in range(8):
             await make_queue(pair, f"queue{number}")

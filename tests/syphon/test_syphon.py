@@ -29,10 +29,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules import accepted
-from sbclient.syphon import budget as syphon_share
-from sbclient.syphon import destination, syphon
-from sbclient.syphon import destination_table as destinations
-from sbclient.syphon import queue_source as backlog_source
+from sbclient.syphon import budget, destination, destination_table, queue_drain, queue_source, syphon
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import BACKLOG, QUEUE, dead_letters, diverted, make_queue, options, taken, texts, waiting
@@ -307,7 +304,7 @@ async def test_a_fragment_that_is_down_makes_its_entity_rest_though_others_accep
         before = pair.primary.namespace.operation_count
         run = asyncio.ensure_future(client.run_syphon())
         await clock.sleep(0.5)
-        assert pair.primary.namespace.operation_count - before <= destination.KEYS_SIDE_BY_SIDE + 1
+        assert pair.primary.namespace.operation_count - before <= destination.CONCURRENT_KEYS + 1
         pair.primary.heal()
         await clock.sleep(60.0)
         await ended(run)
@@ -367,7 +364,7 @@ async def test_f15_what_may_pass_is_kept_and_tried_again(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
-async def test_one_unhappy_destination_holds_up_nobody_else(
+async def test_an_unavailable_destination_delays_no_other(
     pair: MemoryPair, clock: VirtualClock, kind: FaultKind
 ) -> None:
     await make_queue(pair, GOOD)
@@ -386,7 +383,7 @@ async def test_one_unhappy_destination_holds_up_nobody_else(
 
 
 @pytest.mark.parametrize("until_empty", [False, True])
-async def test_a_happy_destination_hidden_behind_an_unhappy_one_is_found(
+async def test_an_available_destination_behind_an_unavailable_one_is_found(
     pair: MemoryPair, clock: VirtualClock, until_empty: bool
 ) -> None:
     await make_queue(pair, GOOD)
@@ -470,7 +467,7 @@ async def test_f15a_what_had_no_room_in_the_memory_is_found_soon_after_the_recov
         states = Counter(message.state for message in await diverted_one(pair))
         assert states == {ServiceBusMessageState.DEFERRED: 35}
         pair.primary.heal(fault)
-        await clock.sleep(60.0 + 4 * syphon.LOOK_AGAIN_S)
+        await clock.sleep(60.0 + 4 * queue_drain.SCAN_PAUSE_S)
         assert sorted(texts(await taken(pair))) == sorted(expected(*range(35)))
         await ended(run)
 
@@ -488,7 +485,7 @@ async def test_f15a_foreign_deferred_messages_are_dealt_with_too(pair: MemoryPai
 async def test_f15a_more_foreign_deferred_messages_than_are_remembered_are_found_bit_by_bit(
     pair: MemoryPair, client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(syphon, "STRAYS_KEPT", 3)
+    monkeypatch.setattr(queue_source, "STRAYS_KEPT", 3)
     for number in range(10):
         await foreign(pair, ServiceBusMessage(str(number)))
     async with pair.unpaired_client(secondary=True) as other, other.get_queue_receiver(BACKLOG[0]) as receiver:
@@ -525,7 +522,7 @@ async def test_f15_an_entity_that_comes_back_within_the_grace_gets_its_messages(
     await ended(run)
 
 
-async def test_a_busy_destination_is_given_10_s_and_is_not_unhappy(
+async def test_a_busy_destination_is_retried_after_10_s_and_stays_available(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await divert(client, *range(5))
@@ -678,7 +675,7 @@ async def test_a_syphon_cancelled_at_any_moment_loses_nothing(pair: MemoryPair, 
                 await asyncio.sleep(0)
             began_at = clock.monotonic()
             await ended(run)
-            assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + backlog_source.GIVE_BACK_S)
+            assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + queue_source.RELEASE_S)
         for host in (pair.primary, pair.secondary):
             host.heal()
         await client.run_syphon(until="empty")
@@ -710,7 +707,7 @@ async def test_a_syphon_ends_in_bounded_time_though_nothing_answers(pair: Memory
         pair.secondary.inject(Fault(FaultKind.HANG))
         began_at = clock.monotonic()
         await ended(run)
-        assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + backlog_source.GIVE_BACK_S)
+        assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + queue_source.RELEASE_S)
         pair.primary.heal()
         pair.secondary.heal()
         await clock.sleep(70.0)
@@ -795,7 +792,7 @@ async def test_what_is_in_hand_is_bounded_in_number_and_bytes(pair: MemoryPair, 
 async def test_destinations_for_which_nothing_waits_are_forgotten(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "DESTINATIONS_KEPT", 5)
+    monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 5)
     names = [f"queue{number}" for number in range(20)]
     for name in names:
         await make_queue(pair, name)
@@ -816,7 +813,7 @@ async def test_destinations_for_which_nothing_waits_are_forgotten(
 async def test_more_missing_destinations_than_are_kept_are_parked_and_never_lost(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, until_empty: bool
 ) -> None:
-    monkeypatch.setattr(destinations, "DESTINATIONS_KEPT", 3)
+    monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
     async with pair.client(options(backlog_queue_count=2)) as client:
         for number in range(30):
             for queue in BACKLOG[:2]:
@@ -843,7 +840,7 @@ async def test_something_that_should_never_happen_ends_the_syphon_loudly(
         await clock.sleep(1.0)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(backlog_source.BacklogSource, "keep_locks", broken)
+    monkeypatch.setattr(queue_source.BacklogSource, "keep_locks", broken)
     with pytest.raises(ZeroDivisionError):
         await client.run_syphon()
     assert clock.monotonic() == 1.0
@@ -875,7 +872,7 @@ async def test_under_a_rate_little_is_in_hand_and_nothing_is_put_aside(pair: Mem
         task = asyncio.ensure_future(run.run())
         await clock.sleep(100.25)
         (queue,) = run.status().queues
-        assert 1 <= queue.in_hand <= 30
+        assert 1 <= queue.in_flight <= 30
         states = Counter(message.state for message in await diverted_one(pair))
         assert states == {ServiceBusMessageState.ACTIVE: 500 - run.report().drained}
         assert 98 <= run.report().drained <= 102
@@ -907,9 +904,9 @@ async def test_fewer_queues_are_asked_at_once_than_there_are_and_each_has_its_tu
     async with pair.client(options(backlog_queue_count=6)) as client:
         asked: Counter[str] = Counter()
         most = 0
-        receive = backlog_source.BacklogSource.receive
+        receive = queue_source.BacklogSource.receive
 
-        async def counted(self: backlog_source.BacklogSource, **kwargs: Any) -> Any:
+        async def counted(self: queue_source.BacklogSource, **kwargs: Any) -> Any:
             nonlocal most
             asked[self.queue] += 1
             most = max(most, asked.total())
@@ -918,15 +915,15 @@ async def test_fewer_queues_are_asked_at_once_than_there_are_and_each_has_its_tu
             finally:
                 asked[self.queue] -= 1
 
-        monkeypatch.setattr(backlog_source.BacklogSource, "receive", counted)
+        monkeypatch.setattr(queue_source.BacklogSource, "receive", counted)
         run = Syphon(client.pair, limits=SyphonLimits(max_queues_polled=2))
         task = asyncio.ensure_future(run.run())
         await clock.sleep(200.0)
         assert most == 2
-        assert {queue.asked_at is not None for queue in run.status().queues} == {True, False}
+        assert {queue.polled_at is not None for queue in run.status().queues} == {True, False}
         for queue in BACKLOG[:6]:
             await foreign(pair, ServiceBusMessage(queue, application_properties={"x-ms-path": QUEUE}), queue)
-        await clock.sleep(3 * syphon_share.POLL_TURN_S)
+        await clock.sleep(3 * budget.SHARED_POLL_S)
         assert sorted(texts(await taken(pair))) == sorted(BACKLOG[:6])
         await ended(task)
 
@@ -942,10 +939,10 @@ async def test_the_status_tells_when_each_queue_was_asked_and_what_is_wrong(
         status = run.status()
         assert (status.refusing, status.is_stalled, status.accepted) == ({}, False, (QUEUE, 0.0))
         (queue,) = status.queues
-        assert (queue.queue, queue.in_hand, queue.trouble) == (BACKLOG[0], 0, None)
+        assert (queue.queue, queue.in_flight, queue.error) == (BACKLOG[0], 0, None)
         assert queue.answered_at is not None
-        assert queue.asked_at is not None
-        assert queue.answered_at <= queue.asked_at <= clock.monotonic()
+        assert queue.polled_at is not None
+        assert queue.answered_at <= queue.polled_at <= clock.monotonic()
         fault = pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
         await divert(client, 2)
         await clock.sleep(10.0)
@@ -967,13 +964,13 @@ async def test_the_status_tells_of_a_queue_that_cannot_be_asked(pair: MemoryPair
         task = asyncio.ensure_future(run.run())
         await clock.sleep(100.0)
         (queue,) = run.status().queues
-        assert (queue.answered_at, queue.asked_at) == (None, None)
-        assert queue.trouble is not None
-        assert (queue.trouble.since_at, queue.trouble.kind) == (0.0, ServiceBusConnectionError)
+        assert (queue.answered_at, queue.polled_at) == (None, None)
+        assert queue.error is not None
+        assert (queue.error.since_at, queue.error.kind) == (0.0, ServiceBusConnectionError)
         pair.secondary.heal(fault)
         await clock.sleep(1000.0)
         (queue,) = run.status().queues
-        assert queue.trouble is None
+        assert queue.error is None
         await ended(task)
 
 

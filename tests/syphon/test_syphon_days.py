@@ -16,8 +16,7 @@ from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, MessagingEntityDisabledError, ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
-from sbclient.syphon import destination
-from sbclient.syphon import destination_table as destinations
+from sbclient.syphon import destination, destination_table
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.benchmarks.counted import CountedTransport
@@ -142,10 +141,10 @@ async def test_an_entity_that_refuses_is_kept_while_a_message_waits_for_it_and_i
     async with running(pair) as run:
         await divert(pair, ONE, QUEUE)
         await clock.sleep(HOUR_S)
-        (kept,) = run.syphon._destinations.unhappy
+        (kept,) = run.syphon._destinations.unavailable
         before = run.primary.asked[Operation.SEND]
         await clock.sleep(HOUR_S)
-        assert run.syphon._destinations.unhappy == [kept]
+        assert run.syphon._destinations.unavailable == [kept]
         assert 50 <= run.primary.asked[Operation.SEND] - before <= 70
         pair.primary.heal()
         await clock.sleep(70.0)
@@ -205,7 +204,7 @@ async def test_what_is_forgotten_still_shows_in_the_status(pair: MemoryPair, clo
 async def test_a_place_is_not_taken_from_an_entity_for_which_a_message_is_being_put_aside(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(destinations, "DESTINATIONS_KEPT", 1)
+    monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 1)
     await make_queue(pair, "other")
     chosen = options(backlog_queue_count=2, missing_entity_grace=10)
     async with running(pair, chosen) as run:

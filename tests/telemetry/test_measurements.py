@@ -207,8 +207,8 @@ async def test_the_depth_and_the_age_of_the_backlog_while_a_syphon_runs(
     def known() -> tuple[dict[str, float], float, float]:
         depth = values(metric_reader, metrics.BACKLOG_DEPTH, metrics.STATE)
         (age,) = values(metric_reader, metrics.BACKLOG_AGE).values()
-        (unhappy,) = values(metric_reader, metrics.UNHAPPY).values()
-        return depth, round(age), unhappy
+        (unavailable,) = values(metric_reader, metrics.UNAVAILABLE_DESTINATIONS).values()
+        return depth, round(age), unavailable
 
     async with pair.client(ONE) as client:
         client.pair.force_failover(QUEUE)

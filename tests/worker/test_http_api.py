@@ -54,7 +54,7 @@ async def test_a_worker_that_works_is_alive_and_ready(pair: MemoryPair, clock: V
     assert [queue["queue"] for queue in told["queues"]] == BACKLOG
     assert told["queues"][0] == {
         "queue": BACKLOG[0],
-        "in_hand": 0,
+        "in_flight": 0,
         "answered_s_ago": None,
         "waits_for_s": 10.0,
         "error": None,

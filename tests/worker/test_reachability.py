@@ -70,24 +70,24 @@ async def test_while_it_cannot_be_reached_it_is_asked_more_often(
     await clock.sleep(1.0)
     namespace.error = ServiceBusConnectionError("it is down")
     await clock.sleep(100.0)
-    trouble = reachability.health().trouble
-    assert trouble is not None
-    assert (trouble.since_at, trouble.text) == (60.0, "ServiceBusConnectionError: it is down")
+    error = reachability.health().error
+    assert error is not None
+    assert (error.since_at, error.text) == (60.0, "ServiceBusConnectionError: it is down")
     assert namespace.asked_at[-4:] == [70.0, 80.0, 90.0, 100.0]
     namespace.error = None
     await clock.sleep(AGAIN_S)
-    assert reachability.health().trouble is None
+    assert reachability.health().error is None
 
 
-async def test_what_the_syphon_hears_ends_the_trouble(
+async def test_what_the_syphon_hears_ends_the_error(
     reachability: Reachability, namespace: Namespace, clock: VirtualClock
 ) -> None:
     namespace.error = ServiceBusConnectionError("it is down")
     await clock.sleep(75.0)
     namespace.heard_at = 69.0
-    assert reachability.health().trouble is not None
+    assert reachability.health().error is not None
     namespace.heard_at = 72.0
-    assert reachability.health().trouble is None
+    assert reachability.health().error is None
 
 
 @pytest.mark.parametrize("error", [MessagingEntityNotFoundError, ServiceBusServerBusyError])
@@ -96,7 +96,7 @@ async def test_an_answer_of_the_service_is_an_answer(
 ) -> None:
     namespace.error = error("no")
     await clock.sleep(61.0)
-    assert reachability.health().trouble is None
+    assert reachability.health().error is None
     assert reachability.health().reached_at == 60.0
 
 
@@ -105,7 +105,7 @@ async def test_a_refused_credential_counts_as_not_reachable(
 ) -> None:
     namespace.error = ServiceBusAuthorizationError("no")
     await clock.sleep(61.0)
-    assert reachability.health().trouble is not None
+    assert reachability.health().error is not None
 
 
 def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture, clock: VirtualClock) -> None:

@@ -3,19 +3,22 @@ from __future__ import annotations
 import pytest
 
 from sbclient.errors import ServiceBusConnectionError
-from sbclient.syphon.status import QueueStatus, SyphonStatus, Trouble
+from sbclient.rules.refusal import OngoingError
+from sbclient.syphon.status import QueueStatus, SyphonStatus
 from sbclient.worker.readiness import GRACE_S, NamespaceHealth, WorkerState, reasons_against
 
 PRIMARY = NamespaceHealth("contoso", 100.0, None)
 SECONDARY = NamespaceHealth("contoso-backup", 100.0, None)
-DOWN = Trouble.of(ServiceBusConnectionError("it is down"), 40.0)
+DOWN = OngoingError.of(ServiceBusConnectionError("it is down"), 40.0)
 
 
-def queue(name: str = "q/0", *, answered_at: float | None = 100.0, trouble: Trouble | None = None) -> QueueStatus:
-    return QueueStatus(name, 0, answered_at, 100.0, trouble)
+def queue(name: str = "q/0", *, answered_at: float | None = 100.0, error: OngoingError | None = None) -> QueueStatus:
+    return QueueStatus(name, 0, answered_at, 100.0, error)
 
 
-def syphon(*queues: QueueStatus, refusing: dict[str, Trouble] | None = None, is_stalled: bool = False) -> SyphonStatus:
+def syphon(
+    *queues: QueueStatus, refusing: dict[str, OngoingError] | None = None, is_stalled: bool = False
+) -> SyphonStatus:
     return SyphonStatus(queues or (queue(),), refusing or {}, is_stalled, None, longest_pause_s=900.0)
 
 
@@ -63,9 +66,9 @@ def test_one_entity_that_refuses_is_no_reason_but_all_of_them_are() -> None:
     assert "orders (ServiceBusConnectionError: it is down)" in reason
 
 
-def test_a_queue_in_trouble_is_named_and_of_many_the_first_ones() -> None:
-    troubled = [queue(f"q/{number}", trouble=DOWN) for number in range(10)]
-    (reason,) = reasons(status=syphon(queue(), *troubled))
+def test_a_queue_in_error_is_named_and_of_many_the_first_ones() -> None:
+    failing = [queue(f"q/{number}", error=DOWN) for number in range(10)]
+    (reason,) = reasons(status=syphon(queue(), *failing))
     assert reason.startswith("backlog queues give no messages: q/0 (ServiceBusConnectionError: it is down), q/1")
     assert reason.endswith(" and 7 more")
 

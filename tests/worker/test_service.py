@@ -19,7 +19,7 @@ from sbclient.errors import (
     ServiceBusConnectionError,
 )
 from sbclient.message import ServiceBusMessage
-from sbclient.syphon import queue_source as backlog_source
+from sbclient.syphon import queue_source
 from sbclient.syphon.syphon import SyphonReport
 from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryPair
@@ -299,14 +299,14 @@ async def test_what_nobody_expected_is_logged_and_begun_anew(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_backlog(pair, 1)
-    keep_locks, failures = backlog_source.BacklogSource.keep_locks, iter([True])
+    keep_locks, failures = queue_source.BacklogSource.keep_locks, iter([True])
 
-    async def broken(self: backlog_source.BacklogSource) -> None:
+    async def broken(self: queue_source.BacklogSource) -> None:
         if next(failures, False):
             raise ZeroDivisionError
         await keep_locks(self)
 
-    monkeypatch.setattr(backlog_source.BacklogSource, "keep_locks", broken)
+    monkeypatch.setattr(queue_source.BacklogSource, "keep_locks", broken)
     async with Run(pair) as run:
         await clock.sleep(5.0)
         assert run.worker.reasons_against()[0] == "the worker is starting"

@@ -97,9 +97,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the syphon completes before the primary has accepted",
         (
             "syphon/destination.py",
-            "        try:\n            sending = self._link.send(messages, timeout_s=TRY_S)\n",
-            "        try:\n            await asyncio.gather(*(held.source.complete(held) for held in group))\n"
-            "            sending = self._link.send(messages, timeout_s=TRY_S)\n",
+            "        try:\n            await self._forwarder.send(self._link, self.path, contents, SEND_S)\n",
+            "        try:\n            await asyncio.gather(*(message.source.complete(message) for message in group))\n"
+            "            await self._forwarder.send(self._link, self.path, contents, SEND_S)\n",
         ),
     ),
     _mutant(
@@ -116,8 +116,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the ordered syphon completes before the primary has accepted",
         (
             "syphon/session_source.py",
-            "                sender = await self._sender(path)\n",
-            "                await self._complete(link, message)\n                sender = await self._sender(path)\n",
+            "            sender = await self._sender(path)\n",
+            "            await self._complete(link, message)\n            sender = await self._sender(path)\n",
         ),
     ),
     _mutant(
@@ -125,32 +125,31 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "what is put aside in the backlog is completed",
         (
             "syphon/queue_source.py",
-            "await self.settle(held.message, Settlement(SettleMode.DEFER))",
-            "await self.settle(held.message, Settlement(SettleMode.COMPLETE))",
+            "await self._settle(settled.message, SettleMode.DEFER)",
+            "await self._settle(settled.message, SettleMode.COMPLETE)",
         ),
     ),
     _mutant(
         _LOSS,
         "the syphon dead-letters what its destination cannot take now",
         (
-            "syphon/destination.py",
-            "            if isinstance(error, InvalidOperationError | MessageSizeExceededError):\n",
-            "            if isinstance(error, ServiceBusInternalError | InvalidOperationError | MessageSizeExceededError):\n",
+            "syphon/forwarder.py",
+            "isinstance(error, InvalidOperationError) else None",
+            "isinstance(error, InvalidOperationError | ServiceBusInternalError) else None",
         ),
         (
-            "syphon/destination.py",
-            "    return not isinstance(error, InvalidOperationError | MessageSizeExceededError |",
-            "    return not isinstance(error, ServiceBusInternalError | InvalidOperationError | MessageSizeExceededError |",
+            "syphon/forwarder.py",
+            "MessageSizeExceededError, ServiceBusError\n",
+            "MessageSizeExceededError, ServiceBusError, ServiceBusInternalError\n",
         ),
-        ("syphon/destination.py", "    ServiceBusError,\n", "    ServiceBusError,\n    ServiceBusInternalError,\n"),
     ),
     _mutant(
         _LOSS,
         "the memory of accepted copies drops everything that comes again",
         (
             "syphon/queue_source.py",
-            "return self._accepted.has(self.queue, message)",
-            "return self._accepted.has(self.queue, message) or message.delivery_count > 0",
+            "return self._pair.accepted.has(self.queue, message)",
+            "return self._pair.accepted.has(self.queue, message) or message.delivery_count > 0",
         ),
     ),
     # -- the store ------------------------------------------------------------------------------------------------
@@ -321,8 +320,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the wait for the schedule counts as life",
         (
             "rules/envelope.py",
-            "max(received.enqueued_time_utc, schedule or _EPOCH), now)",
-            "received.enqueued_time_utc, now)",
+            "max(received.enqueued_time_utc, schedule or _EPOCH)\n",
+            "received.enqueued_time_utc\n",
         ),
     ),
     _mutant(
@@ -349,7 +348,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "messages of different sessions go home in one transfer",
         (
             "syphon/destination.py",
-            "            key = _key(held)\n",
+            "            key = _key(message)\n",
             "            key = None\n",
         ),
         ("syphon/destination.py", "        if len(group) > 1:\n", "        if False:\n"),
@@ -364,7 +363,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "parked messages that a scan finds are not taken note of",
         (
             "syphon/destination.py",
-            "            known[message.sequence_number] = None\n            self._arrived.set()\n        return True\n",
+            "            known[number] = None\n            self._arrived.set()\n        return True\n",
             "            pass\n        return True\n",
         ),
     ),
@@ -372,15 +371,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _BACKLOG,
         "a run until empty ends while something is left",
         (
-            "syphon/syphon.py",
-            "if not scan.active and not source.held and is_stuck and (waiting or not scan.overlooked):",
-            "if not source.held:",
+            "syphon/queue_drain.py",
+            "if not scan.active and not source.in_flight and is_stuck and (waiting or not scan.forgotten):",
+            "if not source.in_flight:",
         ),
     ),
     _mutant(
         _BACKLOG,
         "the syphon sends again what the primary has accepted",
-        ("syphon/queue_source.py", "return self._accepted.has(self.queue, message)", "return False"),
+        ("syphon/queue_source.py", "return self._pair.accepted.has(self.queue, message)", "return False"),
     ),
     # -- failing over ---------------------------------------------------------------------------------------------
     _mutant(
@@ -650,8 +649,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the ordered syphon brings a session home backwards",
         (
             "syphon/session_source.py",
-            "                for message in messages:\n                    await self._wait_for_turn(link, message)\n",
-            "                for message in reversed(messages):\n                    await self._wait_for_turn(link, message)\n",
+            "                for message in messages:\n                    await self._wait_for_rate(link, message)\n",
+            "                for message in reversed(messages):\n                    await self._wait_for_rate(link, message)\n",
         ),
     ),
     _mutant(
@@ -766,14 +765,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _SECRET,
         "a log event tells the body",
         (
-            "syphon/destination.py",
-            "DEAD_LETTERED, self.path, reason=reason, queue=held.source.queue",
-            "DEAD_LETTERED, self.path, reason=reason, queue=str(held.message)",
-        ),
-        (
-            "syphon/syphon.py",
-            "DEAD_LETTERED, source.queue, reason=settlement.reason, queue=source.queue",
-            "DEAD_LETTERED, source.queue, reason=settlement.reason, queue=str(message)",
+            "syphon/forwarder.py",
+            'self._pair.record("syphon.dead_lettered", text, path, reason=reason, queue=queue)',
+            'self._pair.record("syphon.dead_lettered", text, path, reason=reason, queue=str(message))',
         ),
     ),
     _mutant(
@@ -802,9 +796,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _PROGRESS,
         "a destination that refused is never tried again",
-        ("syphon/destination.py", "LONGEST_PAUSE_S: Final = 60.0", "LONGEST_PAUSE_S: Final = 1e9"),
+        ("rules/refusal.py", "LONGEST_PAUSE_S: Final = 60.0", "LONGEST_PAUSE_S: Final = 1e9"),
         (
-            "syphon/destination.py",
+            "rules/refusal.py",
             "first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)",
             "first_s=LONGEST_PAUSE_S, longest_s=LONGEST_PAUSE_S)",
         ),
@@ -841,31 +835,21 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _BACKLOG,
         "a life does not shrink while the ordered syphon waits for a busy destination",
-        (
-            "syphon/session_source.py",
-            "                path, content = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)\n",
-            "                path, content = unseal(message, now=began_at, life=self._pair.options.backlog_time_to_live)\n",
-        ),
-        (
-            "syphon/session_source.py",
-            "        while True:\n            await self._keep(link)\n            try:\n                # Anew for each try",
-            "        began_at = self._clock.now()\n        while True:\n            await self._keep(link)\n"
-            "            try:\n                # Anew for each try",
-        ),
+        ("syphon/session_source.py", "content = unsealed.message_at(self._clock.now())", "content = unsealed.message"),
     ),
     _mutant(
         _BACKLOG,
         "a session with a short lock is not kept while its message is on its way",
         (
             "syphon/session_source.py",
-            "                        while await self._clock.wait([move], self._kept_for_s(link)):\n"
-            "                            await self._keep(link)\n                    except",
-            "                        await asyncio.shield(move)\n                    except",
+            "                        while await self._clock.wait([transfer], self._check_in_s(link)):\n"
+            "                            await self._renew_lock(link)\n                    except",
+            "                        await asyncio.shield(transfer)\n                    except",
         ),
         (
             "syphon/session_source.py",
-            "        while True:\n            await self._keep(link)\n            try:",
-            "        while True:\n            try:",
+            "        await self._renew_lock(link)\n        try:\n            unsealed",
+            "        try:\n            unsealed",
         ),
     ),
     _mutant(

@@ -1,0 +1,85 @@
+"""An entity that refuses messages: its failures, its next attempt, and how long it is known to be missing.
+
+The rules, our choice:
+
+1. The pause before the next attempt is 1 s after the first failure. It doubles with each further failure, up to 60 s.
+2. An entity counts as missing only between two answers that both say that it does not exist. An answer that proves that
+   it exists resets this time. Any other answer, such as a lost connection, only interrupts it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sbclient.errors import (
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+)
+from sbclient.rules.backoff import backoff_s
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingError:
+    """An error that has lasted since its first occurrence. The exception is not kept: it would keep its frames alive.
+
+    Attributes:
+        since_at: time of the first occurrence, in monotonic seconds.
+        kind: class of the last occurrence.
+        text: class name and message of the last occurrence.
+    """
+
+    since_at: float
+    kind: type[ServiceBusError]
+    text: str
+
+    @classmethod
+    def of(cls, error: ServiceBusError, now: float, before: OngoingError | None = None) -> OngoingError:
+        """Return the state after another error; `before` is the state until now."""
+        since_at = now if before is None else before.since_at
+        return cls(since_at, type(error), f"{type(error).__name__}: {error.message}")
+
+
+class Refusal:
+    """Consecutive failures of one entity. Times are monotonic seconds.
+
+    Attributes:
+        failures: number of consecutive failures.
+        retry_at: time of the next attempt.
+        error: the last error; set by the first call of `add`.
+    """
+
+    error: OngoingError
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.retry_at = float("-inf")
+        self._missing_at: float | None = None
+        self._missing_s = 0.0
+
+    def add(self, error: ServiceBusError, now: float, *, jitter: float = 1.0) -> None:
+        """Record another failure.
+
+        Args:
+            jitter: factor of the pause before the next attempt.
+        """
+        self.error = OngoingError.of(error, now, self.error if self.failures else None)
+        self.failures += 1
+        self.retry_at = now + jitter * backoff_s(self.failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
+        if isinstance(error, MessagingEntityNotFoundError):
+            if self._missing_at is not None:
+                self._missing_s += now - self._missing_at
+            self._missing_at = now
+        else:
+            self._missing_at = None
+            if isinstance(error, MessagingEntityDisabledError | ServiceBusQuotaExceededError):
+                self._missing_s = 0.0
+
+    def is_missing_for(self, grace_s: float) -> bool:
+        """Return whether the entity was missing at the last attempt, and for at least that time in total."""
+        return self._missing_at is not None and self._missing_s >= grace_s
