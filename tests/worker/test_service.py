@@ -529,6 +529,6 @@ async def test_what_a_quiet_day_costs_is_what_the_page_says(pair: MemoryPair, cl
 
     await make_backlog(pair)
     alone, served = await day(), await day(http_port=0)
-    told = PAGE.partition("## What it costs")[2].partition("\n## ")[0]
+    told = PAGE.partition("## Cost")[2].partition("\n## ")[0]
     for number in (alone["receive"], alone["peek"], served["peek"] - alone["peek"]):
         assert f" {number:,} " in told
