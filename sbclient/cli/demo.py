@@ -1,4 +1,4 @@
-"""`sbclient demo`: an outage, a failover and a recovery, live, with a final account."""
+"""`sbclient demo`: shows an outage, a failover and a recovery, and accounts for every message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from sbclient.cli import startup_signals
 from sbclient.cli.common import Exit, make_console, print_json, reported_errors
-from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Account, Lane, Story, file_lane, sample_lanes
+from sbclient.cli.outage import OUTAGE_AT_S, RECOVERY_AT_S, TRAFFIC_S, Account, Lane, OutageRun, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
 from sbclient.options import SyphonLimits
 from sbclient.rules.failover import FailoverState
@@ -26,13 +26,13 @@ from sbclient.testing import run_virtual
 MESSAGES = 2000
 
 WATCHING_SPEED = 90.0
-"""Virtual seconds in a real one when somebody watches."""
+"""Virtual seconds per real second on a terminal."""
 
 PAGE_SPEED = 6.0
-"""The same with a page, on which more is to be seen."""
+"""Virtual seconds per real second with a page."""
 
 WATCHED_DRAIN_S = 300.0
-"""With a page the syphon is slow enough that the way home can be watched: it would move all messages in this time."""
+"""With a page the rate of the syphon is limited so that moving all messages would take this time."""
 
 _COLOURS = {FailoverState.HEALTHY: "green", FailoverState.SUSPECT: "yellow", FailoverState.FAILED_OVER: "red"}
 
@@ -40,37 +40,38 @@ _COLOURS = {FailoverState.HEALTHY: "green", FailoverState.SUSPECT: "yellow", Fai
 def demo(
     input_file: Annotated[
         Path | None,
-        typer.Option("--input", help="Send what is in this file: lines, JSON Lines (.jsonl) or CSV (.csv)."),
+        typer.Option("--input", help="Send the records of this file: lines, JSON Lines (.jsonl) or CSV (.csv)."),
     ] = None,
-    body_column: Annotated[str | None, typer.Option(help="The column that is the body, else the row.")] = None,
-    session_column: Annotated[str | None, typer.Option(help="The column that is the session id.")] = None,
-    key_column: Annotated[str | None, typer.Option(help="The column that is the partition key.")] = None,
+    body_column: Annotated[str | None, typer.Option(help="Column of the body. Default: the whole row.")] = None,
+    session_column: Annotated[str | None, typer.Option(help="Column of the session id.")] = None,
+    key_column: Annotated[str | None, typer.Option(help="Column of the partition key.")] = None,
     messages: Annotated[
-        int | None, typer.Option(min=4, max=1_000_000, show_default=str(MESSAGES), help="How many, without --input.")
+        int | None,
+        typer.Option(min=4, max=1_000_000, show_default=str(MESSAGES), help="Number of messages without --input."),
     ] = None,
-    ordering: Annotated[str, typer.Option(help="'none', or 'session' to keep the order inside sessions.")] = "none",
-    seed: Annotated[int, typer.Option(help="Repeats a run exactly.")] = 1,
+    ordering: Annotated[str, typer.Option(help="'none', or 'session' to keep the order within sessions.")] = "none",
+    seed: Annotated[int, typer.Option(help="Seed that repeats a run exactly.")] = 1,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the account as one JSON object; errors too (those on stderr).")
+        bool, typer.Option("--json", help="Print the result as one JSON object, and errors as JSON.")
     ] = False,
     page: Annotated[
-        bool, typer.Option("--page", help="Serve a web page to watch it on, at a pace to watch, until Ctrl-C.")
+        bool, typer.Option("--page", help="Serve a web page that shows the run at a slower speed, until Ctrl-C.")
     ] = False,
     page_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65_535, show_default="0", help="With --page: its port; 0 = any that is free."),
+        typer.Option(min=0, max=65_535, show_default="0", help="With --page: port of the page; 0 = any free one."),
     ] = None,
     speed: Annotated[
         float | None,
         typer.Option(
-            min=1, max=1000, show_default=str(PAGE_SPEED), help="With --page: virtual seconds that pass in a real one."
+            min=1, max=1000, show_default=str(PAGE_SPEED), help="With --page: virtual seconds per real second."
         ),
     ] = None,
 ) -> None:
-    """Send through an outage of the primary namespace, and account for every message.
+    """Send messages through an outage of the primary namespace and account for each one.
 
-    Two namespaces of the bundled broker run inside this process, on virtual time. Exit status: 0 nothing was lost,
-    1 something was, 2 the input or the port cannot be used, 130 interrupted before the end.
+    Two namespaces of the bundled broker run in this process on virtual time. Exit status: 0 no message was lost; 1 a
+    message was lost; 2 invalid input, or the port is in use; 130 interrupted before the end.
 
     Example: sbclient demo --input orders.csv --session-column OrderNo
     """
@@ -80,21 +81,21 @@ def demo(
             raise typer.BadParameter(f"{ordering!r} is not one of 'none', 'session'", param_hint="--ordering")
         for name, given in (("--page-port", page_port), ("--speed", speed)):
             if given is not None and not page:
-                raise typer.BadParameter("it is for the page: add --page", param_hint=name)
+                raise typer.BadParameter("the option requires --page", param_hint=name)
         lanes = _lanes(input_file, Columns(body_column, session_column, key_column), messages, seed)
-        story = Story(
+        outage = OutageRun(
             lanes,
             seed=seed,
             ordering="session" if ordering == "session" else "none",
             limits=_watchable(lanes) if page else None,
         )
         if page:
-            account = _on_page(story, page_port or 0, speed or PAGE_SPEED, as_json=as_json)
+            account = _on_page(outage, page_port or 0, speed or PAGE_SPEED, as_json=as_json)
         elif as_json:
-            account = run_virtual(story.tell())
+            account = run_virtual(outage.run())
             print_json(asdict(account))
         else:
-            account = _shown(story, make_console())
+            account = _shown(outage, make_console())
     if account.lost or account.altered or account.unexpected:
         raise typer.Exit(Exit.INCOMPLETE)
 
@@ -102,13 +103,13 @@ def demo(
 def _lanes(path: Path | None, columns: Columns, count: int | None, seed: int) -> list[Lane]:
     if path is None:
         if columns.any_named:
-            raise typer.BadParameter("columns are those of a file: add --input", param_hint="--input")
+            raise typer.BadParameter("columns require a file: add --input", param_hint="--input")
         return sample_lanes(Random(seed), count or MESSAGES)
     if count is not None:
-        raise typer.BadParameter(f"all of {path} is sent: leave it out", param_hint="--messages")
+        raise typer.BadParameter(f"has no effect with --input {path}: leave it out", param_hint="--messages")
     records = list(read_records(path, columns))
     if not records:
-        raise typer.BadParameter(f"{path} holds no message", param_hint="--input")
+        raise typer.BadParameter(f"{path} contains no message", param_hint="--input")
     return [file_lane(records)]
 
 
@@ -116,67 +117,67 @@ def _watchable(lanes: list[Lane]) -> SyphonLimits:
     return SyphonLimits(max_messages_per_second=sum(len(lane.records) for lane in lanes) / WATCHED_DRAIN_S)
 
 
-def _on_page(story: Story, port: int, speed: float, *, as_json: bool) -> Account:
-    """Run the story at a pace to watch, show it on a page, and keep that until Ctrl-C."""
-    from sbclient.cli.demo_page import DemoPage  # a server, which no other demo needs
+def _on_page(outage: OutageRun, port: int, speed: float, *, as_json: bool) -> Account:
+    """Run at a slower speed, show the run on a page, and keep the page until Ctrl-C."""
+    from sbclient.cli.demo_page import DemoPage  # imports a server, which only --page needs
 
     console = make_console(stderr=as_json)
 
-    async def told() -> Account:
-        pair = story.make_pair()
-        async with DemoPage(story, pair, speed, port) as shown:
-            console.print(f"[bold]watch it at http://localhost:{shown.port}/[/]   Ctrl-C ends it")
-            account = await story.tell(pair=pair)
+    async def watched() -> Account:
+        pair = outage.make_pair()
+        async with DemoPage(outage, pair, speed, port) as shown:
+            console.print(f"[bold]watch the run at http://localhost:{shown.port}/[/]   Ctrl-C ends it")
+            account = await outage.run(pair=pair)
             if as_json:
                 print_json(asdict(account))
-            console.print(_table(story))
+            console.print(_table(outage))
             console.print(_verdict(account))
-            console.print("the page shows how it ended; Ctrl-C ends it")
+            console.print("the page shows the result; Ctrl-C ends it")
             await shown.until_interrupted()
         return account
 
-    return run_virtual(told(), speed=speed)
+    return run_virtual(watched(), speed=speed)
 
 
-def _shown(story: Story, console: Console) -> Account:
-    """Run the story and show it: live on a terminal, else line by line."""
-    told = 0
+def _shown(outage: OutageRun, console: Console) -> Account:
+    """Run and show the events: live on a terminal, else line by line."""
+    printed = 0
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def watch() -> None:
-            nonlocal told
-            events = story.events()
-            for event in events[told:]:
+            nonlocal printed
+            events = outage.events()
+            for event in events[printed:]:
                 facts = ", ".join(f"{name} {value}" for name, value in event.facts.items())
-                console.print(f"[dim]{_time(story.elapsed_s)}[/] {event.name} [bold]{event.path}[/] {facts}")
-            told = len(events)
+                console.print(f"[dim]{_time(outage.elapsed_s)}[/] {event.name} [bold]{event.path}[/] {facts}")
+            printed = len(events)
             if console.is_terminal:
-                live.update(Group(*_stage(story)), refresh=True)
+                live.update(Group(*_stage(outage)), refresh=True)
 
-        account = run_virtual(story.tell(watch=watch), speed=WATCHING_SPEED if console.is_terminal else None)
-    console.print(_table(story))
+        account = run_virtual(outage.run(watch=watch), speed=WATCHING_SPEED if console.is_terminal else None)
+    console.print(_table(outage))
     console.print(_verdict(account))
     return account
 
 
-def _stage(story: Story) -> list[Table | Padding | Text]:
-    phases = f"outage from {_time(OUTAGE_AT_S)} to {_time(HEALED_AT_S)}, virtual time"
+def _stage(outage: OutageRun) -> list[Table | Padding | Text]:
+    phases = f"outage from {_time(OUTAGE_AT_S)} to {_time(RECOVERY_AT_S)}, virtual time"
     return [
-        Text.assemble((f"{_time(story.elapsed_s)} ", "bold"), (story.phase, "bold magenta"), f"   {phases}"),
-        Padding(ProgressBar(total=TRAFFIC_S, completed=min(story.elapsed_s, TRAFFIC_S), width=72), (0, 0)),
-        _table(story),
+        Text.assemble((f"{_time(outage.elapsed_s)} ", "bold"), (outage.phase, "bold magenta"), f"   {phases}"),
+        Padding(ProgressBar(total=TRAFFIC_S, completed=min(outage.elapsed_s, TRAFFIC_S), width=72), (0, 0)),
+        _table(outage),
     ]
 
 
-def _table(story: Story) -> Table:
+def _table(outage: OutageRun) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("queue", "traffic", "state"):
         table.add_column(name)
     for name in ("sent", "accepted", "refused", "diverted", "delivered"):
         table.add_column(name, justify="right")
-    for lane in story.lanes:
-        tally = story.tallies[lane.queue]
-        state = story.states.get(lane.queue, FailoverState.HEALTHY)
+    for lane in outage.lanes:
+        tally = outage.tallies[lane.queue]
+        state = outage.states.get(lane.queue, FailoverState.HEALTHY)
         table.add_row(
             lane.queue,
             lane.label,
@@ -184,7 +185,7 @@ def _table(story: Story) -> Table:
             f"{tally.sent:,}",
             f"{len(tally.accepted):,}",
             f"{tally.refused.total():,}",
-            f"{story.diverted.get(lane.queue, 0):,}",
+            f"{outage.diverted.get(lane.queue, 0):,}",
             f"{len(tally.delivered):,}",
         )
     return table
@@ -197,7 +198,7 @@ def _verdict(account: Account) -> Text:
         f"\nsent {account.sent:,}   accepted {account.accepted:,}   diverted {account.diverted:,}   "
         f"drained {account.drained:,}   delivered {account.delivered:,}   duplicates {account.duplicates:,}   ",
         (f"lost {account.lost:,}", "bold green" if good else "bold red"),
-        f"\nrefused tries, each told to its sender, which sent again what may be accepted: {refused}"
+        f"\nfailed sends, which the senders saw and repeated: {refused}"
         f"\nseed {account.seed} repeats this run of {_time(account.virtual_seconds)} virtual minutes",
     )
 

@@ -1,4 +1,4 @@
-"""The page of `sbclient demo --page`: the two namespaces of the story, and what the client itself knows of the pair."""
+"""The page of `sbclient demo --page`: the two namespaces, and the state of the pair as the client sees it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sbclient.cli.outage import HEALED_AT_S, OUTAGE_AT_S, TRAFFIC_S, Story
+from sbclient.cli.outage import OUTAGE_AT_S, RECOVERY_AT_S, TRAFFIC_S, OutageRun
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.net.http_port import HttpPort
@@ -23,71 +23,71 @@ from sbclient.pairing.status import PairStatus
 from sbclient.testing import MemoryPair
 from sbclient.transport.memory.connection import SCHEME
 
-EVENTS_TOLD: Final = 100
+EVENTS_SHOWN: Final = 100
 
 
 class DemoPage:
-    """Serves the page, on this machine only, while a story is told.
+    """Serves the page on localhost during a run.
 
     Args:
-        story: told on the running loop.
-        pair: its namespaces.
-        speed: virtual seconds in a real one.
-        port: 0 = any that is free.
+        outage: a run on the current loop.
+        pair: the namespaces of the run.
+        speed: virtual seconds per real second.
+        port: 0 = any free port.
 
     Attributes:
-        port: on which it listens.
+        port: the port of the page.
     """
 
-    def __init__(self, story: Story, pair: MemoryPair, speed: float, port: int) -> None:
+    def __init__(self, outage: OutageRun, pair: MemoryPair, speed: float, port: int) -> None:
         self.port = port
-        self._story = story
+        self._outage = outage
         self._speed = speed
-        self._started_at = story.clock.now()
-        # Everybody on this machine may look, for there is nothing to be kept from anybody: made-up messages, gone soon.
+        self._started_at = outage.clock.now()
+        # The page needs no authorization: the messages are made up and the page is local.
         self._registry = registry = NamespaceRegistry(tell=self._told, interval_s=INTERVAL_S * speed)
         first, second = (_context(host) for host in (pair.primary, pair.secondary))
         for context in (first, second):
             registry.add(context, lambda: None)
-        self._server = HttpPort(Router(first, registry, reports_all=True).answer, story.clock)
+        self._server = HttpPort(Router(first, registry, reports_all=True).answer, outage.clock)
 
     async def __aenter__(self) -> Self:
         try:
             self.port = await self._server.start("127.0.0.1", self.port)
         except OSError as error:
             raise InvalidOperationError(
-                f"the page cannot be served on port {self.port} ({error.strerror}): choose another, 0 for any that is "
-                "free"
+                f"the page cannot be served on port {self.port} ({error.strerror}): choose another port, or 0 for any "
+                "free one"
             ) from error
-        self._looking = asyncio.create_task(self._look(), name="look for late viewers")
+        self._recording = asyncio.create_task(self._record(), name="record history")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._looking.cancel()
-        await asyncio.wait([self._looking])
+        self._recording.cancel()
+        await asyncio.wait([self._recording])
         await self._server.close()
 
-    async def _look(self) -> None:
-        """Look on also while nobody watches, so that who comes late sees how it began."""
+    async def _record(self) -> None:
+        """Take snapshots without a viewer too, so that a late viewer sees the history."""
         seen = 0
         while True:
             seen = (await self._registry.watch.namespace_watcher.next(seen)).number
 
     async def until_interrupted(self) -> None:
-        """Keep the page until Ctrl-C."""
+        """Serve the page until Ctrl-C."""
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(NotImplementedError):  # Windows has no handlers; there Ctrl-C ends the loop
+            with suppress(NotImplementedError):  # Windows: Ctrl-C ends the loop
                 loop.add_signal_handler(number, ended.set)
         while not ended.is_set():
-            await self._story.clock.sleep(self._speed / 4)
+            await self._outage.clock.sleep(self._speed / 4)
 
     def _told(self) -> ClientReport:
-        story, status = self._story, self._story.status
-        return ClientReport([] if status is None else [self._pair(status())], self._facts(story))
+        outage, status = self._outage, self._outage.status
+        return ClientReport([] if status is None else [self._pair(status())], self._facts(outage))
 
     def _pair(self, status: PairStatus) -> dict[str, Any]:
         return {
@@ -106,28 +106,28 @@ class DemoPage:
             "quarantined": list(status.quarantined),
             "events": [
                 {"at": event.at_utc.timestamp(), "name": event.name, "path": event.path, "facts": dict(event.facts)}
-                for event in self._story.events()[-EVENTS_TOLD:]
+                for event in self._outage.events()[-EVENTS_SHOWN:]
             ],
         }
 
-    def _facts(self, story: Story) -> dict[str, Any]:
-        tallies = story.tallies.values()
-        is_over = story.phase == "over"
+    def _facts(self, outage: OutageRun) -> dict[str, Any]:
+        tallies = outage.tallies.values()
+        is_over = outage.phase == "over"
         numbers = {
             "sent": sum(tally.sent for tally in tallies),
             "accepted": sum(len(tally.accepted) for tally in tallies),
-            "diverted": sum(story.diverted.values()),
-            "brought home": story.drained,
+            "diverted": sum(outage.diverted.values()),
+            "drained": outage.drained,
             "delivered": sum(len(tally.delivered) for tally in tallies),
         }
         if is_over:
-            numbers["lost"] = story.account().lost
+            numbers["lost"] = outage.account().lost
         return {
-            "phase": story.phase,
+            "phase": outage.phase,
             "started_at": self._started_at,
-            "elapsed_s": round(story.elapsed_s, 1),
-            "total_s": max(TRAFFIC_S, story.elapsed_s),
-            "outage": {"from_at": self._started_at + OUTAGE_AT_S, "to_at": self._started_at + HEALED_AT_S},
+            "elapsed_s": round(outage.elapsed_s, 1),
+            "total_s": max(TRAFFIC_S, outage.elapsed_s),
+            "outage": {"from_at": self._started_at + OUTAGE_AT_S, "to_at": self._started_at + RECOVERY_AT_S},
             "speed": self._speed,
             "is_over": is_over,
             "numbers": [{"name": name, "value": value} for name, value in numbers.items()],

@@ -22,10 +22,10 @@ from sbclient.message_json import ATTRIBUTES, content_json, property_of
 from sbclient.message_json import message_of as read_message
 
 PROPERTY: Final = "property."
-"""Begins the name of an application property where attributes are named too."""
+"""Prefix of the name of an application property in an option."""
 
 TYPED: Final = ":"
-"""Ends the name of one whose value is JSON: `property.price:=5` is a number."""
+"""Suffix of a name whose value is JSON: `property.price:=5` is a number."""
 
 FACTS: Final = (
     "sequence_number",
@@ -42,10 +42,10 @@ FACTS: Final = (
 
 
 def message_json(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = False) -> dict[str, Any]:
-    """What is set of a received message, and what the broker says of it.
+    """Return the attributes of a received message that are set, and the facts that the broker adds.
 
     Args:
-        is_dead_letter: the reason and the description are the broker's word, not properties of the message.
+        is_dead_letter: leave the properties out in which the broker stores the reason and the description.
     """
     facts: dict[str, Any] = {name: getattr(message, name) for name in FACTS if name not in ("state", "body_type")}
     facts["state"] = message.state.name.lower()
@@ -59,7 +59,7 @@ def message_json(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = F
 
 
 def message_of(place: str, fields: Mapping[str, Any]) -> ServiceBusMessage:
-    """The message that a JSON object describes.
+    """Return the message that a JSON object describes.
 
     Args:
         place: file and line, for errors.
@@ -74,10 +74,10 @@ def message_of(place: str, fields: Mapping[str, Any]) -> ServiceBusMessage:
 
 
 def named(option: str, settings: list[str]) -> list[tuple[str, str]]:
-    """The pairs of a repeatable option `NAME=VALUE`, each of which names what a message has.
+    """Split the values of a repeatable option `NAME=VALUE`, where NAME is an attribute of a message.
 
     Raises:
-        InvalidOperationError: one does not.
+        InvalidOperationError: a value has no `=`, or a message has no such attribute.
     """
     pairs = [setting.partition("=") for setting in settings]
     for name, equals, _ in pairs:
@@ -90,10 +90,10 @@ def named(option: str, settings: list[str]) -> list[tuple[str, str]]:
 
 
 def property_named(name: str, text: str) -> tuple[str, PropertyValue]:
-    """An application property that was named among attributes: `property.<name>` is a text, `property.<name>:` JSON.
+    """Return the name and value of an application property: text for `property.<name>`, JSON for `property.<name>:`.
 
     Raises:
-        InvalidOperationError: the text is not what it may be.
+        InvalidOperationError: the text is not JSON, or not the value of a property.
     """
     short = name.removeprefix(PROPERTY)
     if not short.endswith(TYPED):
@@ -101,14 +101,14 @@ def property_named(name: str, text: str) -> tuple[str, PropertyValue]:
     try:
         return short.removesuffix(TYPED), property_of(json.loads(text))
     except json.JSONDecodeError as error:
-        raise InvalidOperationError(f"{name}={text!r:.50} is no JSON: {error.msg}") from error
+        raise InvalidOperationError(f"{name}={text!r:.50} is not JSON: {error.msg}") from error
 
 
 def set_by_name(message: ServiceBusMessage, name: str, text: str) -> None:
     """Set an attribute or an application property by its name.
 
     Raises:
-        InvalidOperationError: the text is not what it may be.
+        InvalidOperationError: the text is not a value of the attribute.
     """
     if name.startswith(PROPERTY):
         short, value = property_named(name, text)

@@ -1,7 +1,7 @@
-"""The story that `sbclient demo` tells: real traffic through a pair of namespaces, of which the first one fails.
+"""The scenario of `sbclient demo`: traffic through a pair of namespaces whose primary fails and recovers.
 
-Everything is real but the time: two namespaces of the bundled broker, the paired client, its pings and its syphon run
-on a virtual loop, so that a seed repeats a run exactly and minutes of outage take seconds.
+Two namespaces of the bundled broker, the paired client, its pings and its syphon run on virtual time. A seed therefore
+repeats a run exactly, and minutes of outage take seconds.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from sbclient.rules.failover import FailoverState
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 
 TRAFFIC_S: Final = 480.0
-"""Virtual seconds over which the messages are sent."""
+"""Virtual seconds in which the messages are sent."""
 
 OUTAGE_AT_S: Final = 90.0
-HEALED_AT_S: Final = 300.0
+RECOVERY_AT_S: Final = 300.0
 SENDERS: Final = 8
-TRY_AGAIN_S: Final = 5.0
+RETRY_S: Final = 5.0
 TRANSACTION_MESSAGES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One queue of the primary and what is sent to it.
+    """A queue of the primary and the messages sent to it.
 
     Attributes:
-        label: what kind of traffic it is.
-        is_transactional: whether each few messages go out in one transaction.
+        label: the kind of traffic.
+        is_transactional: send `TRANSACTION_MESSAGES` messages in each transaction.
     """
 
     queue: str
@@ -54,7 +54,7 @@ class Lane:
 
 
 def sample_lanes(random: Random, count: int) -> list[Lane]:
-    """Plain, keyed, session and transactional traffic, `count` messages in all."""
+    """Return plain, keyed, session and transactional traffic with `count` messages in total."""
     share = max(count // 4, TRANSACTION_MESSAGES)
     bodies = [f'{{"order": {number}, "cents": {random.randrange(100, 99_999)}}}'.encode() for number in range(share)]
     customers = [f"customer-{random.randrange(40)}" for _ in range(share)]
@@ -84,7 +84,7 @@ def sample_lanes(random: Random, count: int) -> list[Lane]:
 
 
 def file_lane(records: Sequence[Record]) -> Lane:
-    """One queue for what was read from a file: with sessions if every message has one, partitioned if it has keys."""
+    """Return a queue for the records of a file: with sessions if all records have one, partitioned if any has a key."""
     with_session = bool(records) and all(record.session_id is not None for record in records)
     has_keys = with_session or any(record.session_id or record.partition_key for record in records)
     label = "sessions, partitioned" if with_session else "keyed, partitioned" if has_keys else "plain"
@@ -93,16 +93,15 @@ def file_lane(records: Sequence[Record]) -> Lane:
 
 @dataclass(slots=True)
 class Tally:
-    """What is known of one lane.
+    """Counts of one lane.
 
     Attributes:
-        sent: messages handed to a sender at least once.
-        accepted: messages whose send returned.
-        refused: tries that raised, by error class; the sender was told, and sent the same message again, unless the
-            message itself was at fault.
-        delivered: how often each message arrived, by message id.
-        altered: messages that did not arrive as they were sent.
-        out_of_order: messages of a session that arrived before an earlier one.
+        sent: messages passed to a sender at least once.
+        accepted: ids of messages whose send returned.
+        refused: sends that raised, by error class. The sender repeats them unless the message itself is invalid.
+        delivered: deliveries by message id.
+        altered: deliveries whose body differs from the sent one.
+        out_of_order: messages of a session delivered after a later one.
     """
 
     sent: int = 0
@@ -117,7 +116,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """How a run ended; `lost` is what it is about."""
+    """The result of a run."""
 
     seed: int
     sent: int
@@ -136,14 +135,14 @@ class Account:
     virtual_seconds: float
 
 
-class Story:
-    """One run.
+class OutageRun:
+    """One run of the scenario.
 
     Args:
         lanes: the traffic.
         seed: repeats a run.
-        ordering: the pairing option: `"session"` keeps the order inside sessions.
-        limits: of the syphon, so that somebody can watch it; None = as fast as it goes.
+        ordering: the pairing option; `"session"` keeps the order within sessions.
+        limits: limits of the syphon, to slow it down for a viewer; None = no limits.
     """
 
     def __init__(
@@ -172,15 +171,15 @@ class Story:
         self._pending = sum(len(lane.records) for lane in lanes)
 
     def make_pair(self) -> MemoryPair:
-        """Two fresh namespaces on the story's clock; the first one fails."""
+        """Return two new namespaces on the clock of the run; the primary fails."""
         return memory_pair(clock=self.clock, seed=self.seed)
 
-    async def tell(self, *, watch: Callable[[], Any] | None = None, pair: MemoryPair | None = None) -> Account:
-        """Run it to the end, on a virtual loop.
+    async def run(self, *, watch: Callable[[], Any] | None = None, pair: MemoryPair | None = None) -> Account:
+        """Run to the end on a virtual loop.
 
         Args:
-            watch: called once each virtual second, to show how things stand.
-            pair: from `make_pair`, for who wants to look at it; None = one is made.
+            watch: called once per virtual second, to show the state.
+            pair: from `make_pair`, for a caller that observes it; None = a new one.
         """
         pair = pair or self.make_pair()
         async with pair.client(self._options) as client, asyncio.TaskGroup() as group:
@@ -194,7 +193,7 @@ class Story:
                 )
                 receive = self._receive_sessions if lane.requires_session else self._receive
                 background.append(group.create_task(receive(pair, lane)))
-            background.append(group.create_task(self._weather(pair)))
+            background.append(group.create_task(self._fail_primary(pair)))
             draining = group.create_task(self._drain(pair))
             senders = [
                 group.create_task(self._send(client, lane, number)) for lane in self.lanes for number in range(SENDERS)
@@ -206,7 +205,7 @@ class Story:
             await draining
             self.phase = "delivering"
             await self._until(self._is_delivered, at_most_s=600)
-            self._look(client)
+            self._observe(client)
             self.phase = "over"
             for task in background:
                 task.cancel()
@@ -216,7 +215,7 @@ class Story:
         return self.account()
 
     def account(self) -> Account:
-        """How things stand, as numbers."""
+        """Return the counts so far."""
         tallies = self.tallies.values()
         accepted = set[str]().union(*(tally.accepted for tally in tallies))
         delivered = sum((tally.delivered for tally in tallies), Counter[str]())
@@ -239,19 +238,17 @@ class Story:
             virtual_seconds=round(self.elapsed_s, 3),
         )
 
-    # -- what happens --------------------------------------------------------------------------------------------
-
-    async def _weather(self, pair: MemoryPair) -> None:
+    async def _fail_primary(self, pair: MemoryPair) -> None:
         await self.clock.sleep(OUTAGE_AT_S)
         self.phase = "primary down"
         pair.primary.inject(Fault(FaultKind.DOWN))
-        await self.clock.sleep(HEALED_AT_S - OUTAGE_AT_S)
+        await self.clock.sleep(RECOVERY_AT_S - OUTAGE_AT_S)
         self.phase = "primary back"
         pair.primary.heal()
 
     async def _drain(self, pair: MemoryPair) -> None:
-        """A syphon, from when the primary is used again until everything is sent and at home."""
-        await self._until(lambda: self.clock.monotonic() > HEALED_AT_S and self._is_healthy())
+        """Run syphons after the recovery until all messages are sent and drained."""
+        await self._until(lambda: self.clock.monotonic() > RECOVERY_AT_S and self._is_healthy())
         self.phase = "draining"
         async with pair.client(self._options) as worker:
             is_last = False
@@ -265,12 +262,12 @@ class Story:
 
     async def _watch(self, client: Any, watch: Callable[[], Any] | None) -> None:
         while True:
-            self._look(client)
+            self._observe(client)
             if watch is not None:
                 watch()
             await self.clock.sleep(1)
 
-    def _look(self, client: Any) -> None:
+    def _observe(self, client: Any) -> None:
         entities = client.pair.status().entities.values()
         self.states = {entity.path: entity.state for entity in entities}
         self.diverted = {entity.path: entity.diverted for entity in entities}
@@ -284,10 +281,8 @@ class Story:
     def _is_delivered(self) -> bool:
         return all(tally.accepted <= tally.delivered.keys() for tally in self.tallies.values())
 
-    # -- the application that sends ------------------------------------------------------------------------------
-
     async def _send(self, client: Any, lane: Lane, number: int) -> None:
-        """One of a lane's senders: its share of the messages, each when it is due, each until it is accepted."""
+        """Send the share of one sender of a lane, each message when it is due and until it is accepted."""
         step = TRANSACTION_MESSAGES if lane.is_transactional else 1
         async with client.get_queue_sender(lane.queue) as sender:
             for at, first in enumerate(range(0, len(lane.records), step)):
@@ -314,9 +309,9 @@ class Story:
             except ServiceBusError as error:
                 tally.refused[type(error).__name__] += len(messages)
                 tally.in_doubt += isinstance(error, OperationTimeoutError)
-                if isinstance(error, ValueError):  # the message's own fault: it will never be accepted
+                if isinstance(error, ValueError):  # the message is invalid: a repetition is rejected too
                     return
-                await self.clock.sleep(TRY_AGAIN_S)
+                await self.clock.sleep(RETRY_S)
             else:
                 tally.accepted.update(message.message_id or "" for message in messages)
                 return
@@ -333,8 +328,6 @@ class Story:
             application_properties={"position": at},
         )
 
-    # -- the application that receives ---------------------------------------------------------------------------
-
     async def _receive(self, pair: MemoryPair, lane: Lane) -> None:
         async with pair.unpaired_client() as client:
             while True:
@@ -342,7 +335,7 @@ class Story:
                     await self._tolerant(self._consume, receiver, lane)
 
     async def _receive_sessions(self, pair: MemoryPair, lane: Lane) -> None:
-        """Take one session after the other, each for as long as something comes in it."""
+        """Receive one session after another, each until no message arrives."""
         async with pair.unpaired_client() as client:
             while True:
                 receiver = client.get_queue_receiver(lane.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30)
@@ -352,13 +345,13 @@ class Story:
                     await receiver.close()
 
     async def _tolerant(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Receiving is never diverted: while the primary is down a receiver waits and tries again."""
+        """Retry after errors: receiving is never diverted, so a receiver waits while the primary is down."""
         try:
             await work(*args)
         except OperationTimeoutError:
             pass
         except ServiceBusError:
-            await self.clock.sleep(TRY_AGAIN_S)
+            await self.clock.sleep(RETRY_S)
 
     async def _consume(self, receiver: ServiceBusReceiver, lane: Lane, wait_s: float | None = None) -> None:
         latest = -1
@@ -378,12 +371,12 @@ class Story:
         async with pair.unpaired_client() as client:
             for lane in self.lanes:
                 async with client.get_queue_receiver(lane.queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
-                    while peeked := await receiver.peek_messages(1000):  # a page is of one fragment
+                    while peeked := await receiver.peek_messages(1000):  # a page has messages of one fragment
                         self.tallies[lane.queue].dead_lettered.update(message.message_id or "" for message in peeked)
 
 
 def _share_of(record: Record, at: int) -> int:
-    """Which of a lane's senders sends it: everything with one key goes through one of them, as real producers do."""
+    """Return the number of the sender of a record. As with real producers, one sender sends all records of a key."""
     key = record.session_id or record.partition_key
     return (sum(key.encode()) if key is not None else at) % SENDERS
 

@@ -1,4 +1,4 @@
-"""`sbclient syphon`: brings the backlog home, as a service or until nothing is left."""
+"""`sbclient syphon`: moves the backlog to the primary, as a service or until it is empty."""
 
 from __future__ import annotations
 
@@ -34,64 +34,60 @@ from sbclient.worker.settings import SETTINGS, WorkerSettings
 from sbclient.worker.settings_file import read_settings_file
 from sbclient.worker.systemd import ServiceManager
 
-SHOWN_EACH_S: Final = 1.0
-LAST_RESORT_S: Final = 2.0
-"""How much later than its time for the end the process ends, though its event loop does not turn any more."""
+REFRESH_S: Final = 1.0
+EXIT_GRACE_S: Final = 2.0
+"""Seconds after the shutdown timeout at which the process exits even if its event loop is blocked."""
 
 
 def syphon(
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="PATH", envvar=CONFIG_VARIABLE, help="A TOML file with settings."),
+        typer.Option("--config", metavar="PATH", envvar=CONFIG_VARIABLE, help="TOML file with settings."),
     ] = None,
     check_config: Annotated[
-        bool, typer.Option("--check-config", help="Print the settings and where each comes from; connect to nothing.")
+        bool, typer.Option("--check-config", help="Print each setting and its origin; do not connect.")
     ] = False,
     is_dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Look at both namespaces, the rights and the backlog; move nothing."),
+        typer.Option("--dry-run", help="Check the namespaces, rights and backlog; move nothing."),
     ] = False,
     as_json: AsJson = False,
     **options: str | bool | None,
 ) -> None:
-    """Move the messages of the backlog queues to the entities they were sent to.
+    """Move the messages of the backlog queues to their destinations in the primary namespace.
 
-    Each setting is an option, an environment variable, or a line in the file named by --config, and the first of these
-    holds: --long-poll is SBCLIENT_SYPHON_LONG_POLL in the environment and long_poll in the file. Any number may run
-    side by side. Events are logged to stderr as JSON, one a line.
+    A setting is an option, an environment variable, or a line in the file of --config, in this order of precedence:
+    --long-poll, SBCLIENT_SYPHON_LONG_POLL, long_poll. Any number of syphons may run at the same time. Events are logged
+    to stderr as JSON, one per line.
 
-    SIGTERM and SIGINT let what is on its way arrive and give back the rest; a second one ends it at once. SIGUSR1
-    pauses, SIGUSR2 resumes.
+    SIGTERM and SIGINT finish the transfers in flight and release the other messages; a second signal ends the process
+    immediately. SIGUSR1 pauses and SIGUSR2 resumes.
 
-    Exit status: 0 told to end, or nothing is left; 1 something was left, would stay (--dry-run), or could not be given
-    back in time; 2 the settings cannot be used; 3 the secondary cannot be reached; 4 a credential does not allow it;
-    5 backlog queues do not exist; 130 and 143 ended at once by a second SIGINT or SIGTERM.
+    Exit status: 0 ended by a signal, or the backlog is empty; 1 messages remain, would remain (--dry-run), or were not
+    released in time; 2 invalid settings; 3 the secondary is unreachable; 4 a credential lacks a right; 5 backlog queues
+    do not exist; 130 and 143 ended by a second SIGINT or SIGTERM.
 
     Example: sbclient syphon --config syphon.toml --http-port 9464
     """
     with reported_errors("syphon", as_json=as_json):
-        found = configure(options, os.environ, read_settings_file(config) if config is not None else None)
+        configuration = configure(options, os.environ, read_settings_file(config) if config is not None else None)
     if check_config:
-        _tell_settings(found, as_json=as_json)
+        _print_settings(configuration, as_json=as_json)
         return
-    settings, progress = found.settings, Progress("starting")
+    settings, progress = configuration.settings, Progress("starting")
     with _events_on_stderr(settings.log_level, progress):
         if is_dry_run:
-            dry = run("syphon", _looked(settings), as_json=as_json, progress=progress)
-            _tell_dry_run(dry, as_json=as_json)
+            _print_dry_run(run("syphon", _dry_run(settings), as_json=as_json, progress=progress), as_json=as_json)
             return
-        work = _worked(settings, progress, as_json=as_json)
+        work = _drain(settings, progress, as_json=as_json)
         report = run("syphon", work, as_json=as_json, progress=progress, handles_signals=True)
-    _tell_report(report, as_json=as_json)
+    _print_report(report, as_json=as_json)
     if settings.until == "empty" and report.parked:
         raise typer.Exit(Exit.INCOMPLETE)
 
 
-# -- the options, from the table of settings -------------------------------------------------------------------------
-
-
-def _with_options_of_the_table(command: Callable[..., None]) -> None:
-    """Give the command a parameter for each setting, as if they were written there."""
+def _add_options(command: Callable[..., None]) -> None:
+    """Give the command a parameter for each setting of the worker."""
     written = inspect.signature(command, eval_str=True)
     parameters = [one for one in written.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     parameters += [_parameter(setting) for setting in SETTINGS.values()]
@@ -101,7 +97,7 @@ def _with_options_of_the_table(command: Callable[..., None]) -> None:
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
-    """An option; its value is judged with those from elsewhere, not here."""
+    """Return the option of a setting as text; `configure` parses it together with the file and the environment."""
     shown = setting.shown(setting.default)
     note = f" [default: {shown}]" if shown else f" [env: {setting.variable}]" if setting.is_secret else ""
     is_flag = setting.kind is FLAG
@@ -118,63 +114,60 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     )
 
 
-_with_options_of_the_table(syphon)
-
-
-# -- what it does ----------------------------------------------------------------------------------------------------
+_add_options(syphon)
 
 
 def _client(settings: WorkerSettings) -> ServiceBusClient:
     return open_client(settings.primary, settings.secondary, settings.pairing())
 
 
-async def _looked(settings: WorkerSettings) -> DryRun:
+async def _dry_run(settings: WorkerSettings) -> DryRun:
     settings = replace(settings, provision=False)
     async with _client(settings) as client:
         queues = chosen_queues(client.pair, settings.queue)
         return await dry_run(client, queues, are_chosen=settings.queue is not None, entity=settings.probe_entity)
 
 
-async def _worked(settings: WorkerSettings, progress: Progress, *, as_json: bool) -> SyphonReport:
-    """Run the worker to its end; ends the process if something of it still hangs then."""
+async def _drain(settings: WorkerSettings, progress: Progress, *, as_json: bool) -> SyphonReport:
+    """Run the worker to its end, and exit the process if it did not shut down in time."""
     clock = Clock()
     worker = SyphonWorker(settings, _client(settings), clock=clock, manager=ServiceManager(os.environ))
-    _listen_to_signals(worker, settings)
+    _handle_signals(worker, settings)
     showing = asyncio.ensure_future(_show(worker, progress, clock))
     try:
         async with served(worker, settings, clock):
             report = await worker.run()
             if worker.is_late:
-                _tell_report(report, as_json=as_json)
-                _leave(Exit.INCOMPLETE)
+                _print_report(report, as_json=as_json)
+                _exit_now(Exit.INCOMPLETE)
     finally:
         showing.cancel()
     return report
 
 
 async def _show(worker: SyphonWorker, progress: Progress, clock: Clock) -> None:
-    """Tell whoever watches how it stands."""
+    """Update the progress line."""
     drained = 0
     while True:
-        await clock.sleep(SHOWN_EACH_S)
+        await clock.sleep(REFRESH_S)
         before, drained = drained, worker.report().drained
-        progress.show(f"{worker.line()}, {(drained - before) / SHOWN_EACH_S:,.0f} a second")
+        progress.show(f"{worker.line()}, {(drained - before) / REFRESH_S:,.0f} per second")
 
 
-def _listen_to_signals(worker: SyphonWorker, settings: WorkerSettings) -> None:
+def _handle_signals(worker: SyphonWorker, settings: WorkerSettings) -> None:
     loop = asyncio.get_running_loop()
-    heard: list[signal.Signals] = []
+    received: list[signal.Signals] = []
 
     def end(number: signal.Signals) -> None:
-        if heard:
-            _leave(128 + number)
-        heard.append(number)
+        if received:
+            _exit_now(128 + number)
+        received.append(number)
         worker.stop(number.name)
-        last_resort = threading.Timer(settings.shutdown_timeout + LAST_RESORT_S, _leave, [int(Exit.INCOMPLETE)])
-        last_resort.daemon = True
-        last_resort.start()
+        timer = threading.Timer(settings.shutdown_timeout + EXIT_GRACE_S, _exit_now, [int(Exit.INCOMPLETE)])
+        timer.daemon = True
+        timer.start()
 
-    with suppress(NotImplementedError):  # Windows has no handlers; there Ctrl-C ends the loop
+    with suppress(NotImplementedError):  # Windows: Ctrl-C ends the loop
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
         loop.add_signal_handler(signal.SIGUSR1, worker.pause)
@@ -182,38 +175,35 @@ def _listen_to_signals(worker: SyphonWorker, settings: WorkerSettings) -> None:
     startup_signals.release()
 
 
-def _leave(status: int) -> NoReturn:
-    """End the process now, whatever still runs in it. What was not given back comes again when its lock ends."""
+def _exit_now(status: int) -> NoReturn:
+    """Exit without waiting for tasks and threads. Messages in flight are delivered again when their locks expire."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)
 
 
-# -- what it tells ---------------------------------------------------------------------------------------------------
-
-
-def _tell_settings(found: Configuration, *, as_json: bool) -> None:
-    told = found.told()
+def _print_settings(configuration: Configuration, *, as_json: bool) -> None:
+    rows = configuration.told()
     if as_json:
-        print_json({"settings": told})
+        print_json({"settings": rows})
         return
-    width = max(len(one["name"]) for one in told)
-    for one in told:
+    width = max(len(one["name"]) for one in rows)
+    for one in rows:
         typer.echo(f"{one['name']:{width}}  {one['value'] or '-':20}  {one['from']}")
 
 
-def _tell_dry_run(found: DryRun, *, as_json: bool) -> None:
+def _print_dry_run(dry: DryRun, *, as_json: bool) -> None:
     if as_json:
-        print_json(found.told())
+        print_json(dry.told())
     else:
-        for line in found.lines():
+        for line in dry.lines():
             typer.echo(line)
-    if not found.is_all_well:
+    if not dry.is_all_well:
         raise typer.Exit(Exit.INCOMPLETE)
 
 
-def _tell_report(report: SyphonReport, *, as_json: bool) -> None:
+def _print_report(report: SyphonReport, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(report))
         return
@@ -222,7 +212,7 @@ def _tell_report(report: SyphonReport, *, as_json: bool) -> None:
 
 
 class _Events(logging.Handler):
-    """Each event is a line on stderr, above what moves there."""
+    """Prints each event on stderr, above the progress line."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()
@@ -232,12 +222,12 @@ class _Events(logging.Handler):
         try:
             self._progress.note(self.format(record))
         except Exception:
-            self.handleError(record)  # as every handler does: nobody's work fails for a line that cannot be written
+            self.handleError(record)  # logging must not raise
 
 
 @contextmanager
 def _events_on_stderr(level: str, progress: Progress) -> Iterator[None]:
-    """Log events as JSON lines for as long as the context lasts: time, level, event and facts."""
+    """Log events to stderr as JSON lines: time, level, event and facts."""
     handler = _Events(progress)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sbclient.cli.outage import Story, file_lane, sample_lanes
+from sbclient.cli.outage import OutageRun, file_lane, sample_lanes
 from sbclient.cli.records import Record
 from sbclient.testing import run_virtual
 
@@ -48,7 +48,7 @@ def test_account_is_consistent() -> None:
 
 def test_seed_repeats_a_run() -> None:
     def run(seed: int) -> dict[str, Any]:
-        return asdict(run_virtual(Story(sample_lanes(Random(seed), 200), seed=seed).tell()))
+        return asdict(run_virtual(OutageRun(sample_lanes(Random(seed), 200), seed=seed).run()))
 
     assert run(5) == run(5)
     assert run(5)["virtual_seconds"] != run(6)["virtual_seconds"]
@@ -67,14 +67,14 @@ def test_ordering_session_keeps_the_order() -> None:
     records = [Record(b"%d" % number, session_id=f"session {number % 20}") for number in range(600)]
 
     def out_of_order(ordering: Any) -> int:
-        return run_virtual(Story([file_lane(records)], seed=3, ordering=ordering).tell()).out_of_order
+        return run_virtual(OutageRun([file_lane(records)], seed=3, ordering=ordering).run()).out_of_order
 
     assert out_of_order("none") > 0
     assert out_of_order("session") == 0
 
 
 def test_invalid_message_is_sent_once() -> None:
-    account = run_virtual(Story([file_lane([Record(b"x" * 300_000), Record(b"y")])], seed=1).tell())
+    account = run_virtual(OutageRun([file_lane([Record(b"x" * 300_000), Record(b"y")])], seed=1).run())
     assert account.refused["MessageSizeExceededError"] == 1
     assert (account.sent, account.accepted, account.delivered, account.lost) == (2, 1, 1, 0)
 

@@ -40,7 +40,7 @@ def test_page_shows_the_pair_until_all_messages_are_delivered(demo: Demo) -> Non
     numbers = {each["name"]: each["value"] for each in story["numbers"]}
     assert numbers["lost"] == 0
     assert numbers["delivered"] == numbers["sent"] == 200
-    assert numbers["brought home"] == numbers["diverted"] > 0
+    assert numbers["drained"] == numbers["diverted"] > 0
     assert {"healthy", "failed_over"} <= states
     names = {event["name"] for event in seen["pairs"][0]["client"]["events"]}
     assert {"failover.suspected", "failover.engaged", "failover.recovered"} <= names

@@ -114,7 +114,7 @@ def test_key_that_was_given_is_not_printed(start: Start) -> None:
     process = start("--namespace", "contoso:0", "--http-port", "0", "--json", SBCLIENT_EMULATOR_KEY="my-own-secret")
     said = printed(process)
     assert "my-own-secret" not in json.dumps(said)
-    assert "SharedAccessKey=<the key you gave>;" in said["connection_strings"]["contoso"]
+    assert "SharedAccessKey=<your key>;" in said["connection_strings"]["contoso"]
 
 
 @pytest.mark.parametrize("key", ["S", "RootManageSharedAccessKey", "localhost"])
@@ -122,7 +122,7 @@ def test_a_key_is_hidden_and_nothing_else(start: Start, key: str) -> None:
     said = printed(start("--namespace", "contoso:0", "--http-port", "0", "--json", "--key", key))
     assert said["connection_strings"]["contoso"] == (
         f"Endpoint=sb://localhost:{said['ports']['contoso']};SharedAccessKeyName=RootManageSharedAccessKey;"
-        "SharedAccessKey=<the key you gave>;UseDevelopmentEmulator=true;"
+        "SharedAccessKey=<your key>;UseDevelopmentEmulator=true;"
     )
 
 
@@ -139,7 +139,7 @@ def test_without_a_place_for_the_certificate_it_serves_and_says_what_to_do(start
     assert (error["exit_status"], process.returncode) == (0, 0)
     process = start(*arguments, XDG_CACHE_HOME=str(tmp_path / "file"))
     assert process.stdout is not None
-    shown = "".join(iter(process.stdout.readline, "ready; Ctrl-C ends it, and what is stored is gone then\n"))
+    shown = "".join(iter(process.stdout.readline, "ready; Ctrl-C ends the emulator, and its messages are lost\n"))
     assert "export" not in shown
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
-from sbclient.cli.syphon import LAST_RESORT_S
+from sbclient.cli.syphon import EXIT_GRACE_S
 from sbclient.settings.durations import seconds_of
 from sbclient.settings.table import FLAG, Setting
 from sbclient.worker.dry_run import LOOKED_AT
@@ -66,7 +66,7 @@ def test_options_and_variables_that_are_named_exist() -> None:
 
 
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
-    assert f"`--shutdown-timeout`, {SETTINGS['shutdown_timeout'].default:.0f} s, and {LAST_RESORT_S:.0f} s more" in PAGE
+    assert f"`--shutdown-timeout`, {SETTINGS['shutdown_timeout'].default:.0f} s, and {EXIT_GRACE_S:.0f} s more" in PAGE
     assert f"up to {LOOKED_AT:,} messages of each backlog queue" in PAGE
     assert f"every {AGAIN_S:.0f} s after it failed" in " ".join(PAGE.split())
     assert seconds_of("1 min") == START_UNTIL_EMPTY_S
