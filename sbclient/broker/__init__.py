@@ -1,1 +1,1 @@
-"""The partitioned broker: pure state and rules, driven by `now` and a random generator handed in."""
+"""The partitioned broker: state and rules without I/O; time and random numbers come from the caller."""

@@ -95,59 +95,29 @@ def _rules(what: str, rules: list[AuthorizationRule]) -> None:
             raise _refuse(f"{what}: rule {rule.key_name!r} has Manage without Send and Listen: give it all three")
 
 
-_LIFE = (UNLIMITED, _span(timedelta(seconds=1)))
-_IDLE = (UNLIMITED, _span(timedelta(minutes=5)))
-_LOCK = (timedelta(seconds=60), _span(timedelta(seconds=5), timedelta(minutes=5)))
-_WINDOW = (timedelta(minutes=10), _span(timedelta(seconds=20), timedelta(days=7)))
-_OFF, _ON = (False, _flag), (True, _flag)
-_DELIVERIES = (10, _count)
-_ACTIVE = (EntityStatus.ACTIVE, _status)
-_TEXT = (None, _metadata)
-
-_FIELDS: Final[Mapping[type, Mapping[str, tuple[Any, Check]]]] = MappingProxyType(
+_FIELDS: Final[Mapping[str, tuple[Any, Check]]] = MappingProxyType(
     {
-        QueueProperties: {
-            "auto_delete_on_idle": _IDLE,
-            "dead_lettering_on_message_expiration": _OFF,
-            "default_message_time_to_live": _LIFE,
-            "duplicate_detection_history_time_window": _WINDOW,
-            "enable_batched_operations": _ON,
-            "enable_express": _OFF,
-            "enable_partitioning": _OFF,
-            "lock_duration": _LOCK,
-            "max_delivery_count": _DELIVERIES,
-            "requires_duplicate_detection": _OFF,
-            "requires_session": _OFF,
-            "status": _ACTIVE,
-            "user_metadata": _TEXT,
-        },
-        TopicProperties: {
-            "auto_delete_on_idle": _IDLE,
-            "default_message_time_to_live": _LIFE,
-            "duplicate_detection_history_time_window": _WINDOW,
-            "enable_batched_operations": _ON,
-            "enable_express": _OFF,
-            "enable_partitioning": _OFF,
-            "filtering_messages_before_publishing": _OFF,
-            "requires_duplicate_detection": _OFF,
-            "status": _ACTIVE,
-            "user_metadata": _TEXT,
-        },
-        SubscriptionProperties: {
-            "auto_delete_on_idle": _IDLE,
-            "dead_lettering_on_filter_evaluation_exceptions": _ON,
-            "dead_lettering_on_message_expiration": _OFF,
-            "default_message_time_to_live": _LIFE,
-            "enable_batched_operations": _ON,
-            "lock_duration": _LOCK,
-            "max_delivery_count": _DELIVERIES,
-            "requires_session": _OFF,
-            "status": _ACTIVE,
-            "user_metadata": _TEXT,
-        },
+        "auto_delete_on_idle": (UNLIMITED, _span(timedelta(minutes=5))),
+        "dead_lettering_on_filter_evaluation_exceptions": (True, _flag),
+        "dead_lettering_on_message_expiration": (False, _flag),
+        "default_message_time_to_live": (UNLIMITED, _span(timedelta(seconds=1))),
+        "duplicate_detection_history_time_window": (
+            timedelta(minutes=10),
+            _span(timedelta(seconds=20), timedelta(days=7)),
+        ),
+        "enable_batched_operations": (True, _flag),
+        "enable_express": (False, _flag),
+        "enable_partitioning": (False, _flag),
+        "filtering_messages_before_publishing": (False, _flag),
+        "lock_duration": (timedelta(seconds=60), _span(timedelta(seconds=5), timedelta(minutes=5))),
+        "max_delivery_count": (10, _count),
+        "requires_duplicate_detection": (False, _flag),
+        "requires_session": (False, _flag),
+        "status": (EntityStatus.ACTIVE, _status),
+        "user_metadata": (None, _metadata),
     }
 )
-"""For each field that has one: the default, and what checks a value."""
+"""The default and the check of each field, where a description has the field."""
 
 IMMUTABLE: Final = ("enable_partitioning", "requires_session", "requires_duplicate_detection")
 
@@ -161,7 +131,9 @@ def completed(description: Description, profile: Profile) -> Description:
     if profile.sku is MessagingSku.BASIC:
         description = _fit_for_basic(description)
     stated: dict[str, Any] = {"availability_status": EntityAvailabilityStatus.AVAILABLE}
-    for name, (default, check) in _FIELDS[type(description)].items():
+    for name, (default, check) in _FIELDS.items():
+        if not hasattr(description, name):
+            continue
         value = getattr(description, name)
         stated[name] = default if value is None else value
         check(f"{name} of {description.name}", stated[name])

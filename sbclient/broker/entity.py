@@ -1,11 +1,11 @@
-"""A queue of fragments: what a queue, a subscription and the dead-letter queues behind them have in common.
+"""A queue made of fragments: a queue, a subscription, or one of their sub-queues.
 
-Laws (source: partitioned entities, documented, unless said otherwise):
+Rules (source: partitioned entities, documented, unless said otherwise):
 
-1. A receive asks every fragment and takes what any of them has; fragments that are struck by a fault are passed over.
-2. What belongs to a session, a lock or a sequence number is asked of its one fragment.
-3. Peek gives the oldest messages of one fragment, the one that answers first (here: a seeded choice), at most 256 KB.
-   Asking on from the last number gives the others, each once.
+1. A receive queries every fragment and takes messages from any of them. It skips fragments with a fault.
+2. A request for a session, a lock or a sequence number goes to one fragment.
+3. Peek returns the oldest messages of one fragment, at most 256 KB: of the fragment that answers first (here: a random
+   one). Further calls, each from the number behind the last one, return the messages of the other fragments, each once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.rules.entity_path import canonical
 
 PEEK_LIMIT_BYTES: Final = 2**18
-"""What one peek gives at most, unless its first message alone is larger. Source: partitioned entities."""
+"""The maximum size of one peek, unless its first message alone is larger. Source: partitioned entities."""
 
 OnQueueReady: TypeAlias = Callable[["Queue", str | ServiceBusSessionFilter | None], None]
 """As `fragment.OnReady`, with the queue."""
@@ -38,18 +38,18 @@ class Queue:
     """Messages in fragments.
 
     Attributes:
-        forward_to: the path where everything goes on to; None = it stays.
-        is_transfer: whether it holds messages that go on to a destination of their own.
-        refused: where messages go that cannot go on.
+        forward_to: the path that all messages are forwarded to, or None.
+        is_transfer: whether each message has a destination of its own, to which it is forwarded.
+        refused: the queue for messages that cannot be forwarded.
 
     Args:
-        path: as it was created, with the sub-queue if it is one.
+        path: as it was created, including the sub-queue.
         policy: of the entity.
         usages: one for each fragment.
         faults, random: of the namespace.
-        on_ready: told of messages that can be received.
-        dead_letters: the queue behind this one; None = this lies behind another.
-        front_end_count: with more than one, each keeps what fragments have answered beyond what was asked for.
+        on_ready: called when a message becomes ready.
+        dead_letters: the dead-letter queue; None if this is a sub-queue itself.
+        front_end_count: with more than one, each front end caches messages; see `front_end`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Queue:
         self.store_queries = 0
         self._faults = faults
         self._random = random
-        self._turn = 0
+        self._first = 0
         self._cache = FrontEndCache() if front_end_count > 1 else None
         self.fragments: list[Fragment] = [
             Fragment(
@@ -90,16 +90,16 @@ class Queue:
         self.placement = Placement(path, self.fragments, faults, random)
 
     def __len__(self) -> int:
-        """Messages in every state, whether or not they can be reached."""
+        """Messages in every state, including those in unreachable fragments."""
         return sum(map(len, self.fragments))
 
     @property
     def store_query_count(self) -> int:
-        """How often a fragment was asked for a message."""
+        """How often a fragment was queried for a message."""
         return self.store_queries + (0 if self._cache is None else self._cache.store_queries)
 
     def lose_front_end(self, front_end: int) -> None:
-        """Forget what a front end keeps; it comes back when its locks end."""
+        """Drop the cache of a front end; its messages return when their locks end."""
         if self._cache is not None:
             self._cache.lose(front_end)
 
@@ -108,7 +108,7 @@ class Queue:
         return self.fragments[0].has_sessions
 
     def next_change_at(self) -> float:
-        """When something happens here by time alone; infinity if nothing will."""
+        """The time of the next timed change; infinity if there is none."""
         return min([fragment.next_change_at() for fragment in self.fragments])
 
     def advance(self, now: float) -> None:
@@ -120,7 +120,7 @@ class Queue:
     def receive(
         self, call: Call, max_message_count: int, mode: ServiceBusReceiveMode, lock: SessionLock | None
     ) -> list[Entry]:
-        """Take what can be had at once, at most that many messages, in the order of each fragment."""
+        """Take the messages that are ready, at most that many, in the order of each fragment."""
         deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
         if lock is not None:
             fragments = [self.placement.reached(call, lock.fragment_index)]
@@ -128,7 +128,7 @@ class Queue:
             fragments = [self.placement.reached(call, 0)]
         else:
             fragments = self._reachable(call)
-        if lock is None and len(self.fragments) > 1 and self._cache is not None:  # also while one alone can be reached
+        if lock is None and len(self.fragments) > 1 and self._cache is not None:  # even with one reachable fragment
             taken = self._cache.receive(call, fragments, max_message_count, delete=deletes)
         else:
             taken = self._taken(call, fragments, max_message_count, lock, delete=deletes)
@@ -138,12 +138,12 @@ class Queue:
         return taken
 
     def _reachable(self, call: Call) -> list[Fragment]:
-        """The fragments that answer, beginning with the one whose turn it is."""
-        self._turn = (self._turn + 1) % len(self.fragments)
-        turned = self.fragments[self._turn :] + self.fragments[: self._turn]
+        """The reachable fragments; each call begins with the next fragment."""
+        self._first = (self._first + 1) % len(self.fragments)
+        rotated = self.fragments[self._first :] + self.fragments[: self._first]
         if not self._faults.any_active:
-            return turned
-        return [fragment for fragment in turned if self._faults.stopping(call, self.path, fragment.index) is None]
+            return rotated
+        return [fragment for fragment in rotated if self._faults.stopping(call, self.path, fragment.index) is None]
 
     def _taken(
         self,
@@ -172,7 +172,7 @@ class Queue:
     def peek(
         self, call: Call, cursor: PeekCursor, max_message_count: int, from_number: int, session_id: str | None
     ) -> list[Entry]:
-        """The oldest messages of one fragment from a number on."""
+        """The oldest messages of one fragment, from a sequence number on."""
         if session_id is not None:
             fragments = [self.placement.reached(call, self.placement.fragment_for(session_id).index)]
         elif len(self.fragments) == 1:
@@ -205,23 +205,23 @@ class Queue:
         return found
 
     def release(self, now: float, token: int) -> None:
-        """Put back a message that no application has seen, also while its fragment is struck by a fault."""
+        """Release a message that no application has seen, even if its fragment has a fault."""
         self.fragments[token & (1 << TOKEN_FRAGMENT_BITS) - 1].release(token, now)
 
     # ------------------------------------------------------------------ sessions
 
     def accept_session(self, call: Call, session_id: str) -> SessionLock:
-        """Hold a session, by name.
+        """Lock a session by id.
 
         Raises:
-            SessionCannotBeLockedError: somebody holds it.
-            ServiceBusError, NoAnswer: its fragment cannot be reached.
+            SessionCannotBeLockedError: another receiver holds it.
+            ServiceBusError, NoAnswer: its fragment is unreachable.
         """
         fragment = self.placement.fragment_for(session_id)
         return self.placement.reached(call, fragment.index).accept_session(session_id, call.now)
 
     def accept_next_session(self, call: Call) -> SessionLock | None:
-        """Hold a free session that has messages; None if there is none."""
+        """Lock a free session that has messages; None if there is none."""
         for fragment in self._reachable(call):
             session_id = fragment.next_session(call.now)
             if session_id is not None:
@@ -229,7 +229,7 @@ class Queue:
         return None
 
     def session_ids(self, call: Call, *, state_set_after: float | None) -> list[str]:
-        """As `Fragment.session_ids`, of the fragments that answer."""
+        """As `Fragment.session_ids`, of the reachable fragments."""
         return sorted(
             session_id
             for fragment in self._reachable(call)
@@ -237,9 +237,10 @@ class Queue:
         )
 
     def check_receiver(self, *, with_session: bool) -> None:
-        """
+        """Check that a receiver uses sessions if, and only if, the entity requires them.
+
         Raises:
-            InvalidOperationError: messages are received by session only, or have none here.
+            InvalidOperationError: it does not.
         """
         if self.requires_session and not with_session:
             raise InvalidOperationError(
@@ -250,7 +251,7 @@ class Queue:
 
 
 class PeekCursor:
-    """Where one browser of a partitioned entity stands: the fragments it has seen, and its last number."""
+    """The position of one reader that peeks: the order of the fragments, and the last sequence number."""
 
     __slots__ = ("_last_number", "_order")
 
@@ -259,10 +260,10 @@ class PeekCursor:
         self._last_number = 0
 
     def order(self, from_number: int, reachable: list[int], random: Random) -> list[int]:
-        """The fragments to ask, in this order.
+        """The indexes of the fragments to query, in order.
 
-        A number below the first message starts anew with a fragment drawn by lot; one behind the last message that was
-        given goes on where that was; any other starts at the fragment that it names.
+        A number below that of any message restarts at a random fragment. The number behind the last returned message
+        continues there. Any other number starts at the fragment that it belongs to.
         """
         if not reachable:
             return []
@@ -272,7 +273,7 @@ class PeekCursor:
             self._order = [index for index in reachable if index >= from_number >> COUNTER_BITS]
         else:
             at = self._order.index(self._last_number >> COUNTER_BITS)
-            self._order = self._order[at:]  # one that cannot be reached now may be back at the next page
+            self._order = self._order[at:]  # an unreachable one may be back at the next call
         return [index for index in self._order if index in reachable]
 
     def stopped_at(self, number: int) -> None:

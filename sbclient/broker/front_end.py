@@ -1,13 +1,13 @@
-"""What the front ends of a partitioned entity keep: answers of fragments that came beside the one that was needed.
+"""The message cache of the front ends of a partitioned entity.
 
-Laws (source: partitioned entities, documented, unless said otherwise):
+Rules (source: partitioned entities, documented, unless said otherwise):
 
-1. A receive asks every fragment at once and gives the first answers; the others are kept, locked, and given to later
-   receives through the same front end without asking again.
-2. A receive through another front end does not see them until their locks have ended.
-3. A message that was kept and never given out has had no delivery (our choice).
+1. A receive queries all fragments at once and returns the first messages. The front end locks and caches the others,
+   and returns them to later receives through the same front end without a query.
+2. Receives through another front end do not see cached messages until their locks end.
+3. A cached message that was never returned does not count as delivered (our choice).
 
-With a single front end nothing is kept: its effect would be locks that nobody holds (our choice).
+A single front end caches nothing: the only effect would be locks without a holder (our choice).
 """
 
 from __future__ import annotations
@@ -21,35 +21,39 @@ from sbclient.broker.fragment import Fragment
 
 
 class FrontEndCache:
-    """The kept answers of one entity, for each front end in order of coming."""
+    """The cached messages of one entity, for each front end in the order of their arrival.
+
+    Attributes:
+        store_queries: how often a fragment was queried.
+    """
 
     def __init__(self) -> None:
         self.store_queries = 0
-        self._kept: dict[int, deque[tuple[Fragment, int]]] = {}
+        self._cached: dict[int, deque[tuple[Fragment, int]]] = {}
 
     def receive(
         self, call: Call, fragments: Sequence[Fragment], max_message_count: int, *, delete: bool
     ) -> list[Entry]:
-        """At most that many messages, first those that are kept; what the fragments give beyond is kept."""
-        kept = self._kept.setdefault(call.front_end, deque())
+        """Take at most that many messages, cached ones first."""
+        cached = self._cached.setdefault(call.front_end, deque())
         taken: list[Entry] = []
         while len(taken) < max_message_count:
-            if not kept and not self._ask(call, fragments, kept):
+            if not cached and not self._query(call, fragments, cached):
                 break
-            fragment, token = kept.popleft()
+            fragment, token = cached.popleft()
             entry = fragment.take_from_cache(token, call.now, delete=delete)
             if entry is not None:
                 taken.append(entry)
         return taken
 
     def lose(self, front_end: int) -> None:
-        """Forget what a front end keeps."""
-        self._kept.pop(front_end, None)
+        """Drop the cache of a front end."""
+        self._cached.pop(front_end, None)
 
-    def _ask(self, call: Call, fragments: Sequence[Fragment], kept: deque[tuple[Fragment, int]]) -> bool:
+    def _query(self, call: Call, fragments: Sequence[Fragment], cached: deque[tuple[Fragment, int]]) -> bool:
         for fragment in fragments:
             self.store_queries += 1
             entry = fragment.take_for_cache(call.now)
             if entry is not None:
-                kept.append((fragment, entry.token))
-        return bool(kept)
+                cached.append((fragment, entry.token))
+        return bool(cached)

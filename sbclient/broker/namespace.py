@@ -1,8 +1,9 @@
-"""The one door to a namespace of the broker: every front, in this process or over the network, comes in here.
+"""The data operations of one namespace of the broker: send, receive, settle, sessions and transactions.
 
-Each request is a `Call`, which says when it came and is told when its answer leaves. The door lets it in past the
-faults, finds the entity, checks that it is enabled, and hands it to the fragments. Nothing here waits: a receive that
-finds nothing returns nothing, and the host asks again when it is told that something has come.
+The transport in memory and the AMQP server both call `Namespace`. Each request is a `Call`: it holds the time of the
+request, and receives the time of the answer. The request gate applies faults and checks that the entity is enabled;
+then the fragments do the work. Nothing here waits: a receive without a message returns an empty list, and `on_ready`
+says when to try again.
 """
 
 from __future__ import annotations
@@ -43,23 +44,22 @@ from sbclient.rules.transaction_key import transaction_key_of
 
 
 class Namespace:
-    """Entities, and what can be done with them.
+    """The entities of a namespace, and the operations on their messages.
 
     Args:
         name: of the namespace.
-        random: for lock tokens, turns and faults; the same seed and the same calls give the same answers.
+        random: for lock tokens, fragments and faults; the same seed and the same calls give the same results.
         profile: tier and year.
-        on_ready: told of each message that can be received, while the call that brought it about is still in progress;
-            see `fragment.OnReady`.
-        on_removed: told of each queue that is deleted.
-        is_waited_for: whether somebody waits for messages of a queue.
-        front_end_count: nodes that connections lead to; a `Call` says which.
+        on_ready: called when a message becomes ready, during the call that caused it; see `fragment.OnReady`.
+        on_removed: called with each deleted queue.
+        is_waited_for: whether a receiver waits for messages of a queue.
+        front_end_count: the number of front ends; a `Call` names one.
 
     Attributes:
-        faults: the switches.
-        directory: the entities.
-        management: the management side.
-        pings: the last ones that came.
+        faults: the injected faults.
+        directory: the entities by path.
+        management: creates, describes and deletes entities.
+        pings: the last ping to each entity.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Namespace:
 
     @property
     def operation_count(self) -> int:
-        """Requests to entities that were let in."""
+        """Requests to entities that passed the gate."""
         return self._gate.operation_count
 
     def queue(self, path: str) -> Queue:
@@ -101,12 +101,12 @@ class Namespace:
         return self._readable(path, self.directory.find(path)[1])
 
     def is_partitioned(self, path: str) -> bool:
-        """Whether a path is of a partitioned entity, or of a queue behind one; False also if there is none."""
+        """Whether a path names a partitioned entity or one of its sub-queues; False if there is no such entity."""
         entity = self.directory.get(split_sub_queue(path)[0])
         return entity is not None and entity.is_partitioned
 
     def sources(self, path: str) -> list[Entity]:
-        """The entities in whose course of time something may come to a path: its own, and those that feed it."""
+        """The entities whose timed changes may bring a message to a path: its own, and those that forward to it."""
         entity = self.directory.get(split_sub_queue(path)[0])
         if entity is None:
             return []
@@ -114,11 +114,11 @@ class Namespace:
         return own + self._gate.feeding(path)
 
     def advance(self, now: float) -> None:
-        """Let messages on their way arrive, and idle entities vanish."""
+        """Forward messages that are due, and delete entities that were idle for too long."""
         self._gate.advance(now)
 
     def lose_front_end(self, front_end: int) -> None:
-        """A front end is gone with all that it kept."""
+        """Drop the cache of a front end, as if it had crashed."""
         for entity in self.directory.all():
             for queue in entity.queues():
                 if isinstance(queue, Queue):
@@ -139,7 +139,7 @@ class Namespace:
     # ------------------------------------------------------------------ send
 
     def open_sender(self, call: Call, path: str) -> SenderLimits:
-        """Prove that an entity exists and may be sent to; returns what it accepts."""
+        """Check that an entity exists and accepts messages, and return its size limits."""
         entity, target = self._gate.check(call, path, as_operation=Operation.SEND)
         self._writable(entity, target, path)
         return SenderLimits(entity.body.policy.max_message_size_bytes, self.profile.max_batch_size_bytes)
@@ -154,11 +154,11 @@ class Namespace:
         via: str | None = None,
         via_partition_key: str | None = None,
     ) -> None:
-        """Store one transfer, all of it or nothing.
+        """Store one transfer: all messages or none.
 
         Args:
-            via: a queue that keeps the messages first and hands them on; a transaction is then bound to it.
-            via_partition_key: places the messages there.
+            via: a queue that stores the messages first and then forwards them. A transaction is bound to this queue.
+            via_partition_key: selects the fragment of the `via` queue.
         """
         if via is not None:
             self._send_via(call, path, messages, via, via_partition_key, transaction)
@@ -196,10 +196,10 @@ class Namespace:
         entity, _ = self._gate.check(call, via, credit_count=len(messages))
         store_between = entity.sub_queue("transfer")
         if store_between is None or entity.topic is not None:
-            raise InvalidOperationError(f"{via} cannot be sent through: name a queue")
+            raise InvalidOperationError(f"{via} cannot forward messages to {path}: use a queue as via")
         if transaction is not None:
             transaction.check_open(call.now)
-            if entity.is_partitioned:  # on a plain entity a key places nothing, so it binds nothing
+            if entity.is_partitioned:  # without partitions the key has no effect
                 _check_via_key(entity, key, transaction)
         fragment = store_between.placement.choose(call, key, transfer.size_bytes)
         entries = [entry for entry in transfer.entries if not is_ping(entry.content)]
@@ -227,14 +227,14 @@ class Namespace:
     def schedule(
         self, call: Call, path: str, messages: Sequence[ServiceBusMessage], *, transaction: Transaction | None = None
     ) -> list[int]:
-        """Store messages that each have a time to appear; returns their sequence numbers, in order."""
+        """Store scheduled messages, and return their sequence numbers in order."""
         entity, target = self._gate.check(call, path, credit_count=len(messages))
         self._writable(entity, target, path)
         for message in messages:
             if message.scheduled_enqueue_time_utc is None:
                 raise InvalidOperationError(
-                    f"message {message.message_id!r} was scheduled on {path} without scheduled_enqueue_time_utc: "
-                    "set it, or send the message"
+                    f"message {message.message_id!r} for {path} has no scheduled_enqueue_time_utc: "
+                    "set it, or send the message without scheduling"
                 )
         transfer = self._admitted(entity, target, messages)
         if transaction is None:
@@ -246,7 +246,7 @@ class Namespace:
         return self._send_later(call, entity, messages, transfer, [], transaction)
 
     def cancel_scheduled(self, call: Call, path: str, numbers: Sequence[int]) -> None:
-        """Drop scheduled messages, all of them or none."""
+        """Remove scheduled messages: all or none."""
         entity, _ = self._gate.check(call, path)
         placement = entity.body.placement
         keepers = [(placement.keeper_of(call, number), number) for number in dict.fromkeys(numbers)]
@@ -272,7 +272,7 @@ class Namespace:
         numbers: list[int] | None,
         transaction: Transaction,
     ) -> list[int]:
-        """Keep a transfer in a transaction; returns the numbers of scheduled messages."""
+        """Add a transfer to a transaction, and return the sequence numbers of scheduled messages."""
         transaction.check_open(call.now)
         policy, key = entity.body.policy, None
         if entity.is_partitioned:
@@ -299,7 +299,7 @@ class Namespace:
     # ------------------------------------------------------------------ receive
 
     def open_receiver(self, call: Call, path: str, *, with_session: bool) -> None:
-        """Prove that an entity exists and may be received from, by session or without."""
+        """Check that an entity exists and that messages can be received from it, with or without a session."""
         queue = self._receivable(call, path, as_operation=Operation.RECEIVE)
         queue.check_receiver(with_session=with_session)
 
@@ -332,7 +332,7 @@ class Namespace:
         mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         lock: SessionLock | None = None,
     ) -> list[Entry]:
-        """Take deferred messages, all of them or none; the entries are as for `receive`."""
+        """Take deferred messages: all or none. The entries are as for `receive`."""
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=lock is not None)
         if lock is not None:
@@ -345,7 +345,7 @@ class Namespace:
         return [entry for _, entry in found]
 
     def release(self, call: Call, path: str, tokens: Sequence[UUID]) -> None:
-        """Put back messages that no application has seen; those whose lock has ended are back already."""
+        """Release messages that no application has seen; tokens of ended locks are ignored."""
         queue = self._readable(path, self.directory.find(path)[1])
         for token in tokens:
             queue.release(call.now, token.int)
@@ -380,14 +380,14 @@ class Namespace:
         lock: SessionLock | None = None,
         transaction: Transaction | None = None,
     ) -> None:
-        """End held messages, all of them or none; on a partitioned entity those of one fragment.
+        """Settle locked messages, all or none; on a partitioned entity all must be in one fragment.
 
-        A token that is named twice counts once.
+        Duplicate tokens are ignored.
         """
         entity, target = self._gate.check(call, path)
         queue = self._readable(path, target)
         if settlement.mode is SettleMode.DEAD_LETTER and queue.dead_letters is None:
-            raise InvalidOperationError(f"a message of {path} cannot be dead-lettered again: complete or defer it")
+            raise InvalidOperationError(f"a message of {path} cannot be dead-lettered: complete or defer it")
         held = list(dict.fromkeys(token.int for token in tokens))
         fragment = queue.placement.holder_of(call, held)
         for token in held:
@@ -405,21 +405,21 @@ class Namespace:
             transaction.add(_settling(fragment, token, settlement, lock), scope, call.now, token=token)
 
     def renew_locks(self, call: Call, path: str, tokens: Sequence[UUID]) -> list[float]:
-        """Hold messages for another lock duration, all of them or none; returns when each lock then ends."""
+        """Renew the locks of messages, all or none, and return the new end of each."""
         queue = self._entered_queue(call, path)
         if queue.requires_session:
-            raise InvalidOperationError(f"messages of {path} are held with their session: renew the session's lock")
+            raise InvalidOperationError(f"messages of {path} are locked with their session: renew the session lock")
         fragment = queue.placement.holder_of(call, [token.int for token in tokens])
         entries = [fragment.check_lock(token.int, call.now) for token in tokens]
         return [fragment.renew(entry, call.now) for entry in entries]
 
     def begin_transaction(self, call: Call) -> Transaction:
-        """A transaction; it is bound to the entity of its first operation."""
+        """Begin a transaction; its first operation binds it to an entity."""
         self._gate.check_namespace(call)
         return Transaction()
 
     def commit(self, call: Call, transaction: Transaction) -> None:
-        """Do everything that was done in a transaction, or nothing; either way it is over."""
+        """Apply all operations of a transaction, or none if one fails. The transaction is over in both cases."""
         scope = transaction.scope
         try:
             if scope is None:
@@ -433,7 +433,7 @@ class Namespace:
             transaction.rollback()
 
     def rollback(self, call: Call, transaction: Transaction) -> None:
-        """Do nothing of it."""
+        """End a transaction without applying its operations."""
         transaction.rollback()
         self._gate.check_namespace(call)
 
@@ -442,7 +442,7 @@ class Namespace:
     def accept_session(
         self, call: Call, path: str, session: str | ServiceBusSessionFilter = NEXT_AVAILABLE_SESSION
     ) -> SessionLock | None:
-        """Hold a session; None if the next available one was asked for and there is none now."""
+        """Lock a session; None if the next available session is requested and there is none."""
         queue = self._receivable(call, path)
         queue.check_receiver(with_session=True)
         if isinstance(session, str):
@@ -450,13 +450,13 @@ class Namespace:
         return queue.accept_next_session(call)
 
     def renew_session(self, call: Call, path: str, lock: SessionLock) -> float:
-        """Hold a session for another lock duration; returns when that ends."""
+        """Renew a session lock, and return its new end."""
         return self._session_fragment(call, path, lock).renew_session(lock, call.now)
 
     def release_session(self, call: Call, path: str, lock: SessionLock) -> None:
-        """Let a session go, and put back what was taken under it, as when the connection is lost: no fault stops it.
+        """Release a session and its messages, as when a connection is lost; faults do not prevent it.
 
-        A lock that has ended, or whose entity is gone, is ignored.
+        A lock that has ended, or whose entity was deleted, is ignored.
         """
         entity = self.directory.get(split_sub_queue(path)[0])
         if entity is not None and lock.fragment_index < len(entity.body.fragments):
@@ -469,7 +469,7 @@ class Namespace:
         self._session_fragment(call, path, lock).set_session_state(lock, state, call.now)
 
     def list_sessions(self, call: Call, path: str, *, state_updated_after: datetime | None = None) -> list[str]:
-        """Sessions with messages or a state or, if a moment is given, those whose state was set after it; by id."""
+        """Return ids in order: of sessions with messages or state, or of those whose state was set after a time."""
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=True)
         after = None if state_updated_after is None else state_updated_after.timestamp()
@@ -478,21 +478,21 @@ class Namespace:
     def _session_fragment(self, call: Call, path: str, lock: SessionLock) -> Fragment:
         return self._entered_queue(call, path).placement.reached(call, lock.fragment_index)
 
-    # ------------------------------------------------------------------ what a path may be used for
+    # ------------------------------------------------------------------ checks of a path
 
     def _entered_queue(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
         return self._readable(path, self._gate.check(call, path, as_operation=as_operation)[1])
 
     def _readable(self, path: str, target: Queue | Topic) -> Queue:
         if isinstance(target, Topic):
-            raise InvalidOperationError(f"{path} is a topic and cannot be received from: name a subscription of it")
+            raise InvalidOperationError(f"{path} is a topic: receive from one of its subscriptions")
         return target
 
     def _receivable(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
         queue = self._entered_queue(call, path, as_operation=as_operation)
         if queue.forward_to is not None:
             raise InvalidOperationError(
-                f"{path} forwards to {queue.forward_to} and cannot be received from: receive there"
+                f"{path} forwards its messages to {queue.forward_to}: receive from {queue.forward_to}"
             )
         return queue
 
@@ -504,7 +504,7 @@ class Namespace:
 def _check_via_key(entity: Entity, key: str | None, transaction: Transaction) -> None:
     if key is None:
         raise InvalidOperationError(
-            f"a transaction sends through {entity.path}, which is partitioned, without a key: set via_partition_key"
+            f"a transaction sends via {entity.path}, which is partitioned, without a key: set via_partition_key"
         )
     if transaction.key is not None and key != transaction.key:
         raise InvalidOperationError(

@@ -1,8 +1,8 @@
-"""What every request passes before anything is done: faults, throttling, the passing of time, and the entity's status.
+"""The checks that every request passes first: faults, throttling, timed changes, and the status of the entity.
 
-Nothing in the broker happens in the background. Whoever comes in first lets everything happen whose time has come and
-that he could notice: idle entities vanish, and messages on their way arrive (our choice: expiry and the like are only
-observable when somebody looks).
+The broker has no background work. Each request first applies the changes that are due and that it could observe: idle
+entities are deleted, and messages are forwarded (our choice: a change such as expiry needs no exact time while no
+request can observe it).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ CLOSED_TO: Final[dict[EntityStatus, tuple[Operation, ...]]] = {
     EntityStatus.SEND_DISABLED: _SENDING,
     EntityStatus.RECEIVE_DISABLED: _RECEIVING,
 }
-"""What an entity of each status refuses; a topic's status says nothing about receiving from its subscriptions."""
+"""The operations that each status rejects. The status of a topic does not affect receiving from its subscriptions."""
 
 
 class RequestGate:
-    """The way into one namespace.
+    """The checks of one namespace.
 
     Args:
         directory, faults, forwarding, throttle: of the namespace.
-        fragment_count: of a partitioned entity that is to be created.
-        is_waited_for: whether somebody waits for messages of a queue, which then is not idle.
+        fragment_count: of a new partitioned entity.
+        is_waited_for: whether a receiver waits for messages of a queue; such a queue is not idle.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class RequestGate:
     def check(
         self, call: Call, path: str, *, as_operation: Operation | None = None, credit_count: int = 1
     ) -> tuple[Entity, Queue | Topic]:
-        """Let a request to an entity in.
+        """Check a request to an entity.
 
         Args:
-            as_operation: what the entity's status is asked for, if not the operation itself.
-            credit_count: what the request costs.
+            as_operation: the operation that the entity's status must allow, if it is not that of the call.
+            credit_count: the price of the request in throttling credits.
 
         Returns: the entity, and the queue or topic that the path names.
 
         Raises:
-            ServiceBusError, NoAnswer: it stays outside.
+            ServiceBusError, NoAnswer: the request is rejected, or a fault swallows it.
         """
         self.faults.check(call, path)
         self.throttle.spend(call.now, credit_count)
@@ -84,39 +84,39 @@ class RequestGate:
         status, operation = entity.description.status, as_operation or call.operation
         if status is not EntityStatus.ACTIVE and status is not None and operation in CLOSED_TO[status]:
             raise MessagingEntityDisabledError(
-                f"{path} is {status} and refuses to {operation}: update its status to {EntityStatus.ACTIVE}"
+                f"{path} is {status} and rejects {operation}: update its status to {EntityStatus.ACTIVE}"
             )
         self.operation_count += 1
         touch(entity, call.now)
         return entity, target
 
     def check_namespace(self, call: Call) -> None:
-        """Let a request in that belongs to no entity."""
+        """Check a request that belongs to no entity."""
         self.faults.check(call, None)
 
     def check_management(self, call: Call, path: str | None) -> None:
-        """Let a management request in; the entity need not exist."""
+        """Check a management request; the entity need not exist."""
         self.faults.check(call, path)
         self.throttle.spend(call.now, MANAGEMENT_CREDITS)
         self.advance(call.now, path)
 
     def check_reachable(self, call: Call, path: str) -> None:
-        """For what has to be done on every fragment of an entity, which need not exist yet.
+        """Check that all fragments of an entity are reachable; the entity need not exist yet.
 
         Raises:
-            ServiceBusInternalError: some cannot be reached.
+            ServiceBusInternalError: some are not.
         """
         entity = self.directory.get(path)
         fragment_count = self._fragment_count if entity is None else len(entity.body.fragments)
         lost = self.faults.unreachable(call.now, path, fragment_count)
         if lost:
             raise ServiceBusInternalError(
-                f"{call.operation} of {path} needs all fragments and cannot reach {', '.join(map(str, lost))}: "
-                "nothing was changed, try again when they are back"
+                f"{call.operation} of {path} needs all fragments, but these are unreachable: "
+                f"{', '.join(map(str, lost))}. Nothing was changed: try again later"
             )
 
     def advance(self, now: float, path: str | None = None) -> None:
-        """Let everything happen whose time has come and that can be noticed at a path."""
+        """Apply the timed changes that are due and that a request to a path could observe."""
         if self._idle_ends.earliest <= now:
             self._remove_idle(now)
         if path is not None and self.forwarding.is_used:
@@ -125,7 +125,7 @@ class RequestGate:
         self.forwarding.pump(now)
 
     def feeding(self, path: str) -> list[Entity]:
-        """The entities whose messages go on to a path, directly or by way of others."""
+        """The entities that forward messages to a path, directly or through others."""
         if not self.forwarding.is_used:
             return []
         found: dict[Entity, None] = {}
@@ -141,7 +141,7 @@ class RequestGate:
         return list(found)
 
     def watch_idle(self, entity: Entity) -> None:
-        """See to it that an entity vanishes when it has been idle for as long as its description says."""
+        """Schedule the deletion of an entity after the idle time in its description."""
         idle_s = span_s(entity.description.auto_delete_on_idle)
         if idle_s < math.inf:
             self._idle_ends.set(canonical(entity.path), entity.busy_at + idle_s)
@@ -168,7 +168,7 @@ class RequestGate:
 
 
 def touch(entity: Entity, now: float) -> None:
-    """Something was done with an entity, so it is not idle, nor is the topic that it belongs to."""
+    """Note a request to an entity: it is not idle, and neither is its topic."""
     entity.busy_at = entity.accessed_at = now
     if entity.topic is not None:
         entity.topic.busy_at = now

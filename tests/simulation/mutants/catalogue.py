@@ -809,7 +809,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a look through fragments breaks off when one of them is lost",
         (
             "broker/entity.py",
-            "            self._order = self._order[at:]  # one that cannot be reached now may be back at the next page\n",
+            "            self._order = self._order[at:]  # an unreachable one may be back at the next call\n",
             "            self._order = [index for index in self._order[at:] if index in reachable]\n",
         ),
         ("broker/entity.py", "elif self._last_number >> COUNTER_BITS not in self._order or", "elif not self._order or"),
