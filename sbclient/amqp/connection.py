@@ -1,7 +1,8 @@
-"""A connection: bytes in, events out; calls in, bytes out. No socket, no clock: the owner has both.
+"""One end of an AMQP connection without I/O: bytes in, events out; calls in, bytes out.
 
-Events are pulled one at a time, and a frame is not read before its predecessor's events are taken: an owner that
-answers each event before it asks for the next keeps the order of the wire, and only one frame's events are in memory.
+The owner has the socket and the clock, and pulls events one at a time. A frame is read only after the events of the
+previous frame were taken. So an owner that answers each event before it takes the next one keeps the order of the wire,
+and only the events of one frame are in memory.
 
 Tolerated, because the SDK does it: frames on a channel whose session has ended.
 """
@@ -9,7 +10,7 @@ Tolerated, because the SDK does it: frames on a channel whose session has ended.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -62,8 +63,8 @@ class Connection:
 
     Attributes:
         options: the limits and names.
-        remote: the peer's open, None before it came.
-        owner: whatever the owner wants to find here again.
+        remote: the peer's open, None before it arrives.
+        owner: for any object of the owner; None at first.
     """
 
     def __init__(
@@ -103,11 +104,6 @@ class Connection:
             mechanism=mechanism,
             credentials=credentials,
         )
-        self._handlers: dict[_Phase, Callable[[], bool]] = {
-            _Phase.HANDSHAKE: self._on_handshake,
-            _Phase.FRAMES: self._on_frame,
-            _Phase.CLOSING: self._on_frame,
-        }
 
     @classmethod
     def server(cls, options: ConnectionOptions, *, now: float) -> Connection:
@@ -115,7 +111,7 @@ class Connection:
 
         Args:
             options: the limits and names.
-            now: seconds on any clock that does not go back, the same for all calls.
+            now: seconds of any clock that never goes back; all calls use the same clock.
         """
         return cls(options, is_server=True, now=now)
 
@@ -131,9 +127,9 @@ class Connection:
         """The end that opened the socket; it has bytes to send at once.
 
         Args:
-            options: the limits and names; `hostname` is the host that is meant.
+            options: the limits and names; `hostname` is the host to connect to.
             now: as for `server`.
-            mechanism: the SASL mechanism to insist on, None to begin without SASL.
+            mechanism: the SASL mechanism, None to begin without SASL.
             credentials: for PLAIN.
         """
         return cls(options, is_server=False, now=now, mechanism=mechanism, credentials=credentials)
@@ -142,7 +138,7 @@ class Connection:
         side = "server" if self._is_server else "client"
         return f"Connection({side}, waits for {self._phase.value}, sessions={len(self._sessions)})"
 
-    # What the owner does ------------------------------------------------------------------------------------------
+    # Called by the owner ------------------------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -156,41 +152,38 @@ class Connection:
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions that have a channel, half ended ones included."""
+        """The sessions that have a channel, including those that one side has ended."""
         return list(self._sessions.values())
 
     @property
     def pending_bytes(self) -> int:
-        """What waits for `bytes_to_send`, or for the peer's windows. While it is large, stop reading from the peer."""
+        """Bytes that wait for `bytes_to_send` or for the peer's windows. While there are many, stop reading."""
         return self._output_bytes + sum(session.held_bytes for session in self._sessions.values())
 
     def receive_bytes(self, chunk: bytes, *, now: float) -> None:
-        """Take what came from the socket, in pieces of any size; then take events until there are none."""
+        """Accept bytes from the socket, in chunks of any size. Then take events until there are none."""
         if self.is_over or not chunk:
             return
         self._heard_at = now
         self._reader.feed(chunk)
         if self._handshake.is_undecided and self._reader.buffered_bytes > 2 * self.options.max_frame_size:
-            self._fail(AmqpError(RESOURCE_LIMIT, "too much was sent before the credentials were judged"))
+            self._fail(AmqpError(RESOURCE_LIMIT, "too much was sent before the credentials were checked"))
 
     def receive_eof(self, reason: str | None = None) -> None:
         """The socket is closed.
 
         Args:
-            reason: the description of the error that the owner is told; None: the peer has closed the socket.
+            reason: the description in the error of `ConnectionClosed`; None: the peer has closed the socket.
         """
         if not self.is_over:
-            description = "the peer hung up without a close" if reason is None else reason
+            description = "the peer closed the socket without a close frame" if reason is None else reason
             self._finish(AmqpError(CONNECTION_FORCED, description), by_peer=True)
 
     def next_event(self) -> Any:
         """The next event (see `amqp.events`), None if more bytes are needed. Never raises."""
         while not self._events:
-            handler = self._handlers.get(self._phase)
-            if handler is None:
-                return None
             try:
-                if not handler():
+                if not self._advance():
                     return None
             except WireError as error:
                 self._fail(error.error)
@@ -199,7 +192,7 @@ class Connection:
         return self._events.popleft()
 
     def bytes_to_send(self, *, now: float) -> bytes:
-        """What has to be written to the socket now; empty if nothing."""
+        """Take the bytes to write to the socket now; may be empty."""
         if not self._output:
             return b""
         self._sent_at = now
@@ -209,26 +202,26 @@ class Connection:
         return output
 
     def next_deadline(self) -> float | None:
-        """When `pass_time` wants to be called, None for never."""
+        """The time at which to call `pass_time`, None for never."""
         if self.is_over:
             return None
         return min((at for at in (self._answer_due_at, self._silent_at, self._beat_at) if at is not None), default=None)
 
     def pass_time(self, *, now: float) -> None:
-        """Keep the peer's timer from running out, and drop a peer that has been silent for too long."""
+        """Send a heartbeat if one is due, and close the connection if the peer was silent for too long."""
         if self.is_over:
             return
         if self._answer_due_at is not None and now >= self._answer_due_at:
-            waited = str(self._handshake) if self._phase is _Phase.HANDSHAKE else "an open or close"
-            self._fail(AmqpError(RESOURCE_LIMIT, f"{waited} did not come in {self.options.handshake_timeout_s} s"))
+            awaited = str(self._handshake) if self._phase is _Phase.HANDSHAKE else "an open or close"
+            self._fail(AmqpError(RESOURCE_LIMIT, f"{awaited} did not arrive in {self.options.handshake_timeout_s} s"))
         elif self._silent_at is not None and now >= self._silent_at:
-            self._fail(AmqpError(RESOURCE_LIMIT, f"nothing came for {now - self._heard_at:.0f} s"))
+            self._fail(AmqpError(RESOURCE_LIMIT, f"nothing was received for {now - self._heard_at:.0f} s"))
         elif self._beat_at is not None and now >= self._beat_at and not self._output:
             self.write_bytes(EMPTY_FRAME)
             self._sent_at = now
 
     def admit(self, *, is_admitted: bool) -> None:
-        """Judge the credentials of a `CredentialsOffered`; then take events again."""
+        """Accept or reject the credentials of a `CredentialsOffered`; then take events again."""
         if self._handshake.is_undecided and not self.is_over:
             try:
                 self._handshake.judge(is_admitted=is_admitted)
@@ -239,7 +232,7 @@ class Connection:
         """Begin a session; `SessionBegun` follows.
 
         Raises:
-            EndpointClosedError: the connection is over, or has no channel free.
+            EndpointClosedError: the connection is over, or no channel is free.
         """
         if self._phase in (_Phase.CLOSING, _Phase.OVER):
             raise EndpointClosedError("the connection is closed: open a new one")
@@ -249,11 +242,11 @@ class Connection:
         return session
 
     def close(self, error: AmqpError | None = None, *, now: float) -> None:
-        """Close the connection with all it holds; `ConnectionClosed` follows with the peer's answer.
+        """Close the connection with its sessions and links; `ConnectionClosed` follows the peer's answer.
 
         Args:
-            error: what the peer is told, None for a proper end.
-            now: begins the wait for the peer's answer.
+            error: for the peer; None for a normal close.
+            now: the start of the wait for the peer's answer.
         """
         if self._phase in (_Phase.CLOSING, _Phase.OVER):
             return
@@ -266,17 +259,17 @@ class Connection:
         self._phase = _Phase.CLOSING
         self._answer_due_at = now + self.options.handshake_timeout_s
 
-    # What sessions do ---------------------------------------------------------------------------------------------
+    # Called by sessions ---------------------------------------------------------------------------------------------
 
     def emit(self, event: Any) -> None:
-        """Tell the owner."""
+        """Queue an event for the owner."""
         self._events.append(event)
 
     def write(self, channel: int, performative: Performative) -> None:
-        """Send a frame, or keep it until the peer's open has told how large frames may be.
+        """Send a frame, or keep it until the peer's open states the maximum frame size.
 
         Raises:
-            EncodeError: it cannot be written, or not in one frame.
+            EncodeError: the performative has no encoding, or needs more than one frame.
         """
         if self.remote is None and not isinstance(performative, Open | Close):
             self._before_open.append((channel, performative))
@@ -290,14 +283,14 @@ class Connection:
             self._output_bytes += len(frame)
 
     def reserve(self, count: int) -> bool:
-        """Take bytes for incomplete messages, or give them back; False if there are no more."""
+        """Reserve bytes for incomplete messages, or return them with a negative count; False if there are too few."""
         if self._partial_bytes + count > self.options.max_partial_bytes:
             return False
         self._partial_bytes += count
         return True
 
     def claim_link(self, count: int) -> bool:
-        """Count links up or down; False if there are too many."""
+        """Add to the number of links; False if there would be too many."""
         if self._link_count + count > self.options.max_links:
             return False
         self._link_count += count
@@ -310,7 +303,13 @@ class Connection:
             self._sessions_by_remote.pop(session.remote_channel, None)
             self._ended_channels.add(session.remote_channel)
 
-    # The opening --------------------------------------------------------------------------------------------------
+    # Handshake --------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> bool:
+        """Process the next frame or step of the handshake; False if more bytes are needed, or nothing more is read."""
+        if self._phase is _Phase.HANDSHAKE:
+            return self._on_handshake()
+        return self._phase is not _Phase.OVER and self._on_frame()
 
     def _on_handshake(self) -> bool:
         has_advanced = self._handshake.advance()
@@ -337,7 +336,7 @@ class Connection:
         elif kind is Close:
             self._on_close(performative)
         elif self._phase is _Phase.CLOSING:
-            pass  # what the peer sent before it knew
+            pass  # the peer sent this before it received our close
         elif kind is Open or self.remote is None:
             self._on_open(frame)
         elif kind is Begin:
@@ -348,18 +347,18 @@ class Connection:
             else:
                 session.on_performative(performative, payload)
         elif channel not in self._ended_channels:
-            raise WireError(NOT_ALLOWED, f"{kind.__name__} came on channel {channel}, which has no session")
+            raise WireError(NOT_ALLOWED, f"{kind.__name__} on channel {channel}, which has no session")
         return True
 
     def _on_open(self, frame: Frame) -> None:
         peer = frame.performative
         if not isinstance(peer, Open):
-            raise WireError(NOT_ALLOWED, f"{type(peer).__name__} came before open")
+            raise WireError(NOT_ALLOWED, f"{type(peer).__name__} before open")
         if self.remote is not None:
-            raise WireError(NOT_ALLOWED, "a second open came")
+            raise WireError(NOT_ALLOWED, "second open")
         if peer.max_frame_size < MIN_MAX_FRAME_SIZE:
             raise WireError(
-                INVALID_FIELD, f"max-frame-size is {peer.max_frame_size}, at least {MIN_MAX_FRAME_SIZE} is needed"
+                INVALID_FIELD, f"max-frame-size is {peer.max_frame_size}, the minimum is {MIN_MAX_FRAME_SIZE}"
             )
         self.remote = peer
         self.remote_max_frame_size = peer.max_frame_size
@@ -384,7 +383,7 @@ class Connection:
         else:
             asked = self._sessions.get(begin.remote_channel)
             if asked is None or asked.remote_channel is not None:
-                raise WireError(NOT_ALLOWED, f"channel {begin.remote_channel} waits for no begin")
+                raise WireError(NOT_ALLOWED, f"channel {begin.remote_channel} does not wait for a begin")
             session = asked
             session.on_begin(channel, begin)
         self._sessions_by_remote[channel] = session
@@ -398,16 +397,18 @@ class Connection:
         self._finish(close.error, by_peer=self._phase is _Phase.FRAMES)
 
     def _free_channel(self, wanted: int | None) -> int:
-        """A free channel, the one that the peer uses where possible."""
+        """Choose a free channel, if possible the one that the peer uses."""
         highest = self.options.channel_max if self.remote is None else self.remote.channel_max
         channel = 0 if wanted is None or wanted in self._sessions or wanted > highest else wanted
         while channel in self._sessions:
             channel += 1
         if channel > highest:
-            raise EndpointClosedError(f"the connection has {len(self._sessions)} sessions, no more are allowed")
+            raise EndpointClosedError(
+                f"the connection has {len(self._sessions)} sessions, which is the maximum: end one"
+            )
         return channel
 
-    # Ends ---------------------------------------------------------------------------------------------------------
+    # Open and close ----------------------------------------------------------------------------------------------
 
     def _write_open(self) -> None:
         options = self.options
@@ -433,7 +434,7 @@ class Connection:
             self.write(0, Close(AmqpError(condition, description)))
 
     def _fail(self, error: AmqpError | None) -> None:
-        """Close because the peer broke a rule, or because there is nothing yet that could be closed properly."""
+        """Close at once, because the peer broke a rule or the connection is not open yet."""
         if self._phase is _Phase.FRAMES:
             if not self._has_opened:
                 self._write_open()
@@ -441,7 +442,7 @@ class Connection:
         self._finish(error, by_peer=False)
 
     def _finish(self, error: AmqpError | None, *, by_peer: bool) -> None:
-        """Nothing more is read or written; the owner is told of everything that ends with it."""
+        """Stop reading and writing, and emit the events for everything that ends."""
         for session in self.sessions:
             session.abandon(error)
         self._sessions.clear()
@@ -453,35 +454,35 @@ class Connection:
 
     @property
     def _silent_at(self) -> float | None:
-        """When the peer has been silent for twice the time that it was told."""
+        """The time at which the peer was silent for twice the idle timeout that was announced to it."""
         timeout_s = self.options.idle_timeout_s
         return None if timeout_s is None or self.remote is None else self._heard_at + 2 * timeout_s
 
     @property
     def _beat_at(self) -> float | None:
-        """When half of the peer's own timeout has passed since it last heard of us."""
+        """The time of the next heartbeat: half the peer's idle timeout after the last bytes that were sent."""
         timeout_ms = self.remote.idle_time_out if self.remote is not None else None
         return self._sent_at + timeout_ms / 2000 if timeout_ms else None
 
 
 class CredentialsOffered(NamedTuple):
-    """A client wants in by PLAIN: answer with `Connection.admit`. Nothing else of its is read before."""
+    """A client authenticates by PLAIN: answer with `Connection.admit`. No further bytes are read before."""
 
     credentials: PlainCredentials
 
 
 class ConnectionOpened(NamedTuple):
-    """The peer's open has come, and a server's own has been sent. To turn the peer away, close with an error."""
+    """The peer's open was received; a server has sent its own. To reject the peer, close with an error."""
 
     open: Open
 
 
 class ConnectionClosed(NamedTuple):
-    """Nothing more will come; send what there is to send and close the socket.
+    """The connection is over: write the remaining bytes and close the socket.
 
     Attributes:
-        error: why; None after a proper close.
-        by_peer: whether the peer closed, or vanished.
+        error: the reason; None after a normal close.
+        by_peer: whether the peer closed the connection or its socket.
     """
 
     error: AmqpError | None

@@ -1,29 +1,22 @@
-"""One message on its way over a link, until both sides agree what became of it."""
+"""A delivery: one message on a link, from its transfer until both sides have settled it."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sbclient.amqp.states import DeliveryState
 
 
-class SettlingLink(Protocol):
-    """The part of a link that its deliveries need."""
-
-    def settle(self, delivery: Any, state: DeliveryState | None, *, settled: bool) -> None:
-        """Tell the peer the state of a delivery, and forget it if `settled`."""
-
-
 class _Delivery:
-    """What both directions have in common.
+    """The base of incoming and outgoing deliveries.
 
     Attributes:
-        link: the link it belongs to.
+        link: the link of the delivery.
         delivery_id: its number in the session, reused after 2**32 deliveries.
-        tag: the sender's own name for it, at most 32 bytes.
-        state: the last state that the peer told, None if none.
-        is_settled: whether this side has forgotten it or never had to remember it.
-        owner: a place for the owner's own object; None at first.
+        tag: the name that the sender gave it, at most 32 bytes.
+        state: the last state that the peer sent, or None.
+        is_settled: whether this side has settled it.
+        owner: for any object of the owner; None at first.
     """
 
     __slots__ = ("delivery_id", "is_settled", "link", "owner", "state", "tag")
@@ -37,14 +30,14 @@ class _Delivery:
         self.owner: Any = None
 
     def settle(self, state: DeliveryState | None = None, *, settled: bool = True) -> None:
-        """Tell the peer what became of the delivery.
+        """Send the outcome of the delivery to the peer.
 
         Args:
-            state: the outcome, or a `TransactionalState` with one. A receiver's unsettled outcome is confirmed by the
-                sender with the same outcome; a `Rejected` confirmation carries no error.
-            settled: False to tell the outcome and wait for the peer to settle.
+            state: the outcome, or a `TransactionalState` with one. A sender confirms the unsettled outcome of a
+                receiver with the same outcome; a `Rejected` in a confirmation has no error.
+            settled: False to send the outcome and wait until the peer settles.
 
-        A delivery that is settled already, or whose link has ended, is left alone: nobody listens any more.
+        Does nothing if the delivery is settled already, or its link has ended.
         """
         self.link.settle(self, state, settled=settled)
 
@@ -59,7 +52,7 @@ class OutgoingDelivery(_Delivery):
 
 
 class IncomingDelivery(_Delivery):
-    """A message the peer has sent, complete.
+    """A complete message that the peer has sent.
 
     Attributes:
         message_format: 0, or `BATCH_FORMAT` for several messages in one.
@@ -85,12 +78,12 @@ class IncomingDelivery(_Delivery):
 
 
 class DispositionReceived(NamedTuple):
-    """The peer has told the state of a delivery.
+    """The peer has sent the state of a delivery.
 
     Attributes:
-        delivery: an outgoing one: what the receiver made of it; an incoming one: the sender's confirmation.
-        state: the outcome, None where the peer only settles.
-        settled: whether the peer has forgotten it. If not, confirm with `delivery.settle`.
+        delivery: if outgoing, the state is the receiver's outcome; if incoming, it is the sender's confirmation.
+        state: the outcome, None if the peer only settles.
+        settled: whether the peer has settled. If not, confirm with `delivery.settle`.
     """
 
     delivery: OutgoingDelivery | IncomingDelivery

@@ -1,8 +1,8 @@
-"""What a connection tells its owner. Each event is a named tuple, so it can be matched and taken apart.
+"""The events that a connection emits. Each event is a named tuple, for use in `match`.
 
-Every link that was announced by `AttachRequested` or asked for by this side ends with one `LinkDetached`, every session
-with one `SessionEnded`, every connection with one `ConnectionClosed`, whoever ends them; except that nothing is told of
-links and sessions that the owner ends itself, save `EndAnswered`.
+Every link ends with one `LinkDetached`, every session with one `SessionEnded`, every connection with one
+`ConnectionClosed`. Links and sessions that the owner ends itself emit no such event; the peer's answer to the end of a
+session emits `EndAnswered`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A session: its links and their handles, and everything the peer says of them.
+"""One end of a session: its links, their handles, and the performatives of the peer that concern them.
 
 Tolerated, because the SDK does it: a detach or flow for a handle that is free again.
 """
@@ -6,7 +6,7 @@ Tolerated, because the SDK does it: a detach or flow for a handle that is free a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sbclient.amqp import serial
 from sbclient.amqp.delivery import DispositionReceived, IncomingDelivery, OutgoingDelivery
@@ -31,6 +31,7 @@ from sbclient.amqp.outgoing import OutgoingLink
 from sbclient.amqp.performatives import (
     NO_LIMIT,
     ROLE_RECEIVER,
+    ROLE_SENDER,
     SETTLE_FIRST,
     SETTLE_MIXED,
     Attach,
@@ -50,11 +51,13 @@ from sbclient.amqp.transfers import write_disposition, write_transfers
 from sbclient.amqp.unsettled import Unsettled
 from sbclient.amqp.windows import Windows
 
+L = TypeVar("L", bound=Link)
+
 _MAX_DESCRIPTION: Final = 200
-"""Characters of a description that always fit, with the rest of the performative, into the smallest frame."""
+"""Characters of a description that fit into the smallest frame together with the rest of the performative."""
 
 MANY_DELIVERIES: Final = 100
-"""Where one disposition names more the owner is told, so that he can let others have their turn: about 30 µs."""
+"""A disposition for more deliveries, about 30 µs of work, emits `DispositionWalked`: a server can then serve others."""
 
 
 class SessionConnection(Protocol):
@@ -69,7 +72,7 @@ class SessionConnection(Protocol):
         """The largest frame that the peer accepts."""
 
     def emit(self, event: Any) -> None:
-        """Tell the owner."""
+        """Queue an event for the owner."""
 
     def write(self, channel: int, performative: Performative) -> None:
         """Send a frame."""
@@ -78,10 +81,10 @@ class SessionConnection(Protocol):
         """Send an encoded frame."""
 
     def reserve(self, count: int) -> bool:
-        """Take bytes for incomplete messages, or give them back; False if there are no more."""
+        """Reserve bytes for incomplete messages, or return them with a negative count; False if there are too few."""
 
     def claim_link(self, count: int) -> bool:
-        """Count links up or down; False if there are too many."""
+        """Add to the number of links; False if there would be too many."""
 
     def forget_session(self, session: Session) -> None:
         """Free the channels of a session that both sides have ended."""
@@ -93,7 +96,7 @@ class Session:
     Attributes:
         channel: this side's channel.
         remote_channel: the peer's, None before its begin.
-        owner: whatever the owner wants to find here again.
+        owner: for any object of the owner; None at first.
     """
 
     def __init__(self, connection: SessionConnection, channel: int) -> None:
@@ -106,7 +109,7 @@ class Session:
         self._is_ended_by_peer = False
         self._links: dict[int, Link] = {}
         self._links_by_remote: dict[int, Link] = {}
-        self._asked: dict[tuple[str, bool], Link] = {}
+        self._requested: dict[tuple[str, bool], Link] = {}
         self._remote_handle_max = NO_LIMIT
         self._next_delivery_id = 0
         self._outgoing = Unsettled()
@@ -123,25 +126,25 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has ended it."""
+        """Whether neither side has ended the session."""
         return not (self._has_ended or self._is_ended_by_peer)
 
     @property
     def links(self) -> list[Link]:
-        """The links that have a handle, half closed ones included."""
+        """The links that have a handle, including those that one side has detached."""
         return list(self._links.values())
 
     @property
     def held_bytes(self) -> int:
-        """What waits for the peer's window."""
+        """Bytes of transfer frames that wait for the peer's window."""
         return self._windows.held_bytes
 
     @property
     def unsettled_room(self) -> int:
-        """How many more deliveries may be sent before some are settled."""
+        """The number of deliveries that may be sent before some are settled."""
         return self._options.max_unsettled - len(self._outgoing)
 
-    # What the owner does ------------------------------------------------------------------------------------------
+    # Called by the owner ------------------------------------------------------------------------------------------
 
     def attach_sender(
         self,
@@ -154,16 +157,15 @@ class Session:
         max_message_size: int | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> OutgoingLink:
-        """Ask the peer for a link to send on; `LinkAttached` or `LinkDetached` follows.
+        """Request a link to send on; `LinkAttached` or `LinkDetached` follows.
 
         Raises:
             EndpointClosedError: the session is over, or no handle is free.
         """
         link = OutgoingLink(self, name, self._claim_handle(None))
         source = Source(address=name) if source is None else source
-        modes = snd_settle_mode, rcv_settle_mode
-        self._ask(link, source, target, *modes, max_message_size, properties)
-        return link
+        attach = Attach(name, link.handle, ROLE_SENDER, snd_settle_mode, rcv_settle_mode, source, target)
+        return self._request(link, attach, max_message_size, properties)
 
     def attach_receiver(
         self,
@@ -176,7 +178,7 @@ class Session:
         max_message_size: int | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> IncomingLink:
-        """Ask the peer for a link to receive on; grant credit once `LinkAttached` has come.
+        """Request a link to receive on; grant credit after `LinkAttached`.
 
         Raises:
             EndpointClosedError: the session is over, or no handle is free.
@@ -185,29 +187,28 @@ class Session:
         target = Target(address=name) if target is None else target
         if max_message_size is not None:
             link.max_message_size = max_message_size
-        modes = snd_settle_mode, rcv_settle_mode
-        self._ask(link, source, target, *modes, link.max_message_size, properties)
-        return link
+        attach = Attach(name, link.handle, ROLE_RECEIVER, snd_settle_mode, rcv_settle_mode, source, target)
+        return self._request(link, attach, link.max_message_size, properties)
 
     def end(self, error: AmqpError | None = None) -> None:
-        """End the session with all its links. Does nothing if it is over already."""
+        """End the session and its links. Does nothing if the session is over."""
         if self.is_open:
             self._links_over()
             self.write(End(error))
             self._has_ended = True
 
     def probe(self) -> None:
-        """Ask the peer for a flow, which every peer sends at once."""
+        """Request a flow from the peer, which every peer sends at once."""
         self.write(self._windows.flow(None, None, None, drain=False)._replace(echo=True))
 
-    # What links do ------------------------------------------------------------------------------------------------
+    # Called by links ------------------------------------------------------------------------------------------------
 
     def emit(self, event: Any) -> None:
-        """Tell the owner."""
+        """Queue an event for the owner."""
         self._connection.emit(event)
 
     def write(self, performative: Performative) -> None:
-        """Send a frame; one that the peer's frame size does not admit ends the session, if shortening does not help."""
+        """Send a frame. If it exceeds the peer's frame size, shorten its error; if it has none, end the session."""
         if not self.is_open:
             return
         try:
@@ -226,13 +227,13 @@ class Session:
         *,
         drain: bool = False,
     ) -> None:
-        """Send a flow, of a link if it has a handle."""
+        """Send a flow; with a handle it includes the state of a link."""
         self.write(self._windows.flow(handle, delivery_count, link_credit, drain=drain))
 
     def write_transfer(
         self, delivery: OutgoingDelivery, handle: int, message_format: int, payload: bytes, state: DeliveryState | None
     ) -> None:
-        """Send a delivery, or hold it until the peer's window opens; gives it its id and remembers it."""
+        """Assign a delivery its id, and send it or hold it until the peer's window opens."""
         delivery.delivery_id = delivery_id = self._next_delivery_id
         self._windows.send(
             write_transfers(
@@ -251,12 +252,12 @@ class Session:
         if not delivery.is_settled:
             self._outgoing.add(delivery)
         if self._windows.held_bytes > self._options.max_held_bytes:
-            self.fail(AmqpError(RESOURCE_LIMIT, f"{self.held_bytes} bytes wait for your session window: widen it"))
+            self.fail(AmqpError(RESOURCE_LIMIT, f"{self.held_bytes} bytes wait for your session window: send a flow"))
 
     def write_disposition(
         self, role: bool, delivery: OutgoingDelivery | IncomingDelivery, state: DeliveryState | None, *, settled: bool
     ) -> None:
-        """Tell the peer the state of a delivery, and forget it if `settled`."""
+        """Send the state of a delivery, and forget the delivery if `settled`."""
         if not self.is_open:
             return
         first = delivery.delivery_id
@@ -272,7 +273,7 @@ class Session:
     def write_dispositions(
         self, role: bool, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool
     ) -> None:
-        """Tell the peer the state of deliveries whose ids follow one another; see `write_disposition`."""
+        """Send the state of deliveries with consecutive ids; see `write_disposition`."""
         if len(deliveries) == 1:
             self.write_disposition(role, deliveries[0], state, settled=settled)
             return
@@ -292,14 +293,14 @@ class Session:
                 direction.forget(delivery)
 
     def remember(self, delivery: IncomingDelivery) -> bool:
-        """Keep an unsettled delivery until it is settled; False if too many are kept."""
+        """Store an unsettled delivery; False if there are too many."""
         if len(self._incoming) >= self._options.max_unsettled:
             return False
         self._incoming.add(delivery)
         return True
 
     def reserve(self, count: int) -> bool:
-        """Take bytes for incomplete messages, or give them back; False if there are no more."""
+        """Reserve bytes for incomplete messages, or return them with a negative count; False if there are too few."""
         return self._connection.reserve(count)
 
     def forget_link(self, link: Link) -> None:
@@ -310,24 +311,24 @@ class Session:
             del self._links_by_remote[link.remote_handle]
         self._direction(link.is_sender).forget_link(link)
 
-    # What the connection does -------------------------------------------------------------------------------------
+    # Called by the connection -------------------------------------------------------------------------------------
 
     def begin(self, properties: Mapping[str, Any] | None = None) -> None:
-        """Send this side's begin, which names the peer's channel if it began first."""
+        """Send this side's begin, with the peer's channel if the peer began first."""
         begin = self._windows.begin(self.remote_channel, self._options.handle_max)
         self._connection.write(self.channel, begin._replace(properties=properties))
 
     def on_begin(self, channel: int, begin: Begin) -> None:
-        """The peer's begin has come on its `channel`."""
+        """Process the peer's begin, which arrived on its `channel`."""
         self.remote_channel = channel
         self._remote_handle_max = begin.handle_max
         self._windows.on_begin(begin)
 
     def on_performative(self, performative: Any, payload: bytes) -> None:
-        """Anything but begin and end.
+        """Process any performative but begin and end.
 
         Raises:
-            WireError: the connection has to be closed.
+            WireError: the peer broke a rule that closes the connection.
         """
         if self._has_ended:
             return
@@ -346,7 +347,7 @@ class Session:
                 link.on_detach(performative)
 
     def on_end(self, end: End) -> None:
-        """The peer has ended the session."""
+        """Process the peer's end."""
         if not self._has_ended:
             self._links_over(end.error, tell=True)
             self.write(End())
@@ -357,7 +358,7 @@ class Session:
         self._connection.forget_session(self)
 
     def fail(self, error: AmqpError) -> None:
-        """End the session because the peer broke a rule, and tell the owner."""
+        """End the session because the peer broke a rule, and emit `SessionEnded`."""
         if self.is_open:
             self._links_over(error, tell=True)
             self.write(End(error))
@@ -365,7 +366,7 @@ class Session:
             self.emit(SessionEnded(self, error))
 
     def abandon(self, error: AmqpError | None) -> None:
-        """The connection is over."""
+        """End the session without a frame, because the connection is over."""
         if self.is_open:
             self._links_over(error, tell=True)
             self._is_ended_by_peer = True
@@ -382,7 +383,7 @@ class Session:
         elif not link.is_over:
             try:
                 if not isinstance(link, IncomingLink) or not link.is_open:
-                    raise WireError(NOT_ALLOWED, "a transfer came on a link that does not receive, or not yet")
+                    raise WireError(NOT_ALLOWED, "transfer on a link that does not receive or is not attached")
                 link.on_transfer(transfer, payload)
             except WireError as error:
                 link.fail(error.error)
@@ -391,7 +392,7 @@ class Session:
         try:
             unsettled = self._direction(disposition.role is ROLE_RECEIVER)
             if (count := unsettled.reach(disposition)) > MANY_DELIVERIES:
-                self.emit(DispositionWalked(self, count))  # also if it tells nothing new: looking took as long
+                self.emit(DispositionWalked(self, count))  # the walk takes as long if it changes nothing
             for delivery in unsettled.touched(disposition):
                 self.emit(DispositionReceived(delivery, disposition.state, disposition.settled))
         except WireError as error:
@@ -415,7 +416,7 @@ class Session:
         if attach.handle in self._links_by_remote:
             self.fail(AmqpError(HANDLE_IN_USE, f"handle {attach.handle} has a link already"))
             return
-        link = self._asked.pop((attach.name, attach.role is ROLE_RECEIVER), None)
+        link = self._requested.pop((attach.name, attach.role is ROLE_RECEIVER), None)
         if link is None:
             try:
                 handle = self._claim_handle(attach.handle)
@@ -430,39 +431,24 @@ class Session:
 
     # Private ------------------------------------------------------------------------------------------------------
 
-    def _ask(
-        self,
-        link: Link,
-        source: Source,
-        target: Target | Coordinator,
-        snd_settle_mode: int,
-        rcv_settle_mode: int,
-        max_message_size: int | None,
-        properties: Mapping[str, Any] | None,
-    ) -> None:
+    def _request(
+        self, link: L, attach: Attach, max_message_size: int | None, properties: Mapping[str, Any] | None
+    ) -> L:
         self._links[link.handle] = link
-        self._asked[link.name, link.is_sender] = link
-        attach = Attach(
-            link.name,
-            link.handle,
-            not link.is_sender,
-            snd_settle_mode,
-            rcv_settle_mode,
-            source,
-            target,
-            initial_delivery_count=0 if link.is_sender else None,
-            max_message_size=max_message_size,
-            properties=properties,
-        )
+        self._requested[link.name, link.is_sender] = link
+        count = 0 if link.is_sender else None
         try:
-            link.attach(attach)
+            link.attach(
+                attach._replace(initial_delivery_count=count, max_message_size=max_message_size, properties=properties)
+            )
         except EncodeError:
-            del self._asked[link.name, link.is_sender]
+            del self._requested[link.name, link.is_sender]
             self.forget_link(link)
             raise
+        return link
 
     def _claim_handle(self, wanted: int | None) -> int:
-        """A free handle, the one that the peer uses where possible.
+        """Choose a free handle, if possible the one that the peer uses.
 
         Raises:
             EndpointClosedError: there is none, or the session is over.
@@ -473,27 +459,29 @@ class Session:
         while handle in self._links:
             handle += 1
         if handle > self._remote_handle_max or not self._connection.claim_link(1):
-            raise EndpointClosedError(f"session {self.channel} has {len(self._links)} links, no more are allowed")
+            raise EndpointClosedError(
+                f"session {self.channel} has {len(self._links)} links and can have no more: detach one"
+            )
         return handle
 
     def _direction(self, is_outgoing: bool) -> Unsettled:
         return self._outgoing if is_outgoing else self._incoming
 
     def _links_over(self, error: AmqpError | None = None, *, tell: bool = False) -> None:
-        """Let go of all links; the owner is told of those that it does not end itself."""
+        """Forget all links; with `tell` emit `LinkDetached` for each."""
         for link in list(self._links.values()):
             link.abandon(error, tell=tell)
         self._connection.claim_link(-len(self._links))
         self._links.clear()
         self._links_by_remote.clear()
-        self._asked.clear()
+        self._requested.clear()
         self._outgoing.clear()
         self._incoming.clear()
         self._windows.clear()
 
 
 def _shortened(error: AmqpError) -> AmqpError:
-    """The same condition in few words."""
+    """The same error with a shorter description."""
     return AmqpError(error.condition[:_MAX_DESCRIPTION], (error.description or "")[: _MAX_DESCRIPTION // 4])
 
 
@@ -502,7 +490,7 @@ def _shortened_state(state: DeliveryState | None) -> DeliveryState | None:
         return Rejected(_shortened(state.error))
     if isinstance(state, TransactionalState) and isinstance(state.outcome, Rejected):
         return TransactionalState(state.txn_id, Rejected(_shortened(state.outcome.error or AmqpError(INVALID_FIELD))))
-    raise EncodeError(f"a {type(state).__name__} does not fit into the frames that the peer accepts")
+    raise EncodeError(f"a {type(state).__name__} does not fit into the peer's maximum frame size")
 
 
 class SessionBegun(NamedTuple):
@@ -513,14 +501,14 @@ class SessionBegun(NamedTuple):
 
 
 class SessionEnded(NamedTuple):
-    """A session is over; its links were reported before."""
+    """A session is over; the events of its links precede this one."""
 
     session: Session
     error: AmqpError | None
 
 
 class EndAnswered(NamedTuple):
-    """The peer has answered the end that this side sent: it has let go of all links of the session."""
+    """The peer has answered the end that this side sent: it has released all links of the session."""
 
     session: Session
 
@@ -532,11 +520,11 @@ class WindowOpened(NamedTuple):
 
 
 class DispositionWalked(NamedTuple):
-    """The peer has told of many deliveries in one frame, perhaps nothing new: to look at them has taken its time.
+    """The peer has sent a disposition for many deliveries, which took some time to process.
 
     Attributes:
-        session: theirs.
-        delivery_count: how many were looked at, more than `MANY_DELIVERIES`.
+        session: the session of the deliveries.
+        delivery_count: the number of deliveries, more than `MANY_DELIVERIES`.
     """
 
     session: Session
