@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
-from sbclient.cli.syphon import LAST_RESORT_S
+from sbclient.cli.syphon import EXIT_GRACE_S
 from sbclient.worker.configuration import configure
 from sbclient.worker.http_api import PATHS
 from sbclient.worker.settings import SETTINGS
@@ -37,7 +37,7 @@ SERVICES: Final = [path for path in UNITS if path.suffix == ".service"]
 KUBERNETES: Final = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
 CONTAINERFILE: Final = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 SECRETS: Final = {setting.variable: f"memory://{setting.name}" for setting in SETTINGS.values() if setting.is_secret}
-END_S: Final = SETTINGS["shutdown_timeout"].default + LAST_RESORT_S
+END_S: Final = SETTINGS["shutdown_timeout"].default + EXIT_GRACE_S
 
 
 def checked(*arguments: str, **variables: str) -> dict[str, tuple[str, str]]:
