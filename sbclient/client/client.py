@@ -1,12 +1,12 @@
-"""Opens one namespace, or a pair of them, and hands out senders and receivers."""
+"""The client of one namespace, or of a pair; it creates senders, receivers and transactions."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
+from functools import partial
 from random import Random, SystemRandom
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from sbclient.administration import ServiceBusAdministrationClient
@@ -18,7 +18,7 @@ from sbclient.client.transaction import Transaction
 from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSubQueue, SessionChoice
 from sbclient.entities import EntityKind
-from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.options import PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions, SyphonLimits
 from sbclient.pairing.pair import Pair
 from sbclient.pairing.pinger import Pinger
@@ -46,25 +46,25 @@ Secondary: TypeAlias = "str | tuple[str, Any] | ServiceBusClient"
 
 
 class ServiceBusClient:
-    """A namespace, and perhaps its partner.
+    """The client of a primary namespace and, with pairing, of its secondary.
 
-    Open it with `async with`, or close it with `close`.
+    Use it with `async with`, or call `close` at the end.
 
     Args:
         fully_qualified_namespace: `contoso.servicebus.windows.net`, with `credential`; or a parsed connection string.
         credential: an azure-identity credential.
-        transport: how a namespace on the network is reached: `"amqp"`, our own engine, or `"sdk"`, azure-servicebus;
-            it applies to `secondary` too. Or any object with the transport port, instead of namespace and credential.
-        secondary: where the backlog queues are kept: a connection string, a pair `(namespace, credential)`, or another
-            open client, which is borrowed and not closed with this one. None = no pairing.
+        transport: the transport to the service: `"amqp"`, the own AMQP engine, or `"sdk"`, azure-servicebus; it applies
+            to `secondary` too. Or an implementation of `transport.base.Transport`, instead of namespace and credential.
+        secondary: the namespace of the backlog queues: a connection string, a tuple `(namespace, credential)`, or
+            another open client, which is borrowed and not closed with this one. None = no pairing.
         secondary_transport: instead of `secondary`.
-        options: how pairing behaves; None = the documented defaults.
+        options: the options of pairing; None = the documented defaults.
         retry_total, retry_backoff_factor, retry_backoff_max, timeout: see `RetryOptions`.
         clock, random: for tests and simulations; None = the real ones.
-        sdk_options: handed on to azure-servicebus, see `transport.choice.open_transport`.
+        sdk_options: passed to azure-servicebus, see `transport.choice.open_transport`.
 
     Raises:
-        InvalidOperationError: an argument cannot be used, primary and secondary are the same namespace, or the client
+        InvalidOperationError: an argument is invalid, primary and secondary are the same namespace, or the client
             given as secondary is part of another pair.
     """
 
@@ -106,14 +106,12 @@ class ServiceBusClient:
             self._lender._check_lendable()
         partner = secondary_transport or self._secondary_transport(secondary)
         if partner is None and options is not None:
-            raise InvalidOperationError("pairing options were given without a secondary namespace: add secondary=")
-        pair = (
-            PairState(primary, partner, options or PairedNamespaceOptions(), self._clock, self._random)
-            if partner
-            else None
-        )
-        self._pair = Pair(pair) if pair else None
-        self._core = ClientCore(primary, pair, retry, self._clock, self._random, on_open=self._start_background)
+            raise InvalidOperationError("options= requires a secondary namespace: add secondary=")
+        state: PairState | None = None
+        if partner is not None:
+            state = PairState(primary, partner, options or PairedNamespaceOptions(), self._clock, self._random)
+        self._pair = Pair(state) if state else None
+        self._core = ClientCore(primary, state, retry, self._clock, self._random, on_open=self._start_background)
         self._borrower: ServiceBusClient | None = None
         self._entity_path: str | None = None
         if self._lender is not None:
@@ -128,14 +126,14 @@ class ServiceBusClient:
         options: PairedNamespaceOptions | None = None,
         **kwargs: Any,
     ) -> Self:
-        """A client for a connection string of the service, of an emulator, or for `memory://name`.
+        """Create a client from a connection string of the service or of an emulator, or from `memory://name`.
 
         Args:
-            conn_str: it names the primary; one with `EntityPath` opens that entity only.
+            conn_str: the primary; with `EntityPath` the client opens that entity only.
             secondary, options, kwargs: as for the class.
 
         Raises:
-            InvalidOperationError: the connection string cannot be read; the text never repeats a key.
+            InvalidOperationError: the connection string is invalid; the text never repeats a key.
         """
         connection = parse_connection_string(conn_str)
         client = cls(connection, secondary=secondary, options=options, **kwargs)
@@ -143,14 +141,14 @@ class ServiceBusClient:
         return client
 
     def _open_namespace(self, where: str | ConnectionString | None, credential: Any) -> Transport:
-        """A transport for what was given: a parsed connection string, or a name with a credential."""
+        """Open a transport for a parsed connection string, or for a name with a credential."""
         connection = where if isinstance(where, ConnectionString) else None
         if isinstance(where, str) and (credential is None or "=" in where):
             raise InvalidOperationError(
-                "a namespace was given without a credential: give credential=, or use from_connection_string"
+                "the namespace has no credential: add credential=, or use from_connection_string"
             )
         if where is None:
-            raise InvalidOperationError("no namespace was given: use from_connection_string, or give transport=")
+            raise InvalidOperationError("the namespace is missing: use from_connection_string, or add transport=")
         return open_transport(
             connection,
             fully_qualified_namespace=where if isinstance(where, str) else None,
@@ -171,15 +169,11 @@ class ServiceBusClient:
         namespace, credential = secondary
         return self._open_namespace(namespace, credential)
 
-    # -- open and closed -----------------------------------------------------------------------------------------
-
     async def __aenter__(self) -> Self:
         await self._core.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _start_background(self) -> None:
@@ -191,7 +185,7 @@ class ServiceBusClient:
             self._core.tasks.start(self._keep_syphoning(), name="syphon")
 
     async def _keep_syphoning(self) -> None:
-        """Run a syphon for as long as the client is open, whatever happens to it."""
+        """Run a syphon while the client is open; restart it after an error."""
         while True:
             try:
                 await Syphon(self.pair).run()
@@ -200,13 +194,13 @@ class ServiceBusClient:
             await self._clock.sleep(SYPHON_RESTART_S)
 
     async def close(self) -> None:
-        """Close the client with everything it handed out; a borrowed secondary stays open.
+        """Close the client with its senders and receivers; a borrowed secondary stays open.
 
-        Safe to call twice, also after a call that was cancelled.
+        Safe to call twice, also after a cancelled call.
         """
         if not self._core.is_closed:
             self._core.is_closed = True
-            self._tell_partner()
+            self._fault_partner()
         await self._core.tasks.close()
         for link in list(self._core.links):
             await link.close()
@@ -217,19 +211,16 @@ class ServiceBusClient:
             if self._lender is None:
                 await pair.secondary.close()
 
-    def _tell_partner(self) -> None:
-        """In the process that hosts the syphon, one namespace's client does not outlive the other for long."""
+    def _fault_partner(self) -> None:
+        """With a syphon in this process, make the client of the other namespace unusable after a grace period."""
         for partner in (self._lender, self._borrower):
             pair = self._core.pair or (partner._core.pair if partner is not None else None)
             if partner is None or pair is None or not pair.options.enable_syphon:
                 continue
             cause = ServiceBusConnectionError(f"the client of {self._core.primary.namespace} was closed")
-            self._clock.call_later(PARTNER_CLOSE_GRACE.total_seconds(), partner._fault_later(cause))
+            self._clock.call_later(PARTNER_CLOSE_GRACE.total_seconds(), partial(partner._core.fault, cause))
         if self._lender is not None and self._lender._borrower is self:
             self._lender._borrower = None
-
-    def _fault_later(self, cause: ServiceBusError) -> Any:
-        return lambda: self._core.fault(cause)
 
     def _check_lendable(self) -> None:
         self._core.check()
@@ -238,16 +229,14 @@ class ServiceBusClient:
                 f"the client of {self._core.primary.namespace} is part of another pair: open one for each pair"
             )
 
-    # -- what it hands out ---------------------------------------------------------------------------------------
-
     @property
     def fully_qualified_namespace(self) -> str:
-        """What names the primary namespace."""
+        """The name of the primary namespace."""
         return self._core.primary.namespace
 
     @property
     def pair(self) -> Pair:
-        """The pairing: its status and events, and control by hand.
+        """The pair: its status, its events, and manual failover.
 
         Raises:
             InvalidOperationError: the client has no secondary.
@@ -260,24 +249,24 @@ class ServiceBusClient:
 
     @property
     def administration(self) -> ServiceBusAdministrationClient:
-        """The management side of the primary namespace."""
+        """The administration client of the primary namespace."""
         self._core.check()
         return ServiceBusAdministrationClient(self._core.primary)
 
     def get_queue_sender(self, queue_name: str, *, partitioned: bool | None = None) -> ServiceBusSender:
-        """A sender for a queue.
+        """Create a sender for a queue.
 
         Args:
-            partitioned: whether the queue is partitioned, for the early check of keys in transactions. None = it is
-                looked up, and where that is not allowed it counts as partitioned.
+            partitioned: whether the queue is partitioned, for the early check of keys in transactions. None = the
+                client looks it up; without the right to do so the queue counts as partitioned.
 
         Raises:
-            InvalidOperationError: the name is not legal, or not the one of the connection string.
+            InvalidOperationError: the name is invalid, or not that of the connection string.
         """
         return self._sender(queue_name, EntityKind.QUEUE, partitioned)
 
     def get_topic_sender(self, topic_name: str, *, partitioned: bool | None = None) -> ServiceBusSender:
-        """A sender for a topic; see `get_queue_sender`."""
+        """Create a sender for a topic; see `get_queue_sender`."""
         return self._sender(topic_name, EntityKind.TOPIC, partitioned)
 
     def _sender(self, name: str, kind: EntityKind, partitioned: bool | None) -> ServiceBusSender:
@@ -297,25 +286,25 @@ class ServiceBusClient:
         auto_lock_renewer: AutoLockRenewer | None = None,
         prefetch_count: int = 0,
     ) -> ServiceBusReceiver:
-        """A receiver for a queue.
+        """Create a receiver for a queue.
 
         Args:
-            session_id: a session's name, or `NEXT_AVAILABLE_SESSION`; None = not a session receiver.
-            sub_queue: the dead letters, or the transfer dead letters, instead of the queue.
-            receive_mode: locked until settled, or deleted as it is handed over.
-            max_wait_time: seconds without a message after which iterating ends and `receive_messages` returns; for
-                `NEXT_AVAILABLE_SESSION` also how long to wait for a session. None = 60 s, and iterating never ends.
-            auto_lock_renewer: keeps what is received locked.
-            prefetch_count: how many messages may be fetched, and locked, ahead. 0 to 50,000.
+            session_id: a session id, or `NEXT_AVAILABLE_SESSION`; None = not a session receiver.
+            sub_queue: receive dead letters, or transfer dead letters, instead.
+            receive_mode: whether messages are locked until they are settled, or deleted on receipt.
+            max_wait_time: seconds without a message after which iteration ends and `receive_messages` returns; with
+                `NEXT_AVAILABLE_SESSION` also the longest wait for a session. None = 60 s, and iteration never ends.
+            auto_lock_renewer: renews the locks of received messages.
+            prefetch_count: the number of messages that may be fetched, and locked, in advance. 0 to 50,000.
         """
         return self._receiver(
             self._checked(queue_name, EntityKind.QUEUE),
-            session_id,
             sub_queue,
-            receive_mode,
-            max_wait_time,
-            auto_lock_renewer,
-            prefetch_count,
+            session=session_id,
+            receive_mode=receive_mode,
+            max_wait_time=max_wait_time,
+            auto_lock_renewer=auto_lock_renewer,
+            prefetch_count=prefetch_count,
         )
 
     def get_subscription_receiver(
@@ -330,38 +319,20 @@ class ServiceBusClient:
         auto_lock_renewer: AutoLockRenewer | None = None,
         prefetch_count: int = 0,
     ) -> ServiceBusReceiver:
-        """A receiver for a subscription; see `get_queue_receiver`."""
-        topic = self._checked(topic_name, EntityKind.TOPIC)
+        """Create a receiver for a subscription; see `get_queue_receiver`."""
         return self._receiver(
-            subscription_path(topic, check_entity_path(subscription_name, "subscription")),
-            session_id,
+            self._subscription(topic_name, subscription_name),
             sub_queue,
-            receive_mode,
-            max_wait_time,
-            auto_lock_renewer,
-            prefetch_count,
-        )
-
-    def _receiver(
-        self,
-        path: str,
-        session: SessionChoice,
-        sub_queue: ServiceBusSubQueue | str | None,
-        receive_mode: ServiceBusReceiveMode | str,
-        max_wait_time: float | None,
-        auto_lock_renewer: AutoLockRenewer | None,
-        prefetch_count: int,
-    ) -> ServiceBusReceiver:
-        self._core.check()
-        receiver = ServiceBusReceiver(
-            self._core,
-            _below(path, sub_queue),
-            session=session,
+            session=session_id,
             receive_mode=receive_mode,
             max_wait_time=max_wait_time,
-            prefetch_count=prefetch_count,
             auto_lock_renewer=auto_lock_renewer,
+            prefetch_count=prefetch_count,
         )
+
+    def _receiver(self, path: str, sub_queue: ServiceBusSubQueue | str | None, **options: Any) -> ServiceBusReceiver:
+        self._core.check()
+        receiver = ServiceBusReceiver(self._core, _sub_queue_path(path, sub_queue), **options)
         self._core.links[receiver] = None
         return receiver
 
@@ -373,23 +344,27 @@ class ServiceBusClient:
             )
         return path
 
+    def _subscription(self, topic_name: str, subscription_name: str) -> str:
+        topic = self._checked(topic_name, EntityKind.TOPIC)
+        return subscription_path(topic, check_entity_path(subscription_name, "subscription"))
+
     def transaction(self) -> Transaction:
-        """A transaction on the primary namespace: `async with client.transaction() as transaction: …`."""
+        """Create a transaction in the primary namespace: `async with client.transaction() as transaction: …`."""
         self._core.check()
         return Transaction(self._core)
 
     async def run_syphon(
         self, until: Literal["empty"] | None = None, *, limits: SyphonLimits | None = None
     ) -> SyphonReport:
-        """Bring the backlog home, here and now.
+        """Run a syphon, which forwards the backlog to the primary.
 
         Args:
-            until: `"empty"` returns when nothing is left that can be moved; None runs until it is cancelled, and then
-                lets what is on its way arrive and gives back the rest.
-            limits: how fast it goes, and how much it has in hand; None = the defaults.
+            until: `"empty"` returns when no message is left that can be forwarded; None runs until the call is
+                cancelled, completes the messages in flight, and releases the others.
+            limits: limits of its rate and of the messages in flight; None = the defaults.
 
         Raises:
-            InvalidOperationError: the client has no secondary, was closed meanwhile, or `until` is something else.
+            InvalidOperationError: the client has no secondary or was closed, or `until` is invalid.
         """
         if until not in (None, "empty"):
             raise InvalidOperationError(f"until is {until!r}: it must be 'empty' or None")
@@ -401,13 +376,13 @@ class ServiceBusClient:
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is None or not current.cancelling():
-                self._core.check()  # the client was closed, or faulted, under it
+                self._core.check()  # the client was closed or faulted
             raise
 
     async def list_queue_sessions(
         self, queue_name: str, *, state_updated_after: datetime | None = None, timeout: float | None = None
     ) -> AsyncIterator[str]:
-        """The sessions of a queue that have messages or a state; with a moment, those whose state was set after it."""
+        """Yield the sessions of a queue with messages or a state; or those whose state was set after a given time."""
         async for session in self._sessions(self._checked(queue_name, EntityKind.QUEUE), state_updated_after, timeout):
             yield session
 
@@ -419,10 +394,8 @@ class ServiceBusClient:
         state_updated_after: datetime | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[str]:
-        """The sessions of a subscription; see `list_queue_sessions`."""
-        path = subscription_path(
-            self._checked(topic_name, EntityKind.TOPIC), check_entity_path(subscription_name, "subscription")
-        )
+        """Yield the sessions of a subscription; see `list_queue_sessions`."""
+        path = self._subscription(topic_name, subscription_name)
         async for session in self._sessions(path, state_updated_after, timeout):
             yield session
 
@@ -435,7 +408,7 @@ class ServiceBusClient:
             yield session
 
 
-def _below(path: str, sub_queue: ServiceBusSubQueue | str | None) -> str:
+def _sub_queue_path(path: str, sub_queue: ServiceBusSubQueue | str | None) -> str:
     if sub_queue is None:
         return path
     try:

@@ -1,4 +1,4 @@
-"""What the senders, receivers and transactions of one client share: the namespace, the pair, the policy, the state."""
+"""The state that the senders, receivers and transactions of one client share."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Closeable(Protocol):
 
 
 class ClientCore:
-    """One client's inside.
+    """The shared state of one client.
 
     Attributes:
-        primary: the namespace the client works with.
-        pair: the pairing, or None.
-        retry: the one retry policy.
-        tasks: owns whatever runs in the background.
-        links: the senders and receivers that were handed out and are still known to somebody.
+        primary: the primary namespace.
+        pair: the state of the pair; None without pairing.
+        retry: the retry policy.
+        tasks: the tasks that run in the background.
+        links: the senders and receivers that are still referenced, in the order in which `close` closes them.
 
     Args:
         on_open: called once, when the client is open.
@@ -56,32 +56,32 @@ class ClientCore:
         self.tasks = OwnedTasks()
         self.is_closed = False
         self.fault_cause: BaseException | None = None
-        self.links: WeakKeyDictionary[Closeable, None] = WeakKeyDictionary()  # in order, as they are closed
+        self.links: WeakKeyDictionary[Closeable, None] = WeakKeyDictionary()
         self._on_open = on_open
         self._is_open = False
         self._opening = asyncio.Lock()
 
     @property
     def is_open(self) -> bool:
-        """Whether the namespaces are paired, or there is nothing to pair."""
+        """Whether the backlog queues are provisioned; without pairing, whether the client has been used."""
         return self._is_open
 
     def check(self) -> None:
-        """Raise if the client can no longer be used.
+        """Raise if the client cannot be used.
 
         Raises:
-            PairedClientError: the pair is broken.
+            PairedClientError: the client of the other namespace was closed.
             InvalidOperationError: the client is closed.
         """
         if self.fault_cause is not None:
             raise PairedClientError(
-                f"the client of {self.primary.namespace} is unusable since its partner ended: open a new pair"
+                f"the client of {self.primary.namespace} is unusable because its partner was closed: open a new pair"
             ) from self.fault_cause
         if self.is_closed:
             raise InvalidOperationError(f"the client of {self.primary.namespace} is closed: open a new one")
 
     async def open(self) -> None:
-        """Pair the namespaces, once; what failed can be tried again."""
+        """Provision the backlog queues, once. After a failure it can be called again."""
         self.check()
         if self._is_open:
             return
@@ -93,18 +93,18 @@ class ClientCore:
                 try:
                     await self.pair.open(timeout_s=self.retry.options.timeout)
                 except ServiceBusError:
-                    self.check()  # closed meanwhile: that is what the caller is to hear
+                    self.check()  # if the client was closed, that error is more precise
                     raise
                 self.check()
             self._is_open = True
             self._on_open()
 
     def fault(self, cause: BaseException) -> None:
-        """Make every later operation raise `PairedClientError` from this cause, and end what runs in the background."""
+        """Make later operations raise `PairedClientError` from this cause, and cancel the background tasks."""
         if self.fault_cause is None and not self.is_closed:
             self.fault_cause = cause
             self.tasks.cancel()
 
     def new_id(self) -> str:
-        """A fresh UUID, as text."""
+        """Return a new UUID as a string."""
         return str(UUID(int=self.random.getrandbits(128), version=4))

@@ -1,10 +1,9 @@
-"""Renews the locks of messages and sessions in the background while an application works on them."""
+"""Renews the locks of messages and sessions in the background while an application processes them."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 from sbclient.clock import Clock
@@ -14,31 +13,31 @@ from sbclient.tasks import OwnedTasks
 
 
 class LockHolder(Protocol):
-    """What a receiver is to the renewer."""
+    """The part of a receiver that the renewer uses."""
 
     @property
     def entity_path(self) -> str:
-        """The path received from."""
+        """The path of the entity, for errors."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether its locks are no concern any more."""
+        """Whether the receiver is closed, so that its locks need no renewal."""
 
     async def renew_message_lock(self, message: ServiceBusReceivedMessage) -> datetime:
-        """Hold a message for another lock duration."""
+        """Renew the lock of a message; return its new end."""
 
 
 class LockedSession(Protocol):
-    """What a session is to the renewer."""
+    """The part of a session that the renewer uses."""
 
     auto_renew_error: Exception | None
 
     @property
     def locked_until_utc(self) -> datetime | None:
-        """When its lock ends."""
+        """The end of the lock."""
 
     async def renew_lock(self) -> datetime:
-        """Hold it for another lock duration."""
+        """Renew the lock; return its new end."""
 
 
 Renewable: TypeAlias = ServiceBusReceivedMessage | LockedSession
@@ -46,10 +45,10 @@ OnFailure: TypeAlias = Callable[[Any, Exception | None], Awaitable[None]]
 
 
 class AutoLockRenewer:
-    """Keeps locks alive; give it to a receiver, or register messages and sessions yourself.
+    """Renews locks; pass it to a receiver, or register messages and sessions.
 
     Args:
-        max_lock_renewal_duration: seconds after which a lock is let go. Default 300 (the SDK's).
+        max_lock_renewal_duration: seconds after which a lock is no longer renewed. Default 300 (azure-servicebus).
         on_lock_renew_failure: awaited with the message or session and the error when a lock is lost.
         clock: the source of time; None = the real one.
     """
@@ -69,13 +68,11 @@ class AutoLockRenewer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Stop renewing everything."""
+        """Stop renewing all locks."""
         await self._tasks.close()
 
     def register(
@@ -85,7 +82,7 @@ class AutoLockRenewer:
         max_lock_renewal_duration: float | None = None,
         on_lock_renew_failure: OnFailure | None = None,
     ) -> None:
-        """Renew this lock, each time half of it has passed, until the message is settled or the time is over."""
+        """Renew a lock, whenever half of it has passed, until the message is settled or the duration has passed."""
         max_s = self._max_s if max_lock_renewal_duration is None else max_lock_renewal_duration
         on_failure = on_lock_renew_failure or self._on_failure
         self._tasks.start(self._renew(receiver, renewable, max_s, on_failure), name="renew lock")
@@ -103,7 +100,9 @@ class AutoLockRenewer:
                 if clock.monotonic() + pause_s >= end_at:
                     await clock.sleep(max(end_at - clock.monotonic(), 0))
                     if not self._is_done(receiver, renewable):
-                        error = AutoLockRenewTimeout(f"the lock was renewed for {max_s} s and is let go now")
+                        error = AutoLockRenewTimeout(
+                            f"the lock was renewed for {max_s} s, the longest duration: raise max_lock_renewal_duration"
+                        )
                     break
                 await clock.sleep(pause_s)
                 if self._is_done(receiver, renewable):

@@ -1,22 +1,18 @@
-"""Receives from one queue, subscription, sub-queue or session, and settles what it received."""
+"""Receives messages from one queue, subscription, sub-queue or session, and settles them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from types import TracebackType
+from functools import partial
 from typing import Final, Self, TypeVar
 
 from sbclient.client.core import ClientCore
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.transaction import Transaction
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
-from sbclient.errors import (
-    InvalidOperationError,
-    MessageAlreadySettled,
-    ServiceBusError,
-)
+from sbclient.errors import InvalidOperationError, MessageAlreadySettled, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage, sequence_numbers_of
 from sbclient.rules.ping import is_ping
 from sbclient.telemetry import tracing
@@ -29,11 +25,11 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 DEFAULT_WAIT_S: Final = 60.0
-"""How long `receive_messages` waits for a first message where neither it nor the receiver says (the SDK's)."""
+"""The default wait for a first message (source: azure-servicebus)."""
 
 
 class ServiceBusSession:
-    """The session a receiver holds: its lock and its state. As `receiver.session`."""
+    """The session that a receiver has locked, with its state; available as `receiver.session`."""
 
     def __init__(self, receiver: ServiceBusReceiver) -> None:
         self._receiver = receiver
@@ -41,47 +37,43 @@ class ServiceBusSession:
 
     @property
     def session_id(self) -> str:
-        """Which session it is; known once the receiver has been entered or used."""
+        """The session id; available after the receiver has been entered or used."""
         session_id = self._receiver._link.session_id
         if session_id is None:
-            raise InvalidOperationError("the session is not accepted yet: enter the receiver with `async with` first")
+            raise InvalidOperationError("the session is not accepted yet: use `async with receiver` first")
         return session_id
 
     @property
     def locked_until_utc(self) -> datetime | None:
-        """When the lock ends, unless it is renewed."""
+        """The end of the lock, unless it is renewed."""
         return self._receiver._link.session_locked_until_utc
 
     async def renew_lock(self, *, timeout: float | None = None) -> datetime:
-        """Hold the session for another lock duration; returns when it ends.
+        """Renew the lock of the session; return its new end.
 
         Raises:
-            SessionLockLostError: it has ended already.
+            SessionLockLostError: the lock has expired.
         """
         return await self._receiver._run(self._receiver._link.renew_session_lock, timeout)
 
     async def get_state(self, *, timeout: float | None = None) -> bytes | None:
-        """The state that was stored, None if there is none."""
+        """Return the stored state; None if there is none."""
         return await self._receiver._run(self._receiver._link.get_session_state, timeout)
 
     async def set_state(self, state: str | bytes | bytearray | None, *, timeout: float | None = None) -> None:
-        """Store the state; None removes it. It outlives the messages of the session.
+        """Store the state; None removes it. The state is kept when the session has no more messages.
 
         Raises:
-            SessionLockLostError: the session is no longer held; with `is_in_doubt` an earlier try may have stored it.
+            SessionLockLostError: the lock has expired; with `is_in_doubt` an earlier try may have stored the state.
         """
         data = state.encode() if isinstance(state, str) else None if state is None else bytes(state)
-
-        async def store(*, timeout_s: float) -> None:
-            await self._receiver._link.set_session_state(data, timeout_s=timeout_s)
-
-        await self._receiver._run(store, timeout)
+        await self._receiver._run(partial(self._receiver._link.set_session_state, data), timeout)
 
 
 class ServiceBusReceiver:
-    """Receives from the primary namespace; made by `get_queue_receiver` and `get_subscription_receiver` of a client.
+    """Receives from the primary namespace; created by `get_queue_receiver` and `get_subscription_receiver` of a client.
 
-    It iterates: `async for message in receiver` ends when `max_wait_time` passes without a message.
+    `async for message in receiver` ends when `max_wait_time` passes without a message.
     """
 
     def __init__(
@@ -122,7 +114,7 @@ class ServiceBusReceiver:
 
     @property
     def entity_path(self) -> str:
-        """The path received from."""
+        """The path of the queue, subscription or sub-queue."""
         return self._path
 
     @property
@@ -132,16 +124,14 @@ class ServiceBusReceiver:
 
     @property
     def session(self) -> ServiceBusSession | None:
-        """The session, on a session receiver; None on others."""
+        """The session of a session receiver; None for other receivers."""
         return self._session
 
     async def __aenter__(self) -> Self:
         await self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __aiter__(self) -> Self:
@@ -156,22 +146,22 @@ class ServiceBusReceiver:
                 raise StopAsyncIteration
 
     async def close(self) -> None:
-        """Give back what was not handed out, release the session, detach. Safe to call twice."""
+        """Release unused messages and the session, and close the link. Safe to call twice."""
         self._is_closed = True
         await self._link.close()
 
     async def receive_messages(
         self, max_message_count: int | None = 1, max_wait_time: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
-        """Wait for a first message and return it with those that are at hand; an empty list if none came.
+        """Wait for a first message; return it with others that are available, or an empty list if none arrives.
 
         Args:
-            max_message_count: at most so many; a call may return fewer although there are more.
-            max_wait_time: seconds for the first message; None = the receiver's own, or 60.
+            max_message_count: the largest number to return; None = 1. A call may return fewer although there are more.
+            max_wait_time: seconds to wait for the first message; None = the receiver's own, or 60.
 
         Raises:
-            SessionLockLostError: the session is no longer held.
-            ServiceBusError: the primary namespace cannot be received from; receiving is never diverted.
+            SessionLockLostError: the lock of the session has expired.
+            ServiceBusError: the primary namespace does not deliver messages; receiving is never diverted.
         """
         count = 1 if max_message_count is None else max_message_count
         if count < 1:
@@ -179,14 +169,13 @@ class ServiceBusReceiver:
         if max_wait_time is not None and max_wait_time <= 0:
             raise InvalidOperationError(f"max_wait_time is {max_wait_time} s: it must be more than 0")
         await self._open()
-        wait_s = max_wait_time or self._max_wait_time or DEFAULT_WAIT_S
         clock = self._core.clock
         began_at = clock.now()
-        end_at = clock.monotonic() + wait_s
+        end_at = clock.monotonic() + (max_wait_time or self._max_wait_time or DEFAULT_WAIT_S)
 
         async def attempt(timeout_s: float) -> list[ServiceBusReceivedMessage]:
-            span_s = max(end_at - clock.monotonic(), 0.0)
-            return await self._link.receive(max_message_count=count, max_wait_time_s=span_s)
+            wait_s = max(end_at - clock.monotonic(), 0.0)
+            return await self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
 
         while True:
             received = await self._core.retry.run(attempt, deadline=end_at + self._core.retry.options.timeout)
@@ -201,12 +190,14 @@ class ServiceBusReceiver:
                 return messages
 
     async def _drop_pings(self, received: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Pings say nothing to an application; those that a foreign broker lets through end here."""
+        """Complete the pings that a broker has delivered; applications never receive pings."""
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             return
         for ping in filter(is_ping, received):
             try:
-                await self._link.settle(ping, Settlement(SettleMode.COMPLETE), timeout_s=self._timeout_s(None))
+                await self._link.settle(
+                    ping, Settlement(SettleMode.COMPLETE), timeout_s=self._core.retry.options.timeout
+                )
             except ServiceBusError as error:
                 log.info(
                     "receiver.ping_not_completed",
@@ -218,24 +209,17 @@ class ServiceBusReceiver:
     async def peek_messages(
         self, max_message_count: int = 1, *, sequence_number: int = 0, timeout: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
-        """Look at messages without taking them; may return fewer than asked although there are more.
+        """Return messages without locking them; a call may return fewer although there are more.
 
         Args:
-            sequence_number: the first one of interest; 0 = behind the last one that this receiver has peeked, the
-                first there is at first. Calling again until nothing comes shows every message once, on a partitioned
-                entity fragment by fragment.
+            sequence_number: where to begin; 0 = after the last message that this receiver has peeked. Repeated calls
+                return every message once, on a partitioned entity fragment by fragment, and then an empty list.
         """
         if max_message_count < 1:
             raise InvalidOperationError(f"max_message_count is {max_message_count}: it must be at least 1")
-        await self._open()
         first = sequence_number or self._next_peek
-
-        async def peek(*, timeout_s: float) -> list[ServiceBusReceivedMessage]:
-            return await self._link.peek(
-                max_message_count=max_message_count, sequence_number=first, timeout_s=timeout_s
-            )
-
         began_at = self._core.clock.now()
+        peek = partial(self._link.peek, max_message_count=max_message_count, sequence_number=first)
         messages = await self._run(peek, timeout)
         if messages:
             self._next_peek = messages[-1].sequence_number + 1
@@ -245,49 +229,44 @@ class ServiceBusReceiver:
     async def receive_deferred_messages(
         self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
-        """Take messages that were deferred, by their sequence numbers: all of them or none.
+        """Receive deferred messages by their sequence numbers, all of them or none.
 
         Raises:
-            MessageNotFoundError: one is not there, or somebody else holds it.
+            MessageNotFoundError: a message is not deferred, or another receiver has locked it.
         """
         numbers = sequence_numbers_of(sequence_numbers)
         if not numbers:
             return []
-        await self._open()
-
-        async def take(*, timeout_s: float) -> list[ServiceBusReceivedMessage]:
-            return await self._link.receive_deferred(numbers, timeout_s=timeout_s)
-
         began_at = self._core.clock.now()
-        messages = await self._run(take, timeout)
+        messages = await self._run(partial(self._link.receive_deferred, numbers), timeout)
         self._telemetry.received(tracing.RECEIVE_DEFERRED, messages, began_at)
         return messages
 
     async def complete_message(
         self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
     ) -> None:
-        """The message is done with and removed.
+        """Remove the message, after it has been processed.
 
         Args:
-            transaction: do it as part of one, as for every settlement.
+            transaction: settle as part of it, as for every settlement.
 
         Raises:
-            MessageLockLostError: it will be, or was, delivered again; so for every settlement.
-            MessageAlreadySettled: so for every settlement.
-            TypeError: it is no received message; so for every settlement.
+            MessageLockLostError: the lock has expired, so the message is delivered again; as every settlement.
+            MessageAlreadySettled: the message is settled; as every settlement.
+            TypeError: it is not a received message; as every settlement.
         """
         await self._settle(message, Settlement(SettleMode.COMPLETE), transaction)
 
     async def abandon_message(
         self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
     ) -> None:
-        """Give the message back at once; it is delivered again with one more delivery counted."""
+        """Release the message now; it is delivered again, with a higher delivery count."""
         await self._settle(message, Settlement(SettleMode.ABANDON), transaction)
 
     async def defer_message(
         self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
     ) -> None:
-        """Set the message aside; from now on only its sequence number fetches it."""
+        """Defer the message; only `receive_deferred_messages` returns it from then on."""
         await self._settle(message, Settlement(SettleMode.DEFER), transaction)
 
     async def dead_letter_message(
@@ -302,23 +281,17 @@ class ServiceBusReceiver:
         await self._settle(message, Settlement(SettleMode.DEAD_LETTER, reason, error_description), transaction)
 
     async def renew_message_lock(self, message: ServiceBusReceivedMessage, *, timeout: float | None = None) -> datetime:
-        """Hold the message for another lock duration; returns when it ends, as the message's `locked_until_utc`.
+        """Renew the lock of the message; return its new end, also stored as `locked_until_utc` of the message.
 
         Raises:
-            MessageLockLostError: it has ended already.
-            InvalidOperationError: on a session receiver; renew the session's lock instead.
+            MessageLockLostError: the lock has expired.
+            InvalidOperationError: this is a session receiver; renew the lock of the session instead.
         """
         if self._session is not None:
             raise InvalidOperationError("messages of a session have no lock of their own: use session.renew_lock()")
         self._check_settleable(message, "renew_message_lock")
-
-        async def renew(*, timeout_s: float) -> datetime:
-            return await self._link.renew_lock(message, timeout_s=timeout_s)
-
-        message.locked_until_utc = await self._run(renew, timeout)
+        message.locked_until_utc = await self._run(partial(self._link.renew_lock, message), timeout)
         return message.locked_until_utc
-
-    # -- inside --------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
         await self._core.open()
@@ -329,7 +302,7 @@ class ServiceBusReceiver:
         async with self._opening:
             if self._is_open:
                 return
-            # A session is awaited once, by the transport: retrying would make somebody wait several times as long.
+            # The transport waits for a session; retries would multiply the wait.
             wait_s = self._max_wait_time if self._max_wait_time is not None and not self._is_named_session else None
             await self._link.open(timeout_s=wait_s or self._core.retry.options.timeout)
             self._is_open = True
@@ -341,43 +314,37 @@ class ServiceBusReceiver:
     ) -> None:
         self._check_settleable(message, f"{settlement.mode}_message")
         await self._open()
-        if transaction is not None:
-            await self._telemetry.settling(message, settlement.mode, self._settle_in(transaction, message, settlement))
-            return
-
-        async def settle(*, timeout_s: float) -> None:
-            await self._link.settle(message, settlement, timeout_s=timeout_s)
-
-        await self._telemetry.settling(message, settlement.mode, self._run(settle, None))
+        if transaction is None:
+            settling = self._run(partial(self._link.settle, message, settlement), None)
+        else:
+            settling = self._settle_in(transaction, message, settlement)
+        await self._telemetry.settling(message, settlement.mode, settling)
         message.is_settled = True
 
     async def _settle_in(
         self, transaction: Transaction, message: ServiceBusReceivedMessage, settlement: Settlement
     ) -> None:
         link = await transaction.link()
-        await self._link.settle(message, settlement, timeout_s=self._timeout_s(None), transaction=link)
-        message.is_settled = True
+        timeout_s = self._core.retry.options.timeout
+        await self._link.settle(message, settlement, timeout_s=timeout_s, transaction=link)
         transaction.settled(message)
 
     def _check_settleable(self, message: ServiceBusReceivedMessage, operation: str) -> None:
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             raise InvalidOperationError(
-                f"{operation} is not possible: the receiver of {self._path!r} deletes what it receives; use PEEK_LOCK"
+                f"{operation} is not possible: the receiver of {self._path!r} has no locks; use PEEK_LOCK"
             )
         if not isinstance(message, ServiceBusReceivedMessage):
-            raise TypeError(f"{operation} takes a message that was received, not {type(message).__name__}")
+            raise TypeError(f"{operation} requires a received message, not a {type(message).__name__}")
         if message.lock_token is None:
-            raise InvalidOperationError(f"{operation} is not possible for a peeked message: receive it")
+            raise InvalidOperationError(
+                f"{operation} is not possible for a peeked message: receive the message instead"
+            )
         if message.is_settled:
-            raise MessageAlreadySettled(f"message {message.message_id!r} of {self._path!r} is settled already")
+            raise MessageAlreadySettled(f"message {message.message_id!r} of {self._path!r} is already settled")
 
     async def _run(self, operation: Callable[..., Awaitable[T]], timeout: float | None) -> T:
+        """Call an operation of the link, and retry it until the timeout."""
         await self._open()
-
-        async def attempt(timeout_s: float) -> T:
-            return await operation(timeout_s=timeout_s)
-
-        return await self._core.retry.run(attempt, deadline=self._core.retry.deadline(timeout))
-
-    def _timeout_s(self, timeout: float | None) -> float:
-        return self._core.retry.options.timeout if timeout is None else timeout
+        retry = self._core.retry
+        return await retry.run(lambda timeout_s: operation(timeout_s=timeout_s), deadline=retry.deadline(timeout))

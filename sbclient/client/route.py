@@ -105,7 +105,8 @@ class PairedRoute(DirectRoute):
 
     async def send(self, transfer: Sequence[Outgoing], deadline: float) -> str:
         is_in_doubt = False
-        if not await self.must_wait(transfer, deadline) and not self._entity.is_failed_over:
+        must_wait = self._is_ordered and await self.must_wait(transfer, deadline)
+        if not must_wait and not self._entity.is_failed_over:
             generation = self._entity.failover.generation
             primary_deadline = deadline - reserve_s(deadline - self._clock.monotonic())
             try:

@@ -204,7 +204,7 @@ class ServiceBusSender:
     ) -> T:
         """Send or schedule in a transaction: once, at the primary, with one key on a partitioned entity."""
         await self._check_transactable(transfer, deadline)
-        key = await self._keys.of(transaction, [copy.message for copy in transfer])
+        key = await self._keys.key_of(transaction, [copy.message for copy in transfer])
         link = await transaction.link()
         timeout_s = left_s(deadline, self._core.clock, self._path)
         with self._route.observed(transfer):

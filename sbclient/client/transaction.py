@@ -1,4 +1,4 @@
-"""Sends and settlements that happen all together or not at all, in the primary namespace."""
+"""Transactions in the primary namespace: sends and settlements that take effect together or not at all."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from sbclient.transport.base import TransactionLink
 
 
 class TransactionState(Enum):
-    """Where a transaction stands; only an active one takes sends and settlements."""
+    """The state of a transaction. Only an active one accepts sends and settlements."""
 
-    NEW = "not begun"
+    NEW = "new"
     ACTIVE = "active"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
 
 
 class Transaction:
-    """Made by `client.transaction()`; commits when its `async with` block ends, rolls back if the block raises.
+    """A transaction, created by `client.transaction()`.
 
-    Rules of the service: at most 100 messages and 2 minutes; on a partitioned entity one key for everything; receiving
-    is not part of it, settling is. Nothing in a transaction is retried or diverted: the whole of it is to be repeated.
+    It commits when its `async with` block ends, and rolls back if the block raises. Rules of the service: at most 100
+    messages and 2 minutes; on a partitioned entity one key for all messages; it includes settlements but no receives.
+    Operations in a transaction are never retried or diverted: repeat the whole transaction.
     """
 
     def __init__(self, core: ClientCore) -> None:
@@ -54,10 +55,10 @@ class Transaction:
                 await self.rollback()
             except ServiceBusError as rollback_error:
                 if error is not None:
-                    error.add_note(f"and the rollback failed, so the service rolls back by itself: {rollback_error}")
+                    error.add_note(f"The rollback failed, so the service rolls back after a timeout: {rollback_error}")
 
     async def link(self) -> TransactionLink:
-        """The transport's side of it; begins the transaction if it has not begun."""
+        """Return the transaction of the transport; begin it at the first call."""
         self._core.check()
         await self._core.open()
         async with self._beginning:
@@ -65,28 +66,28 @@ class Transaction:
                 self._link = await self._core.primary.begin_transaction(timeout_s=self._core.retry.options.timeout)
                 self.state = TransactionState.ACTIVE
         if self.state is not TransactionState.ACTIVE or self._link is None:
-            raise InvalidOperationError(f"the transaction is {self.state.value}: begin another one")
+            raise InvalidOperationError(f"the transaction is {self.state.value}: start a new one")
         return self._link
 
     def key_of(self, path: str) -> str | None:
-        """The key that sends to this entity are pinned to, None before the first."""
+        """Return the key of earlier sends to an entity; None before the first."""
         return self._keys.get(canonical(path))
 
     def pin(self, path: str, key: str | None) -> None:
-        """Pin sends to this entity to the key of the first one that was taken; None pins nothing."""
+        """Require a key for later sends to an entity; None requires nothing."""
         if key is not None:
             self._keys[canonical(path)] = key
 
     def settled(self, message: ServiceBusReceivedMessage) -> None:
-        """Remember a message settled in this transaction: after a rollback it is not settled."""
+        """Record a message settled in this transaction: a rollback undoes its settlement."""
         self._settled.append(message)
 
     async def commit(self, *, timeout: float | None = None) -> None:
-        """Make everything happen.
+        """Apply all sends and settlements.
 
         Raises:
-            ServiceBusError: nothing of it happened; on `OperationTimeoutError` and `ServiceBusConnectionError` whether
-                it did is in doubt.
+            ServiceBusError: none were applied; after `OperationTimeoutError` and `ServiceBusConnectionError` the result
+                is in doubt.
         """
         link = await self.link()
         try:
@@ -97,7 +98,7 @@ class Transaction:
         self.state = TransactionState.COMMITTED
 
     async def rollback(self, *, timeout: float | None = None) -> None:
-        """Undo everything; messages settled in it are locked and unsettled as before."""
+        """Undo all sends and settlements; settled messages are locked again."""
         link = await self.link()
         self._undone()
         await link.rollback(timeout_s=self._timeout_s(timeout))

@@ -1,4 +1,4 @@
-"""Which key a transaction is pinned to on an entity: asked before anything is sent, so that a wrong one is told."""
+"""Checks the keys of messages sent in a transaction, before they are sent."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sbclient.transport.base import Administration
 
 
 class TransactionKeys:
-    """The keys of what one sender sends in transactions.
+    """The keys that one sender uses in transactions.
 
     Args:
-        administration: tells, once, whether the entity is partitioned.
-        address: of the entity.
-        partitioned: what the caller knows; None = ask.
+        administration: used once, to find out whether the entity is partitioned.
+        address: the address of the entity.
+        partitioned: whether the entity is partitioned; None = look it up.
     """
 
     def __init__(self, administration: Administration, address: EntityAddress, *, partitioned: bool | None) -> None:
@@ -27,20 +27,17 @@ class TransactionKeys:
         self._address = address
         self._partitioned = partitioned
         self._description: QueueProperties | TopicProperties | None = None
-        self._has_asked = False
-        self._asking = asyncio.Lock()
+        self._is_looked_up = False
+        self._looking_up = asyncio.Lock()
 
-    async def of(self, transaction: Transaction, messages: Sequence[ServiceBusMessage]) -> str | None:
-        """Refuse early what a partitioned entity, or one that may be, would refuse: no key, or a second one.
-
-        Returns:
-            The key the transaction is pinned to by these messages; None where the broker alone decides.
+    async def key_of(self, transaction: Transaction, messages: Sequence[ServiceBusMessage]) -> str | None:
+        """Return the key of messages for an entity that is, or may be, partitioned; None for any other entity.
 
         Raises:
-            InvalidOperationError: the messages have no key, or another one than the transaction.
+            InvalidOperationError: the messages have no key, or another key than earlier messages of the transaction.
         """
         if self._partitioned is None:
-            await self._ask()
+            await self._look_up()
         if self._partitioned is False:
             return None
         description = self._description
@@ -51,17 +48,17 @@ class TransactionKeys:
             requires_duplicate_detection=description is not None and bool(description.requires_duplicate_detection),
         )
 
-    async def _ask(self) -> None:
-        """Learn, once, whether the entity is partitioned; without the right to know, it counts as partitioned."""
-        async with self._asking:
-            if self._has_asked:
+    async def _look_up(self) -> None:
+        """Look up, once, whether the entity is partitioned. Without the right to do so it counts as partitioned."""
+        async with self._looking_up:
+            if self._is_looked_up:
                 return
             try:
                 description = await self._administration.get(self._address)
             except ServiceBusError as error:
-                self._has_asked = not error.is_transient
+                self._is_looked_up = not error.is_transient
                 return
-            self._has_asked = True
+            self._is_looked_up = True
         if isinstance(description, QueueProperties | TopicProperties):
             self._description = description
             self._partitioned = bool(description.enable_partitioning)
