@@ -68,6 +68,7 @@ def folder_of(path: Path) -> str:
     return next(iter(path.relative_to(HERE).parts), "")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One worker more than processors, because many tests wait. None for named files, which end sooner without."""
     if any(".py" in argument for argument in config.args):
