@@ -1,7 +1,7 @@
-"""Where the namespaces are and how to prove who one is: read at plan time, resolved where a connection is opened.
+"""The options of a connection: namespaces, authentication, failover and retries.
 
-Secrets that come from the environment or from a file are looked up by the process that connects, so they are in no
-plan, no event log and no pickle. No error and no repr ever shows one.
+The driver checks them. The process that connects looks up secrets of the environment or of files, so that they are in
+no plan, event log or pickle. No error and no repr shows a secret.
 """
 
 from __future__ import annotations
@@ -14,50 +14,35 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 from sbclient.errors import InvalidOperationError
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.settings.values import Parser, choice, flag, span, text, whole
+from sbclient.settings import values
+from sbclient.settings.table import TEXT, Kind, choice, duration, whole
+from sbclient_spark.option_table import CLIENT_PREFIX
 
 Auth = Literal["sas", "default", "managedIdentity", "clientSecret", "token"]
 Failover = Literal["auto", "primary", "backlog"]
 
-SDK_PREFIX: Final = "sbclient."
-"""Options that begin so are those of `PairedNamespaceOptions`, or the client's retry options."""
+_SECRETS: Final = ("connectionString", "secondaryConnectionString", "clientSecret", "token")
 
-CONNECTION_TABLE: Final[dict[str, Parser]] = {
-    "connectionString": text,
-    "connectionStringEnv": text,
-    "connectionStringFile": text,
-    "fullyQualifiedNamespace": text,
-    "secondaryConnectionString": text,
-    "secondaryConnectionStringEnv": text,
-    "secondaryConnectionStringFile": text,
-    "secondaryNamespace": text,
+CONNECTION_KINDS: Final[dict[str, Kind]] = {
+    **{f"{name}{place}": TEXT for name in _SECRETS for place in ("", "Env", "File")},
+    **dict.fromkeys(("fullyQualifiedNamespace", "secondaryNamespace", "tenantId", "clientId"), TEXT),
+    **dict.fromkeys(("failoverInterval", "pingInterval", "idleTimeout", "sendTimeout"), duration()),
     "auth": choice(*get_args(Auth)),
-    "tenantId": text,
-    "clientId": text,
-    "clientSecret": text,
-    "clientSecretEnv": text,
-    "clientSecretFile": text,
-    "token": text,
-    "tokenEnv": text,
-    "tokenFile": text,
     "failover": choice(*get_args(Failover)),
     "backlogQueueCount": whole(1),
-    "failoverInterval": span,
-    "pingInterval": span,
-    "idleTimeout": span,
-    "sendTimeout": span,
 }
+"""The options of a connection, by name."""
 
 _RETRY_OPTIONS: Final = ("retry_total", "retry_backoff_factor", "retry_backoff_max")
 _NOT_FOR_WORKERS: Final = {
-    "is_outage": "it is a function: use the client itself for that",
-    "enable_syphon": "a worker can be killed at any moment: run sbclient_spark.drain, or the command `sbclient syphon`",
+    "is_outage": "it is a function: use the client itself",
+    "enable_syphon": "Spark may end a worker at any time: use sbclient_spark.drain or the command `sbclient syphon`",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """One secret: as it stands, or the name of the variable or the file that holds it. At most one is set."""
+    """A secret, or the name of the environment variable or of the file that contains it. At most one is set."""
 
     value: str | None = field(default=None, repr=False)
     env: str | None = None
@@ -70,7 +55,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceOptions:
-    """One namespace: a connection string, or a name to be used with a credential."""
+    """One namespace: a connection string, or a host name for use with a credential."""
 
     connection_string: Secret = Secret()
     fully_qualified_namespace: str | None = None
@@ -82,16 +67,16 @@ class NamespaceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Everything that makes one client different from another; equal options share one client in a worker.
+    """The options of a client. Tasks with equal options share one client in a worker.
 
     Attributes:
         primary, secondary: the namespaces; without a secondary there is no failover.
-        auth: how to prove who one is where a namespace is given without a connection string.
-        failover: `auto`; `primary` never diverts; `backlog` diverts everything, from the first message on.
-        pairing: fields of `PairedNamespaceOptions`, by name, in order.
-        retry: the client's retry options, by name, in order.
-        send_timeout_s: for one send, the client's retries and a diversion included.
-        idle_timeout_s: after how long without a task a worker closes its client.
+        auth: the credential for namespaces without a connection string.
+        failover: `auto`; `primary` never diverts; `backlog` diverts every message.
+        pairing: fields of `PairedNamespaceOptions`, sorted by name.
+        retry: the client's retry options, sorted by name.
+        send_timeout_s: for one send, including the client's retries and a diversion.
+        idle_timeout_s: a worker closes its client after this time without a task.
     """
 
     primary: NamespaceOptions
@@ -112,38 +97,38 @@ class ConnectionOptions:
         return self.secondary.is_given and self.failover != "primary"
 
     def pairing_options(self) -> PairedNamespaceOptions:
-        """The client's pairing options.
+        """Return the client's pairing options.
 
         Raises:
-            InvalidOperationError: a value is out of its range.
+            InvalidOperationError: a value is out of range.
         """
         return PairedNamespaceOptions(**dict(self.pairing))
 
 
 def connection_options(given: Mapping[str, Any], *, ordering: str = "none") -> ConnectionOptions:
-    """What the parsed options say about the connection.
+    """Return the connection of checked options.
 
     Args:
-        given: by the names of `CONNECTION_TABLE`, and the options that begin with `sbclient.`.
-        ordering: as `PairedNamespaceOptions.ordering`.
+        given: by the names of `CONNECTION_KINDS`, and the options with `CLIENT_PREFIX`.
+        ordering: the value of `PairedNamespaceOptions.ordering`.
 
     Raises:
-        InvalidOperationError: something is missing, given twice, or out of its range.
+        InvalidOperationError: an option is missing, contradicts another one, or is out of range.
     """
     auth: Auth = given.get("auth", "sas")
     primary = _namespace(given, "", "fullyQualifiedNamespace", auth)
     if not primary.is_given:
         raise InvalidOperationError(
             "no namespace is given: set connectionString, connectionStringEnv or connectionStringFile, or "
-            "fullyQualifiedNamespace together with auth (in SQL with the write itself, INSERT INTO … WITH (…): the "
-            "options of a table do not reach it)"
+            "fullyQualifiedNamespace together with auth (in SQL: INSERT INTO … WITH (…); Spark does not pass the "
+            "options of a table)"
         )
     secondary = _namespace(given, "secondary", "secondaryNamespace", auth)
     pairing, retry = _client_options(given)
     if ordering != "none":
         pairing["ordering"] = ordering
     if given.get("failover") == "backlog" and not secondary.is_given:
-        raise InvalidOperationError("failover is 'backlog', but there is no secondary: set secondaryConnectionString")
+        raise InvalidOperationError("failover is 'backlog', but no secondary is given: set secondaryConnectionString")
     options = ConnectionOptions(
         primary=primary,
         secondary=secondary,
@@ -169,13 +154,13 @@ def _namespace(given: Mapping[str, Any], prefix: str, bare: str, auth: str) -> N
     name = f"{prefix}ConnectionString" if prefix else "connectionString"
     secret = _secret(given, name)
     if secret.is_given and bare in given:
-        raise InvalidOperationError(f"both {name} and {bare} are given: one of them says which namespace it is")
+        raise InvalidOperationError(f"both {name} and {bare} are given: leave one of them out")
     if secret.value is not None:
         parse_connection_string(secret.value)
     if bare in given and auth == "sas":
         raise InvalidOperationError(
-            f"{bare} is given with auth 'sas', which needs {name}: give that, or auth default, managedIdentity, "
-            "clientSecret or token"
+            f"{bare} requires auth default, managedIdentity, clientSecret or token: set auth, or give {name} for auth "
+            "'sas'"
         )
     return NamespaceOptions(connection_string=secret, fully_qualified_namespace=given.get(bare))
 
@@ -183,7 +168,7 @@ def _namespace(given: Mapping[str, Any], prefix: str, bare: str, auth: str) -> N
 def _secret(given: Mapping[str, Any], name: str) -> Secret:
     places = [place for place in (name, f"{name}Env", f"{name}File") if place in given]
     if len(places) > 1:
-        raise InvalidOperationError(f"{' and '.join(places)} are given: one of them says what it is")
+        raise InvalidOperationError(f"{' and '.join(places)} are given: leave all but one of them out")
     return Secret(value=given.get(name), env=given.get(f"{name}Env"), file=given.get(f"{name}File"))
 
 
@@ -196,11 +181,11 @@ def _check_auth(options: ConnectionOptions) -> None:
         needed = {"token": options.token.is_given}
     missing = [name for name, is_there in needed.items() if not is_there]
     if missing:
-        raise InvalidOperationError(f"auth is {options.auth!r}, which needs {', '.join(missing)}: set it as an option")
+        raise InvalidOperationError(f"auth {options.auth!r} requires the options {', '.join(missing)}: set them")
 
 
 def _client_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
-    """The client's own options: those with a name here, and everything that begins with `sbclient.`."""
+    """Return the pairing options and the retry options of the client."""
     pairing: dict[str, Any] = {}
     retry: dict[str, float] = {}
     if "backlogQueueCount" in given:
@@ -211,30 +196,30 @@ def _client_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
         pairing["ping_primary_interval"] = timedelta(seconds=given["pingInterval"])
     known = {one.name for one in fields(PairedNamespaceOptions)} - {"ordering"}
     for key, value in given.items():
-        if not key.startswith(SDK_PREFIX):
+        if not key.startswith(CLIENT_PREFIX):
             continue
-        name = key.removeprefix(SDK_PREFIX)
+        name = key.removeprefix(CLIENT_PREFIX)
         if name in _NOT_FOR_WORKERS:
             raise InvalidOperationError(f"option {key} cannot be set here: {_NOT_FOR_WORKERS[name]}")
         if name in _RETRY_OPTIONS:
-            retry[name] = whole(0)(key, value) if name == "retry_total" else span(key, value)
+            parse = values.whole(0) if name == "retry_total" else values.span
+            retry[name] = parse(key, value)
         elif name in known:
             pairing[name] = _pairing_value(name, key, value)
         else:
             allowed = sorted((known - set(_NOT_FOR_WORKERS)) | set(_RETRY_OPTIONS))
-            raise InvalidOperationError(f"there is no option {key!r}: after {SDK_PREFIX!r} stands {', '.join(allowed)}")
+            raise InvalidOperationError(
+                f"there is no option {key!r}: {CLIENT_PREFIX!r} is followed by {', '.join(allowed)}"
+            )
     return pairing, retry
 
 
 def _pairing_value(name: str, key: str, value: str) -> Any:
     kind = get_type_hints(PairedNamespaceOptions)[name]
     if kind is timedelta:
-        return timedelta(seconds=span(key, value))
-    if kind is bool:
-        return flag(key, value)
+        return timedelta(seconds=values.span(key, value))
     if kind is int:
-        return whole(1)(key, value)
-    if words := get_args(kind):
-        texts = [word for word in words if isinstance(word, str)]
-        return choice(*texts)(key, value) if texts else text(key, value)
-    return text(key, value)
+        return values.whole(1)(key, value)
+    words = [word for word in get_args(kind) if isinstance(word, str)]
+    parse = values.flag if kind is bool else values.choice(*words) if words else values.text
+    return parse(key, value)

@@ -27,11 +27,11 @@ from sbclient.errors import (
 from sbclient.options import SyphonLimits
 from sbclient.pairing.pair import Pair
 from sbclient.rules.backlog import primary_name_of, session_backlog_queue_names
-from sbclient.settings.values import Parser, choice, names, rate, span, whole
+from sbclient.settings.table import NAMES, RATE, choice, duration, setting, whole
 from sbclient.syphon.syphon import Syphon, SyphonReport
-from sbclient_spark.connection_options import CONNECTION_TABLE, SDK_PREFIX, ConnectionOptions, connection_options
+from sbclient_spark.connection_options import CONNECTION_KINDS, ConnectionOptions, connection_options
 from sbclient_spark.job_description import described
-from sbclient_spark.option_table import read_options
+from sbclient_spark.option_table import given_fields, read_options, table_of
 from sbclient_spark.reports import tell
 from sbclient_spark.worker_clients import open_client, worker_clients
 
@@ -53,55 +53,36 @@ SURVEY_SCHEMA: Final = (
 
 DRAIN_COLUMNS: Final = tuple(part.strip().split(" ")[0] for part in DRAIN_SCHEMA.split(","))
 
-DRAIN_TABLE: Final[dict[str, Parser]] = {
-    **CONNECTION_TABLE,
-    "work": choice("survey", "drain"),
-    "queues": names,
-    "deadline": span,
-    "maxMessagesPerSecond": rate,
-    "parallelism": whole(1),
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainOptions:
-    """What a drain is told.
-
-    Attributes:
-        work: `survey` looks, `drain` moves.
-        queues: to drain.
-        tasks: among which the queues are shared out.
-        deadline_s: how long one task runs at most; None = until its queues are empty.
-        messages_per_second: of all tasks together; None = no limit.
-    """
+    """The options of a drain."""
 
     connection: ConnectionOptions = field(repr=False)
-    work: str = "drain"
-    queues: tuple[str, ...] = ()
-    tasks: int | None = None
-    deadline_s: float | None = None
-    messages_per_second: float | None = None
+    work: str = setting(choice("survey", "drain"), "`survey` counts messages, `drain` moves them.", default="drain")
+    queues: tuple[str, ...] = setting(NAMES, "The queues to drain.", default=())
+    tasks: int | None = setting(whole(1), "The tasks that share the queues; None = one per queue.", name="parallelism")
+    deadline_s: float | None = setting(duration(), "How long a task runs; None = until its queues are empty.")
+    messages_per_second: float | None = setting(RATE, "Rate limit of all tasks together.", name="maxMessagesPerSecond")
+
+
+DRAIN_TABLE: Final = table_of(DrainOptions, CONNECTION_KINDS)
 
 
 def drain_options(options: Mapping[str, str]) -> DrainOptions:
-    """What the options of a drain say.
+    """Read the options of a drain.
 
     Raises:
-        InvalidOperationError: one is unknown or has a value that it cannot have, or there is only one namespace.
+        InvalidOperationError: an option is unknown or invalid, or no secondary is given.
     """
-    given = read_options(options, DRAIN_TABLE, prefix=SDK_PREFIX, what="draining")
-    connection = connection_options(given, ordering="session")  # so that the queues for sessions are drained too
+    given = read_options(options, DRAIN_TABLE)
+    connection = connection_options(given, ordering="session")  # includes the queues for sessions
     if not connection.is_paired:
-        raise InvalidOperationError("a drain needs both namespaces: give secondary=, or its options")
-    # The queues are looked at one by one, so that none is made here, and none needs the right to list them.
+        raise InvalidOperationError("a drain requires both namespaces: give secondary=, or its options")
+    # A drain creates no queues, and opens them one by one, because listing them would need another right.
     pairing = dict(connection.pairing) | {"provision": "none"}
     return DrainOptions(
-        connection=replace(connection, pairing=tuple(sorted(pairing.items()))),
-        work=given.get("work", "drain"),
-        queues=given.get("queues", ()),
-        tasks=given.get("parallelism"),
-        deadline_s=given.get("deadline"),
-        messages_per_second=given.get("maxMessagesPerSecond"),
+        connection=replace(connection, pairing=tuple(sorted(pairing.items()))), **given_fields(DrainOptions, given)
     )
 
 

@@ -1,48 +1,50 @@
-"""Reads the options of a data source by a table: every value is checked by name, an unknown name is refused."""
+"""Reads the options of a data source by a table of settings. Option names are in camel case and ignore case."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Final
 
-from sbclient.errors import InvalidOperationError
-from sbclient.settings.values import Parser
+from sbclient.settings.table import Kind, Setting, read_texts, settings_of
 
-SPARKS_OWN: Final = ("checkpointlocation", "queryname")
-"""Options of a streaming query itself, which Spark hands to its sink along with the sink's own."""
+CLIENT_PREFIX: Final = "sbclient."
+"""Prefix of options for fields of `PairedNamespaceOptions` and for the client's retry options."""
+
+SPARK_OPTIONS: Final = ("checkpointlocation", "queryname")
+"""Options of a streaming query, which Spark also passes to its sink."""
 
 
-def read_options(
-    options: Mapping[str, str], table: Mapping[str, Parser], *, prefix: str | None = None, what: str
-) -> dict[str, Any]:
-    """The parsed value of every option that is given, by the name the table knows it by.
+def table_of(settings: type[Any], others: Mapping[str, Kind]) -> dict[str, Setting]:
+    """Return the options that a dataclass declares, and other options by name.
 
-    Spark hands over the keys in lower case, so case never distinguishes two options.
+    The field `task_deadline_s` is the option `taskDeadline`.
+    """
+    rows = {
+        name: Setting(name, name, kind, None, about="", group="", unit="", variable="", is_secret=False)
+        for name, kind in others.items()
+    }
+    return rows | dict(settings_of(settings, name_of=_option_name))
 
-    Args:
-        options: as Spark hands them over.
-        table: every option that there is.
-        prefix: options that begin so are handed on as they are, under their lower-case names.
-        what: "writing" or "reading", for the error.
+
+def _option_name(field: str) -> str:
+    first, *others = field.removesuffix("_s").split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def read_options(options: Mapping[str, str], table: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return the checked values of options: by field for settings of a dataclass, else by name.
+
+    Options with `CLIENT_PREFIX` are returned as text by their lower-case names.
 
     Raises:
-        InvalidOperationError: a value cannot be used, or nothing is known by that name; the nearest name is said.
-            Values are never repeated where the name is unknown: somebody may have put a secret there.
+        InvalidOperationError: a value is invalid, or an option is unknown.
     """
-    known = {name.lower(): name for name in table}
-    found: dict[str, Any] = {}
-    for key, value in options.items():
-        lowered = key.lower()
-        name = known.get(lowered)
-        if lowered in SPARKS_OWN:
-            continue
-        if name is not None:
-            found[name] = table[name](name, str(value))
-        elif prefix is not None and lowered.startswith(prefix):
-            found[lowered] = str(value)
-        else:
-            near = get_close_matches(lowered, known, n=1, cutoff=0.5)
-            hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(table)}"
-            raise InvalidOperationError(f"there is no option {key!r} for {what} servicebus: {hint}")
-    return found
+    texts = {name: str(value) for name, value in options.items() if name.lower() not in SPARK_OPTIONS}
+    of_client = {name.lower(): text for name, text in texts.items() if name.lower().startswith(CLIENT_PREFIX)}
+    own = {name: text for name, text in texts.items() if name.lower() not in of_client}
+    return read_texts(own, table, "option") | of_client
+
+
+def given_fields(settings: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values that are settings of a dataclass, by field."""
+    return {row.attribute: values[row.attribute] for row in settings_of(settings).values() if row.attribute in values}

@@ -1,4 +1,4 @@
-"""What a read may be told by options: read and checked once, on the driver."""
+"""The options of a read. The driver reads and checks them."""
 
 from __future__ import annotations
 
@@ -9,95 +9,83 @@ from typing import Any, Final, Literal, get_args
 
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.settings.values import Parser, choice, flag, names, text, whole
-from sbclient_spark.connection_options import CONNECTION_TABLE, SDK_PREFIX, ConnectionOptions, connection_options
+from sbclient.settings.table import FLAG, NAMES, TEXT, Kind, choice, setting, whole
+from sbclient_spark.connection_options import CONNECTION_KINDS, ConnectionOptions, connection_options
+from sbclient_spark.option_table import given_fields, table_of
 from sbclient_spark.option_table import read_options as read_table
 
 SubQueueWord = Literal["none", "deadletter", "transferDeadletter"]
 
 
-def _moment(name: str, value: str) -> datetime:
+def _timestamp(name: str, value: str) -> datetime:
     try:
-        moment = datetime.fromisoformat(value.strip())
+        found = datetime.fromisoformat(value.strip())
     except ValueError:
-        raise InvalidOperationError(f"option {name} is {value!r}: write a moment as 2024-05-31T12:00:00Z") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        raise InvalidOperationError(
+            f"option {name} is {value!r}: write a timestamp such as 2024-05-31T12:00:00Z"
+        ) from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
-READ_TABLE: Final[dict[str, Parser]] = {
-    **CONNECTION_TABLE,
-    "queue": text,
-    "queues": names,
-    "entity": text,
-    "topic": text,
-    "subscription": text,
-    "path": text,
-    "backlog": flag,
-    "subQueue": choice(*get_args(SubQueueWord)),
-    "mode": choice("peek"),
-    "maxMessages": whole(1),
-    "fromSequenceNumber": whole(0),
-    "endingTime": _moment,
-}
-"""Every option of a read. What they mean, and their defaults, stand at `ReadOptions`."""
+TIMESTAMP: Final = Kind("timestamp", "TIMESTAMP", _timestamp, (str,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A read's options.
+    """The options of a read.
 
     Attributes:
         connection: the namespaces.
         paths: queues, or subscriptions as `topic/Subscriptions/name`; empty with `backlog`.
-        backlog: read every backlog queue of the pair, in the secondary.
-        sub_queue: the dead letters instead of the messages.
-        max_messages: of each queue, or of each fragment of a partitioned one; None = all.
-        from_sequence_number: older ones are left out.
-        ending_time: ones enqueued at or after that moment are left out; None = the moment when the reading begins.
     """
 
     connection: ConnectionOptions
     paths: tuple[str, ...] = ()
-    backlog: bool = False
-    sub_queue: SubQueueWord = "none"
-    max_messages: int | None = None
-    from_sequence_number: int = 0
-    ending_time: datetime | None = None
+    backlog: bool = setting(FLAG, "Read all backlog queues of the pair, in the secondary.", default=False)
+    sub_queue: SubQueueWord = setting(
+        choice(*get_args(SubQueueWord)), "Read dead letters instead of messages.", default="none"
+    )
+    max_messages: int | None = setting(whole(1), "Per queue, or per fragment of a partitioned one; None = all.")
+    from_sequence_number: int = setting(whole(0), "Leave older messages out.", default=0)
+    ending_time: datetime | None = setting(
+        TIMESTAMP, "Leave messages out that were enqueued at or after this time; None = the start of the read."
+    )
+
+
+READ_TABLE: Final = table_of(
+    ReadOptions,
+    CONNECTION_KINDS
+    | dict.fromkeys(("queue", "entity", "topic", "subscription", "path"), TEXT)
+    | {"queues": NAMES, "mode": choice("peek")},
+)
+"""Every option of a read, by name."""
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """What the options of a read say.
+    """Read the options of a read.
 
     Args:
-        options: as Spark hands them over, keys in any case.
+        options: as Spark passes them, with names in any case.
 
     Raises:
-        InvalidOperationError: an option is unknown, has a value that it cannot have, or contradicts another one.
+        InvalidOperationError: an option is unknown, invalid, or contradicts another one.
     """
-    given = read_table(options, READ_TABLE, prefix=SDK_PREFIX, what="reading")
+    given = read_table(options, READ_TABLE)
     connection = connection_options(given)
     backlog = given.get("backlog", False)
     if backlog and not connection.secondary.is_given:
-        raise InvalidOperationError("backlog is true, but there is no secondary to read it from: set one")
+        raise InvalidOperationError("backlog is true, but no secondary is given: set secondaryConnectionString")
     paths = _paths(given, connection)
     if backlog and paths:
-        raise InvalidOperationError(f"both backlog and {', '.join(paths)} are to be read: leave one of them out")
+        raise InvalidOperationError(f"both backlog and {', '.join(paths)} are given: leave one of them out")
     if not backlog and not paths:
-        raise InvalidOperationError("nothing says what to read: set queue, queues, topic and subscription, or backlog")
-    return ReadOptions(
-        connection=connection,
-        paths=paths,
-        backlog=backlog,
-        sub_queue=given.get("subQueue", "none"),
-        max_messages=given.get("maxMessages"),
-        from_sequence_number=given.get("fromSequenceNumber", 0),
-        ending_time=given.get("endingTime"),
-    )
+        raise InvalidOperationError("no source is given: set queue, queues, topic and subscription, or backlog")
+    return ReadOptions(connection=connection, paths=paths, **given_fields(ReadOptions, given))
 
 
 def _paths(given: Mapping[str, Any], connection: ConnectionOptions) -> tuple[str, ...]:
     if ("topic" in given) != ("subscription" in given):
-        raise InvalidOperationError("topic and subscription belong together: a topic itself holds no messages")
+        raise InvalidOperationError("topic and subscription require each other: a topic itself holds no messages")
     ways: dict[str, tuple[str, ...]] = {
         name: given[name] if name == "queues" else (given[name],)
         for name in ("queue", "queues", "entity", "path")
@@ -106,7 +94,7 @@ def _paths(given: Mapping[str, Any], connection: ConnectionOptions) -> tuple[str
     if "topic" in given:
         ways["topic"] = (f"{given['topic']}/Subscriptions/{given['subscription']}",)
     if len(ways) > 1:
-        raise InvalidOperationError(f"{' and '.join(ways)} are given: one of them says what is read")
+        raise InvalidOperationError(f"{' and '.join(ways)} are given: leave all but one of them out")
     if ways:
         return next(iter(ways.values()))
     value = connection.primary.connection_string.value

@@ -1,4 +1,4 @@
-"""What a write may be told by options: read and checked once, on the driver, before any task exists."""
+"""The options of a write. The driver reads and checks them before any task starts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.entity_path import check_entity_path
-from sbclient.settings.values import Parser, choice, flag, names, rate, span, text, whole
-from sbclient_spark.connection_options import (
-    CONNECTION_TABLE,
-    SDK_PREFIX,
-    ConnectionOptions,
-    connection_options,
+from sbclient.settings.table import (
+    FLAG,
+    NAMES,
+    RATE,
+    TEXT,
+    Kind,
+    choice,
+    duration,
+    setting,
+    whole,
 )
+from sbclient_spark.connection_options import CONNECTION_KINDS, ConnectionOptions, connection_options
 from sbclient_spark.message_ids import DIGEST_CHARACTERS, MessageIdMode
-from sbclient_spark.option_table import read_options
+from sbclient_spark.option_table import given_fields, read_options, table_of
 
 EntityWord = Literal["queue", "topic"]
 BodyFormat = Literal["raw", "json"]
@@ -30,232 +35,177 @@ DryRun = Literal["off", "schema", "sample", "encode"]
 Ordering = Literal["none", "session"]
 Requirement = Literal["error", "warn", "off"]
 
-WRITE_TABLE: Final[dict[str, Parser]] = {
-    **CONNECTION_TABLE,
-    "queue": text,
-    "topic": text,
-    "path": text,
-    "bodyFormat": choice(*get_args(BodyFormat)),
-    "unknownColumns": choice(*get_args(UnknownColumns)),
-    "messageIdMode": choice(*get_args(MessageIdMode)),
-    "messageIdColumns": names,
-    "messageIdPrefix": text,
-    "txnAppId": text,
-    "txnVersion": whole(0),
-    "requireDuplicateDetection": choice(*get_args(Requirement)),
-    "duplicateDetectionWindow": span,
-    "maxBatchBytes": whole(1),
-    "maxBatchMessages": whole(1, 4500),
-    "maxInFlightBatches": whole(1, 64),
-    "lingerMs": whole(0, 60_000),
-    "maxMessagesPerSecond": rate,
-    "maxBytesPerSecond": rate,
-    "maxRetries": whole(0),
-    "retryBackoff": span,
-    "retryMaxBackoff": span,
-    "taskDeadline": span,
-    "onRowError": choice(*get_args(OnRowError)),
-    "maxRowErrors": whole(0),
-    "badRecordsPath": text,
-    "onSendError": choice(*get_args(OnSendError)),
-    "dryRun": choice(*get_args(DryRun)),
-    "ordering": choice(*get_args(Ordering)),
-    "metricsPath": text,
-    "metricsLog": flag,
-}
-"""Every option of a write. What they mean, and their defaults, stand at `WriteOptions`."""
+_LINGER: Final = whole(0, 60_000)
+MILLISECONDS: Final = Kind("milliseconds", "N", lambda name, text: _LINGER.parse(name, text) / 1000, (int,))
+
+
+def _local_path(name: str, value: str) -> str:
+    """Return a path of the local file system, which may be a mounted store."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("", "file") or not parts.path.startswith("/"):
+        raise InvalidOperationError(
+            f"option {name} is {value!r}: give an absolute path of a file system that is mounted where the job runs"
+        )
+    return parts.path
+
+
+LOCAL_PATH: Final = Kind("absolute path", "PATH", _local_path, (str,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """A write's options.
+    """The options of a write.
 
     Attributes:
         connection: the namespaces.
-        entity, entity_path: where every row goes; None = each row says so in its column `queue` or `topic`. An `entity`
-            of None beside a path = the word is not known, as with `save("orders")` or the path of a connection string.
-        body_format: `raw` takes the column `body`; `json` makes an object of all columns that are not reserved.
-        unknown_columns: what is done with columns that are not known: `error`, `ignore`, or `property`: each becomes an
-            application property.
-        message_id_mode, message_id_columns, message_id_prefix, txn_app_id, txn_version: see `message_ids`.
-        require_duplicate_detection: whether a destination that does not detect duplicates is refused (`error`), warned
-            of (`warn`, default) or not looked at (`off`).
-        duplicate_detection_window_s: the shortest window that passes: longer than the longest outage, the syphon's
-            delay and the job's retries together. Default 1 h.
-        max_batch_bytes: of one transfer; None = what the entity accepts.
-        max_batch_messages: of one transfer, 1 to 4500 (the service's limit), default 2000.
-        max_in_flight_batches: transfers of a task that are under way at once, 1 to 64, default 4.
-        linger_s: how long a transfer that is not full waits for more rows, default 0.
-        max_messages_per_second, max_bytes_per_second: of one task; None = no limit.
-        max_retries: how often a transfer that failed, the client's own retries included, is sent again inside the task;
-            default 5. During an outage with a secondary it is sent again until the failover interval is over.
-        retry_backoff_s, retry_max_backoff_s: the first and the longest pause between, 0.8 and 30 s.
-        task_deadline_s: after how long a task gives up; None = never.
-        on_row_error: a row that can never be sent `fail`s the job, or is left out, counted and logged (`skip`) or
-            written to `bad_records_path` with its reason (`deadletter`).
-        max_row_errors: more rows than that, of one task, fail the job all the same; None = no limit.
-        on_send_error: a row that could not be sent, after all retries, fails the job or goes to `bad_records_path`.
-        bad_records_path: a directory that every worker can write to.
-        dry_run: `schema` looks at the plan only, `sample` encodes the first rows of each task, `encode` all; nothing is
-            sent.
-        ordering: `session` keeps the order inside each session, across a failover too; every session must be in one
-            task, see `prepare`.
-        metrics_path: a file of the driver that gains one JSON line for each commit or abort.
-        metrics_log: whether tasks and commits are logged with their counts.
+        entity, entity_path: the destination of all rows; None = each row names it in its column `queue` or `topic`. An
+            `entity` of None beside a path = not known, as with `save("orders")` or the path of a connection string.
     """
 
     connection: ConnectionOptions
     entity: EntityWord | None = None
     entity_path: str | None = None
-    body_format: BodyFormat = "raw"
-    unknown_columns: UnknownColumns = "error"
-    message_id_mode: MessageIdMode = "auto"
-    message_id_columns: tuple[str, ...] = ()
-    message_id_prefix: str = ""
-    txn_app_id: str | None = None
-    txn_version: int | None = None
-    require_duplicate_detection: Requirement = "warn"
-    duplicate_detection_window_s: float = 3600.0
-    max_batch_bytes: int | None = None
-    max_batch_messages: int = 2000
-    max_in_flight_batches: int = 4
-    linger_s: float = 0.0
-    max_messages_per_second: float | None = None
-    max_bytes_per_second: float | None = None
-    max_retries: int = 5
-    retry_backoff_s: float = 0.8
-    retry_max_backoff_s: float = 30.0
-    task_deadline_s: float | None = None
-    on_row_error: OnRowError = "fail"
-    max_row_errors: int | None = None
-    bad_records_path: str | None = None
-    on_send_error: OnSendError = "fail"
-    dry_run: DryRun = "off"
-    ordering: Ordering = "none"
-    metrics_path: str | None = None
-    metrics_log: bool = True
+    body_format: BodyFormat = setting(
+        choice(*get_args(BodyFormat)),
+        "`raw` sends the column `body`; `json` sends an object of all columns that are not reserved.",
+        default="raw",
+    )
+    unknown_columns: UnknownColumns = setting(
+        choice(*get_args(UnknownColumns)),
+        "Other columns are an `error`, are left out, or each become an application property.",
+        default="error",
+    )
+    message_id_mode: MessageIdMode = setting(
+        choice(*get_args(MessageIdMode)), "How message ids are made; see `message_ids`.", default="auto"
+    )
+    message_id_columns: tuple[str, ...] = setting(NAMES, "The key columns of the mode `keys`.", default=())
+    message_id_prefix: str = setting(TEXT, "Prefix of every message id.", default="")
+    txn_app_id: str | None = setting(TEXT, "The name of a batch job, for the mode `position`.")
+    txn_version: int | None = setting(whole(0), "The number of a run of the batch job.")
+    require_duplicate_detection: Requirement = setting(
+        choice(*get_args(Requirement)),
+        "A destination without duplicate detection is an `error`, a warning, or not checked.",
+        default="warn",
+    )
+    duplicate_detection_window_s: float = setting(
+        duration(),
+        "The shortest accepted window: longer than an outage, the syphon's delay and the job's retries together.",
+        default=3600.0,
+    )
+    max_batch_bytes: int | None = setting(whole(1), "Bytes of one transfer; None = the limit of the entity.")
+    max_batch_messages: int = setting(
+        whole(1, 4500), "Messages of one transfer; 4500 is the limit of the service.", default=2000
+    )
+    max_in_flight_batches: int = setting(whole(1, 64), "Transfers of a task in flight at the same time.", default=4)
+    linger_s: float = setting(
+        MILLISECONDS, "How long a transfer that is not full waits for more rows.", default=0.0, name="lingerMs"
+    )
+    max_messages_per_second: float | None = setting(RATE, "Rate limit of one task.")
+    max_bytes_per_second: float | None = setting(RATE, "Rate limit of one task.")
+    max_retries: int = setting(
+        whole(0),
+        "How often a task repeats a failed transfer, after the client's retries. With a secondary, an outage is "
+        "retried until the failover interval is over.",
+        default=5,
+    )
+    retry_backoff_s: float = setting(duration(), "The first pause between two attempts.", default=0.8)
+    retry_max_backoff_s: float = setting(duration(), "The longest pause between two attempts.", default=30.0)
+    task_deadline_s: float | None = setting(duration(), "A task fails after this time; None = never.")
+    on_row_error: OnRowError = setting(
+        choice(*get_args(OnRowError)),
+        "An invalid row fails the job, is skipped, or is written to `badRecordsPath`.",
+        default="fail",
+    )
+    max_row_errors: int | None = setting(whole(0), "A task with more invalid rows fails; None = no limit.")
+    bad_records_path: str | None = setting(LOCAL_PATH, "A directory that all workers can write to.")
+    on_send_error: OnSendError = setting(
+        choice(*get_args(OnSendError)),
+        "A row that could not be sent after all retries fails the job, or is written to `badRecordsPath`.",
+        default="fail",
+    )
+    dry_run: DryRun = setting(
+        choice(*get_args(DryRun)),
+        "Send nothing: `schema` checks the plan, `sample` encodes the first rows of each task, `encode` all rows.",
+        default="off",
+    )
+    ordering: Ordering = setting(
+        choice(*get_args(Ordering)),
+        "`session` keeps the order in each session across a failover; all rows of a session must be in one task.",
+        default="none",
+    )
+    metrics_path: str | None = setting(LOCAL_PATH, "A file of the driver; each commit or abort appends a JSON line.")
+    metrics_log: bool = setting(FLAG, "Log the counts of tasks and commits.", default=True)
 
     @property
     def destination(self) -> str:
-        """How errors and reports name where the rows go."""
+        """The destination as text for errors and reports."""
         return self.entity_path or "the queues and topics that the rows name"
 
 
-_FIELDS: Final = {
-    "bodyFormat": "body_format",
-    "unknownColumns": "unknown_columns",
-    "messageIdMode": "message_id_mode",
-    "messageIdColumns": "message_id_columns",
-    "messageIdPrefix": "message_id_prefix",
-    "txnAppId": "txn_app_id",
-    "txnVersion": "txn_version",
-    "requireDuplicateDetection": "require_duplicate_detection",
-    "duplicateDetectionWindow": "duplicate_detection_window_s",
-    "maxBatchBytes": "max_batch_bytes",
-    "maxBatchMessages": "max_batch_messages",
-    "maxInFlightBatches": "max_in_flight_batches",
-    "maxMessagesPerSecond": "max_messages_per_second",
-    "maxBytesPerSecond": "max_bytes_per_second",
-    "maxRetries": "max_retries",
-    "retryBackoff": "retry_backoff_s",
-    "retryMaxBackoff": "retry_max_backoff_s",
-    "taskDeadline": "task_deadline_s",
-    "onRowError": "on_row_error",
-    "maxRowErrors": "max_row_errors",
-    "onSendError": "on_send_error",
-    "dryRun": "dry_run",
-    "ordering": "ordering",
-    "metricsLog": "metrics_log",
-}
+WRITE_TABLE: Final = table_of(WriteOptions, CONNECTION_KINDS | dict.fromkeys(("queue", "topic", "path"), TEXT))
+"""Every option of a write, by name."""
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """What the options of a write say.
+    """Read the options of a write.
 
     Args:
-        options: as Spark hands them over, keys in any case.
+        options: as Spark passes them, with names in any case.
 
     Raises:
-        InvalidOperationError: an option is unknown, has a value that it cannot have, or contradicts another one.
+        InvalidOperationError: an option is unknown, invalid, or contradicts another one.
     """
-    given = read_options(options, WRITE_TABLE, prefix=SDK_PREFIX, what="writing")
+    given = read_options(options, WRITE_TABLE)
     connection = connection_options(given, ordering=given.get("ordering", "none"))
     entity, path = _destination(given, connection)
-    chosen = {field: given[name] for name, field in _FIELDS.items() if name in given}
-    result = WriteOptions(
-        connection=connection,
-        entity=entity,
-        entity_path=path,
-        linger_s=given.get("lingerMs", 0) / 1000,
-        bad_records_path=_file_path("badRecordsPath", given.get("badRecordsPath")),
-        metrics_path=_file_path("metricsPath", given.get("metricsPath")),
-        **chosen,
-    )
+    result = WriteOptions(connection=connection, entity=entity, entity_path=path, **given_fields(WriteOptions, given))
     _check_together(result)
     return result
 
 
 def _destination(given: Mapping[str, Any], connection: ConnectionOptions) -> tuple[EntityWord | None, str | None]:
-    """The one place for every row, if the options name one."""
+    """Return the destination of all rows, if the options name one."""
     if "queue" in given and "topic" in given:
         raise InvalidOperationError(
-            f"both queue {given['queue']!r} and topic {given['topic']!r} are given: leave one of them out, or let each "
-            "row say where it goes in its column queue or topic"
+            f"both queue {given['queue']!r} and topic {given['topic']!r} are given: leave one of them out, or name the "
+            "destination of each row in a column queue or topic"
         )
     for word in get_args(EntityWord):
         if word in given:
             return word, check_entity_path(given[word], word)
-    if "path" in given and ":" not in given["path"]:  # a table of a catalog has a path of its own, as file:/warehouse/t
+    if "path" in given and ":" not in given["path"]:  # a catalog table has a path such as file:/warehouse/t
         return None, check_entity_path(given["path"])
     value = connection.primary.connection_string.value
     return None, parse_connection_string(value).entity_path if value is not None else None
 
 
-def _file_path(name: str, value: str | None) -> str | None:
-    """A path of this machine, or of a store mounted on it."""
-    if value is None:
-        return None
-    parts = urlsplit(value)
-    if parts.scheme not in ("", "file") or not parts.path.startswith("/"):
-        raise InvalidOperationError(
-            f"option {name} is {value!r}: give an absolute path, of a file system that is mounted where the job runs"
-        )
-    return parts.path
-
-
 def _check_together(options: WriteOptions) -> None:
-    """Refuse options that contradict each other."""
+    """Reject options that contradict each other."""
     longest = MAX_ID_LENGTH - DIGEST_CHARACTERS
     if len(options.message_id_prefix) > longest:
         raise InvalidOperationError(
-            f"option messageIdPrefix has {len(options.message_id_prefix)} characters, {longest} are allowed: a message "
-            f"id has at most {MAX_ID_LENGTH}, and {DIGEST_CHARACTERS} of them are the digest"
+            f"option messageIdPrefix has {len(options.message_id_prefix)} characters: give at most {longest}, because "
+            f"the digest needs {DIGEST_CHARACTERS} of the {MAX_ID_LENGTH} characters of a message id"
         )
     if options.message_id_columns and options.message_id_mode not in ("auto", "keys"):
         raise InvalidOperationError(
-            f"messageIdColumns is given with messageIdMode {options.message_id_mode!r}: it belongs to 'keys'"
+            f"messageIdColumns has no effect with messageIdMode {options.message_id_mode!r}: set 'keys'"
         )
     if options.message_id_mode == "keys" and not options.message_id_columns:
-        raise InvalidOperationError("messageIdMode is 'keys': name the key columns in messageIdColumns")
+        raise InvalidOperationError("messageIdMode 'keys' requires messageIdColumns: name the key columns")
     if (options.txn_app_id is None) != (options.txn_version is None):
         raise InvalidOperationError(
-            "txnAppId and txnVersion belong together: the one names the job, the other counts its runs"
+            "txnAppId and txnVersion require each other: the name of the job and the number of its run"
         )
     if options.bad_records_path is None:
-        wanting = [
-            name
-            for name, is_wanting in (
-                ("onRowError 'deadletter'", options.on_row_error == "deadletter"),
-                ("onSendError 'badRecords'", options.on_send_error == "badRecords"),
-            )
-            if is_wanting
-        ]
-        if wanting:
-            raise InvalidOperationError(f"{wanting[0]} needs a place for the rows: set badRecordsPath")
+        if options.on_row_error == "deadletter":
+            raise InvalidOperationError("onRowError 'deadletter' requires badRecordsPath")
+        if options.on_send_error == "badRecords":
+            raise InvalidOperationError("onSendError 'badRecords' requires badRecordsPath")
     if options.retry_max_backoff_s < options.retry_backoff_s:
         raise InvalidOperationError(
-            f"retryMaxBackoff, {options.retry_max_backoff_s:g} s, is shorter than retryBackoff, "
-            f"{options.retry_backoff_s:g} s: make it longer"
+            f"retryMaxBackoff is {options.retry_max_backoff_s:g} s, shorter than retryBackoff with "
+            f"{options.retry_backoff_s:g} s: increase it"
         )
     if options.task_deadline_s == 0:
-        raise InvalidOperationError("option taskDeadline is 0 s: leave it out for none")
+        raise InvalidOperationError("option taskDeadline is 0 s: leave it out for no deadline")
