@@ -1,11 +1,14 @@
-"""The one retry policy: how often, how long between, and for how long in all.
+"""The retry policy of the client: how often to retry, how long to wait between attempts, and for how long in all.
 
-Laws:
-1. Only transient errors are tried again, `retry_total` times, with exponential back-off and jitter.
-2. A busy server is given 10 s each time and uses up no try; if it stays busy, that is the error (documented).
-3. Everything happens before the deadline. No try is cut below 20 s while time remains: the service may need 15 s to
-   place a message on another fragment.
-4. Back-off can be interrupted, so that a send diverts the moment its entity fails over.
+1. Only transient errors are retried, `retry_total` times, with exponential back-off and jitter.
+2. A busy server gets 10 s each time, which uses up no retry; if it stays busy, that is the error (source: Microsoft's
+   page about throttling).
+3. All attempts happen before the deadline. No attempt gets less than 20 s while time remains: the service may need 15 s
+   to place a message on another fragment.
+4. A pause can be interrupted, so that a send goes to the backlog as soon as its entity fails over.
+
+tenacity drives the attempts. Its own strategies read the real clock and the global random generator; those here
+use the clock and the generator of the client.
 """
 
 from __future__ import annotations
@@ -15,33 +18,37 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_always
+from tenacity import RetryCallState, Retrying
+from tenacity.retry import retry_base
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base
 
 from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 from sbclient.options import SERVER_BUSY_PAUSE, RetryOptions
+from sbclient.rules.backoff import backoff_s
 
 T = TypeVar("T")
 
-LEAST_TRY_S: Final = 20.0
+MIN_ATTEMPT_S: Final = 20.0
 
 
 class NotTriedError(OperationTimeoutError):
-    """The time was over before the service was asked: nothing was done, and nothing is learnt about the service."""
+    """The timeout passed before the first attempt. The service was not asked, so this says nothing about it."""
 
     is_outage = False
     is_in_doubt = False
 
 
 class BackOffInterrupted(Exception):
-    """The pause between two tries was ended from outside; the cause is the error of the last try."""
+    """The pause between two attempts was interrupted; the cause is the error of the last attempt."""
 
 
 class RetryPolicy:
-    """Retries on an injected clock and random generator, by tenacity.
+    """Retries operations on a given clock and random generator.
 
     Args:
-        options: how often and how long.
+        options: the number of retries, the pauses and the timeout.
         clock: the only source of time.
         random: for the jitter.
     """
@@ -49,10 +56,18 @@ class RetryPolicy:
     def __init__(self, options: RetryOptions, clock: Clock, random: Random) -> None:
         self.options = options
         self._clock = clock
-        self._random = random
+        # The benchmark `retry` compares it with AsyncRetrying. One object serves all operations: its decisions do not
+        # await, and the state of an operation is in the loop over it.
+        self._retrying = Retrying(
+            retry=RetryTransient(),
+            wait=WaitBackOff(options, random),
+            stop=StopAtLimits(clock),
+            sleep=_no_sleep,
+            retry_error_callback=_no_error,
+        )
 
     def deadline(self, timeout_s: float | None) -> float:
-        """The moment an operation with that timeout must have ended, on the monotonic clock; None = the default."""
+        """Return when an operation must end, in monotonic seconds; None = the timeout of the options."""
         return self._clock.monotonic() + (self.options.timeout if timeout_s is None else timeout_s)
 
     async def run(
@@ -63,86 +78,80 @@ class RetryPolicy:
         interrupt: asyncio.Event | None = None,
         retry_total: int | None = None,
     ) -> T:
-        """Call `attempt(timeout_s)` until it succeeds, fails for good, or the deadline comes.
+        """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes.
 
         Args:
             deadline: monotonic seconds.
             interrupt: ends a pause with `BackOffInterrupted` when it is set.
-            retry_total: tries after the first one, instead of what the options say.
+            retry_total: the number of retries instead of that of the options.
 
         Raises:
-            ServiceBusError: the last error; a lasting busy answer rather than the timeout it leads to.
+            ServiceBusError: the last error; a lasting busy answer rather than the timeout that follows from it.
         """
         total = self.options.retry_total if retry_total is None else retry_total
-        run = _Run(self.options, total, self._clock, self._random, deadline, interrupt)
+        operation = Operation(total, self._clock, deadline)
         try:
             try:
-                return await run.once(attempt)
-            except ServiceBusError as error:
-                if not error.is_transient:
-                    raise
-            return await self._again(run, attempt)
+                return await operation.attempt(attempt)  # most operations succeed here, without tenacity
+            except ServiceBusError:
+                pass
+            for trial in self._retrying:
+                state = trial.retry_state
+                if state.attempt_number > 1:  # the first attempt has failed already
+                    await self._pause(state.upcoming_sleep, operation, interrupt)
+                    try:
+                        return await operation.attempt(attempt)
+                    except ServiceBusError:
+                        pass
+                # tenacity gets no exception: its reference cycle with the traceback would outlive the operation.
+                state.set_result(operation)
+            raise operation.last
         finally:
-            run.forget()
+            operation.forget()
 
-    async def _again(self, run: _Run, attempt: Callable[[float], Awaitable[T]]) -> T:
-        """Try once more, and more, after a first try that failed."""
-        # Its rules wait for nothing, and tenacity's plain loop costs a third of its async one: it only says how long to
-        # pause, and that is done before the next try. It is not told the errors: what it keeps of them it is itself
-        # kept by, through their tracebacks, and only the garbage collector would end that.
-        pauses: list[float] = []
-        for trial in Retrying(
-            retry=retry_always, wait=run.pause, stop=run.is_over, sleep=pauses.append, retry_error_callback=_end
-        ):
-            if pauses:  # before the first one it has failed already: most calls need none of this
-                await run.sleep(pauses.pop())
-                try:
-                    return await run.once(attempt)
-                except ServiceBusError as error:
-                    if not error.is_transient:
-                        raise
-            trial.retry_state.set_result(None)
-        raise run.last
+    async def _pause(self, seconds: float, operation: Operation, interrupt: asyncio.Event | None) -> None:
+        if interrupt is None:
+            await self._clock.sleep(seconds)
+            return
+        try:
+            async with self._clock.timeout(seconds):
+                await interrupt.wait()
+        except TimeoutError:
+            return
+        raise BackOffInterrupted from operation.last
 
 
-def _end(_: RetryCallState) -> None:
-    """The loop ends where no try is left."""
+class Operation:
+    """The attempts of one operation.
 
+    Attributes:
+        retry_total: allowed failures after the first one.
+        deadline: monotonic seconds.
+        failures: attempts that failed with another error than a busy answer.
+        busy: the last busy answer, if no other error came after it.
+    """
 
-class _Run:
-    """One operation's tries."""
-
-    def __init__(
-        self,
-        options: RetryOptions,
-        retry_total: int,
-        clock: Clock,
-        random: Random,
-        deadline: float,
-        interrupt: asyncio.Event | None,
-    ) -> None:
-        self._options = options
-        self._retry_total = retry_total
+    def __init__(self, retry_total: int, clock: Clock, deadline: float) -> None:
+        self.retry_total = retry_total
+        self.deadline = deadline
+        self.failures = 0
+        self.busy: ServiceBusServerBusyError | None = None
         self._clock = clock
-        self._random = random
-        self._deadline = deadline
-        self._interrupt = interrupt
-        self._least_try_s = max(LEAST_TRY_S, (deadline - clock.monotonic()) / (retry_total + 1))
-        self._tries = 0
-        self._busy: ServiceBusServerBusyError | None = None
+        self._max_attempt_s = max(MIN_ATTEMPT_S, (deadline - clock.monotonic()) / (retry_total + 1))
         self._last: ServiceBusError | None = None
         self._is_in_doubt = False
 
-    async def once(self, attempt: Callable[[float], Awaitable[T]]) -> T:
-        remaining_s = self._deadline - self._clock.monotonic()
+    async def attempt(self, attempt: Callable[[float], Awaitable[T]]) -> T:
+        """Make one attempt and record its error."""
+        remaining_s = self.deadline - self._clock.monotonic()
         if remaining_s <= 0:
-            self._last = self._last or NotTriedError("the time allowed for the operation is over before it began")
+            self._last = self._last or NotTriedError("the timeout passed before the operation began: allow more time")
             raise self._last
         try:
-            return await attempt(min(remaining_s, self._least_try_s))
+            return await attempt(min(remaining_s, self._max_attempt_s))
         except ServiceBusError as error:
-            self._note(error, remaining_s)
-            # What one try left open, a later refusal does not settle.
+            self._record(error, remaining_s)
+            # A later rejection does not settle what an earlier attempt left in doubt.
             self._is_in_doubt = self.last.is_in_doubt = self._is_in_doubt or error.is_in_doubt
             if self._last is not error:
                 raise self.last from error
@@ -150,43 +159,69 @@ class _Run:
 
     @property
     def last(self) -> ServiceBusError:
-        """What the whole operation would end with now."""
+        """The error that the operation raises if no further attempt is made."""
         assert self._last is not None
         return self._last
 
     def forget(self) -> None:
-        """Let go of the errors: their tracebacks lead to whoever holds this."""
-        self._last = self._busy = None
+        """Drop the errors: their tracebacks refer to this object."""
+        self._last = self.busy = None
 
-    def _note(self, error: ServiceBusError, remaining_s: float) -> None:
-        """Take note of what a try met."""
+    def _record(self, error: ServiceBusError, remaining_s: float) -> None:
         if isinstance(error, ServiceBusServerBusyError):
-            self._busy = self._last = error
+            self.busy = self._last = error
             return
-        self._tries += 1
-        if isinstance(error, OperationTimeoutError) and self._busy is not None and remaining_s < self._least_try_s:
-            return  # the service's last answer, not the little time that was left
-        self._last, self._busy = error, None
+        self.failures += 1
+        if isinstance(error, OperationTimeoutError) and self.busy is not None and remaining_s < self._max_attempt_s:
+            return  # the attempt was too short for an answer, so the busy answer remains the result
+        self._last, self.busy = error, None
 
-    def pause(self, state: RetryCallState) -> float:
-        """How long to wait before the next try."""
-        if self._busy is not None:
+
+class RetryTransient(retry_base):
+    """Retries transient errors."""
+
+    def __call__(self, state: RetryCallState) -> bool:
+        return _operation(state).last.is_transient
+
+
+class WaitBackOff(wait_base):
+    """Waits 10 s after a busy answer, else with exponential back-off and jitter."""
+
+    def __init__(self, options: RetryOptions, random: Random) -> None:
+        self._options = options
+        self._random = random
+
+    def __call__(self, state: RetryCallState) -> float:
+        operation, options = _operation(state), self._options
+        if operation.busy is not None:
             return SERVER_BUSY_PAUSE.total_seconds()
-        exponent = min(self._tries - 1, 32)
-        longest = min(self._options.retry_backoff_max, self._options.retry_backoff_factor * 2**exponent)
-        return float(longest * self._random.uniform(0.5, 1.0))
+        longest_s = backoff_s(
+            operation.failures, first_s=options.retry_backoff_factor, longest_s=options.retry_backoff_max
+        )
+        return longest_s * self._random.uniform(0.5, 1.0)
 
-    def is_over(self, state: RetryCallState) -> bool:
-        out_of_tries = self._busy is None and self._tries > self._retry_total
-        return out_of_tries or self._clock.monotonic() + state.upcoming_sleep >= self._deadline
 
-    async def sleep(self, span_s: float) -> None:
-        if self._interrupt is None:
-            await self._clock.sleep(span_s)
-            return
-        try:
-            async with self._clock.timeout(span_s):
-                await self._interrupt.wait()
-        except TimeoutError:
-            return
-        raise BackOffInterrupted from self._last
+class StopAtLimits(stop_base):
+    """Stops when no retry is left or the pause would reach the deadline."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __call__(self, state: RetryCallState) -> bool:
+        operation = _operation(state)
+        is_out_of_retries = operation.busy is None and operation.failures > operation.retry_total
+        return is_out_of_retries or self._clock.monotonic() + state.upcoming_sleep >= operation.deadline
+
+
+def _operation(state: RetryCallState) -> Operation:
+    assert state.outcome is not None
+    operation: Operation = state.outcome.result()
+    return operation
+
+
+def _no_sleep(_: float) -> None:
+    """Do nothing: the policy itself waits, since only it can await."""
+
+
+def _no_error(_: RetryCallState) -> None:
+    """Raise nothing: the policy raises the last error after the loop."""

@@ -37,6 +37,7 @@ from sbclient.errors import (
     ServiceBusServerBusyError,
 )
 from sbclient.rate_limit import Pace
+from sbclient.rules.backoff import backoff_s
 from sbclient.rules.size import SECTION_BYTES, encoded_size
 from sbclient.tasks import OwnedTasks
 from sbclient_spark.bad_records import BadRecords, record_of
@@ -335,8 +336,8 @@ class PartitionWriter:
         if tries > self._options.max_retries and not waits_for_failover:
             return False
         self._report.retried += 1
-        longest_s = min(self._options.retry_max_backoff_s, self._options.retry_backoff_s * 2 ** min(tries - 1, 16))
-        await self._clock.sleep(longest_s)
+        first_s, longest_s = self._options.retry_backoff_s, self._options.retry_max_backoff_s
+        await self._clock.sleep(backoff_s(tries, first_s=first_s, longest_s=longest_s))
         return True
 
     def _patience_s(self) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import Sequence
 from random import Random
+from weakref import ref
 
 import pytest
 
@@ -76,7 +79,7 @@ async def test_f3_pauses_are_capped(clock: VirtualClock) -> None:
     assert max(pauses(service)) <= 2.0
 
 
-async def test_f3_the_jitter_comes_from_the_generator_that_was_handed_in(clock: VirtualClock) -> None:
+async def test_f3_jitter_comes_from_the_given_generator(clock: VirtualClock) -> None:
     spans = []
     for _ in range(2):
         service = Service(clock, [ServiceBusConnectionError("gone")], lasting=True)
@@ -216,3 +219,36 @@ def test_the_deadline_is_the_default_where_none_is_given(clock: VirtualClock) ->
     from sbclient.testing import run_virtual
 
     assert run_virtual(deadlines()) == (30.0, 2.5)
+
+
+async def test_errors_are_freed_without_garbage_collection(clock: VirtualClock) -> None:
+    alive: list[ref[ServiceBusError]] = []
+
+    async def attempt(_: float) -> None:
+        error = ServiceBusConnectionError("gone") if len(alive) < 2 else InvalidOperationError("no")
+        alive.append(ref(error))
+        try:
+            raise error
+        finally:
+            del error  # else this frame and the traceback refer to each other
+
+    gc.disable()
+    try:
+        with contextlib.suppress(InvalidOperationError):
+            await policy(clock).run(attempt, deadline=60.0)
+        assert [each() for each in alive] == [None, None, None]
+    finally:
+        gc.enable()
+
+
+async def test_operations_that_run_at_the_same_time_do_not_share_state(clock: VirtualClock) -> None:
+    retries = policy(clock)
+    lasting = Service(clock, [ServiceBusConnectionError("gone")], lasting=True)
+    passing = Service(clock, [ServiceBusConnectionError("gone")] * 3)
+    failed, done = await asyncio.gather(
+        retries.run(lasting, deadline=60.0, retry_total=1),
+        retries.run(passing, deadline=60.0),
+        return_exceptions=True,
+    )
+    assert (type(failed), done) == (ServiceBusConnectionError, "done")
+    assert (len(lasting.asked_at), len(passing.asked_at)) == (2, 4)
