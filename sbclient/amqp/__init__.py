@@ -1,15 +1,15 @@
-"""AMQP 1.0 without I/O: bytes in, events out; calls in, bytes out. It serves the broker's server and any small client.
+"""AMQP 1.0 without I/O: bytes in, events out; calls in, bytes out. For servers and clients.
 
-A server drives one `Connection` for each socket, here without its error handling and timers:
+A server runs one `Connection` for each socket. Without error handling and timers this looks as follows:
 
     connection = Connection.server(ConnectionOptions(container_id="contoso"), now=clock.now())
     while not connection.is_over:
         connection.receive_bytes(await reader.read(65_536), now=clock.now())      # or .receive_eof() on b""
         while (event := connection.next_event()) is not None:
             match event:
-                case AttachRequested(IncomingLink() as link, attach):             # the peer wants to send
+                case AttachRequested(IncomingLink() as link, attach):             # the peer requests to send
                     link.accept(credit=1_000, max_message_size=262_144)
-                case AttachRequested(link, attach):                               # the peer wants to receive
+                case AttachRequested(link, attach):                               # the peer requests to receive
                     link.refuse(AmqpError(NOT_FOUND, f"there is no {attach.source.address}"))
                 case DeliveryReceived(link, delivery):
                     store(WireMessage.of(delivery.payload))                       # split_batch() for BATCH_FORMAT
@@ -21,12 +21,14 @@ A server drives one `Connection` for each socket, here without its error handlin
                     delivery.settle(state if settle(delivery.tag, state) else Rejected(AmqpError(...)))
         writer.write(connection.bytes_to_send(now=clock.now()))                   # after every call as well
 
-Beside it the owner calls `pass_time` at `next_deadline()`, and stops reading while `pending_bytes` is large. What a
-peer does wrong is answered by the engine and told by `LinkDetached`, `SessionEnded` or `ConnectionClosed`; `next_event`
-never raises. What a peer can make this side hold is bounded by `ConnectionOptions`. All events: `amqp.events`.
+The owner also calls `pass_time` at `next_deadline()`, and stops reading while `pending_bytes` is large. If the peer
+breaks a rule, the engine closes the link, session or connection and emits `LinkDetached`, `SessionEnded` or
+`ConnectionClosed`; `next_event` never raises. `ConnectionOptions` bounds the memory that a peer can make this side use.
+All events are in `amqp.events`.
 
-Messages: `Sections` finds the parts of one without decoding them, `WireMessage` reads one, `encode_message` writes one,
-`encode_delivery` puts the broker's annotations before a stored one, `encode_sections` builds requests and replies.
+Messages: `Sections` finds the sections of a message without decoding them, `WireMessage` decodes a message,
+`encode_message` encodes one, `encode_delivery` adds the broker's annotations to a stored message, and `encode_sections`
+builds requests and replies.
 """
 
 from sbclient.amqp.batch import join_batch, split_batch

@@ -1,7 +1,7 @@
-"""Several messages in one transfer, of message format 0x80013700: each is a data section that holds its encoding.
+"""Batches: several messages in one transfer, of message format 0x80013700, each encoded in a data section.
 
-In front stand the first message's partition key, message id and session id, by which the broker places all of them.
-The bytes are exactly as many as `rules.size.batch_size` says, which states the layout.
+The sections before them hold the partition key, message id and session id of the first message, which select the
+fragment for all. The length equals `rules.size.batch_size`, which documents the layout.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from sbclient.rules.size import PARTITION_KEY_ANNOTATION
 
 
 def join_batch(messages: Sequence[ServiceBusMessage]) -> bytes:
-    """The payload that holds all of `messages`, empty for none.
+    """Encode messages as one payload, which is empty for no messages.
 
     Raises:
-        EncodeError: one of them cannot be said in AMQP.
+        EncodeError: a message has a value without an AMQP type.
     """
     if not messages:
         return b""
@@ -36,12 +36,12 @@ def join_batch(messages: Sequence[ServiceBusMessage]) -> bytes:
 
 
 def split_batch(payload: bytes) -> list[bytes]:
-    """The encoded messages in a batch, at least one.
+    """Return the encoded messages of a batch, at least one.
 
     Raises:
-        WireError: the payload is malformed, or holds no message. The messages themselves are not looked into.
+        WireError: the payload is malformed, or has no message. The messages themselves are not decoded.
     """
     messages = Sections(payload).data()
     if not messages:
-        raise WireError(INVALID_FIELD, "a batch holds no message: send one data section for each")
+        raise WireError(INVALID_FIELD, "the batch has no message: send one data section for each message")
     return messages

@@ -1,4 +1,4 @@
-"""What a receiver is sent: the sender's bare message, byte for byte, behind a header and annotations of the broker.
+"""Encode deliveries: the sender's bare message, unchanged, after a header and annotations of the broker.
 
 Source: `sbclient.rules.size` for the sender's part; Service Bus' documented annotations for the broker's.
 """
@@ -57,23 +57,23 @@ _OURS: Final = frozenset(
         LOCK_TOKEN_ANNOTATION,
     }
 )
-"""Annotations that only a broker may write; a sender's own are dropped."""
+"""The annotations that only a broker may set; those of a sender are dropped."""
 
 
 class BrokerAnnotations(NamedTuple):
-    """What the broker says of a message it hands out. Moments are milliseconds since 1970.
+    """The broker's properties of a delivered message. Timestamps are milliseconds since 1970.
 
     Attributes:
         sequence_number: 64 bits, signed.
-        enqueued_at_ms: when it was stored.
+        enqueued_at_ms: the time at which it was stored.
         delivery_count: failed deliveries so far, 0 at first.
-        ttl_ms: its time to live, None for no limit.
+        ttl_ms: the time to live, None for no limit.
         locked_until_ms: None for a peeked, deleted or session message.
         lock_token: None for a peeked or deleted message.
-        enqueued_sequence_number: the number where it was first stored, None where that is here.
+        enqueued_sequence_number: the number in the entity where it was first stored, None if it was not moved.
         state: active, deferred or scheduled.
-        dead_letter_source: the entity that it was dead-lettered from.
-        added_properties: application properties that the broker adds, such as the reason of a dead-lettering.
+        dead_letter_source: the entity from which it was dead-lettered.
+        added_properties: application properties that the broker adds, such as a dead-letter reason.
     """
 
     sequence_number: int
@@ -88,8 +88,8 @@ class BrokerAnnotations(NamedTuple):
     added_properties: Mapping[str, PropertyValue] | None = None
 
 
-class _Kept(NamedTuple):
-    """What of a message is the same in each of its deliveries; the bare message is a slice, not a second copy."""
+class _Shared(NamedTuple):
+    """The parts that all deliveries of a message share; the bare message is a slice of its payload."""
 
     header: bytes
     annotations: bytes
@@ -109,20 +109,20 @@ _TOKEN: Final = b"\x00\x53\x71" + sized_map(encode_symbol(LOCK_TOKEN_ANNOTATION)
 
 
 def encode_delivery(sections: Sections, broker: BrokerAnnotations) -> bytes:
-    """The payload of a transfer, or the `message` of a management reply, for a stored message.
+    """Encode a stored message as the payload of a transfer, or as the `message` of a management reply.
 
     Raises:
-        WireError: the sender's header or annotations are malformed, which `WireMessage.of` refuses earlier.
+        WireError: the sender's header or annotations are malformed; `WireMessage.of` rejects such messages earlier.
     """
-    kept: _Kept | None = sections.remembered
-    if kept is None:
-        kept = sections.remembered = _keep(sections)
+    shared: _Shared | None = sections.remembered
+    if shared is None:
+        shared = sections.remembered = _shared_parts(sections)
     enqueued_at_ms, ttl_ms = broker.enqueued_at_ms, broker.ttl_ms
-    header = kept.header
+    header = shared.header
     header += b"\x40" if ttl_ms is None else encode_uint(min(ttl_ms, MAX_TTL_MS))
     header += b"\x42" + encode_uint(broker.delivery_count)
-    annotations = kept.annotations + _pack_fixed(_ENQUEUED, enqueued_at_ms, _SEQUENCE, broker.sequence_number)
-    count = kept.annotation_count + 4
+    annotations = shared.annotations + _pack_fixed(_ENQUEUED, enqueued_at_ms, _SEQUENCE, broker.sequence_number)
+    count = shared.annotation_count + 4
     if broker.locked_until_ms is not None:
         annotations += _LOCKED + _pack_long(broker.locked_until_ms)
         count += 2
@@ -136,7 +136,7 @@ def encode_delivery(sections: Sections, broker: BrokerAnnotations) -> bytes:
         annotations += _SOURCE + encode_string(broker.dead_letter_source)
         count += 2
     token = broker.lock_token
-    bare = kept.bare
+    bare = shared.bare
     return b"".join(
         (
             b"\x00\x53\x70",
@@ -144,25 +144,25 @@ def encode_delivery(sections: Sections, broker: BrokerAnnotations) -> bytes:
             b"" if token is None else _TOKEN + token.bytes,
             b"\x00\x53\x72",
             sized_map(annotations, count),
-            sections.payload[bare] if bare and not broker.added_properties else _gathered(sections, broker),
+            sections.payload[bare] if bare and not broker.added_properties else _joined_sections(sections, broker),
         )
     )
 
 
-def _keep(sections: Sections) -> _Kept:
-    told = sections.header
-    header = b"\x40" if not told.durable else encode_boolean(True)
-    header += b"\x40" if told.priority == _USUAL_PRIORITY else encode_ubyte(told.priority)
+def _shared_parts(sections: Sections) -> _Shared:
+    sent = sections.header
+    header = b"\x40" if not sent.durable else encode_boolean(True)
+    header += b"\x40" if sent.priority == _DEFAULT_PRIORITY else encode_ubyte(sent.priority)
     annotations = sections.raw_value(MESSAGE_ANNOTATIONS)
     entries = [entry for name, entry in map_entries(annotations) if name not in _OURS] if annotations else []
-    return _Kept(header, b"".join(entries), 2 * len(entries), sections.bare)
+    return _Shared(header, b"".join(entries), 2 * len(entries), sections.bare)
 
 
-_USUAL_PRIORITY: Final = 4
+_DEFAULT_PRIORITY: Final = 4
 
 
-def _gathered(sections: Sections, broker: BrokerAnnotations) -> bytes:
-    """The bare message in pieces: with properties that the broker adds, or where other sections stand in between."""
+def _joined_sections(sections: Sections, broker: BrokerAnnotations) -> bytes:
+    """Join the sections of the bare message, because properties are added or other sections lie between them."""
     properties = sections.raw(APPLICATION_PROPERTIES)
     added = broker.added_properties
     if added:
@@ -173,10 +173,10 @@ def _gathered(sections: Sections, broker: BrokerAnnotations) -> bytes:
 
 
 def encode_received(message: ServiceBusReceivedMessage) -> bytes:
-    """The payload for a message as the broker's door hands it out; its types are those that Python has left of it.
+    """Encode a received message again as the broker would deliver it; AMQP types are chosen from the Python types.
 
     Raises:
-        EncodeError: a property or the body holds what AMQP cannot say.
+        EncodeError: a property or the body has a value without an AMQP type.
     """
     locked_until = message.locked_until_utc
     time_to_live = message.time_to_live

@@ -1,6 +1,6 @@
-"""Decimal numbers in the binary-integer form of IEEE 754-2008, with 32, 64 and 128 bits.
+"""Encode and decode decimal numbers: IEEE 754-2008 in the binary-integer form, with 32, 64 and 128 bits.
 
-A number is sign, exponent and coefficient. Source: AMQP 1.0 part 1 section 1.6, IEEE 754-2008 section 3.5.2.
+A number has a sign, an exponent and a coefficient. Source: AMQP 1.0 part 1 section 1.6, IEEE 754-2008 section 3.5.2.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SPECIAL: Final = {"F": 0b111100, "n": 0b111110, "N": 0b111111}
 """The six bits after the sign, by the exponent that `Decimal.as_tuple` gives to infinity and the two NaNs."""
 
 _MOST_DIGITS: Final = 1000
-"""Beyond it no trailing zeros are looked for."""
+"""Numbers with more digits are rejected without a search for trailing zeros."""
 
 
 def decode_decimal(raw: bytes, form: Format) -> Decimal:
-    """The number in `raw`, which has `form.width_bytes` bytes; a coefficient with too many digits counts as zero."""
+    """Decode `raw`, which has `form.width_bytes` bytes; a coefficient with too many digits counts as zero."""
     word = int.from_bytes(raw, "big")
     bits = form.width_bytes * 8
     sign = word >> (bits - 1)
@@ -54,10 +54,10 @@ def decode_decimal(raw: bytes, form: Format) -> Decimal:
 
 
 def encode_decimal(value: Decimal, form: Format) -> bytes:
-    """The bytes of `value`, exactly.
+    """Encode `value` without rounding.
 
     Raises:
-        EncodeError: it has more digits, or a larger exponent, than the width holds.
+        EncodeError: the digits or the exponent do not fit.
     """
     sign, digits, exponent = value.as_tuple()
     bits = form.width_bytes * 8
@@ -81,7 +81,7 @@ def encode_decimal(value: Decimal, form: Format) -> bytes:
 
 
 def _fit(coefficient: int, exponent: int, form: Format) -> tuple[int, int]:
-    """The same number with zeros moved between coefficient and exponent, as far as that helps."""
+    """Move zeros between coefficient and exponent until the number fits, if possible."""
     largest = (3 << (form.exponent_bits - 2)) - 1
     while coefficient and coefficient % 10 == 0 and (exponent < 0 or coefficient >= 10**form.digits):
         coefficient //= 10

@@ -2,14 +2,14 @@
 
     ServiceBusError
     ├── ServiceBusCommunicationError
-    │   └── WireError              the bytes that came in are not AMQP; carries the `AmqpError` to answer with
+    │   └── WireError              the received bytes are not AMQP; has the `AmqpError` to answer with
     ├── ServiceBusConnectionError
-    │   └── EndpointClosedError    the connection, session or link that was called has ended
+    │   └── EndpointClosedError    the connection, session or link has ended
     └── InvalidOperationError
-        └── EncodeError            the value that was given cannot be written in AMQP
-            └── FrameTooLargeError  ... not in a frame of the size that the peer accepts
+        └── EncodeError            the value has no AMQP encoding
+            └── FrameTooLargeError  ... or exceeds the frame size that the peer accepts
 
-`Connection.next_event` raises none of them: what a peer does wrong becomes an event and a closed endpoint.
+`Connection.next_event` raises none of them: an error of the peer becomes an event and a closed endpoint.
 
 Source of the conditions: AMQP 1.0 part 2 section 2.8 and part 4 section 4.5; the `com.microsoft` ones belong to
 `sbclient.errors`.
@@ -40,12 +40,12 @@ TRANSFER_LIMIT: Final = "amqp:link:transfer-limit-exceeded"
 
 
 class AmqpError(NamedTuple):
-    """Why an endpoint was closed or a delivery rejected. All three fields are always written, even when null.
+    """The reason for closing an endpoint or rejecting a delivery. All three fields are always written, even if null.
 
     Attributes:
         condition: one of the conditions above, or a `com.microsoft:` one.
         description: one sentence, or None.
-        info: further facts by name, or None.
+        info: additional fields by name, or None.
     """
 
     condition: str
@@ -54,10 +54,10 @@ class AmqpError(NamedTuple):
 
 
 class WireError(ServiceBusCommunicationError):
-    """The bytes that came in break the rules of AMQP.
+    """The received bytes violate the AMQP specification.
 
     Attributes:
-        error: what to tell the peer.
+        error: the error to send to the peer.
     """
 
     def __init__(self, condition: str, description: str) -> None:
@@ -70,7 +70,7 @@ class EndpointClosedError(ServiceBusConnectionError):
 
 
 class EncodeError(InvalidOperationError):
-    """A value cannot be written in AMQP 1.0: it has no AMQP type, or is out of its range."""
+    """A value cannot be encoded in AMQP 1.0: it has no AMQP type, or is out of its range."""
 
 
 class FrameTooLargeError(EncodeError):

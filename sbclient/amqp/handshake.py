@@ -1,4 +1,4 @@
-"""What comes before the first AMQP frame: protocol headers, and between them SASL.
+"""The handshake before the first AMQP frame: protocol headers and, between them, SASL.
 
 Source: AMQP 1.0 part 2 section 2.2, part 5 section 5.3.
 """
@@ -19,25 +19,25 @@ from sbclient.amqp.sasl import PlainCredentials
 class _Step(Enum):
     FIRST_HEADER = "the first header"
     SASL = "a SASL frame"
-    ADMISSION = "the judgement of credentials"
+    ADMISSION = "the check of the credentials"
     SECOND_HEADER = "the second header"
     DONE = "nothing"
 
 
 class Handshake:
-    """The opening of a connection, seen from one side.
+    """One side of the handshake.
 
     Args:
-        options: which mechanisms a server offers, and whether it insists on one.
-        reader: where the peer's bytes are.
-        write_bytes: takes what is to be sent.
-        is_server: whether this side answers.
-        mechanism: what a client insists on, None to begin without SASL.
-        credentials: a client's, for PLAIN.
+        options: the SASL mechanisms of a server, and whether it requires SASL.
+        reader: has the peer's bytes.
+        write_bytes: sends bytes.
+        is_server: whether this side accepted the connection.
+        mechanism: the SASL mechanism of a client, None to begin without SASL.
+        credentials: of a client, for PLAIN.
 
     Attributes:
-        mechanism: what was agreed on, None without SASL.
-        credentials: what the client showed by PLAIN, None otherwise.
+        mechanism: the SASL mechanism in use, None without SASL.
+        credentials: those that the client sent by PLAIN, or None.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Handshake:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether `credentials` have to be judged before it goes on."""
+        """Whether the handshake waits until the owner has checked `credentials`."""
         return self._step is _Step.ADMISSION
 
     def advance(self) -> bool:
-        """Take one step; False if more bytes, or a judgement, are needed.
+        """Do one step; False if it needs more bytes, or the check of the credentials.
 
         Raises:
-            WireError: the connection cannot come about.
+            WireError: the handshake has failed.
         """
         if self._step is _Step.FIRST_HEADER:
             return self._take_header(self._on_first_header)
@@ -95,14 +95,14 @@ class Handshake:
         return True
 
     def judge(self, *, is_admitted: bool) -> None:
-        """Let the client in or not.
+        """Send the outcome of SASL.
 
         Raises:
-            WireError: it is not let in.
+            WireError: the client is rejected.
         """
         self._write(SaslOutcome(sasl.OUTCOME_OK if is_admitted else sasl.OUTCOME_REFUSED))
         if not is_admitted:
-            raise WireError(UNAUTHORIZED, f"the client was refused by {self.mechanism!r:.40}")
+            raise WireError(UNAUTHORIZED, f"authentication by {self.mechanism!r:.40} failed")
         self._step = _Step.SECOND_HEADER
 
     def _take_header(self, handler: Callable[[bytes], None]) -> bool:
@@ -124,7 +124,7 @@ class Handshake:
         elif header == AMQP_HEADER and not self._options.requires_sasl:
             self._write_bytes(AMQP_HEADER)
             self._step = _Step.DONE
-        else:  # a header that is not spoken here is answered with one that is
+        else:  # the answer to an unsupported header is a supported one
             self._write_bytes(SASL_HEADER if self._options.requires_sasl else AMQP_HEADER)
             raise WireError(FRAMING_ERROR, f"the peer began with {header!r}")
 
@@ -137,7 +137,7 @@ class Handshake:
 
     def _serve(self, frame: object) -> None:
         if not isinstance(frame, SaslInit):
-            raise WireError(NOT_ALLOWED, f"{type(frame).__name__} came where sasl-init is in order")
+            raise WireError(NOT_ALLOWED, f"{type(frame).__name__} received, sasl-init expected")
         self.mechanism = frame.mechanism
         verdict = sasl.judged(frame, self._options.mechanisms)
         if isinstance(verdict, PlainCredentials):
@@ -155,11 +155,11 @@ class Handshake:
             self._write(SaslInit(mechanism, response, self._options.hostname))
         elif isinstance(frame, SaslOutcome):
             if frame.code != sasl.OUTCOME_OK:
-                raise WireError(UNAUTHORIZED, f"the server refuses {mechanism} with code {frame.code}")
+                raise WireError(UNAUTHORIZED, f"the server rejects {mechanism} with code {frame.code}")
             self._write_bytes(AMQP_HEADER)
             self._step = _Step.SECOND_HEADER
         else:
-            raise WireError(NOT_ALLOWED, f"{type(frame).__name__} is out of place in SASL")
+            raise WireError(NOT_ALLOWED, f"{type(frame).__name__} received, sasl-mechanisms or sasl-outcome expected")
 
     def _write(self, frame: SaslFrame) -> None:
         self._write_bytes(encode_frame(0, frame, MIN_MAX_FRAME_SIZE, TYPE_SASL))

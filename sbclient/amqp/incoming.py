@@ -1,7 +1,7 @@
-"""A link on which this side receives: messages put together from their frames, credit, outcomes.
+"""A link on which this side receives: it assembles messages from frames, grants credit and sends outcomes.
 
-The credit that was granted is not enforced, because the SDK's sender grants itself some; what a link may hold is
-bounded by sizes. A message that is too large, or for which there is no room, is rejected and the link lives on, because
+Granted credit is not enforced, because the SDK's sender grants itself some. Sizes limit the memory of a link instead. A
+message that is too large, or exceeds the memory for incomplete messages, is rejected; the link stays attached, because
 the SDK loses the condition of a detach.
 """
 
@@ -31,7 +31,7 @@ _delivery_id = attrgetter("delivery_id")
 
 
 class _Partial:
-    """A message of which not all frames have come."""
+    """A message of which some frames are missing."""
 
     __slots__ = ("first", "payload", "refusal", "reserved", "settled", "size")
 
@@ -48,9 +48,9 @@ class IncomingLink(Link):
     """The receiving end of a link.
 
     Attributes:
-        credit: how many more messages the peer may send, as far as was agreed; negative if it sent more.
+        credit: the remaining credit; negative if the peer sent more messages than allowed.
         delivery_count: deliveries so far, modulo 2**32.
-        max_message_size: larger messages are rejected, in bytes.
+        max_message_size: in bytes; larger messages are rejected.
     """
 
     __slots__ = ("_partial", "_window", "credit", "delivery_count", "max_message_size")
@@ -77,13 +77,13 @@ class IncomingLink(Link):
         An answer that does not fit into the peer's frames ends the session; `LinkDetached` follows.
 
         Args:
-            credit: kept up by itself from now on, whenever half of it is used; 0 = `grant` is called by the owner.
-            source, target: what the peer is told, None to echo its own.
-            max_message_size: in bytes, None for the connection's default; the peer is told.
-            properties: of the link, for the peer.
+            credit: granted now, and again whenever half of it is used; 0 if the owner calls `grant`.
+            source, target: sent to the peer, None to echo the peer's own.
+            max_message_size: in bytes, None for the connection's default; sent to the peer.
+            properties: of the link, sent to the peer.
 
         Raises:
-            EndpointClosedError: the peer has given up meanwhile, or was answered already.
+            EndpointClosedError: the peer has detached already, or was answered before.
         """
         if max_message_size is not None:
             self.max_message_size = max_message_size
@@ -92,17 +92,17 @@ class IncomingLink(Link):
             self.keep_credit(credit)
 
     def keep_credit(self, credit: int) -> None:
-        """Grant that much, and again whenever half of it is used."""
+        """Grant credit now, and again whenever half of it is used."""
         self._window = credit
         if credit:
             self.grant(credit)
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Let the peer send that many messages from now on.
+        """Allow the peer to send that many messages from now on.
 
         Args:
-            credit: replaces what was granted before.
-            drain: ask the peer to use the credit up at once, or to give it back; `LinkDrained` follows.
+            credit: replaces the credit that was granted before.
+            drain: request that the peer uses the credit at once or returns it; `LinkDrained` follows.
 
         Raises:
             EndpointClosedError: the link is over.
@@ -112,17 +112,17 @@ class IncomingLink(Link):
         self.session.write_flow(self.handle, self.delivery_count, credit, drain=drain)
 
     def settle(self, delivery: IncomingDelivery, state: DeliveryState | None, *, settled: bool) -> None:
-        """Answer a delivery; see `IncomingDelivery.settle`."""
+        """Send the outcome of a delivery; see `IncomingDelivery.settle`."""
         if not self.is_over and not delivery.is_settled:
             self.session.write_disposition(ROLE_RECEIVER, delivery, state, settled=settled)
 
     def settle_many(
         self, deliveries: Iterable[IncomingDelivery], state: DeliveryState | None, *, settled: bool
     ) -> None:
-        """Answer deliveries of this link alike, in as few dispositions as their ids allow.
+        """Send the same outcome for several deliveries, with one disposition for each run of consecutive ids.
 
         Args:
-            deliveries: in any order; those that are settled already are left out.
+            deliveries: of this link, in any order; settled ones are skipped.
             state, settled: see `IncomingDelivery.settle`.
         """
         if self.is_over:
@@ -139,16 +139,16 @@ class IncomingLink(Link):
             self.session.write_dispositions(ROLE_RECEIVER, run, state, settled=settled)
 
     def on_attach(self, attach: Attach) -> None:
-        """The peer's attach has come; called by the session."""
+        """Process the peer's attach; called by the session."""
         self.delivery_count = attach.initial_delivery_count or 0
         super().on_attach(attach)
 
     def on_over(self) -> None:
-        """Let go of what only a living link needs."""
+        """Release the resources of the link, because it is over."""
         self._drop_partial()
 
     def on_flow(self, flow: Flow) -> None:
-        """The sender has spoken; called by the session."""
+        """Process a flow of the sender; called by the session."""
         if flow.drain and flow.delivery_count is not None:
             self.delivery_count = flow.delivery_count
             self.credit = flow.link_credit or 0
@@ -159,10 +159,10 @@ class IncomingLink(Link):
             self.session.write_flow(self.handle, self.delivery_count, credit)
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        """A frame of a message has come; called by the session.
+        """Process a frame of a message; called by the session.
 
         Raises:
-            WireError: the frame does not fit those before it.
+            WireError: the frame does not match the previous frames.
         """
         partial = self._partial
         if partial is None:
@@ -174,7 +174,7 @@ class IncomingLink(Link):
         elif transfer.delivery_id is not None and transfer.delivery_id != partial.first.delivery_id:
             raise WireError(
                 NOT_ALLOWED,
-                f"delivery {transfer.delivery_id} began before delivery {partial.first.delivery_id} was complete",
+                f"delivery {transfer.delivery_id} starts before delivery {partial.first.delivery_id} is complete",
             )
         if transfer.aborted:
             self._drop_partial()
@@ -191,7 +191,7 @@ class IncomingLink(Link):
         self._deliver(partial, payload)
 
     def _checked(self, transfer: Transfer) -> Transfer:
-        """The first transfer of a delivery, which has to name it."""
+        """Check the first transfer of a delivery and return it."""
         if transfer.delivery_id is None or transfer.delivery_tag is None:
             raise WireError(INVALID_FIELD, "the first transfer of a delivery has no delivery-id or no delivery-tag")
         if len(transfer.delivery_tag) > MAX_TAG_BYTES:
@@ -199,7 +199,7 @@ class IncomingLink(Link):
                 INVALID_FIELD, f"a delivery-tag has {len(transfer.delivery_tag)} bytes, {MAX_TAG_BYTES} are allowed"
             )
         if transfer.resume:
-            raise WireError(NOT_IMPLEMENTED, "deliveries are not resumed: send the message again")
+            raise WireError(NOT_IMPLEMENTED, "resuming a delivery is not supported: send the message again")
         return transfer
 
     def _check_size(self, partial: _Partial, added: int) -> None:
@@ -207,10 +207,12 @@ class IncomingLink(Link):
             return
         if partial.size > self.max_message_size:
             partial.refusal = AmqpError(
-                MESSAGE_SIZE_EXCEEDED, f"the message has more than the {self.max_message_size} bytes that are allowed"
+                MESSAGE_SIZE_EXCEEDED, f"the message has more than {self.max_message_size} bytes, which is the maximum"
             )
         elif not self.session.reserve(added):
-            partial.refusal = AmqpError(RESOURCE_LIMIT, "incomplete messages fill the room that this connection has")
+            partial.refusal = AmqpError(
+                RESOURCE_LIMIT, "incomplete messages exceed the memory limit of this connection: complete some first"
+            )
         else:
             partial.reserved += added
             return
@@ -257,13 +259,13 @@ class IncomingLink(Link):
 
 
 class DeliveryReceived(NamedTuple):
-    """A message has come completely. Unless `delivery.is_settled`, answer it with `delivery.settle`."""
+    """A complete message was received. Unless `delivery.is_settled`, answer it with `delivery.settle`."""
 
     link: IncomingLink
     delivery: IncomingDelivery
 
 
 class LinkDrained(NamedTuple):
-    """The sender has nothing more for the credit it was given; no credit is left."""
+    """The sender has no more messages and has returned the remaining credit."""
 
     link: IncomingLink

@@ -1,4 +1,4 @@
-"""What the two kinds of link have in common: how they are attached, refused and detached."""
+"""The base of incoming and outgoing links: attach, refuse and detach."""
 
 from __future__ import annotations
 
@@ -33,64 +33,64 @@ class LinkSession(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """The transfer frames that wait for the peer's window, in bytes."""
+        """Bytes of transfer frames that wait for the peer's window."""
 
     @property
     def unsettled_room(self) -> int:
-        """How many more deliveries may be sent before some are settled."""
+        """The number of deliveries that may be sent before some are settled."""
 
     def emit(self, event: Any) -> None:
-        """Tell the owner."""
+        """Queue an event for the owner."""
 
     def write(self, performative: Performative) -> None:
         """Send a frame."""
 
     def write_flow(self, handle: int, delivery_count: int, link_credit: int, *, drain: bool = False) -> None:
-        """Send a flow that speaks of a link."""
+        """Send a flow with the state of a link."""
 
     def write_transfer(
         self, delivery: OutgoingDelivery, handle: int, message_format: int, payload: bytes, state: DeliveryState | None
     ) -> None:
-        """Send a delivery, or hold it until the peer's window opens; gives it its id and remembers it."""
+        """Assign a delivery its id, and send it or hold it until the peer's window opens."""
 
     def write_disposition(
         self, role: bool, delivery: OutgoingDelivery | IncomingDelivery, state: DeliveryState | None, *, settled: bool
     ) -> None:
-        """Tell the peer the state of a delivery, and forget it if `settled`."""
+        """Send the state of a delivery, and forget the delivery if `settled`."""
 
     def write_dispositions(
         self, role: bool, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool
     ) -> None:
-        """Tell the peer the state of deliveries whose ids follow one another."""
+        """Send the state of deliveries with consecutive ids."""
 
     def remember(self, delivery: IncomingDelivery) -> bool:
-        """Keep an unsettled delivery until it is settled; False if too many are kept."""
+        """Store an unsettled delivery; False if there are too many."""
 
     def reserve(self, count: int) -> bool:
-        """Take that many bytes, or give them back, of what incomplete messages may hold; False if there are no more."""
+        """Reserve bytes for incomplete messages, or return them with a negative count; False if there are too few."""
 
     def forget_link(self, link: Link) -> None:
         """Free the handles of a link that both sides have detached."""
 
 
 class Link:
-    """One end of a one-way path for messages.
+    """One end of a link, which carries messages in one direction.
 
     Attributes:
-        name: given by whoever asked for the link.
+        name: chosen by the side that requested the link.
         is_sender: whether this side sends.
-        handle: this side's number for it in its session.
+        handle: this side's number of the link in its session.
         remote_handle: the peer's number, None before its attach.
-        remote: the peer's attach, None before it came.
+        remote: the peer's attach, None before it arrives.
         unsettled: deliveries that are not settled, by delivery id.
-        owner: whatever the owner wants to find here again.
+        owner: for any object of the owner; None at first.
     """
 
     __slots__ = (
         "_has_attached",
         "_has_detached",
         "_is_detached_by_peer",
-        "_is_told",
+        "_is_reported",
         "handle",
         "is_sender",
         "name",
@@ -113,7 +113,7 @@ class Link:
         self._has_attached = False
         self._has_detached = False
         self._is_detached_by_peer = False
-        self._is_told = False
+        self._is_reported = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, handle={self.handle}, is_open={self.is_open})"
@@ -129,24 +129,24 @@ class Link:
         return self._has_detached or self._is_detached_by_peer or not self.session.is_open
 
     def refuse(self, error: AmqpError) -> None:
-        """Turn down an `AttachRequested`, so that the peer learns why.
+        """Reject an `AttachRequested`; the peer receives the error.
 
         Raises:
-            EndpointClosedError: the peer has given up meanwhile.
+            EndpointClosedError: the peer has detached already.
         """
         self.check_not_over()
-        self._is_told = True
+        self._is_reported = True
         self._write_refusal()
         self._write_detach(error, closed=True)
 
     def detach(self, error: AmqpError | None = None, *, closed: bool = True) -> None:
-        """End the link; its unsettled deliveries stay in `unsettled`. Does nothing if it is over already."""
+        """Detach the link; its unsettled deliveries stay in `unsettled`. Does nothing if the link is over."""
         if not self.is_over:
-            self._is_told = True
+            self._is_reported = True
             self._end(error, closed=closed)
 
     def check_not_over(self) -> None:
-        """Raise `EndpointClosedError` if nothing can be sent any more."""
+        """Raise `EndpointClosedError` if the link is over."""
         if self.is_over:
             raise EndpointClosedError(f"link {self.name!r} is detached: attach a new one")
 
@@ -156,13 +156,13 @@ class Link:
         self.session.write(attach)
 
     def on_attach(self, attach: Attach) -> None:
-        """The peer's attach has come; called by the session."""
+        """Process the peer's attach; called by the session."""
         self.remote = attach
         self.remote_handle = attach.handle
         self.session.emit(LinkAttached(self, attach) if self._has_attached else AttachRequested(self, attach))
 
     def on_detach(self, detach: Detach) -> None:
-        """The peer's detach has come; called by the session."""
+        """Process the peer's detach; called by the session."""
         if self._has_detached:
             self.session.forget_link(self)
             return
@@ -176,28 +176,28 @@ class Link:
         self._tell(detach.error, closed=detach.closed)
 
     def fail(self, error: AmqpError) -> None:
-        """Detach because the peer broke a rule, and tell the owner; called by the session."""
+        """Detach because the peer broke a rule, and emit `LinkDetached`; called by the session."""
         if not self.is_over:
             self._end(error, closed=True)
             self._tell(error, closed=True)
 
     def abandon(self, error: AmqpError | None, *, tell: bool) -> None:
-        """The session is over; called by the session. `tell`: whether the owner does not know yet."""
-        self._is_told = self._is_told or not tell
+        """End the link without a frame, because its session is over; with `tell` emit `LinkDetached`."""
+        self._is_reported = self._is_reported or not tell
         self.on_over()
         self._tell(error, closed=True)
 
     def on_flow(self, flow: Flow) -> None:
-        """The peer has spoken of this link; called by the session."""
+        """Process a flow for this link; called by the session."""
         raise NotImplementedError
 
     def on_over(self) -> None:
-        """Let go of what only a living link needs."""
+        """Release the resources of the link, because it is over."""
 
     def _tell(self, error: AmqpError | None, *, closed: bool) -> None:
-        """Tell the owner that the link is over, unless it knows."""
-        if not self._is_told:
-            self._is_told = True
+        """Emit `LinkDetached`, at most once and not after the owner detached the link itself."""
+        if not self._is_reported:
+            self._is_reported = True
             self.session.emit(LinkDetached(self, error, closed))
 
     def _end(self, error: AmqpError | None, *, closed: bool) -> None:
@@ -206,7 +206,7 @@ class Link:
         self._write_detach(error, closed=closed)
 
     def _write_refusal(self) -> None:
-        """An attach without the terminus that would be ours says that there is no link (specification 2.6.3)."""
+        """Send an attach without our terminus, which rejects the link. Source: AMQP 1.0 part 2 section 2.6.3."""
         initial = 0 if self.is_sender else None
         self.attach(Attach(self.name, self.handle, not self.is_sender, initial_delivery_count=initial))
 
@@ -222,20 +222,20 @@ class Link:
         max_message_size: int | None,
         properties: Mapping[str, Any] | None,
     ) -> None:
-        """Send the attach that accepts the peer's; what is None is taken from the peer's."""
+        """Send the attach that accepts the link; source and target of None are copied from the peer's attach."""
         self.check_not_over()
-        asked = self.remote
-        if asked is None or self._has_attached:
-            raise EndpointClosedError(f"link {self.name!r} is not waiting for an answer: accept it once")
+        request = self.remote
+        if request is None or self._has_attached:
+            raise EndpointClosedError(f"link {self.name!r} does not wait for an answer: accept it once")
         self.attach(
             Attach(
                 self.name,
                 self.handle,
                 role=not self.is_sender,
-                snd_settle_mode=asked.snd_settle_mode,
-                rcv_settle_mode=asked.rcv_settle_mode,
-                source=asked.source if source is None else source,
-                target=asked.target if target is None else target,
+                snd_settle_mode=request.snd_settle_mode,
+                rcv_settle_mode=request.rcv_settle_mode,
+                source=request.source if source is None else source,
+                target=request.target if target is None else target,
                 initial_delivery_count=0 if self.is_sender else None,
                 max_message_size=max_message_size,
                 properties=properties,
@@ -244,9 +244,9 @@ class Link:
 
 
 class AttachRequested(NamedTuple):
-    """The peer wants a link: call `link.accept` or `link.refuse`, now or later.
+    """The peer requests a link: call `link.accept` or `link.refuse`, now or later.
 
-    An `OutgoingLink` is one on which the peer receives.
+    On an `OutgoingLink` the peer receives.
     """
 
     link: Link
@@ -254,7 +254,7 @@ class AttachRequested(NamedTuple):
 
 
 class LinkAttached(NamedTuple):
-    """The peer has answered our attach. Without source (or target) it refuses, and its detach follows."""
+    """The peer has answered our attach. An answer without source or target is a rejection, and a detach follows."""
 
     link: Link
     attach: Attach
@@ -264,8 +264,8 @@ class LinkDetached(NamedTuple):
     """A link is over; its unsettled deliveries are in `link.unsettled`.
 
     Attributes:
-        error: why, None if the peer gave no reason.
-        closed: whether it is gone for good; False: the peer might resume it, which this engine does not support.
+        error: the reason, None if the peer gave none.
+        closed: False if the peer might resume the link, which this engine does not support.
     """
 
     link: Link

@@ -1,4 +1,4 @@
-"""What the owner of a connection chooses: names, limits and times, checked once."""
+"""The options of a connection: names, limits and timeouts."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from sbclient.errors import InvalidOperationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Limits of one connection; every one of them bounds what a peer can make this side hold.
+    """The options of one connection. The limits bound the memory that a peer can make this side use.
 
     Attributes:
         container_id: this side's name.
-        hostname: the host a client asks for; None for a server.
+        hostname: the host that a client connects to; None for a server.
         max_frame_size: the largest frame accepted, in bytes, at least 512. Default 64 KiB, as Service Bus.
-        channel_max: the highest channel, so sessions less one. Default 255.
-        handle_max: the highest handle, so links in a session less one. Default 4,095.
-        max_links: links in all sessions together, those half closed included. Default 4,096.
+        channel_max: the highest channel number: the number of sessions less one. Default 255.
+        handle_max: the highest handle: the number of links of a session less one. Default 4,095.
+        max_links: links of all sessions, including those that one side has detached. Default 4,096.
         max_unsettled: unsettled deliveries of a session, each way. Default 65,536.
         incoming_window: transfer frames that the peer may send before it must wait for a flow. Default 5,000.
-        max_message_size: the largest message, in bytes, that a link accepts where its `accept` says nothing else.
+        max_message_size: the largest message, in bytes, that a link accepts unless its `accept` sets another size.
             Default 1 MiB, as Service Bus' Premium tier.
-        max_partial_bytes: what incomplete messages of all links may hold together. Default 128 MiB.
-        max_held_bytes: what may wait for the peer's session window, in each session. Default 64 MiB.
-        idle_timeout_s: how long the peer may be silent, as it is told; it is dropped after twice that. None = for
-            ever. Default 240 s, as Service Bus.
-        handshake_timeout_s: how long the peer has for everything up to its open, and for its answer to a close.
-            Default 30 s.
+        max_partial_bytes: bytes of incomplete messages on all links. Default 128 MiB.
+        max_held_bytes: bytes in each session that wait for the peer's window. Default 64 MiB.
+        idle_timeout_s: the idle timeout announced to the peer; the connection closes after twice that. None = no
+            timeout. Default 240 s, as Service Bus.
+        handshake_timeout_s: the time until the peer's open, and for its answer to a close. Default 30 s.
         mechanisms: the SASL mechanisms offered, in order of preference.
-        requires_sasl: whether a peer that begins without SASL is turned away.
-        properties: told to the peer in the open.
+        requires_sasl: whether to reject a peer that begins without SASL.
+        properties: sent to the peer in the open.
     """
 
     container_id: str

@@ -1,4 +1,4 @@
-"""A link on which this side sends: credit, deliveries, and what the receiver makes of them."""
+"""A link on which this side sends: credit, deliveries, and confirmations of outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sbclient.amqp.states import DeliveryState
 from sbclient.errors import InvalidOperationError
 
 MAX_TAG_BYTES = 32
-"""Length of a delivery tag. Source: AMQP 1.0 part 2 section 2.8.7."""
+"""The maximum length of a delivery tag. Source: AMQP 1.0 part 2 section 2.8.7."""
 
 
 class OutgoingLink(Link):
@@ -32,7 +32,7 @@ class OutgoingLink(Link):
 
     @property
     def credit(self) -> int:
-        """How many messages may be sent now: what the receiver wants, and this side is willing to remember."""
+        """The number of messages that may be sent now, limited by the receiver and by `max_unsettled`."""
         return max(0, min(self._credit, self.session.unsettled_room)) if self.is_open else 0
 
     def accept(
@@ -45,11 +45,11 @@ class OutgoingLink(Link):
     ) -> None:
         """Answer the peer's attach; source and target are echoed unless given.
 
-        If the peer has granted credit meanwhile, `CreditGranted` follows. An answer that does not fit into the peer's
+        `CreditGranted` follows if the peer has granted credit already. An answer that does not fit into the peer's
         frames ends the session; `LinkDetached` follows.
 
         Raises:
-            EndpointClosedError: the peer has given up meanwhile, or was answered already.
+            EndpointClosedError: the peer has detached already, or was answered before.
         """
         self._answer(source, target, max_message_size, properties)
         if self._credit > 0 and self.is_open:
@@ -69,9 +69,9 @@ class OutgoingLink(Link):
 
         Args:
             payload: the encoded message.
-            tag: names the delivery, at most 32 bytes; Service Bus: the lock token in the order of `UUID.bytes_le`.
+            tag: identifies the delivery, at most 32 bytes; Service Bus: the lock token as `UUID.bytes_le`.
             message_format: 0, or `BATCH_FORMAT`.
-            settled: whether the outcome is of no interest.
+            settled: whether to send without waiting for an outcome.
             state: a `TransactionalState`, or None.
             needs_credit: False on `$cbs` and `$management`, whose clients never renew their credit.
 
@@ -91,19 +91,19 @@ class OutgoingLink(Link):
         return delivery
 
     def drained(self) -> None:
-        """Say that there is nothing more to send for the credit that was granted with `drain`."""
+        """Return the credit that was granted with `drain`, because there are no more messages."""
         if self.is_open:
             self.delivery_count = serial.after(self.delivery_count, max(0, self._credit))
             self._credit = 0
             self._write_flow(drain=True)
 
     def settle(self, delivery: OutgoingDelivery, state: DeliveryState | None, *, settled: bool) -> None:
-        """Confirm an outcome; see `OutgoingDelivery.settle`."""
+        """Confirm the outcome of a delivery; see `OutgoingDelivery.settle`."""
         if not self.is_over and not delivery.is_settled:
             self.session.write_disposition(ROLE_SENDER, delivery, state, settled=settled)
 
     def on_flow(self, flow: Flow) -> None:
-        """The receiver has spoken; called by the session."""
+        """Process a flow of the receiver; called by the session."""
         if flow.link_credit is not None:
             seen = 0 if flow.delivery_count is None else flow.delivery_count
             self._credit = flow.link_credit - max(0, serial.distance(seen, self.delivery_count))
@@ -118,10 +118,10 @@ class OutgoingLink(Link):
 
 
 class CreditGranted(NamedTuple):
-    """The receiver has told how much it wants. With `drain`, send what there is, then call `link.drained`.
+    """The receiver has granted credit. With `drain`, send the messages there are, then call `link.drained`.
 
     Attributes:
-        credit: as `link.credit` was when this was said; 0 = stop sending.
+        credit: the value of `link.credit` at the time of the event; 0 = stop sending.
     """
 
     link: OutgoingLink

@@ -1,4 +1,4 @@
-"""The performatives: what peers tell each other in frames, as values, with the defaults of absent fields.
+"""The performatives, the content of frames, as named tuples with the default of each field.
 
 Source: AMQP 1.0 part 2 section 2.7, part 3 section 3.5, part 4 section 4.5.1, part 5 section 5.3.
 """
@@ -46,7 +46,7 @@ _ADDITIONS: Final = (SYMBOLS, SYMBOLS, FIELDS)
 
 
 class Source(NamedTuple):
-    """Where the messages of a link come from."""
+    """The node that sends the messages of a link."""
 
     address: Any = None
     durable: int = 0
@@ -65,7 +65,7 @@ define(Source, 0x28, "source", ANY, UINT, SYMBOL, UINT, BOOLEAN, FIELDS, SYMBOL,
 
 
 class Target(NamedTuple):
-    """Where the messages of a link go."""
+    """The node that receives the messages of a link."""
 
     address: Any = None
     durable: int = 0
@@ -147,7 +147,7 @@ define(
 
 
 class Flow(NamedTuple):
-    """Without a handle it speaks of the session only."""
+    """Without a handle it has the state of the session only."""
 
     next_incoming_id: int | None
     incoming_window: int
@@ -182,7 +182,7 @@ define(
 
 
 class Transfer(NamedTuple):
-    """What precedes a piece of a message. Id, tag and format stand in the first frame of a delivery."""
+    """The head of a frame with a part of a message. Id, tag and format are in the first frame of a delivery."""
 
     handle: int
     delivery_id: int | None = None
@@ -201,7 +201,7 @@ define(Transfer, 0x14, "transfer", UINT, UINT, BINARY, UINT, BOOLEAN, BOOLEAN, U
 
 
 class Disposition(NamedTuple):
-    """The state of deliveries `first` to `last`; `last` None means `first`. `role` is the speaker's."""
+    """The state of deliveries `first` to `last`; `last` None means `first`. `role` is that of its sender."""
 
     role: bool
     first: int
@@ -250,7 +250,7 @@ class SaslInit(NamedTuple):
     hostname: str | None = None
 
     def __repr__(self) -> str:
-        """Without the response: that of PLAIN holds a key."""
+        """Hide the response: that of PLAIN contains a key."""
         return f"SaslInit(mechanism={self.mechanism!r}, hostname={self.hostname!r})"
 
 
@@ -268,7 +268,7 @@ class SaslResponse(NamedTuple):
     response: bytes
 
     def __repr__(self) -> str:
-        """Without the response: it may hold a key."""
+        """Hide the response: it may contain a key."""
         return f"SaslResponse({len(self.response)} bytes)"
 
 
@@ -276,7 +276,7 @@ define(SaslResponse, 0x43, "sasl-response", BINARY)
 
 
 class SaslOutcome(NamedTuple):
-    """`code` 0 is success, 1 a refusal, 2 to 4 failures of the server."""
+    """`code` 0 is success, 1 a failed authentication, 2 to 4 are failures of the server."""
 
     code: int
     additional_data: bytes | None = None

@@ -1,6 +1,6 @@
-"""Who is there: the SASL mechanisms of Service Bus. Rights are a matter of `$cbs`, so all but PLAIN prove nothing.
+"""The SASL mechanisms of Service Bus. Tokens sent to `$cbs` grant rights, so only PLAIN carries credentials.
 
-MSSBCBS is Service Bus' own name for "I shall authenticate by claims": it is ANONYMOUS with the promise of a token.
+MSSBCBS is Service Bus' name for ANONYMOUS followed by a token (claims-based security).
 
 Source: AMQP 1.0 part 5 section 5.3; RFC 4616 for PLAIN.
 """
@@ -22,7 +22,7 @@ OUTCOME_REFUSED: Final = 1
 
 
 class PlainCredentials(NamedTuple):
-    """What a client claims and proves by PLAIN; Service Bus takes a key's name and the key."""
+    """The credentials of PLAIN; in Service Bus the name of a key and the key."""
 
     username: str
     password: str
@@ -32,7 +32,7 @@ class PlainCredentials(NamedTuple):
 
 
 def judged(init: SaslInit, offered: tuple[str, ...]) -> PlainCredentials | bool:
-    """Whether a client is let in: at once, never, or by credentials that the owner has to check.
+    """Decide on a client: True or False, or credentials that the owner must check.
 
     Raises:
         WireError: the response of PLAIN is malformed.
@@ -43,22 +43,22 @@ def judged(init: SaslInit, offered: tuple[str, ...]) -> PlainCredentials | bool:
 
 
 def plain_credentials(response: bytes) -> PlainCredentials:
-    """The credentials in a response: authorization id (ignored), user name and password, divided by NUL.
+    """The credentials in a response: authorization id (ignored), user name and password, separated by NUL.
 
     Raises:
-        WireError: it is not three pieces of UTF-8.
+        WireError: the response does not have three parts of UTF-8.
     """
     pieces = response.split(b"\x00")
     if len(pieces) != 3:
-        raise WireError(INVALID_FIELD, f"the response of PLAIN has {len(pieces)} pieces, 3 are needed")
+        raise WireError(INVALID_FIELD, f"the response of PLAIN has {len(pieces)} parts instead of 3")
     try:
         return PlainCredentials(pieces[1].decode(), pieces[2].decode())
-    except UnicodeDecodeError:  # it would show the key
+    except UnicodeDecodeError:  # its text would contain the key
         raise WireError(INVALID_FIELD, "the response of PLAIN is not UTF-8") from None
 
 
 def first_response(mechanism: str, credentials: PlainCredentials | None) -> bytes:
-    """What a client sends with its choice of mechanism."""
+    """The initial response that a client sends with its mechanism."""
     if mechanism == PLAIN and credentials is not None:
         return b"\x00" + credentials.username.encode() + b"\x00" + credentials.password.encode()
     return b""

@@ -28,7 +28,7 @@ ERROR: Final = composite_kind("an error", AmqpError)
 
 
 class Received(NamedTuple):
-    """How far a delivery has come; no outcome."""
+    """How much of a delivery the peer has received; not an outcome."""
 
     section_number: int = 0
     section_offset: int = 0
@@ -38,14 +38,14 @@ define(Received, 0x23, "received", UINT, ULONG)
 
 
 class Accepted(NamedTuple):
-    """The receiver has taken the message."""
+    """The receiver has processed the message."""
 
 
 define(Accepted, 0x24, "accepted")
 
 
 class Rejected(NamedTuple):
-    """The receiver finds the message invalid. Service Bus: dead-letter it; as an answer to a send: refused."""
+    """The receiver rejects the message. Service Bus: dead-letter the message; in answer to a send: an error."""
 
     error: AmqpError | None = None
 
@@ -54,14 +54,14 @@ define(Rejected, 0x25, "rejected", ERROR)
 
 
 class Released(NamedTuple):
-    """The receiver has not looked at the message; it may go to anybody."""
+    """The receiver has not processed the message; it can be delivered again."""
 
 
 define(Released, 0x26, "released")
 
 
 class Modified(NamedTuple):
-    """The receiver gives the message back changed. Service Bus: abandon, or defer if `undeliverable_here`."""
+    """The receiver returns the message with changes. Service Bus: abandon, or defer if `undeliverable_here`."""
 
     delivery_failed: bool | None = None
     undeliverable_here: bool | None = None
@@ -84,7 +84,7 @@ OUTCOME: Final = composite_kind("an outcome", Accepted, Rejected, Released, Modi
 
 
 class TransactionalState(NamedTuple):
-    """An outcome that counts once its transaction is committed; on a transfer without an outcome."""
+    """An outcome that takes effect when its transaction is committed; on a transfer it has no outcome."""
 
     txn_id: bytes
     outcome: Outcome | None = None
@@ -94,7 +94,7 @@ define(TransactionalState, 0x34, "transactional-state", BINARY, OUTCOME)
 
 
 class Declare(NamedTuple):
-    """Asks the coordinator to begin a transaction; the value of a message."""
+    """The request to begin a transaction: the value of a message to the coordinator."""
 
     global_id: Any = None
 
@@ -103,7 +103,7 @@ define(Declare, 0x31, "declare", ANY)
 
 
 class Discharge(NamedTuple):
-    """Asks the coordinator to end a transaction, by rolling it back if `fail`; the value of a message."""
+    """The request to commit a transaction, or to roll it back if `fail`: the value of a message."""
 
     txn_id: bytes
     fail: bool | None = None

@@ -1,9 +1,9 @@
-"""Python classes for the AMQP types that Python's own cannot tell apart.
+"""Python classes for AMQP types that have no Python type of their own.
 
-Python values are written as: None null, bool boolean, int int (long beyond 32 bits), float double, str string,
+Python values are encoded as: None null, bool boolean, int int (long beyond 32 bits), float double, str string,
 bytes binary, datetime timestamp, UUID uuid, Decimal decimal128, list and tuple list, dict map. Every other type has a
-class here, a subclass of the Python one, so that a value decoded with its type behaves like the plain value and is
-written again exactly as it came. Source: AMQP 1.0 part 1 section 1.6.
+class here. It is a subclass of the Python class, so that a decoded value behaves like the plain value and is encoded
+again as the same type. Source: AMQP 1.0 part 1 section 1.6.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Symbol(str):
-    """A name out of a constrained set. ASCII by the specification; UTF-8 is let through both ways, as the SDK does."""
+    """A name from a constrained set. The specification demands ASCII; UTF-8 is accepted, as by the SDK."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class TypedInteger(int):
     limits: range = range(0)
 
     def __new__(cls, value: int) -> Self:
-        if int(value) not in cls.limits:  # a range looks for a subclass of int one by one, from its start
+        if int(value) not in cls.limits:  # for a subclass of int, `in` would search the whole range
             raise ValueError(f"{value} is out of range for {cls.__name__}: {cls.limits.start} to {cls.limits.stop - 1}")
         return int.__new__(cls, value)
 
@@ -83,14 +83,14 @@ class Long(TypedInteger):
 
 
 class Timestamp(TypedInteger):
-    """Milliseconds since 1970-01-01 UTC, for moments that `datetime` cannot hold."""
+    """Milliseconds since 1970-01-01 UTC, for times outside the range of `datetime`."""
 
     __slots__ = ()
     limits = range(-(2**63), 2**63)
 
 
 class Float(float):
-    """A 32-bit number; a Python float is written with 64 bits."""
+    """A 32-bit number; a Python float is encoded with 64 bits."""
 
     __slots__ = ()
 
@@ -108,10 +108,10 @@ class Decimal64(Decimal):
 
 
 class Opaque(str):
-    """A value of a type that no class here stands for in a string's place, such as binary in application properties.
+    """A string in place of a value whose AMQP type has no class here, such as binary in application properties.
 
     Attributes:
-        encoded: the AMQP encoding, which is written as it is.
+        encoded: the AMQP encoding of the value.
     """
 
     __slots__ = ("encoded",)
@@ -120,26 +120,26 @@ class Opaque(str):
 
     @classmethod
     def of(cls, shown: str, encoded: bytes) -> Self:
-        """The value that reads as `shown`."""
+        """Create a value with the text `shown`."""
         value = cls(shown)
         value.encoded = encoded
         return value
 
 
 class Described(NamedTuple):
-    """A value with a descriptor that says what it means: a number (ulong) or a symbol."""
+    """A value with a descriptor: a number (ulong) or a symbol."""
 
     descriptor: Any
     value: Any
 
 
 class Array(NamedTuple):
-    """Values of one type, written with one constructor.
+    """Values of one type, encoded with one constructor.
 
     Attributes:
         items: the values.
         code: the format code of their encoding, e.g. 0x81 for long.
-        descriptor: what describes each of them, or None.
+        descriptor: of each element, or None.
     """
 
     items: Sequence[Any]
@@ -148,7 +148,7 @@ class Array(NamedTuple):
 
 
 def symbols(names: Iterable[str]) -> Array:
-    """An array of symbols, as capabilities and SASL mechanisms are written."""
+    """An array of symbols, the form of capabilities and SASL mechanisms."""
     held = tuple(names)
     short = all(len(name.encode()) <= 255 for name in held)
     return Array(held, 0xA3 if short else 0xB3)
@@ -169,15 +169,15 @@ def uuids(values: Iterable[UUID]) -> Array:
     return Array(tuple(values), 0x98)
 
 
-def milliseconds_of(moment: datetime) -> int:
-    """Whole milliseconds since 1970, rounded down; a naive moment is taken as UTC."""
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - EPOCH) // _MILLISECOND
+def milliseconds_of(time: datetime) -> int:
+    """Whole milliseconds since 1970, rounded down; a naive datetime counts as UTC."""
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return (time - EPOCH) // _MILLISECOND
 
 
 def moment_of(milliseconds: int) -> datetime | Timestamp:
-    """The moment in UTC, or the number itself where `datetime` cannot hold it (before year 1, after 9999)."""
+    """The datetime in UTC, or a `Timestamp` outside of its range (before year 1, after 9999)."""
     try:
         return EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:

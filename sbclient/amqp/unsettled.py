@@ -1,4 +1,4 @@
-"""The deliveries of a session that are not settled, in one direction."""
+"""The unsettled deliveries of a session in one direction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sbclient.amqp.performatives import Disposition
 class Unsettled:
     """Deliveries by id, here and on their links.
 
-    An id that comes again replaces what had it: the SDK's sender repeats ids, for messages that differ.
+    A repeated id replaces the earlier delivery: the SDK's sender reuses ids for different messages.
     """
 
     def __init__(self) -> None:
@@ -24,12 +24,12 @@ class Unsettled:
         return len(self._deliveries)
 
     def add(self, delivery: OutgoingDelivery | IncomingDelivery) -> None:
-        """Remember a delivery."""
+        """Add a delivery."""
         delivery_id = delivery.delivery_id
         self._deliveries[delivery_id] = delivery.link.unsettled[delivery_id] = delivery
 
     def forget(self, delivery: OutgoingDelivery | IncomingDelivery) -> None:
-        """Both sides have settled it, or no longer care."""
+        """Remove a delivery here and on its link."""
         delivery_id = delivery.delivery_id
         if self._deliveries.get(delivery_id) is delivery:
             del self._deliveries[delivery_id]
@@ -37,40 +37,40 @@ class Unsettled:
             del delivery.link.unsettled[delivery_id]
 
     def forget_link(self, link: Link) -> None:
-        """Forget a link's deliveries here; the link keeps them for its owner."""
+        """Remove the deliveries of a link here; the link keeps them for its owner."""
         for delivery_id, delivery in link.unsettled.items():
             if self._deliveries.get(delivery_id) is delivery:
                 del self._deliveries[delivery_id]
 
     def clear(self) -> None:
-        """Forget all here; their links keep them for their owners."""
+        """Remove all deliveries here; their links keep them for their owners."""
         self._deliveries.clear()
 
     def reach(self, disposition: Disposition) -> int:
-        """How many deliveries have to be looked at for a disposition, at most."""
-        if _says_nothing(disposition):
+        """The maximum number of deliveries to look at for a disposition."""
+        if _changes_nothing(disposition):
             return 0
         last = disposition.last
-        span = 0 if last is None else serial.distance(disposition.first, last)
-        return min(span + 1, len(self._deliveries))
+        steps = 0 if last is None else serial.distance(disposition.first, last)
+        return min(steps + 1, len(self._deliveries))
 
     def touched(self, disposition: Disposition) -> Iterator[OutgoingDelivery | IncomingDelivery]:
-        """The deliveries that a disposition tells something new of, with that noted in them; settled ones forgotten.
+        """Apply a disposition, and yield the deliveries that it changes; settled ones are removed.
 
         Raises:
-            WireError: its range runs backwards.
+            WireError: its range is reversed.
         """
         first, last = disposition.first, disposition.last
-        span = 0 if last is None else serial.distance(first, last)
-        if span < 0:
-            raise WireError(INVALID_FIELD, f"a disposition ends at {last}, before it begins at {first}")
-        if _says_nothing(disposition):
+        steps = 0 if last is None else serial.distance(first, last)
+        if steps < 0:
+            raise WireError(INVALID_FIELD, f"a disposition names the reversed range {first} to {last}")
+        if _changes_nothing(disposition):
             return
         deliveries = self._deliveries
-        if span < len(deliveries):
-            named = [deliveries.get(serial.after(first, step)) for step in range(span + 1)]
-        else:  # the range is the peer's to choose, so walk what there is instead
-            named = [deliveries[known] for known in deliveries if 0 <= serial.distance(first, known) <= span]
+        if steps < len(deliveries):
+            named = [deliveries.get(serial.after(first, step)) for step in range(steps + 1)]
+        else:  # the peer chooses the range, so iterate over the deliveries instead
+            named = [deliveries[known] for known in deliveries if 0 <= serial.distance(first, known) <= steps]
         state, settled = disposition.state, disposition.settled
         for delivery in named:
             if delivery is None or (not settled and delivery.state == state):
@@ -82,6 +82,6 @@ class Unsettled:
             yield delivery
 
 
-def _says_nothing(disposition: Disposition) -> bool:
-    """Whether it has no news of any delivery, however many it names."""
+def _changes_nothing(disposition: Disposition) -> bool:
+    """Whether a disposition has neither a state nor settles."""
     return disposition.state is None and not disposition.settled

@@ -1,7 +1,7 @@
-"""How many transfer frames each side of a session may send before the other has spoken.
+"""The flow control of a session: how many transfer frames each side may send before the next flow of the other.
 
-Tolerated, because the SDK does it: a next-outgoing-id that counts deliveries instead of frames, and an outgoing-window
-that means nothing; both are ignored. What the peer's incoming window does not admit is held until it does.
+Frames beyond the peer's incoming window are held until it opens. Tolerated, because the SDK does it: a next-outgoing-id
+that counts deliveries instead of frames, and a meaningless outgoing-window; both are ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sbclient.amqp import serial
 from sbclient.amqp.performatives import Begin, Flow
 
 OUTGOING_WINDOW: Final = 2**31 - 1
-"""What the peer is told of our outgoing window: nothing limits it but its own incoming one."""
+"""The outgoing window that the peer is sent: only its own incoming window limits us."""
 
 
 class Windows:
@@ -22,10 +22,10 @@ class Windows:
 
     Args:
         incoming_window: frames that the peer may send before it must wait for a flow.
-        write_bytes: takes frames that may go out.
+        write_bytes: sends an encoded frame.
 
     Attributes:
-        held_bytes: what waits for the peer's window.
+        held_bytes: bytes of frames that wait for the peer's window.
     """
 
     def __init__(self, incoming_window: int, write_bytes: Callable[[bytes], None]) -> None:
@@ -39,11 +39,11 @@ class Windows:
         self._held: deque[bytes] = deque()
 
     def begin(self, remote_channel: int | None, handle_max: int) -> Begin:
-        """This side's begin."""
+        """Create this side's begin."""
         return Begin(remote_channel, self._next_outgoing_id, self._incoming_window, OUTGOING_WINDOW, handle_max)
 
     def on_begin(self, begin: Begin) -> None:
-        """The peer's begin has come."""
+        """Process the peer's begin."""
         self._remote_window = begin.incoming_window
         self._next_incoming_id = begin.next_outgoing_id
 
@@ -55,7 +55,7 @@ class Windows:
         *,
         drain: bool,
     ) -> Flow:
-        """A flow, which opens our window anew."""
+        """Create a flow, which reopens our window."""
         self._incoming_left = self._incoming_window
         return Flow(
             self._next_incoming_id,
@@ -69,7 +69,7 @@ class Windows:
         )
 
     def on_flow(self, flow: Flow) -> None:
-        """The peer has told its window; what was held goes out as far as it is open."""
+        """Process the peer's window, and send held frames as far as it permits."""
         seen = 0 if flow.next_incoming_id is None else flow.next_incoming_id
         in_flight = max(0, serial.distance(seen, self._next_outgoing_id))
         self._remote_window = max(0, flow.incoming_window - in_flight)
@@ -79,7 +79,7 @@ class Windows:
             self._write(frame)
 
     def count_incoming(self) -> bool:
-        """A transfer frame has come; whether it is time to tell the peer that it may go on."""
+        """Count a transfer frame; True if it is time to send a flow."""
         self._next_incoming_id = serial.after(self._next_incoming_id)
         self._incoming_left -= 1
         return self._incoming_left <= self._incoming_window // 2
@@ -94,7 +94,7 @@ class Windows:
                 self.held_bytes += len(frame)
 
     def clear(self) -> None:
-        """Forget what is held: the session is over."""
+        """Drop the held frames, because the session is over."""
         self._held.clear()
         self.held_bytes = 0
 

@@ -52,7 +52,7 @@ HARMLESS_IN: Final = {
     "amqp.performatives.Target": {"address", "dynamic_node_properties"},
     "amqp.sections.Properties": {"reply_to", "to", "user_id"},
     "amqp.broker_annotations.BrokerAnnotations": {"added_properties"},  # the reason of a dead letter
-    "amqp.broker_annotations._Kept": {"annotations", "header"},
+    "amqp.broker_annotations._Shared": {"annotations", "header"},
     "amqp.states.Declare": {"global_id"},
     "amqp.states.Modified": {"message_annotations"},
     "broker.admission.Transfer": {"key"},  # that places messages

@@ -205,12 +205,12 @@ class _RequestEnd(OutgoingEnd):
     def __init__(self, wire: Wire, doing: str, transfers: Transfers, waiting: Mapping[str, _Request]) -> None:
         super().__init__(wire, doing, transfers)
         self._waiting = waiting
-        self._is_told = False
+        self._is_reported = False
 
     def on_detached(self, error: AmqpError | None) -> None:
-        if self._is_told:
+        if self._is_reported:
             return
-        self._is_told = True
+        self._is_reported = True
         cause = self.error_of_end(error)
         for request in self._waiting.values():
             if request.has_left:  # also those whose transfer is accepted: the reply will not come
