@@ -227,9 +227,9 @@ class TestResubmit:
     def test_who_waits_is_told(self, broker: Driver) -> None:
         broker.queue()
         dead_letter(broker, "q", message("a"))
-        broker.rung.clear()
+        broker.ready.clear()
         resubmit(broker.namespace, broker.now, DEAD)
-        assert ("q", None) in broker.rung
+        assert ("q", None) in broker.ready
 
     def test_what_a_forwarding_queue_gets_back_goes_on(self, broker: Driver) -> None:
         broker.queue("end")
@@ -243,7 +243,7 @@ class TestResubmit:
         broker.queue("graves")
         broker.queue("q", forward_dead_lettered_messages_to="graves")
         dead_letter(broker, "q", message("a", application_properties={"mine": 1}))
-        broker.namespace.let_pass(broker.now)
+        broker.namespace.advance(broker.now)
         broker.settle("graves", broker.one("graves"), how=DEAD_LETTER)
         assert resubmit(broker.namespace, broker.now, "graves/$DeadLetterQueue") == (1, 0, 0)
         assert broker.one("graves").application_properties == {"mine": 1}
@@ -255,7 +255,7 @@ class TestResubmit:
         broker.send("end", message("a"), via="via")
         broker.delete(address("end"))
         broker.heal()
-        broker.namespace.let_pass(broker.now)
+        broker.namespace.advance(broker.now)
         broker.queue("end")
         assert resubmit(broker.namespace, broker.now, "via/$Transfer/$DeadLetterQueue") == (1, 0, 0)
         assert bodies(broker.receive("end", 5)) == ["a"]
