@@ -60,6 +60,7 @@ FOREIGN: Final = {
     "pyarrow": "sbclient_spark*",
     "h11": "emulator* transport.amqp.socket",
     "wsproto": "emulator* transport.amqp.socket",
+    "aiohttp": "worker.http_api transport.sdk*",
     "ssl": "certificate emulator* transport.amqp.socket",
     "trustme": "certificate",
     "opentelemetry": "telemetry* prometheus",

@@ -25,7 +25,7 @@ from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
 from sbclient.cli.syphon import EXIT_GRACE_S
 from sbclient.worker.configuration import configure
-from sbclient.worker.http_api import PATHS
+from sbclient.worker.http_api import METHODS
 from sbclient.worker.settings import SETTINGS
 from sbclient.worker.settings_file import read_settings_file
 
@@ -186,7 +186,7 @@ def test_its_health_is_asked_where_the_worker_answers() -> None:
     _, _, code = json.loads(line[line.index("[") :])
     compile(code, "HEALTHCHECK", "exec")
     (port, path) = re.findall(r"http://127\.0\.0\.1:(\d+)/(\w+)", code)[0]
-    assert path in PATHS
+    assert f"/{path}" in METHODS
     assert [port] == instructions("EXPOSE") == [variables_of_the_image()["SBCLIENT_SYPHON_HTTP_PORT"]]
 
 
@@ -202,8 +202,8 @@ def value(name: str) -> str:
 def test_each_probe_asks_for_a_path_that_there_is() -> None:
     probes = dict(re.findall(r"(\w+)Probe:\n\s+httpGet: \{path: /(\w+), port: http\}", KUBERNETES))
     assert probes == {"liveness": "healthz", "startup": "healthz", "readiness": "readyz"}
-    assert set(probes.values()) <= set(PATHS)
-    assert value("prometheus.io/path").removeprefix("/") in PATHS
+    assert set(probes.values()) <= {path.removeprefix("/") for path in METHODS}
+    assert value("prometheus.io/path") in METHODS
 
 
 def test_a_pod_runs_the_worker_with_options_and_variables_that_there_are() -> None:

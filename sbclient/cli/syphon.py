@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
@@ -27,7 +27,6 @@ from sbclient.settings.table import FLAG, Setting
 from sbclient.syphon.syphon import SyphonReport
 from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
 from sbclient.worker.dry_run import DryRun, dry_run
-from sbclient.worker.http_api import served
 from sbclient.worker.inspection import chosen_queues
 from sbclient.worker.service import SyphonWorker
 from sbclient.worker.settings import SETTINGS, WorkerSettings
@@ -135,7 +134,7 @@ async def _drain(settings: WorkerSettings, progress: Progress, *, as_json: bool)
     _handle_signals(worker, settings)
     showing = asyncio.ensure_future(_show(worker, progress, clock))
     try:
-        async with served(worker, settings, clock):
+        async with _http_port(worker, settings, clock):
             report = await worker.run()
             if worker.is_late:
                 _print_report(report, as_json=as_json)
@@ -143,6 +142,18 @@ async def _drain(settings: WorkerSettings, progress: Progress, *, as_json: bool)
     finally:
         showing.cancel()
     return report
+
+
+@asynccontextmanager
+async def _http_port(worker: SyphonWorker, settings: WorkerSettings, clock: Clock) -> AsyncIterator[None]:
+    """Serve the HTTP endpoints of the worker if a port is set."""
+    if settings.http_port is None:
+        yield
+        return
+    from sbclient.worker.http_api import served  # loads aiohttp
+
+    async with served(worker, clock, host=settings.http_host, port=settings.http_port):
+        yield
 
 
 async def _show(worker: SyphonWorker, progress: Progress, clock: Clock) -> None:

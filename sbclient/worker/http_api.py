@@ -1,53 +1,82 @@
-"""What the worker tells over HTTP, and the two things it can be told: to pause and to resume.
+"""The HTTP endpoints of the worker: health, metrics, pause and resume.
 
-`/healthz` says that the process is alive and its event loop turns: for a liveness probe. `/readyz` says whether backlog
-would be brought home now, and why not: for people, alerts and readiness probes. `/metrics` is for Prometheus.
+`/healthz` is for a liveness probe: it answers while the event loop runs. `/readyz` is for people, alerts and readiness
+probes: it returns whether backlog is drained now, and if not, why. `/metrics` is for Prometheus.
 
-Pause and resume are taken from this machine only, and from no web page: the port has no other protection.
+Pause and resume are accepted from this machine only, and not from a web page: the port has no other protection.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import json
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from aiohttp import web
 
 from sbclient import prometheus
 from sbclient.clock import Clock
-from sbclient.emulator.net.http_messages import JSON, Request, Response
-from sbclient.emulator.net.http_port import HttpPort
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus
 from sbclient.telemetry.log import get_logger
 from sbclient.worker.readiness import NamespaceHealth
 from sbclient.worker.service import SyphonWorker
-from sbclient.worker.settings import WorkerSettings
 
 log = get_logger(__name__)
 
-ENTITIES_TOLD: Final = 50
-"""How many of the entities that refuse are listed."""
+ENTITIES_LISTED: Final = 50
+"""Limit of the entities that refuse in one answer of `/readyz`."""
+
+MAX_BODY_BYTES: Final = 2**20
+MAX_CONNECTIONS: Final = 100
+REQUEST_S: Final = 30.0
+"""Limit of the time to receive a request, also the first one of a connection, and to send its response."""
+KEEP_ALIVE_S: Final = 120.0
+"""How long a connection may be idle after a request."""
+SHUT_DOWN_S: Final = 1.0
 
 READS: Final = ("GET", "HEAD")
-PATHS: Final = ("healthz", "readyz", "metrics", "pause", "resume")
+METHODS: Final[Mapping[str, tuple[str, ...]]] = {
+    "/healthz": READS,
+    "/readyz": READS,
+    "/metrics": READS,
+    "/pause": ("POST",),
+    "/resume": ("POST",),
+}
+"""The allowed methods of each path."""
+
+PORT_ERRORS: Final = (errno.EADDRINUSE, errno.EACCES)
+"""Errors of `listen` that the port causes; the address causes all others."""
+
+JSON: Final = "application/json; charset=utf-8"
+TEXT: Final = "text/plain; charset=utf-8"
 
 Exposition = Callable[[], tuple[str, bytes]]
-"""The content type and the text that Prometheus reads."""
+"""Returns the content type and the text for Prometheus."""
 
 
-OF_PORTS: Final = (errno.EADDRINUSE, errno.EACCES)
-"""Errors for which the port is to blame; for any other it is the address."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP response."""
+
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class WorkerApi:
     """Answers the HTTP requests to one worker.
 
     Args:
-        exposition: raises `InvalidOperationError` where its packages are missing.
+        exposition: raises `InvalidOperationError` if its packages are missing.
     """
 
     def __init__(self, worker: SyphonWorker, clock: Clock, exposition: Exposition) -> None:
@@ -55,26 +84,38 @@ class WorkerApi:
         self._clock = clock
         self._exposition = exposition
 
-    async def answer(self, request: Request) -> Response:
-        """Answer one request."""
-        name = request.segments[0] if len(request.segments) == 1 else ""
-        if not request.segments:
-            return _json(200, {"paths": [f"/{path}" for path in PATHS]})
-        if name not in PATHS:
-            return _json(404, {"error": f"there is nothing here: ask for {', '.join(f'/{path}' for path in PATHS)}"})
-        allowed = ("POST",) if name in ("pause", "resume") else READS
-        if request.method not in allowed:
-            told = _json(405, {"error": f"/{name} takes {' and '.join(allowed)} only"})
-            return Response(told.status, told.body, told.content_type, {"Allow": ", ".join(allowed)})
-        if name == "healthz":
-            return _json(200, {"status": "alive"})
-        if name == "readyz":
-            return self._readiness()
-        if name == "metrics":
-            return self._metrics()
-        return self._told(name, request)
+    def answer(self, method: str, path: str, *, client: str | None, has_origin: bool = False) -> Answer:
+        """Answer one request.
 
-    def _readiness(self) -> Response:
+        Args:
+            path: without query.
+            client: IP address of the client; None = unknown.
+            has_origin: whether the request has an `Origin` header, as those of web pages have.
+        """
+        path = f"/{path.strip('/')}"
+        if path == "/":
+            return _json(200, {"paths": list(METHODS)})
+        if path not in METHODS:
+            return _json(404, {"error": f"unknown path: use one of {', '.join(METHODS)}"})
+        allowed = METHODS[path]
+        if method not in allowed:
+            refused = _json(405, {"error": f"{path} accepts only {' and '.join(allowed)}"})
+            return Answer(refused.status, refused.body, headers={"Allow": ", ".join(allowed)})
+        match path:
+            case "/healthz":
+                return _json(200, {"status": "alive"})
+            case "/readyz":
+                return self._readiness()
+            case "/metrics":
+                return self._metrics()
+        if has_origin or not _is_this_machine(client):
+            return _json(403, {"error": f"{path} is accepted from this machine only, and not from a web page"})
+        is_done = self._worker.pause() if path == "/pause" else self._worker.resume()
+        if not is_done:
+            return _json(409, {"error": "the worker is stopping", "state": self._worker.state})
+        return _json(200, {"state": self._worker.state})
+
+    def _readiness(self) -> Answer:
         reasons = self._worker.reasons_against()
         now = self._clock.monotonic()
         primary, secondary = self._worker.health()
@@ -92,7 +133,7 @@ class WorkerApi:
                 "missing_queues": self._worker.missing_queues,
                 "refusing": {
                     path: {"for_s": _ago(error.since_at, now), "error": error.text}
-                    for path, error in list(refusing.items())[:ENTITIES_TOLD]
+                    for path, error in list(refusing.items())[:ENTITIES_LISTED]
                 },
                 "refusing_count": len(refusing),
                 "drained": report.drained,
@@ -101,69 +142,150 @@ class WorkerApi:
             },
         )
 
-    def _metrics(self) -> Response:
+    def _metrics(self) -> Answer:
         try:
             content_type, text = self._exposition()
         except InvalidOperationError as error:
             return _json(501, {"error": error.message})
-        return Response(200, text, content_type)
+        return Answer(200, text, content_type)
 
-    def _told(self, name: str, request: Request) -> Response:
-        if not _is_from_this_machine(request):
-            return _json(403, {"error": f"/{name} is taken from this machine only, and from no web page"})
-        is_done = self._worker.pause() if name == "pause" else self._worker.resume()
-        if not is_done:
-            return _json(409, {"error": "the worker is stopping", "state": self._worker.state})
-        return _json(200, {"state": self._worker.state})
+
+class HttpPort:
+    """Serves the endpoints on one port, with limits of connections, time and request size."""
+
+    def __init__(self, api: WorkerApi, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        # aiohttp would log what a client sent; failures of a handler are logged here.
+        silent = logging.Logger("silent", level=logging.CRITICAL + 1)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=silent, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=SHUT_DOWN_S
+        )
+        self._new: set[Any] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen and return the port.
+
+        Args:
+            port: 0 = any free port.
+
+        Raises:
+            OSError: the address or the port cannot be used.
+        """
+        await self._runner.setup()
+        self._server = await asyncio.get_running_loop().create_server(self._connection, host, port)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and close every connection. Safe to call twice."""
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+
+    def _connection(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        if server is None or len(server.connections) >= MAX_CONNECTIONS:
+            return _Rejected()
+        connection = server()
+        self._new.add(connection)
+        self._clock.call_later(REQUEST_S, lambda: self._close_new(connection))
+        return connection
+
+    def _close_new(self, connection: Any) -> None:
+        """Close a connection that has not sent the head of its first request in time."""
+        if connection in self._new:
+            self._new.discard(connection)
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self._new.discard(request.protocol)
+        try:
+            async with self._clock.timeout(REQUEST_S):
+                await request.read()
+            answer = self._api.answer(
+                request.method, request.path, client=request.remote, has_origin="Origin" in request.headers
+            )
+        except TimeoutError:
+            answer = Answer(408, f"the request was not complete within {REQUEST_S:g} s".encode(), TEXT)
+        except web.HTTPRequestEntityTooLarge:
+            answer = Answer(413, f"the body is larger than the {MAX_BODY_BYTES} bytes allowed".encode(), TEXT)
+        except Exception as error:
+            log.error(
+                "http.handler_failed",
+                "a {method} request failed: unexpected {error}",
+                method=request.method,
+                error=error,
+                exc_info=error,
+            )
+            answer = Answer(500, b"unexpected error: see the log", TEXT)
+        headers = {"Content-Type": answer.content_type, "Server": "sbclient", **answer.headers}
+        response = web.Response(status=answer.status, body=answer.body, headers=headers)
+        if answer.status in (408, 413):
+            response.force_close()  # the rest of the request is not read
+        try:
+            async with self._clock.timeout(REQUEST_S):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:  # the client does not read
+            if request.transport is not None:
+                request.transport.abort()
+        return response
+
+
+class _Rejected(asyncio.Protocol):
+    """A connection beyond the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
 
 
 @asynccontextmanager
-async def served(worker: SyphonWorker, settings: WorkerSettings, clock: Clock) -> AsyncIterator[int | None]:
-    """Answer requests to the worker for as long as the context lasts; gives the port, None if none is wanted.
+async def served(worker: SyphonWorker, clock: Clock, *, host: str, port: int) -> AsyncIterator[int]:
+    """Serve the endpoints of a worker while the context lasts; the value is the port.
+
+    Args:
+        port: 0 = any free port.
 
     Raises:
-        InvalidOperationError: the port cannot be had.
+        InvalidOperationError: the address or the port cannot be used.
     """
-    if settings.http_port is None:
-        yield None
-        return
-    with suppress(InvalidOperationError):  # whoever asks for metrics is told what is missing
+    with suppress(InvalidOperationError):  # `/metrics` reports a missing package
         prometheus.start()
-    port = HttpPort(WorkerApi(worker, clock, prometheus.exposition).answer, clock)
+    server = HttpPort(WorkerApi(worker, clock, prometheus.exposition), clock)
     try:
         try:
-            number = await port.start(settings.http_host, settings.http_port)
+            number = await server.start(host, port)
         except OSError as error:
-            if error.errno not in OF_PORTS:
+            if error.errno not in PORT_ERRORS:
                 raise InvalidOperationError(
-                    f"http_host is {settings.http_host!r}, on which nothing can listen here ({error.strerror}): "
-                    "give an address of this machine, 0.0.0.0 for all"
+                    f"http_host is {host!r}, which is no address of this machine ({error.strerror}): use an address of "
+                    "this machine, or 0.0.0.0 for all of them"
                 ) from error
             reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
             raise InvalidOperationError(
-                f"http_port {settings.http_port} {reason} on {settings.http_host}: choose another, 0 for any that is "
-                "free"
+                f"http_port {port} {reason} on {host}: choose another port, or 0 for any free one"
             ) from error
-        log.info("worker.listening", "the worker listens on {host}:{port}", host=settings.http_host, port=number)
+        log.info("worker.listening", "the worker listens on {host}:{port}", host=host, port=number)
         yield number
     finally:
-        await port.close()
+        await server.close()
 
 
-def _is_from_this_machine(request: Request) -> bool:
-    """A browser says where a page that posts comes from; nobody else has a reason to."""
-    if "origin" in request.headers:
-        return False
+def _is_this_machine(client: str | None) -> bool:
     try:
-        address = ipaddress.ip_address(request.client.rpartition(":")[0].strip("[]").partition("%")[0])
+        address = ipaddress.ip_address((client or "").partition("%")[0])
     except ValueError:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
 
 
-def _json(status: int, said: dict[str, Any]) -> Response:
-    return Response(status, json.dumps(said).encode() + b"\n", JSON)
+def _json(status: int, content: dict[str, Any]) -> Answer:
+    return Answer(status, json.dumps(content).encode() + b"\n")
 
 
 def _ago(at: float | None, now: float) -> float | None:

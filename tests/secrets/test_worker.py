@@ -10,7 +10,6 @@ import pytest
 
 from sbclient import prometheus
 from sbclient.clock import VirtualClock
-from sbclient.emulator.net.http_messages import Request
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, memory_pair
@@ -110,10 +109,7 @@ async def test_what_it_answers_while_it_works(ear: Ear, clock: VirtualClock) -> 
             await clock.sleep(60)
             for path in ("healthz", "readyz", "metrics", "status", "pause", "resume", "nothing"):
                 for method in ("GET", "POST"):
-                    asked = Request(
-                        method, (path,), query={}, headers={"host": "localhost"}, body=b"", client="127.0.0.1:1"
-                    )
-                    answer = await api.answer(asked)
+                    answer = api.answer(method, f"/{path}", client="127.0.0.1")
                     ear.hear(f"{method} /{path}", answer.body.decode())
             for where, told in told_by([run.worker]):
                 ear.hear(where, told)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from sbclient.broker.faults import Operation
-from sbclient.clock import VirtualClock
-from sbclient.emulator.net.http_messages import Request, Response
+from sbclient.clock import Clock, VirtualClock
 from sbclient.errors import InvalidOperationError
-from sbclient.testing import Fault, FaultKind, MemoryPair
-from sbclient.worker.http_api import WorkerApi, served
+from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
+from sbclient.worker import http_api
+from sbclient.worker.http_api import Answer, WorkerApi, served
+from sbclient.worker.service import SyphonWorker
 from sbclient.worker.settings import WorkerSettings
+from sbclient.worker.systemd import ServiceManager
 from tests.client.scene import BACKLOG, QUEUE
 from tests.worker.scene import Run, make_backlog
 
@@ -22,28 +27,25 @@ def exposition() -> tuple[str, bytes]:
     return "text/plain; version=1.0.0", b"up 1\n"
 
 
-async def asked(
-    run: Run, clock: VirtualClock, path: str, method: str = "GET", *, client: str = "127.0.0.1:50000", **headers: str
-) -> Response:
-    segments = tuple(filter(None, path.split("/")))
-    return await WorkerApi(run.worker, clock, exposition).answer(
-        Request(method, segments, query={}, headers=headers, body=b"", client=client)
-    )
+def asked(
+    run: Run, clock: VirtualClock, path: str, method: str = "GET", *, client: str | None = "127.0.0.1", **options: bool
+) -> Answer:
+    return WorkerApi(run.worker, clock, exposition).answer(method, path, client=client, **options)
 
 
-def said(response: Response) -> Any:
-    assert response.content_type.startswith("application/json")
-    return json.loads(response.body)
+def content(answer: Answer) -> Any:
+    assert answer.content_type.startswith("application/json")
+    return json.loads(answer.body)
 
 
 async def test_a_worker_that_works_is_alive_and_ready(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(5))
     async with Run(pair) as run:
         await clock.sleep(10.0)
-        assert said(await asked(run, clock, "/healthz")) == {"status": "alive"}
-        ready = await asked(run, clock, "/readyz")
+        assert content(asked(run, clock, "/healthz")) == {"status": "alive"}
+        ready = asked(run, clock, "/readyz")
     assert ready.status == 200
-    told = said(ready)
+    told = content(ready)
     assert (told["status"], told["reasons"], told["state"]) == ("ready", [], "running")
     assert told["primary"] == {
         "namespace": "memory://contoso",
@@ -67,9 +69,9 @@ async def test_one_that_cannot_work_is_alive_and_not_ready_and_says_why(pair: Me
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with Run(pair) as run:
         await clock.sleep(10.0)
-        assert (await asked(run, clock, "/healthz")).status == 200
-        ready = await asked(run, clock, "/readyz")
-        told = said(ready)
+        assert (asked(run, clock, "/healthz")).status == 200
+        ready = asked(run, clock, "/readyz")
+        told = content(ready)
     assert ready.status == 503
     assert told["status"] == "not ready"
     assert len(told["reasons"]) == 2
@@ -83,9 +85,9 @@ async def test_before_the_secondary_was_reached_it_is_not_ready(pair: MemoryPair
     await make_backlog(pair)
     pair.secondary.inject(Fault(FaultKind.DOWN))
     async with Run(pair) as run:
-        assert (await asked(run, clock, "/readyz")).status == 503  # nothing at all has happened yet
+        assert (asked(run, clock, "/readyz")).status == 503  # nothing at all has happened yet
         await clock.sleep(10.0)
-        told = said(await asked(run, clock, "/readyz"))
+        told = content(asked(run, clock, "/readyz"))
     assert told["state"] == "starting"
     assert told["secondary"]["error_for_s"] == 10.0
     assert told["queues"] == []
@@ -96,14 +98,14 @@ async def test_it_pauses_and_resumes(pair: MemoryPair, clock: VirtualClock) -> N
     pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=3.0))
     async with Run(pair) as run:
         await clock.sleep(1.0)
-        paused = await asked(run, clock, "/pause", "POST")
-        assert (paused.status, said(paused)) == (200, {"state": "paused"})
-        assert (await asked(run, clock, "/readyz")).status == 503
+        paused = asked(run, clock, "/pause", "POST")
+        assert (paused.status, content(paused)) == (200, {"state": "paused"})
+        assert (asked(run, clock, "/readyz")).status == 503
         await clock.sleep(10.0)
-        resumed = await asked(run, clock, "/resume", "POST", client="::1:50000")
-        assert (resumed.status, said(resumed)["state"]) == (200, "starting")
+        resumed = asked(run, clock, "/resume", "POST", client="::1")
+        assert (resumed.status, content(resumed)["state"]) == (200, "starting")
         await clock.sleep(1.0)
-        assert (await asked(run, clock, "/readyz")).status == 200
+        assert (asked(run, clock, "/readyz")).status == 200
 
 
 async def test_while_it_stops_it_neither_pauses_nor_resumes(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -112,35 +114,36 @@ async def test_while_it_stops_it_neither_pauses_nor_resumes(pair: MemoryPair, cl
         await clock.sleep(1.0)
         run.worker.stop("the test says so")
         for path in ("/pause", "/resume"):
-            assert (await asked(run, clock, path, "POST")).status == 409
-        assert said(await asked(run, clock, "/readyz"))["reasons"] == ["the worker is stopping"]
+            assert (asked(run, clock, path, "POST")).status == 409
+        assert content(asked(run, clock, "/readyz"))["reasons"] == ["the worker is stopping"]
 
 
 @pytest.mark.parametrize(
-    ("client", "headers", "status"),
+    ("client", "has_origin", "status"),
     [
-        ("127.0.0.1:1", {}, 200),
-        ("127.3.2.1:1", {}, 200),
-        ("::1:1", {}, 200),
-        ("::ffff:127.0.0.1:1", {}, 200),
-        ("10.0.0.7:1", {}, 403),
-        ("fe80::1%eth0:1", {}, 403),
-        ("unknown", {}, 403),
-        ("127.0.0.1:1", {"origin": "https://example.com"}, 403),
+        ("127.0.0.1", False, 200),
+        ("127.3.2.1", False, 200),
+        ("::1", False, 200),
+        ("::ffff:127.0.0.1", False, 200),
+        ("10.0.0.7", False, 403),
+        ("fe80::1%eth0", False, 403),
+        ("unknown", False, 403),
+        (None, False, 403),
+        ("127.0.0.1", True, 403),
     ],
 )
 async def test_only_this_machine_and_no_web_page_may_pause_it(
-    pair: MemoryPair, clock: VirtualClock, client: str, headers: dict[str, str], status: int
+    pair: MemoryPair, clock: VirtualClock, client: str | None, has_origin: bool, status: int
 ) -> None:
     await make_backlog(pair)
     async with Run(pair) as run:
-        assert (await asked(run, clock, "/pause", "POST", client=client, **headers)).status == status
+        assert (asked(run, clock, "/pause", "POST", client=client, has_origin=has_origin)).status == status
         assert run.state == ("paused" if status == 200 else "starting")
 
 
 async def test_metrics_are_handed_out_as_they_are(pair: MemoryPair, clock: VirtualClock) -> None:
     async with Run(pair, provision=True) as run:
-        response = await asked(run, clock, "/metrics", client="10.0.0.7:1")
+        response = asked(run, clock, "/metrics", client="10.0.0.7")
     assert (response.status, response.content_type, response.body) == (200, "text/plain; version=1.0.0", b"up 1\n")
 
 
@@ -149,25 +152,122 @@ async def test_without_the_packages_for_metrics_it_says_what_to_install(pair: Me
         raise InvalidOperationError("pip install 'sbclient[metrics]'")
 
     async with Run(pair, provision=True) as run:
-        api = WorkerApi(run.worker, clock, missing)
-        response = await api.answer(Request("GET", ("metrics",), query={}, headers={}, body=b"", client="127.0.0.1:1"))
+        response = WorkerApi(run.worker, clock, missing).answer("GET", "/metrics", client="127.0.0.1")
     assert response.status == 501
-    assert "metrics" in said(response)["error"]
+    assert "metrics" in content(response)["error"]
 
 
 async def test_what_there_is_not_and_what_it_does_not_take_are_told(pair: MemoryPair, clock: VirtualClock) -> None:
     async with Run(pair, provision=True) as run:
-        assert said(await asked(run, clock, "/"))["paths"] == ["/healthz", "/readyz", "/metrics", "/pause", "/resume"]
-        assert (await asked(run, clock, "/elsewhere")).status == 404
-        assert (await asked(run, clock, "/healthz/more")).status == 404
+        assert content(asked(run, clock, "/"))["paths"] == ["/healthz", "/readyz", "/metrics", "/pause", "/resume"]
+        assert (asked(run, clock, "/elsewhere")).status == 404
+        assert (asked(run, clock, "/healthz/more")).status == 404
         for path, method, allowed in (("/pause", "GET", "POST"), ("/healthz", "POST", "GET, HEAD")):
-            refused = await asked(run, clock, path, method)
+            refused = asked(run, clock, path, method)
             assert (refused.status, refused.headers["Allow"]) == (405, allowed)
 
 
 async def test_an_address_of_no_use_is_not_blamed_on_the_port(pair: MemoryPair, clock: VirtualClock) -> None:
-    settings = WorkerSettings(primary="memory://a", secondary="memory://b", http_port=0, http_host="192.0.2.1")
     async with Run(pair) as run:
         with pytest.raises(InvalidOperationError, match=r"http_host is '192\.0\.2\.1'"):
-            async with served(run.worker, settings, clock):
+            async with served(run.worker, clock, host="192.0.2.1", port=0):
                 pass
+
+
+# -- the port, on real sockets -----------------------------------------------------------------------------------------
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """A port that serves a worker which has not started."""
+    pair = memory_pair(clock=Clock(), seed=1)
+    settings = WorkerSettings()
+    worker = SyphonWorker(settings, pair.client(settings.pairing()), clock=pair.clock, manager=ServiceManager({}))
+    async with served(worker, pair.clock, host="127.0.0.1", port=0) as number:
+        yield number
+
+
+async def answered(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+@pytest.mark.real_time
+async def test_requests_are_answered_over_http(port: int) -> None:
+    head, _, body = (await answered(port, GET)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert {b"content-type: application/json; charset=utf-8", b"server: sbclient"} <= set(head.lower().split(b"\r\n"))
+    assert json.loads(body) == {"status": "alive"}
+    head, _, nothing = (await answered(port, GET.replace(b"GET", b"HEAD"))).partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head.lower()
+    assert nothing == b""
+    assert json.loads(
+        (await answered(port, GET.replace(b"GET /healthz", b"POST /pause"))).partition(b"\r\n\r\n")[2]
+    ) == {"state": "paused"}
+
+
+@pytest.mark.real_time
+async def test_a_request_of_a_web_page_does_not_pause(port: int) -> None:
+    request = b"POST /pause HTTP/1.1\r\nHost: h\r\nOrigin: https://example.com\r\nConnection: close\r\n\r\n"
+    assert (await answered(port, request)).startswith(b"HTTP/1.1 403")
+
+
+@pytest.mark.real_time
+async def test_other_protocols_are_rejected(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert (await answered(port, b"AMQP\x00\x01\x00\x00\r\n\r\n")).startswith(b"HTTP/1.0 400")
+    assert caplog.messages == []
+
+
+@pytest.mark.real_time
+async def test_a_body_that_is_too_large_is_rejected(port: int) -> None:
+    size = http_api.MAX_BODY_BYTES + 1
+    request = f"POST /pause HTTP/1.1\r\nHost: h\r\nContent-Length: {size}\r\n\r\n".encode() + bytes(size)
+    assert (await answered(port, request)).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("request_bytes", "answer"),
+    [
+        (b"", b""),
+        (b"GET /healthz HTTP/1.1\r\nHo", b""),
+        (b"POST /pause HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n", b"HTTP/1.1 408"),
+    ],
+)
+async def test_a_slow_client_is_disconnected(
+    port: int, monkeypatch: pytest.MonkeyPatch, request_bytes: bytes, answer: bytes
+) -> None:
+    monkeypatch.setattr(http_api, "REQUEST_S", 0.1)
+    with suppress(ConnectionResetError):
+        received = await answered(port, request_bytes)
+        assert received.startswith(answer)
+        assert bool(received) == bool(answer)
+
+
+@pytest.mark.real_time
+async def test_connections_beyond_the_limit_are_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_api, "MAX_CONNECTIONS", 2)
+    first = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    with suppress(ConnectionResetError):
+        assert await answered(port, GET) == b""
+    for reader, writer in first:
+        writer.write(GET)
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.real_time
+async def test_a_port_in_use_is_named(pair: MemoryPair, port: int) -> None:
+    settings = WorkerSettings()
+    worker = SyphonWorker(settings, pair.client(settings.pairing()), clock=pair.clock, manager=ServiceManager({}))
+    with pytest.raises(InvalidOperationError, match=f"http_port {port} is in use on 127.0.0.1"):
+        async with served(worker, Clock(), host="127.0.0.1", port=port):
+            pass

@@ -14,7 +14,7 @@ from sbclient.cli.syphon import EXIT_GRACE_S
 from sbclient.settings.durations import seconds_of
 from sbclient.settings.table import FLAG, Setting
 from sbclient.worker.dry_run import LOOKED_AT
-from sbclient.worker.http_api import PATHS
+from sbclient.worker.http_api import METHODS
 from sbclient.worker.reachability import AGAIN_S
 from sbclient.worker.settings import SETTINGS, START_UNTIL_EMPTY_S
 
@@ -52,7 +52,7 @@ def test_the_help_has_the_same_statuses() -> None:
 
 
 def test_the_paths_are_those_that_are_served() -> None:
-    assert re.findall(r"`(?:GET|POST) /([a-z]+)`", PAGE) == list(PATHS)
+    assert re.findall(r"`(?:GET|POST) (/[a-z]+)`", PAGE) == list(METHODS)
 
 
 def test_options_and_variables_that_are_named_exist() -> None:
