@@ -89,8 +89,13 @@ class Forwarder:
         self.dead_lettered[reason] += 1
         metrics.add(metrics.DEAD_LETTERED, 1, where)
         with tracing.within(message):
-            text = "dead-lettered a message of backlog queue {queue!r}: {reason}"
-            self._pair.record("syphon.dead_lettered", text, path, reason=reason, queue=queue)
+            self._pair.record(
+                "syphon.dead_lettered",
+                "dead-lettered a message of backlog queue {queue!r}: {reason}",
+                path,
+                reason=reason,
+                queue=queue,
+            )
 
 
 def rejection_reason(error: ServiceBusError) -> str | None:
