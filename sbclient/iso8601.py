@@ -4,7 +4,8 @@ Laws (source: XML Schema and the answers of the service):
 
 1. A duration is `PT1M`, `P14D` or `PT0.5S`; years and months count 365 and 30 days, as in .NET. 10,675,199 days or more
    mean "no limit", which is written `P10675199DT2H48M5.4775807S`.
-2. A timestamp is in UTC with up to seven digits of fraction; one without a time zone is in UTC.
+2. `microseconds_of` reads the exact durations only: without sign, years and months.
+3. A timestamp is in UTC with up to seven digits of fraction; one without a time zone is in UTC.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ _DURATION: Final = re.compile(
     re.ASCII,
 )
 _TIMESTAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,12}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_NUMBER: Final = r"([0-9]{{1,20}}(?:[.,][0-9]{{1,20}})?){unit}"
+_WEEKS: Final = re.compile("P" + _NUMBER.format(unit="W"))
+_EXACT: Final = re.compile(
+    "P(?=.)(?:{D})?(?:T(?=.)(?:{H})?(?:{M})?(?:{S})?)?".format(**{unit: _NUMBER.format(unit=unit) for unit in "DHMS"})
+)
+_UNIT_US: Final = (86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000)
 _DAYS_OF: Final = {"years": 365, "months": 30, "weeks": 7, "days": 1}
 
 
@@ -60,6 +67,28 @@ def write_duration(duration: timedelta) -> str:
     if seconds or fraction or not (days or time):
         time += f"{seconds}{fraction}S"
     return f"{sign}P{days}" + (f"T{time}" if time else "")
+
+
+def microseconds_of(text: str) -> int | None:
+    """Return the microseconds, rounded down, of a duration without years and months; None if the text is not one.
+
+    Weeks stand alone. Only the last number may have a fraction, with a point or a comma.
+    """
+    weeks = _WEEKS.fullmatch(text)
+    if weeks is not None:
+        return _scaled(weeks[1], 7 * _UNIT_US[0])
+    match = _EXACT.fullmatch(text)
+    if match is None:
+        return None
+    given = [(number, unit_us) for number, unit_us in zip(match.groups(), _UNIT_US, strict=True) if number is not None]
+    if any(not number.isdigit() for number, _ in given[:-1]):
+        return None
+    return sum(_scaled(number, unit_us) for number, unit_us in given)
+
+
+def _scaled(number: str, unit_us: int) -> int:
+    whole, _, fraction = number.replace(",", ".").partition(".")
+    return int(whole + fraction) * unit_us // int(10 ** len(fraction))
 
 
 def read_timestamp(text: str) -> datetime:

@@ -23,9 +23,9 @@ ROOT: Final = Path(__file__).parents[1]
 
 FLOORS: Final = (
     "certificate clock delivery deviations entities errors transport",
-    "emulator.events iso8601 message options settings",
-    "message_json rules telemetry transport.base",
-    "administration amqp broker emulator.faults emulator.sas prometheus rate_limit retry tasks",
+    "emulator.events iso8601 message options",
+    "rules settings telemetry transport.base",
+    "administration amqp broker emulator.faults emulator.sas message_json prometheus rate_limit retry tasks",
     "hosting pairing transport.amqp transport.sdk",
     "backlog emulator.context syphon transport.memory",
     "emulator.net transport.choice",

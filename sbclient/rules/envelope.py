@@ -15,11 +15,11 @@ Laws (source: paired namespaces, documented, unless said otherwise):
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import microseconds_of, write_duration
 from sbclient.message import MAX_ID_LENGTH, PropertyValue, ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import check_entity_path
@@ -45,13 +45,6 @@ UNLIMITED_LIFE: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5,
 
 _ALIASES = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_ENQUEUE_TIME})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-_NUMBER = r"([0-9]{{1,20}}(?:[.,][0-9]{{1,20}})?){unit}"
-_WEEKS = re.compile("P" + _NUMBER.format(unit="W"))
-_SPAN = re.compile(
-    "P(?=.)(?:{D})?(?:T(?=.)(?:{H})?(?:{M})?(?:{S})?)?".format(**{unit: _NUMBER.format(unit=unit) for unit in "DHMS"})
-)
-_UNIT_US = (86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000)
 
 
 class MalformedEnvelopeError(Exception):
@@ -114,7 +107,7 @@ def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str
     if message.session_id is not None:
         properties[SESSION_ID] = message.session_id
     if message.time_to_live is not None and message.time_to_live < UNLIMITED_LIFE:
-        properties[TIME_TO_LIVE] = _duration_text(message.time_to_live)
+        properties[TIME_TO_LIVE] = write_duration(message.time_to_live)
     if message.scheduled_enqueue_time_utc is not None:
         properties[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc
     partition_key = message.partition_key
@@ -235,7 +228,7 @@ def _time_to_live(sealed: dict[str, PropertyValue]) -> timedelta | None:
     value = sealed[TIME_TO_LIVE]
     if not isinstance(value, str):
         raise _malformed(TIME_TO_LIVE, f"a {type(value).__name__}", "a duration")
-    life_us = _microseconds(value)
+    life_us = microseconds_of(value)
     if life_us is None:
         raise _malformed(
             TIME_TO_LIVE, f"{value[:40]!r}", "an ISO 8601 duration of weeks, days, hours, minutes or seconds"
@@ -252,38 +245,3 @@ def _remaining(time_to_live: timedelta, since: datetime, now: float) -> timedelt
             TTL_EXPIRED, f"of its time to live of {time_to_live} less than 1 s is left, since {since.isoformat()}"
         )
     return timedelta(seconds=left // timedelta(seconds=1))
-
-
-def _duration_text(span: timedelta) -> str:
-    """A duration in ISO 8601, to the microsecond: `P1DT2H3M4.5S`, `PT0S`."""
-    hours, rest = divmod(span.seconds, 3600)
-    minutes, seconds = divmod(rest, 60)
-    fraction = f".{span.microseconds:06}".rstrip("0") if span.microseconds else ""
-    time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
-    if seconds or fraction:
-        time += f"{seconds}{fraction}S"
-    if span.days and not time:
-        return f"P{span.days}D"
-    return f"P{span.days}DT{time}" if span.days else f"PT{time or '0S'}"
-
-
-def _microseconds(text: str) -> int | None:
-    """The microseconds, rounded down, of an ISO 8601 duration without years and months; None if it is none.
-
-    Only the last number may have a fraction, with a point or a comma.
-    """
-    weeks = _WEEKS.fullmatch(text)
-    if weeks is not None:
-        return _scaled(weeks[1], 7 * _UNIT_US[0])
-    span = _SPAN.fullmatch(text)
-    if span is None:
-        return None
-    given = [(number, unit_us) for number, unit_us in zip(span.groups(), _UNIT_US, strict=True) if number is not None]
-    if any(not number.isdigit() for number, _ in given[:-1]):
-        return None
-    return sum(_scaled(number, unit_us) for number, unit_us in given)
-
-
-def _scaled(number: str, unit_us: int) -> int:
-    whole, _, fraction = number.replace(",", ".").partition(".")
-    return int(whole + fraction) * unit_us // int(10 ** len(fraction))

@@ -1,4 +1,4 @@
-"""Spans of time as people write them in options and columns: `90`, `1.5 s`, `10 minutes`, `PT1H30M`."""
+"""Durations as people write them in options and columns: `90`, `1.5 s`, `10 minutes`, `PT1H30M`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import microseconds_of
 
 _UNITS_S: Final = {
     "": 1.0,
@@ -28,29 +29,25 @@ _UNITS_S: Final = {
     "days": 86400.0,
 }
 _PLAIN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-_ISO_8601: Final = re.compile(
-    r"P(?=.)(?:(\d+(?:\.\d+)?)W)?(?:(\d+(?:\.\d+)?)D)?"
-    r"(?:T(?=.)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
-)
-_ISO_UNITS_S: Final = (604800.0, 86400.0, 3600.0, 60.0, 1.0)
 
 
 def seconds_of(text: str) -> float:
-    """The seconds that a text says, 0 or more; a bare number is seconds.
+    """Return the seconds of a duration, 0 or more; a bare number is seconds.
 
     Args:
-        text: `90`, `1.5 s`, `10 minutes`, or ISO 8601 without years and months, whose length is not fixed: `PT1H30M`.
+        text: `90`, `1.5 s`, `10 minutes`, or ISO 8601 without years and months, whose length varies: `PT1H30M`.
 
     Raises:
-        InvalidOperationError: it is none of these.
+        InvalidOperationError: the text is none of these.
     """
     stripped = text.strip()
-    if match := _ISO_8601.fullmatch(stripped.upper()):
-        return sum(float(part) * unit for part, unit in zip(match.groups(), _ISO_UNITS_S, strict=True) if part)
+    microseconds = microseconds_of(stripped.upper())
+    if microseconds is not None:
+        return microseconds / 1_000_000
     match = _PLAIN.fullmatch(stripped.lower())
     if match is None or match[2] not in _UNITS_S:
         raise InvalidOperationError(
-            f"{text!r} is no span of time: write 90, '90 s', '10 minutes', '1 hour' or 'PT1H30M'"
+            f"{text!r} is not a duration: write 90, '90 s', '10 minutes', '1 hour' or 'PT1H30M'"
         )
     return float(match[1]) * _UNITS_S[match[2]]
 
