@@ -1,4 +1,4 @@
-"""Watches the entities of a pair: lets deadlines pass, and pings what is failed over until it answers."""
+"""Watches the entities of a pair: applies failover deadlines, and pings failed-over entities until they answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sbclient.telemetry.operations import ACCEPTED, REFUSED, result_of
 log = get_logger(__name__)
 
 PING_TIMEOUT_S: Final = 20.0
-"""The service needs up to 15 s to place a keyless message on another fragment; a ping waits a little longer."""
+"""The service needs up to 15 s to place a message without key on another fragment; a ping waits a little longer."""
 
 
 class Pinger:
-    """One for each paired client; runs until it is cancelled."""
+    """Pings for one paired client."""
 
     def __init__(self, pair: PairState, tasks: OwnedTasks) -> None:
         self._pair = pair
@@ -29,7 +29,7 @@ class Pinger:
         self._needs_session: set[str] = set()
 
     async def run(self) -> None:
-        """Wake at each deadline of each entity, and whenever one changes."""
+        """Run until cancelled: wake at the deadline of each entity, and when an entity changes."""
         pair = self._pair
         while not self._tasks.is_closed:
             pair.changed.clear()
@@ -42,9 +42,9 @@ class Pinger:
                     self._tasks.start(self._ping(entity, generation), name=f"ping {entity.path}")
                 elif (deadline := entity.failover.next_deadline()) is not None:
                     wake_at.append(deadline)
-            span_s = max(0.0, min(wake_at) - now) if wake_at else None
+            wait_s = max(0.0, min(wake_at) - now) if wake_at else None
             try:
-                async with pair.clock.timeout(span_s):
+                async with pair.clock.timeout(wait_s):
                     await pair.changed.wait()
             except TimeoutError:
                 continue
@@ -54,17 +54,17 @@ class Pinger:
         began_at = pair.clock.monotonic()
         accepted = False
         try:
-            refusal = await self._refusal(entity)
-            accepted = refusal is None
-            result = {**entity.attributes, **result_of(refusal), metrics.OUTCOME: ACCEPTED if accepted else REFUSED}
+            error = await self._error_of_ping(entity)
+            accepted = error is None
+            result = {**entity.attributes, **result_of(error), metrics.OUTCOME: ACCEPTED if accepted else REFUSED}
             metrics.record(metrics.PING_DURATION, pair.clock.monotonic() - began_at, result)
         finally:
             now = pair.clock.monotonic()
             entity.apply(entity.failover.ping_answered(now, accepted=accepted, generation=generation))
             pair.changed.set()
 
-    async def _refusal(self, entity: PairedEntity) -> ServiceBusError | None:
-        """Ping once; returns why it was not accepted, None if it was."""
+    async def _error_of_ping(self, entity: PairedEntity) -> ServiceBusError | None:
+        """Send one ping; return its error, or None if it was accepted."""
         link = self._pair.primary.open_sender(entity.path)
         keys = entity.failover.ping_keys
         try:
@@ -78,7 +78,7 @@ class Pinger:
             except InvalidOperationError:
                 if keys.session_id is not None:
                     raise
-                # A ping without session is refused by an entity that needs one: it does answer, so ask again properly.
+                # An entity that requires sessions rejects a ping without one; send it again with a session.
                 self._needs_session.add(entity.path)
                 await link.send([self._message(self._with_session(keys))], timeout_s=PING_TIMEOUT_S)
         except ServiceBusError as error:
@@ -94,7 +94,7 @@ class Pinger:
         return None
 
     def _with_session(self, keys: PingKeys) -> PingKeys:
-        """A session of the same key, so that the ping reaches the same fragment; a random one if there is no key."""
+        """Set a session id: the key, so that the ping reaches the same fragment, or a random id without a key."""
         return keys._replace(session_id=keys.session_id or keys.partition_key or self._new_id())
 
     def _message(self, keys: PingKeys) -> ServiceBusMessage:

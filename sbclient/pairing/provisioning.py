@@ -1,4 +1,4 @@
-"""Makes sure that the backlog queues of a pair exist in its secondary namespace."""
+"""Creates the backlog queues of a pair in its secondary namespace, or verifies that they exist."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MAX_SIZE_MEGABYTES: Final = 5120
 
 
 def backlog_queue(name: str, *, requires_session: bool) -> QueueProperties:
-    """The description of a new backlog queue.
+    """Return the description of a new backlog queue.
 
-    Documented: 5120 MB, no limit to deliveries, life or idleness, locks of 1 min, expired messages dead-lettered,
-    batched operations; all else default, so not partitioned and without duplicate detection. Sessions are ours.
+    Source: documented, except for sessions (our choice). 5120 MB, unlimited delivery count, time to live and idle time,
+    locks of 1 min, dead-lettering of expired messages, batched operations; not partitioned, no duplicate detection.
     """
     return QueueProperties(
         name,
@@ -49,13 +49,13 @@ async def provision(
     mode: Literal["create", "verify", "none"],
     requires_session: bool = False,
 ) -> list[str]:
-    """The usable ones of the queues named, in order; what is missing is made first.
+    """Create the missing queues; return the names of all usable queues, in order.
 
-    One look-up finds what exists; only what is missing is created, and losing a race for it is fine. Existing queues
-    are used as they are, but for those that would lose what they are given. With `mode="none"` nothing is looked at.
+    Existing queues are not changed; those that would lose or reject messages are not usable. Several clients may
+    create the same queues at once. With `mode="none"` all names are returned and nothing is checked.
 
     Raises:
-        BacklogUnavailableError: none is usable, or with `mode="verify"` one is missing; it names every cause.
+        BacklogUnavailableError: no queue is usable, or with `mode="verify"` one is missing; it holds every cause.
     """
     if mode == "none":
         return list(names)
@@ -64,8 +64,8 @@ async def provision(
         found = await administration.list(EntityKind.QUEUE, prefix=prefix)
     except ServiceBusError as error:
         raise BacklogUnavailableError(
-            f"the backlog queues below {prefix!r} cannot be listed: this needs the Manage right on the secondary, "
-            'or the option provision="none"',
+            f"cannot list the backlog queues below {prefix!r}: grant the Manage right on the secondary, "
+            'or set the option provision="none"',
             {prefix: error},
         ) from error
     existing = {queue.name.casefold(): queue for queue in found}
@@ -98,15 +98,15 @@ async def _created(administration: Administration, name: str, requires_session: 
     try:
         return await administration.create(address, backlog_queue(name, requires_session=requires_session))
     except MessagingEntityAlreadyExistsError:
-        return await administration.get(address)  # another client was faster, or it is no queue at all
+        return await administration.get(address)  # another client has created it, or it is not a queue
 
 
 def check_usable(queue: EntityProperties, *, requires_session: bool) -> None:
-    """Refuse an existing queue that would not keep every message for the syphon.
+    """Check that an existing queue keeps every message for the syphon.
 
     Raises:
-        InvalidOperationError: it has sessions where they are not wanted or none where they are, detects duplicates (ids
-            of messages for different entities may be equal), or forwards what it is given.
+        InvalidOperationError: `requires_session` is wrong, or the queue detects duplicates (messages for different
+            entities may have equal ids) or forwards its messages.
     """
     if not isinstance(queue, QueueProperties):
         raise InvalidOperationError(f"{queue.name!r} is not a queue: delete it, or set the option primary_name")
@@ -117,6 +117,6 @@ def check_usable(queue: EntityProperties, *, requires_session: bool) -> None:
     ):
         if found != wanted:
             raise InvalidOperationError(
-                f"backlog queue {queue.name!r} has {name} {found!r}, not {wanted!r}: drain and delete it, so that it "
-                "is made anew"
+                f"backlog queue {queue.name!r} has {name} {found!r}, not {wanted!r}: drain it, then delete it, so that "
+                "the client creates it again"
             )

@@ -1,4 +1,4 @@
-"""A small random world: clients, outages and syphons drawn from a seed, and an account of every message at the end."""
+"""A random scenario from one seed: clients, outages and syphons; at the end every message is accounted for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUEUES = {
 IN_DOUBT = (OperationTimeoutError, ServiceBusConnectionError, BacklogUnavailableError, ServiceBusInternalError)
 REFUSED = (InvalidOperationError, MessageSizeExceededError)
 KINDS_WITHOUT_DOUBT = (FaultKind.DOWN, FaultKind.BUSY, FaultKind.ERROR)
-LIFE = timedelta(seconds=25)
+TIME_TO_LIVE = timedelta(seconds=25)
 
 
 @dataclass
@@ -175,7 +175,7 @@ class World:
         number, account = next(self.numbers), self.account
         message = ServiceBusMessage(str(number), session_id=session, message_id=f"id {number}")
         if self.chance.random() < 0.1 and session is None:
-            message.time_to_live = LIFE
+            message.time_to_live = TIME_TO_LIVE
             account.mortal.add(number)
         if self.chance.random() < 0.03:
             message.partition_key = "another" if session else None

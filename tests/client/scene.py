@@ -1,4 +1,4 @@
-"""What the tests of the client say again and again: queues, outages, and looking at what is where."""
+"""Shared parts of the tests of the client: options, queues, and the messages in them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SESSION_BACKLOG = [f"contoso/x-servicebus-transfer-sessions/{index}" for index i
 
 
 def options(**chosen: Any) -> PairedNamespaceOptions:
-    """Pairing options; spans may be given in seconds."""
-    spans = {name: timedelta(seconds=value) for name, value in chosen.items() if is_span(name, value)}
-    return PairedNamespaceOptions(**{**chosen, **spans})
+    """Return pairing options; durations may be numbers of seconds."""
+    durations = {name: timedelta(seconds=value) for name, value in chosen.items() if is_duration(name, value)}
+    return PairedNamespaceOptions(**{**chosen, **durations})
 
 
-def is_span(name: str, value: object) -> bool:
+def is_duration(name: str, value: object) -> bool:
     return isinstance(value, int | float) and name.endswith(("interval", "grace", "poll"))
 
 

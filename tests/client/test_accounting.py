@@ -1,4 +1,4 @@
-"""Random worlds: whatever happens, every message that was accepted arrives, dies of its own age, or has a reason."""
+"""Random scenarios: every accepted message arrives, expires, or is dead-lettered with a reason."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_every_message_is_accounted_for(first: int) -> None:
     assert 0 < in_doubt < sent * 0.3
 
 
-def test_i22_one_seed_has_one_history() -> None:
+def test_one_seed_has_one_history() -> None:
     for seed in (1, 2, 3):
         assert played(seed) == played(seed)
 
 
-def test_i22_one_seed_has_one_history_in_processes_that_hash_otherwise() -> None:
+def test_one_seed_has_one_history_for_every_hash_seed() -> None:
     program = "from tests.client.accounting import played\nprint([played(seed) for seed in (1, 14, 32)])"
     histories = [
         subprocess.run(
@@ -123,4 +123,4 @@ def test_planted_bugs_are_caught(
             return
         if account.faults():
             return
-    pytest.fail("60 seeds, and nobody noticed")
+    pytest.fail("60 seeds did not reveal the planted bug")

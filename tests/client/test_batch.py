@@ -1,4 +1,4 @@
-"""Batches by themselves: what fits, and what is kept."""
+"""Batches: which messages fit, and which copies they keep."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_size_is_never_less_than_what_is_sent(body_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("growth", [0, 166])
-def test_the_last_byte_counts_and_what_does_not_fit_changes_nothing(growth: int) -> None:
+def test_a_message_that_does_not_fit_leaves_the_batch_unchanged(growth: int) -> None:
     message = ServiceBusMessage(b"x" * 100, message_id="i")
     size = batch_size([message]) + growth
     batch(size, growth).add_message(message)
@@ -41,13 +41,13 @@ def test_the_last_byte_counts_and_what_does_not_fit_changes_nothing(growth: int)
     assert (len(full), full.size_in_bytes) == (0, 0)
 
 
-def test_a_message_is_given_its_id_when_it_is_added_since_its_size_counts() -> None:
+def test_add_message_sets_the_message_id() -> None:
     filled, message = batch(1000), ServiceBusMessage("a")
     filled.add_message(message)
     assert message.message_id == filled.messages[0].message_id is not None
 
 
-def test_what_is_changed_after_adding_is_not_sent() -> None:
+def test_changes_after_add_message_are_not_sent() -> None:
     filled, message = batch(1000), ServiceBusMessage("a", subject="before")
     filled.add_message(message)
     message.subject = "after"

@@ -1,4 +1,4 @@
-"""The client itself: opening, pairing, closing, a borrowed secondary, and what it hands out."""
+"""Clients: opening, pairing, closing, a borrowed secondary, and the senders and receivers they create."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def raises(client: ServiceBusClient, error: type[ServiceBusError]) -> None
 # -- opening -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_is_opened_by_its_first_use_too(pair: MemoryPair) -> None:
+async def test_the_first_use_opens_a_client(pair: MemoryPair) -> None:
     client = pair.client()
     await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
     assert len(client.pair.status().backlog_queues) == 10
@@ -57,7 +57,7 @@ async def test_a_client_is_opened_by_its_first_use_too(pair: MemoryPair) -> None
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_many_first_uses_pair_once(pair: MemoryPair) -> None:
+async def test_concurrent_first_uses_open_once(pair: MemoryPair) -> None:
     client = pair.client()
     senders = [client.get_queue_sender(QUEUE) for _ in range(10)]
     await asyncio.gather(*(sender.send_messages(ServiceBusMessage("a")) for sender in senders))
@@ -67,7 +67,7 @@ async def test_many_first_uses_pair_once(pair: MemoryPair) -> None:
 
 
 @pytest.mark.parametrize("steps", range(10))
-async def test_a_client_closed_while_it_opens_leaves_nothing_running(pair: MemoryPair, steps: int) -> None:
+async def test_closing_while_opening_leaves_no_task(pair: MemoryPair, steps: int) -> None:
     client = pair.client(SYPHONING)
     opening = asyncio.ensure_future(client.__aenter__())
     for _ in range(steps):
@@ -105,14 +105,14 @@ async def test_without_a_secondary_there_is_no_pair(pair: MemoryPair) -> None:
         lambda: ServiceBusClient.from_connection_string("memory://!", secondary="memory://two"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_refused_at_once_and_no_secret_is_told(build: Any) -> None:
+def test_invalid_arguments_raise_without_showing_secrets(build: Any) -> None:
     with pytest.raises(InvalidOperationError) as caught:
         build()
     assert "s3cr3t" not in str(caught.value)
     drop_memory_host("one")
 
 
-async def test_a_connection_string_names_the_namespace_in_this_process(clock: VirtualClock) -> None:
+async def test_a_memory_connection_string_opens_a_namespace_of_this_process(clock: VirtualClock) -> None:
     async with (
         ServiceBusClient.from_connection_string("memory://one", secondary="memory://two", clock=clock) as client,
         ServiceBusClient.from_connection_string("memory://ONE", clock=clock) as again,
@@ -124,7 +124,7 @@ async def test_a_connection_string_names_the_namespace_in_this_process(clock: Vi
         drop_memory_host(name)
 
 
-async def test_a_connection_string_with_an_entity_opens_that_one_only(clock: VirtualClock) -> None:
+async def test_a_connection_string_with_entity_path_opens_only_that_entity(clock: VirtualClock) -> None:
     host = memory_host("one", clock=clock)
     async with ServiceBusClient.from_connection_string("memory://one", clock=clock) as client:
         client._entity_path = "orders"
@@ -136,12 +136,12 @@ async def test_a_connection_string_with_an_entity_opens_that_one_only(clock: Vir
 
 
 @pytest.mark.parametrize("until", ["never", "", 0])
-async def test_a_syphon_runs_until_empty_or_for_ever(client: ServiceBusClient, until: Any) -> None:
+async def test_run_syphon_ends_when_empty_or_runs_until_cancelled(client: ServiceBusClient, until: Any) -> None:
     with pytest.raises(InvalidOperationError):
         await client.run_syphon(until=until)
 
 
-async def test_names_are_checked_when_they_are_given(client: ServiceBusClient) -> None:
+async def test_invalid_entity_names_are_rejected(client: ServiceBusClient) -> None:
     for name in ("", "a//b", "x" * 300):
         with pytest.raises(InvalidOperationError):
             client.get_queue_sender(name)
@@ -153,7 +153,7 @@ async def test_names_are_checked_when_they_are_given(client: ServiceBusClient) -
         client.get_queue_receiver(QUEUE, sub_queue="cellar")
 
 
-async def test_sub_queues_are_reached_by_name(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_sub_queues_can_be_received_from(pair: MemoryPair, client: ServiceBusClient) -> None:
     dead = client.get_queue_receiver(QUEUE, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     assert dead.entity_path == f"{QUEUE}/$DeadLetterQueue"
     transfer = client.get_queue_receiver(QUEUE, sub_queue="transferdeadletter")
@@ -163,7 +163,7 @@ async def test_sub_queues_are_reached_by_name(pair: MemoryPair, client: ServiceB
 # -- closing -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_closed_client_refuses_everything_and_closes_again(pair: MemoryPair) -> None:
+async def test_a_closed_client_rejects_every_operation(pair: MemoryPair) -> None:
     async with pair.client(SYPHONING) as client:
         sender, receiver = client.get_queue_sender(QUEUE), client.get_queue_receiver(QUEUE)
     await client.close()
@@ -189,9 +189,7 @@ async def test_closing_ends_sends_receives_pings_and_syphons(pair: MemoryPair, c
     assert clock.monotonic() < 10.0
 
 
-async def test_a_syphon_that_is_cancelled_is_cancelled_though_the_client_was_closed(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_cancelled_run_syphon_raises_cancelled_error_after_close(pair: MemoryPair, clock: VirtualClock) -> None:
     client = pair.client()
     await client.__aenter__()
     run = asyncio.ensure_future(client.run_syphon())
@@ -202,7 +200,7 @@ async def test_a_syphon_that_is_cancelled_is_cancelled_though_the_client_was_clo
         await run
 
 
-async def test_closing_in_the_middle_of_a_drain_dead_letters_nothing(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_closing_during_a_drain_dead_letters_no_message(pair: MemoryPair, clock: VirtualClock) -> None:
     client = pair.client()
     client.pair.force_failover(QUEUE)
     sender = client.get_queue_sender(QUEUE)
@@ -222,7 +220,7 @@ async def test_closing_in_the_middle_of_a_drain_dead_letters_nothing(pair: Memor
     assert {*texts(await taken(pair))} == {str(number) for number in range(50)}
 
 
-async def test_a_close_that_was_cancelled_can_be_repeated(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_close_can_be_called_again_after_cancellation(pair: MemoryPair, clock: VirtualClock) -> None:
     client = pair.client()
     await client.__aenter__()
     client.pair.force_failover(QUEUE)
@@ -243,7 +241,7 @@ async def test_a_close_that_was_cancelled_can_be_repeated(pair: MemoryPair, cloc
         transport.check_open()
 
 
-async def test_a_syphon_of_the_client_that_breaks_is_begun_anew(
+async def test_a_failed_syphon_of_the_client_is_restarted(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[float] = []
@@ -258,7 +256,7 @@ async def test_a_syphon_of_the_client_that_breaks_is_begun_anew(
     assert runs == [0.0, 10.0, 20.0]
 
 
-async def test_senders_that_nobody_keeps_are_forgotten(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_unreferenced_senders_are_released(pair: MemoryPair, client: ServiceBusClient) -> None:
     for _ in range(100):
         await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
     gc.collect()
@@ -268,7 +266,7 @@ async def test_senders_that_nobody_keeps_are_forgotten(pair: MemoryPair, client:
 # -- a borrowed secondary ----------------------------------------------------------------------------------------------
 
 
-async def test_f20_an_open_client_can_be_the_secondary_and_is_not_closed(pair: MemoryPair) -> None:
+async def test_an_open_client_can_be_the_secondary_and_is_not_closed(pair: MemoryPair) -> None:
     async with pair.unpaired_client(secondary=True) as lender:
         async with ServiceBusClient(
             transport=MemoryTransport(pair.primary), secondary=lender, clock=pair.clock
@@ -281,7 +279,7 @@ async def test_f20_an_open_client_can_be_the_secondary_and_is_not_closed(pair: M
     assert texts(await diverted(pair)) == ["a"]
 
 
-async def test_f20_one_that_is_paired_or_a_secondary_already_is_refused(pair: MemoryPair) -> None:
+async def test_a_client_of_another_pair_is_rejected_as_secondary(pair: MemoryPair) -> None:
     async with pair.client() as paired, pair.unpaired_client(secondary=True) as lender:
         with pytest.raises(InvalidOperationError):
             ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=paired)
@@ -293,7 +291,7 @@ async def test_f20_one_that_is_paired_or_a_secondary_already_is_refused(pair: Me
         ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender)
 
 
-async def test_the_same_namespace_twice_is_refused_and_borrows_nothing(pair: MemoryPair) -> None:
+async def test_the_same_namespace_twice_is_rejected(pair: MemoryPair) -> None:
     async with pair.unpaired_client() as lender:
         with pytest.raises(InvalidOperationError):
             ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender)
@@ -321,7 +319,7 @@ async def test_n010_a_partner_not_closed_within_5_s_is_faulted(pair: MemoryPair,
     await client.close()
 
 
-async def test_n010_it_goes_both_ways(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_n010_closing_the_secondary_faults_the_paired_client(pair: MemoryPair, clock: VirtualClock) -> None:
     lender = pair.unpaired_client(secondary=True)
     async with ServiceBusClient(
         transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING, clock=pair.clock
@@ -333,7 +331,7 @@ async def test_n010_it_goes_both_ways(pair: MemoryPair, clock: VirtualClock) -> 
 
 
 @pytest.mark.parametrize("enable_syphon", [False, True])
-async def test_n010_only_the_process_with_the_syphon_faults_and_not_who_closes_in_time(
+async def test_n010_a_partner_is_faulted_only_with_a_syphon_and_after_the_grace_period(
     pair: MemoryPair, clock: VirtualClock, enable_syphon: bool
 ) -> None:
     lender = pair.unpaired_client(secondary=True)
@@ -371,7 +369,7 @@ async def test_sessions_are_listed(pair: MemoryPair, client: ServiceBusClient) -
         _ = [session async for session in client.list_queue_sessions("typo")]
 
 
-async def test_i20_no_secret_and_no_body_in_what_is_shown(
+async def test_errors_and_reprs_show_no_secret_and_no_body(
     pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")

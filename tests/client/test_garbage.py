@@ -1,4 +1,4 @@
-"""What fails leaves nothing to the garbage collector: in an outage thousands do, each with its message."""
+"""Failed operations leave no reference cycles: in an outage thousands fail, each with its message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sbclient.testing import Fault, FaultKind, memory_pair
 
 @pytest.fixture
 def only_counted() -> Iterator[None]:
-    """No garbage is collected meanwhile, and what was there before does not count."""
+    """Disable the garbage collector during a test; garbage from before does not count."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -51,7 +51,7 @@ async def fail(sender: ServiceBusSender, receiver: ServiceBusReceiver) -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG, FaultKind.BUSY], ids=lambda kind: kind.value)
-async def test_operations_that_fail_free_their_frames_themselves(
+async def test_failed_operations_leave_no_reference_cycles(
     kind: FaultKind, clock: VirtualClock, only_counted: None
 ) -> None:
     pair = memory_pair(clock=clock, seed=1)
@@ -67,7 +67,7 @@ async def test_operations_that_fail_free_their_frames_themselves(
             assert len(left_behind()) <= before, left_behind()
 
 
-async def test_neither_do_diversions_that_no_backlog_queue_takes(clock: VirtualClock, only_counted: None) -> None:
+async def test_failed_diversions_leave_no_reference_cycles(clock: VirtualClock, only_counted: None) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=2)) as client:
         await client.administration.create_queue("orders")
@@ -81,7 +81,9 @@ async def test_neither_do_diversions_that_no_backlog_queue_takes(clock: VirtualC
             assert len(left_behind()) <= before, left_behind()
 
 
-async def test_neither_does_a_syphon_whose_destination_refuses(clock: VirtualClock, only_counted: None) -> None:
+async def test_a_syphon_with_a_rejecting_destination_leaves_no_reference_cycles(
+    clock: VirtualClock, only_counted: None
+) -> None:
     pair = memory_pair(clock=clock, seed=1)
     options = PairedNamespaceOptions(backlog_queue_count=2, ordering="session")
     async with pair.client(options) as client:

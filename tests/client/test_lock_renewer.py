@@ -1,4 +1,4 @@
-"""Locks that are renewed in the background."""
+"""Renewal of locks in the background."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Failures:
     """What a renewer reports."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, Exception | None]] = []
+        self.calls: list[tuple[Any, Exception | None]] = []
 
     async def __call__(self, renewable: Any, error: Exception | None) -> None:
-        self.told.append((renewable, error))
+        self.calls.append((renewable, error))
 
 
 async def send(client: ServiceBusClient, queue: str = QUEUE, **attributes: Any) -> None:
@@ -30,7 +30,7 @@ async def send(client: ServiceBusClient, queue: str = QUEUE, **attributes: Any) 
         await sender.send_messages(ServiceBusMessage("a", **attributes))
 
 
-async def test_a_message_stays_locked_while_it_is_worked_on(
+async def test_a_message_stays_locked_while_it_is_processed(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await send(client)
@@ -47,7 +47,7 @@ async def test_a_message_stays_locked_while_it_is_worked_on(
     assert await taken(pair) == []
 
 
-async def test_a_lock_is_let_go_after_its_time_and_that_is_told(
+async def test_renewal_ends_after_its_duration_and_calls_the_callback(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     failures = Failures()
@@ -58,12 +58,12 @@ async def test_a_lock_is_let_go_after_its_time_and_that_is_told(
     ):
         (message,) = await receiver.receive_messages()
         await clock.sleep(100.5)
-        assert failures.told == [(message, None)]
+        assert failures.calls == [(message, None)]
         await clock.sleep(60.0)
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_a_lock_that_cannot_be_renewed_is_told(
+async def test_a_failed_renewal_calls_the_callback(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     failures = Failures()
@@ -73,13 +73,13 @@ async def test_a_lock_that_cannot_be_renewed_is_told(
         renewer.register(receiver, message, on_lock_renew_failure=failures)
         pair.primary.inject(Fault(FaultKind.DOWN))
         await clock.sleep(60.0)
-    ((renewable, error),) = failures.told
+    ((renewable, error),) = failures.calls
     assert renewable is message
     assert isinstance(error, AutoLockRenewFailed)
     assert error.__cause__ is not None
 
 
-async def test_a_message_settled_while_its_renewal_fails_is_no_failure(
+async def test_a_message_settled_while_its_renewal_fails_is_not_reported(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     failures = Failures()
@@ -93,7 +93,7 @@ async def test_a_message_settled_while_its_renewal_fails_is_no_failure(
         await clock.sleep(31.0)
         await receiver.complete_message(message)
         await clock.sleep(30.0)
-    assert failures.told == []
+    assert failures.calls == []
 
 
 async def test_a_session_stays_locked(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
@@ -111,7 +111,9 @@ async def test_a_session_stays_locked(pair: MemoryPair, client: ServiceBusClient
         assert isinstance(receiver.session.auto_renew_error, AutoLockRenewTimeout)
 
 
-async def test_a_session_that_is_lost_says_so(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_a_lost_session_sets_auto_renew_error(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
     await make_queue(pair, "visits", requires_session=True)
     async with (
         AutoLockRenewer(clock=clock) as renewer,
@@ -136,11 +138,11 @@ async def test_closing_ends_the_renewal(
     before = pair.primary.namespace.operation_count
     await clock.sleep(400.0)
     assert pair.primary.namespace.operation_count == before
-    assert failures.told == []
+    assert failures.calls == []
     await renewer.close()
 
 
-async def test_a_renewer_may_have_nobody_to_tell(
+async def test_the_renewal_callback_is_optional(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await send(client)

@@ -1,4 +1,4 @@
-"""The outbox by itself: who shares a transfer, in which order they leave, and who is told what."""
+"""Outbox: which messages share a transfer, their order, and the result of each caller."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def all_of(*sends: Coroutine[Any, Any, str]) -> list[str | BaseException]:
     return list(await asyncio.gather(*sends, return_exceptions=True))
 
 
-async def test_f23_what_waits_at_the_same_time_shares_the_next_transfer(clock: VirtualClock) -> None:
+async def test_messages_that_wait_together_share_a_transfer(clock: VirtualClock) -> None:
     wire = Wire(clock)
     outbox = Outbox(wire, "orders", clock)
     assert await all_of(*(sending(outbox, text) for text in "abcde")) == [ROUTE] * 5
@@ -74,14 +74,14 @@ async def test_f23_what_waits_at_the_same_time_shares_the_next_transfer(clock: V
     assert clock.monotonic() == 1.0
 
 
-async def test_f23_lists_are_never_merged_or_split(clock: VirtualClock) -> None:
+async def test_lists_are_never_merged_or_split(clock: VirtualClock) -> None:
     wire = Wire(clock)
     outbox = Outbox(wire, "orders", clock)
     await all_of(sending(outbox, "a"), sending(outbox, "b", "c", may_share=False), sending(outbox, "d"))
     assert wire.transfers == [["a"], ["b", "c"], ["d"]]
 
 
-async def test_f23_one_key_leaves_in_call_order_one_transfer_at_a_time(clock: VirtualClock) -> None:
+async def test_messages_with_one_key_are_sent_in_call_order(clock: VirtualClock) -> None:
     wire = Wire(clock)
     outbox = Outbox(wire, "orders", clock)
     first = asyncio.ensure_future(sending(outbox, "1", key="k"))
@@ -99,7 +99,7 @@ async def test_different_keys_do_not_wait_for_each_other(clock: VirtualClock) ->
     assert sorted(wire.transfers) == [["a"], ["b"], ["c"], ["d"]]
 
 
-async def test_f23_a_rejected_shared_transfer_is_judged_message_by_message(clock: VirtualClock) -> None:
+async def test_a_rejected_shared_transfer_is_sent_again_message_by_message(clock: VirtualClock) -> None:
     wire = Wire(clock)
     wire.refuse["b"] = InvalidOperationError("b is not welcome")
     outbox = Outbox(wire, "orders", clock)
@@ -110,7 +110,7 @@ async def test_f23_a_rejected_shared_transfer_is_judged_message_by_message(clock
     assert wire.transfers == [["a"], ["c"]]
 
 
-async def test_what_a_shared_transfer_left_in_doubt_no_refusal_of_a_single_message_settles(clock: VirtualClock) -> None:
+async def test_a_message_of_a_transfer_in_doubt_stays_in_doubt_when_rejected_alone(clock: VirtualClock) -> None:
     wire = Wire(clock)
     wire.refuse["b"] = MessageSizeExceededError("b is too large for the backlog")
     wire.refuse["c"] = ServiceBusQuotaExceededError("full")
@@ -125,7 +125,7 @@ async def test_what_a_shared_transfer_left_in_doubt_no_refusal_of_a_single_messa
         assert answer.is_in_doubt
 
 
-async def test_f23_one_message_that_is_refused_does_not_end_sharing(clock: VirtualClock) -> None:
+async def test_one_rejected_message_does_not_end_sharing(clock: VirtualClock) -> None:
     wire = Wire(clock)
     wire.refuse["b"] = MessageSizeExceededError("b is too large")
     outbox = Outbox(wire, "orders", clock)
@@ -134,7 +134,7 @@ async def test_f23_one_message_that_is_refused_does_not_end_sharing(clock: Virtu
     assert wire.transfers[-1] == ["d", "e"]
 
 
-async def test_f23_where_sharing_itself_is_refused_it_is_remembered(clock: VirtualClock) -> None:
+async def test_sharing_ends_when_only_shared_transfers_are_rejected(clock: VirtualClock) -> None:
     wire = Wire(clock)
     wire.refuse_shared = InvalidOperationError("one message id for each batch")
     outbox = Outbox(wire, "orders", clock)
@@ -143,7 +143,7 @@ async def test_f23_where_sharing_itself_is_refused_it_is_remembered(clock: Virtu
     assert wire.began == [["a", "b", "c"], ["a"], ["b"], ["c"], ["d"], ["e"]]
 
 
-async def test_sharing_goes_on_when_those_who_shared_gave_up_before_their_verdict(clock: VirtualClock) -> None:
+async def test_sharing_continues_when_callers_are_cancelled_before_their_result(clock: VirtualClock) -> None:
     wire = Wire(clock)
     wire.refuse_shared = InvalidOperationError("one message id for each batch")
     outbox = Outbox(wire, "orders", clock)
@@ -158,7 +158,7 @@ async def test_sharing_goes_on_when_those_who_shared_gave_up_before_their_verdic
     assert wire.transfers == [["d", "e"]]
 
 
-async def test_f23_a_transfer_in_doubt_is_in_doubt_for_all_and_is_not_split(clock: VirtualClock) -> None:
+async def test_a_transfer_in_doubt_is_in_doubt_for_all_its_messages(clock: VirtualClock) -> None:
     wire = Wire(clock)
     wire.refuse["b"] = OperationTimeoutError("no answer")
     outbox = Outbox(wire, "orders", clock)
@@ -179,7 +179,7 @@ async def test_each_caller_gets_the_causes_of_a_shared_error(clock: VirtualClock
         assert answer.causes == {"backlog/0": cause}
 
 
-async def test_f23_one_callers_cancellation_does_not_end_the_transfer_of_others(clock: VirtualClock) -> None:
+async def test_cancelling_one_caller_does_not_end_a_shared_transfer(clock: VirtualClock) -> None:
     wire = Wire(clock)
     outbox = Outbox(wire, "orders", clock)
     tasks = [asyncio.ensure_future(sending(outbox, text)) for text in "abc"]
@@ -191,7 +191,7 @@ async def test_f23_one_callers_cancellation_does_not_end_the_transfer_of_others(
     assert wire.transfers == [["a", "b", "c"]]
 
 
-async def test_a_cancelled_message_that_has_not_left_never_does(clock: VirtualClock) -> None:
+async def test_a_message_cancelled_while_waiting_is_never_sent(clock: VirtualClock) -> None:
     wire = Wire(clock)
     outbox = Outbox(wire, "orders", clock)
     first = asyncio.ensure_future(sending(outbox, "a"))
@@ -203,7 +203,7 @@ async def test_a_cancelled_message_that_has_not_left_never_does(clock: VirtualCl
     assert wire.transfers == [["a"], ["c"]]
 
 
-async def test_f23_one_callers_timeout_does_not_shorten_anothers(clock: VirtualClock) -> None:
+async def test_the_timeout_of_one_caller_does_not_shorten_a_shared_transfer(clock: VirtualClock) -> None:
     wire = Wire(clock, takes_s=10.0)
     outbox = Outbox(wire, "orders", clock)
     answers = await all_of(sending(outbox, "a", deadline=2.0), sending(outbox, "b", deadline=60.0))
@@ -213,7 +213,7 @@ async def test_f23_one_callers_timeout_does_not_shorten_anothers(clock: VirtualC
     assert wire.deadlines == [60.0]
 
 
-async def test_f2_who_runs_out_of_time_behind_others_was_not_sent_and_never_is(clock: VirtualClock) -> None:
+async def test_a_message_that_times_out_while_waiting_is_never_sent(clock: VirtualClock) -> None:
     wire = Wire(clock, takes_s=10.0)
     outbox = Outbox(wire, "orders", clock)
     answers = await all_of(sending(outbox, "a", "b", may_share=False), sending(outbox, "c", deadline=5.0))
@@ -224,7 +224,7 @@ async def test_f2_who_runs_out_of_time_behind_others_was_not_sent_and_never_is(c
     assert wire.began == [["a", "b"]]
 
 
-async def test_f2_what_has_no_time_left_at_its_turn_is_not_tried(clock: VirtualClock) -> None:
+async def test_a_message_without_time_left_is_not_tried(clock: VirtualClock) -> None:
     wire = Wire(clock, takes_s=5.2)
     outbox = Outbox(wire, "orders", clock)
     answers = await all_of(sending(outbox, "a", "b", may_share=False), sending(outbox, "c", deadline=5.0))
@@ -240,7 +240,7 @@ async def test_shared_transfers_are_bounded_in_number(clock: VirtualClock) -> No
 
 
 @pytest.mark.parametrize(("growth_bytes", "expected"), [(0, [2, 1]), (50_000, [1, 1, 1])])
-async def test_shared_transfers_are_bounded_in_bytes_with_room_to_grow(
+async def test_shared_transfers_are_bounded_in_bytes_including_growth(
     clock: VirtualClock, growth_bytes: int, expected: list[int]
 ) -> None:
     wire = Wire(clock)
@@ -249,14 +249,14 @@ async def test_shared_transfers_are_bounded_in_bytes_with_room_to_grow(
     assert [len(names) for names in wire.transfers] == expected
 
 
-async def test_one_message_larger_than_what_may_be_shared_travels_alone(clock: VirtualClock) -> None:
+async def test_a_message_too_large_for_sharing_is_sent_alone(clock: VirtualClock) -> None:
     wire = Wire(clock)
     outbox = Outbox(wire, "orders", clock)
     await all_of(sending(outbox, "x" * 500_000), sending(outbox, "y"))
     assert [len(names) for names in wire.transfers] == [1, 1]
 
 
-async def test_an_unexpected_error_reaches_its_callers_and_stops_nobody_else(clock: VirtualClock) -> None:
+async def test_an_unexpected_error_reaches_only_its_callers(clock: VirtualClock) -> None:
     wire = Wire(clock)
     wire.refuse["a"] = RuntimeError("a bug")
     outbox = Outbox(wire, "orders", clock)
@@ -267,7 +267,7 @@ async def test_an_unexpected_error_reaches_its_callers_and_stops_nobody_else(clo
         await first
 
 
-async def test_closing_tells_who_was_on_the_way_and_who_was_not(clock: VirtualClock) -> None:
+async def test_closing_reports_whether_each_message_was_sent(clock: VirtualClock) -> None:
     wire = Wire(clock)
     outbox = Outbox(wire, "orders", clock)
     first = asyncio.ensure_future(sending(outbox, "a"))
@@ -281,7 +281,7 @@ async def test_closing_tells_who_was_on_the_way_and_who_was_not(clock: VirtualCl
     assert clock.monotonic() == 0.6
 
 
-async def test_closing_before_a_lane_has_begun_tells_its_caller_at_once(clock: VirtualClock) -> None:
+async def test_closing_before_the_first_transfer_raises_immediately(clock: VirtualClock) -> None:
     wire = Wire(clock)
     outbox = Outbox(wire, "orders", clock)
     send = asyncio.ensure_future(sending(outbox, "a"))

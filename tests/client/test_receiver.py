@@ -1,4 +1,4 @@
-"""Receivers: waiting, settling, sessions, and what is refused."""
+"""Receivers: waiting, settling, sessions, and rejected operations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def send(client: ServiceBusClient, *texts: str, queue: str = QUEUE, **attr
         await sender.send_messages([ServiceBusMessage(text, **attributes) for text in texts])
 
 
-async def test_a_message_is_waited_for(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_receive_waits_for_a_message(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
     async with client.get_queue_receiver(QUEUE) as receiver:
         receive = asyncio.ensure_future(receiver.receive_messages())
         await clock.sleep(10.0)
@@ -46,7 +46,7 @@ async def test_a_message_is_waited_for(pair: MemoryPair, client: ServiceBusClien
 
 
 @pytest.mark.parametrize(("own_s", "asked_s", "waits_s"), [(None, None, 60), (20, None, 20), (20, 5, 5)])
-async def test_the_wait_ends_with_nothing(
+async def test_receive_returns_an_empty_list_after_the_wait(
     client: ServiceBusClient, clock: VirtualClock, own_s: float | None, asked_s: float | None, waits_s: float
 ) -> None:
     async with client.get_queue_receiver(QUEUE, max_wait_time=own_s) as receiver:
@@ -54,7 +54,7 @@ async def test_the_wait_ends_with_nothing(
     assert clock.monotonic() == waits_s
 
 
-async def test_as_many_as_were_asked_for_at_most(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_receive_returns_at_most_max_message_count(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client, *"abcde")
     async with client.get_queue_receiver(QUEUE) as receiver:
         assert texts(await receiver.receive_messages()) == ["a"]
@@ -62,7 +62,7 @@ async def test_as_many_as_were_asked_for_at_most(pair: MemoryPair, client: Servi
         assert texts(await receiver.receive_messages(10)) == ["c", "d", "e"]
 
 
-async def test_iterating_ends_when_nothing_comes_for_a_while(
+async def test_iteration_ends_after_max_wait_time(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await send(client, *"abc")
@@ -75,7 +75,7 @@ async def test_iterating_ends_when_nothing_comes_for_a_while(
     assert clock.monotonic() == 5.0
 
 
-async def test_iterating_without_a_wait_goes_on_for_ever(
+async def test_iteration_without_max_wait_time_does_not_end(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     async with client.get_queue_receiver(QUEUE) as receiver:
@@ -97,12 +97,12 @@ async def test_iterating_without_a_wait_goes_on_for_ever(
     ],
     ids=str,
 )
-async def test_impossible_receivers_are_refused(client: ServiceBusClient, arguments: dict[str, Any]) -> None:
+async def test_invalid_receiver_options_are_rejected(client: ServiceBusClient, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidOperationError):
         client.get_queue_receiver(QUEUE, **arguments)
 
 
-async def test_impossible_numbers_are_refused(client: ServiceBusClient) -> None:
+async def test_invalid_message_counts_are_rejected(client: ServiceBusClient) -> None:
     async with client.get_queue_receiver(QUEUE) as receiver:
         for use in (
             receiver.receive_messages(0),
@@ -114,7 +114,7 @@ async def test_impossible_numbers_are_refused(client: ServiceBusClient) -> None:
         assert await receiver.receive_deferred_messages([]) == []
 
 
-async def test_a_closed_receiver_refuses_and_closes_again(client: ServiceBusClient) -> None:
+async def test_a_closed_receiver_rejects_operations(client: ServiceBusClient) -> None:
     receiver = client.get_queue_receiver(QUEUE)
     assert not receiver.is_closed
     await receiver.close()
@@ -134,7 +134,7 @@ async def test_an_unknown_entity_is_not_found(client: ServiceBusClient) -> None:
 # -- settling ----------------------------------------------------------------------------------------------------------
 
 
-async def test_each_way_to_end_a_message(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_every_settlement(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client, "done", "again", "later", "never")
     async with client.get_queue_receiver(QUEUE, max_wait_time=1) as receiver:
         done, again, later, never = await receiver.receive_messages(4)
@@ -164,7 +164,7 @@ async def test_a_message_is_settled_once(pair: MemoryPair, client: ServiceBusCli
                 await use
 
 
-async def test_what_was_deleted_or_peeked_cannot_be_settled(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_deleted_and_peeked_messages_cannot_be_settled(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client, "a", "b")
     async with client.get_queue_receiver(QUEUE) as receiver:
         (peeked,) = await receiver.peek_messages()
@@ -176,7 +176,9 @@ async def test_what_was_deleted_or_peeked_cannot_be_settled(pair: MemoryPair, cl
             await receiver.complete_message(deleted)
 
 
-async def test_a_lock_ends_and_can_be_renewed(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_a_lock_expires_and_can_be_renewed(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
     await send(client, "a")
     async with client.get_queue_receiver(QUEUE) as receiver:
         (message,) = await receiver.receive_messages()
@@ -191,7 +193,7 @@ async def test_a_lock_ends_and_can_be_renewed(pair: MemoryPair, client: ServiceB
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_a_settlement_is_tried_again_in_a_disturbance(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_settlement_is_retried_after_a_transient_error(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client, "a")
     async with client.get_queue_receiver(QUEUE) as receiver:
         (message,) = await receiver.receive_messages()
@@ -200,7 +202,7 @@ async def test_a_settlement_is_tried_again_in_a_disturbance(pair: MemoryPair, cl
     assert await taken(pair) == []
 
 
-async def test_deferred_messages_are_all_fetched_or_none(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_deferred_messages_are_received_all_or_none(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client, "a")
     async with client.get_queue_receiver(QUEUE) as receiver:
         (message,) = await receiver.receive_messages()
@@ -222,7 +224,7 @@ async def test_peeking_begins_at_a_number(pair: MemoryPair, client: ServiceBusCl
 # -- disturbances ------------------------------------------------------------------------------------------------------
 
 
-async def test_receiving_survives_a_short_disturbance_and_fails_with_the_primary(
+async def test_receive_retries_transient_errors_and_raises_in_an_outage(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     await send(client, "a")
@@ -235,9 +237,7 @@ async def test_receiving_survives_a_short_disturbance_and_fails_with_the_primary
 
 
 @pytest.mark.parametrize("steps", range(8))
-async def test_a_receive_that_is_cancelled_loses_nothing(
-    pair: MemoryPair, client: ServiceBusClient, steps: int
-) -> None:
+async def test_a_cancelled_receive_loses_no_message(pair: MemoryPair, client: ServiceBusClient, steps: int) -> None:
     await send(client, "a")
     async with client.get_queue_receiver(QUEUE) as receiver:
         receive = asyncio.ensure_future(receiver.receive_messages())
@@ -251,9 +251,7 @@ async def test_a_receive_that_is_cancelled_loses_nothing(
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_prefetched_messages_that_were_not_handed_out_are_given_back(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_unused_prefetched_messages_are_released(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client, *"abc")
     async with client.get_queue_receiver(QUEUE, prefetch_count=10) as receiver:
         (message,) = await receiver.receive_messages()
@@ -262,7 +260,7 @@ async def test_prefetched_messages_that_were_not_handed_out_are_given_back(
 
 
 @pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
-async def test_f8_pings_that_a_broker_lets_through_are_completed_and_skipped(
+async def test_received_pings_are_completed_and_skipped(
     pair: MemoryPair,
     client: ServiceBusClient,
     clock: VirtualClock,
@@ -290,7 +288,7 @@ async def test_f8_pings_that_a_broker_lets_through_are_completed_and_skipped(
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_named_session_is_held_and_others_wait(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_named_session_is_locked_by_one_receiver(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "visits", requires_session=True)
     await send(client, "a", queue="visits", session_id="s")
     async with client.get_queue_receiver("visits", session_id="s") as receiver:
@@ -306,7 +304,9 @@ async def test_a_named_session_is_held_and_others_wait(pair: MemoryPair, client:
         pass
 
 
-async def test_the_next_session_is_waited_for(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_receive_waits_for_the_next_available_session(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
     await make_queue(pair, "visits", requires_session=True)
     with pytest.raises(OperationTimeoutError):
         await client.get_queue_receiver("visits", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=7).__aenter__()
@@ -332,7 +332,7 @@ async def test_two_callers_of_one_receiver_accept_one_session(pair: MemoryPair, 
     await receiver.close()
 
 
-async def test_a_sessions_state_is_kept(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_a_session_keeps_its_state(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
     await make_queue(pair, "visits", requires_session=True)
     for state, stored in (("text", b"text"), (b"bytes", b"bytes"), (bytearray(b"x"), b"x"), (None, None)):
         async with client.get_queue_receiver("visits", session_id="s") as receiver:
@@ -343,7 +343,7 @@ async def test_a_sessions_state_is_kept(pair: MemoryPair, client: ServiceBusClie
             assert await receiver.session.get_state(timeout=5) == stored
 
 
-async def test_a_sessions_lock_is_renewed_or_lost(
+async def test_a_session_lock_is_renewed_or_lost(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "visits", requires_session=True)
@@ -359,7 +359,7 @@ async def test_a_sessions_lock_is_renewed_or_lost(
                 await use
 
 
-async def test_a_session_that_is_not_accepted_yet_has_no_name(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_session_id_raises_before_the_session_is_accepted(pair: MemoryPair, client: ServiceBusClient) -> None:
     receiver = client.get_queue_receiver(QUEUE, session_id="s")
     assert receiver.session is not None
     with pytest.raises(InvalidOperationError):
@@ -382,6 +382,6 @@ async def test_settling_rejects_messages_that_were_not_received(client: ServiceB
 
 
 @pytest.mark.parametrize("given", ["a", None, ["1"], [1, None]])
-async def test_deferred_messages_are_asked_for_by_numbers_only(client: ServiceBusClient, given: Any) -> None:
+async def test_receive_deferred_messages_requires_integers(client: ServiceBusClient, given: Any) -> None:
     with pytest.raises(TypeError, match="must be an int"):
         await client.get_queue_receiver("orders").receive_deferred_messages(given)

@@ -1,4 +1,4 @@
-"""Senders while the primary is healthy: what goes out, what is refused, and many callers at once."""
+"""Senders while the primary is healthy: accepted and rejected messages, sizes, retries, concurrent callers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_message_a_list_and_a_batch_arrive_in_order(pair: MemoryPair, cl
     assert texts(await taken(pair)) == list("123456")
 
 
-async def test_messages_and_batches_of_the_sdk_are_taken(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_messages_and_batches_of_the_sdk_can_be_sent(pair: MemoryPair, client: ServiceBusClient) -> None:
     batch = sdk.ServiceBusMessageBatch()
     batch.add_message(sdk.ServiceBusMessage("3"))
     ours = await client.get_queue_sender(QUEUE).create_message_batch()
@@ -81,9 +81,7 @@ async def test_messages_and_batches_of_the_sdk_are_taken(pair: MemoryPair, clien
     assert all(message.message_id for message in received)
 
 
-async def test_annotated_messages_of_the_sdk_are_taken_and_given_an_id_of_their_own(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_annotated_messages_of_the_sdk_are_sent_with_new_ids(pair: MemoryPair, client: ServiceBusClient) -> None:
     message = AmqpAnnotatedMessage(data_body=b"annotated")
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(message)
@@ -93,7 +91,7 @@ async def test_annotated_messages_of_the_sdk_are_taken_and_given_an_id_of_their_
     assert len({one.message_id for one in received} - {None}) == 2
 
 
-async def test_a_received_message_can_be_sent_on(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_received_message_can_be_sent(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
         await sender.send_messages(ServiceBusMessage("on", message_id="m", application_properties={"a": "b"}))
         (message,) = await receiver.receive_messages()
@@ -103,7 +101,7 @@ async def test_a_received_message_can_be_sent_on(pair: MemoryPair, client: Servi
     assert (str(again), again.message_id, again.application_properties) == ("on", "m", {"a": "b"})
 
 
-async def test_f11_a_message_is_given_an_id_that_it_keeps(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_message_gets_an_id_and_keeps_it(pair: MemoryPair, client: ServiceBusClient) -> None:
     message, theirs = ServiceBusMessage("a"), sdk.ServiceBusMessage("b")
     async with client.get_queue_sender(QUEUE) as sender:
         for _ in range(2):
@@ -114,7 +112,7 @@ async def test_f11_a_message_is_given_an_id_that_it_keeps(pair: MemoryPair, clie
     assert len(set(ids)) == 2
 
 
-async def test_f11_an_id_is_given_before_the_first_attempt(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_message_gets_its_id_before_the_first_attempt(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     message = ServiceBusMessage("a")
     async with client.get_queue_sender(QUEUE) as sender:
@@ -123,9 +121,7 @@ async def test_f11_an_id_is_given_before_the_first_attempt(pair: MemoryPair, cli
     assert message.message_id
 
 
-async def test_what_is_changed_in_a_message_after_the_send_is_not_sent(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_changes_after_send_messages_are_not_sent(pair: MemoryPair, client: ServiceBusClient) -> None:
     message = ServiceBusMessage("a", subject="before")
     async with client.get_queue_sender(QUEUE) as sender:
         send = asyncio.ensure_future(sender.send_messages(message))
@@ -136,7 +132,7 @@ async def test_what_is_changed_in_a_message_after_the_send_is_not_sent(
     assert received.subject == "before"
 
 
-async def test_an_empty_list_is_sent_by_doing_nothing(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_an_empty_list_sends_nothing(pair: MemoryPair, client: ServiceBusClient) -> None:
     before = pair.primary.namespace.operation_count
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages([])
@@ -168,7 +164,7 @@ async def test_only_messages_can_be_sent(pair: MemoryPair, client: ServiceBusCli
     ],
     ids=["keys that differ", "a ping"],
 )
-async def test_what_no_entity_takes_is_refused_and_nothing_of_the_list_is_sent(
+async def test_an_invalid_message_rejects_the_whole_list(
     pair: MemoryPair, client: ServiceBusClient, message: ServiceBusMessage
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -181,7 +177,7 @@ async def test_what_no_entity_takes_is_refused_and_nothing_of_the_list_is_sent(
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
-async def test_a_timeout_that_is_none_is_refused(client: ServiceBusClient, timeout: float) -> None:
+async def test_an_invalid_timeout_is_rejected(client: ServiceBusClient, timeout: float) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(InvalidOperationError):
             await sender.send_messages(ServiceBusMessage("a"), timeout=timeout)
@@ -190,7 +186,7 @@ async def test_a_timeout_that_is_none_is_refused(client: ServiceBusClient, timeo
     assert client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY
 
 
-async def test_a_closed_sender_is_refused_and_can_be_closed_again(client: ServiceBusClient) -> None:
+async def test_a_closed_sender_rejects_sends(client: ServiceBusClient) -> None:
     sender = client.get_queue_sender(QUEUE)
     await sender.close()
     await sender.close()
@@ -200,7 +196,7 @@ async def test_a_closed_sender_is_refused_and_can_be_closed_again(client: Servic
         await sender.__aenter__()
 
 
-async def test_a_sender_closed_while_the_pair_is_being_opened_refuses(pair: MemoryPair) -> None:
+async def test_a_sender_closed_while_the_client_opens_rejects_sends(pair: MemoryPair) -> None:
     async with pair.client() as client:
         pass
     client = pair.client()
@@ -213,9 +209,7 @@ async def test_a_sender_closed_while_the_pair_is_being_opened_refuses(pair: Memo
     await client.close()
 
 
-async def test_an_unknown_entity_is_not_found_at_once_and_never_an_outage(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_an_unknown_entity_raises_and_is_not_an_outage(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender("typo") as sender:
         for _ in range(3):
             with pytest.raises(MessagingEntityNotFoundError):
@@ -228,7 +222,7 @@ async def test_an_unknown_entity_is_not_found_at_once_and_never_an_outage(
 
 
 @pytest.mark.parametrize(("size", "fits"), [(LIMIT - 1, True), (LIMIT, True), (LIMIT + 1, False)])
-async def test_without_a_pair_a_message_may_have_the_entitys_size(pair: MemoryPair, size: int, fits: bool) -> None:
+async def test_without_pairing_a_message_may_have_the_largest_size(pair: MemoryPair, size: int, fits: bool) -> None:
     async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
         if fits:
             await sender.send_messages(sized(size))
@@ -241,7 +235,7 @@ async def test_without_a_pair_a_message_may_have_the_entitys_size(pair: MemoryPa
 @pytest.mark.parametrize(
     ("size", "fits"), [(LIMIT - HEADROOM - 1, True), (LIMIT - HEADROOM, True), (LIMIT - HEADROOM + 1, False)]
 )
-async def test_n009_headroom_for_the_rewrite_is_kept_free_while_healthy(
+async def test_n009_headroom_for_sealing_is_reserved_while_healthy(
     pair: MemoryPair, client: ServiceBusClient, size: int, fits: bool
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -253,7 +247,7 @@ async def test_n009_headroom_for_the_rewrite_is_kept_free_while_healthy(
     assert len(await taken(pair)) == fits
 
 
-async def test_n009_what_just_fits_with_headroom_can_be_diverted_and_comes_home(pair: MemoryPair) -> None:
+async def test_n009_a_message_that_fits_with_headroom_can_be_diverted(pair: MemoryPair) -> None:
     key = "s" * 128
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         message = sized(LIMIT - HEADROOM - 250).copy(
@@ -266,7 +260,7 @@ async def test_n009_what_just_fits_with_headroom_can_be_diverted_and_comes_home(
     assert [len(str(received)) for received in await taken(pair)] == [len(str(message))]
 
 
-async def test_n009_without_headroom_a_message_fits_while_healthy_and_is_refused_when_failed_over(
+async def test_n009_without_headroom_a_large_message_is_rejected_while_failed_over(
     pair: MemoryPair,
 ) -> None:
     async with (
@@ -282,14 +276,14 @@ async def test_n009_without_headroom_a_message_fits_while_healthy_and_is_refused
     assert await diverted(pair) == []
 
 
-async def test_a_list_too_large_for_one_transfer_is_refused_whole(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_list_too_large_for_one_transfer_is_rejected(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(MessageSizeExceededError):
             await sender.send_messages([sized(100_000), sized(100_000), sized(100_000)])
     assert await taken(pair) == []
 
 
-async def test_each_message_of_a_list_has_its_share_of_headroom(pair: MemoryPair) -> None:
+async def test_headroom_is_reserved_for_each_message_of_a_list(pair: MemoryPair) -> None:
     messages = [ServiceBusMessage(b"x", message_id=str(number)) for number in range(1500)]
     assert batch_size(messages) < LIMIT / 4
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
@@ -300,7 +294,7 @@ async def test_each_message_of_a_list_has_its_share_of_headroom(pair: MemoryPair
     assert len(await taken(pair)) == 1500
 
 
-async def test_many_small_messages_at_once_share_transfers_though_each_may_grow(
+async def test_small_messages_share_transfers_with_headroom_reserved(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -311,7 +305,7 @@ async def test_many_small_messages_at_once_share_transfers_though_each_may_grow(
     assert len(await taken(pair)) == 2001
 
 
-async def test_what_an_entity_accepts_is_asked_once(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_limits_are_requested_once(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("1"))
         before = pair.primary.namespace.operation_count
@@ -323,9 +317,7 @@ async def test_what_an_entity_accepts_is_asked_once(pair: MemoryPair, client: Se
 # -- errors and retries ------------------------------------------------------------------------------------------------
 
 
-async def test_f3_a_short_disturbance_is_over_before_the_caller_notices(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_transient_errors_are_retried(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN, count=3))
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
@@ -333,7 +325,7 @@ async def test_f3_a_short_disturbance_is_over_before_the_caller_notices(
     assert client.pair.events() == []
 
 
-async def test_f2_lasting_server_busy_raises_that_and_never_fails_over(
+async def test_lasting_server_busy_raises_and_never_fails_over(
     pair: MemoryPair, clock: VirtualClock, client: ServiceBusClient
 ) -> None:
     pair.primary.inject(Fault(FaultKind.BUSY))
@@ -346,9 +338,7 @@ async def test_f2_lasting_server_busy_raises_that_and_never_fails_over(
     assert await diverted(pair) == []
 
 
-async def test_f2_lasting_server_busy_is_what_everybody_in_line_hears(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_lasting_server_busy_reaches_every_waiting_caller(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.BUSY))
     async with client.get_queue_sender(QUEUE) as sender:
         sends = (sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")]) for _ in range(4))
@@ -356,9 +346,7 @@ async def test_f2_lasting_server_busy_is_what_everybody_in_line_hears(
     assert [type(answer) for answer in answers] == [ServiceBusServerBusyError] * 4
 
 
-async def test_f2_server_busy_that_passes_is_waited_out_also_with_an_interval_of_0(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_transient_server_busy_is_retried_with_an_interval_of_0(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.BUSY, count=2))
         await sender.send_messages(ServiceBusMessage("a"))
@@ -377,7 +365,7 @@ async def test_f2_server_busy_that_passes_is_waited_out_also_with_an_interval_of
     ],
     ids=["down", "entity down", "hangs", "disabled"],
 )
-async def test_errors_reach_the_caller_inside_the_timeout(
+async def test_errors_are_raised_within_the_timeout(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, fault: Fault, error: type[ServiceBusError]
 ) -> None:
     pair.primary.inject(fault)
@@ -388,7 +376,7 @@ async def test_errors_reach_the_caller_inside_the_timeout(
     assert await diverted(pair) == []
 
 
-async def test_a_lost_acknowledgement_is_a_duplicate_with_the_same_id_at_most(
+async def test_a_lost_acknowledgement_causes_at_most_a_duplicate_with_the_same_id(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -400,7 +388,7 @@ async def test_a_lost_acknowledgement_is_a_duplicate_with_the_same_id_at_most(
     assert received[0].message_id == received[1].message_id
 
 
-async def test_n023_with_duplicate_detection_a_lost_acknowledgement_leaves_one(pair: MemoryPair) -> None:
+async def test_n023_duplicate_detection_removes_the_duplicate_of_a_lost_acknowledgement(pair: MemoryPair) -> None:
     await make_queue(pair, "once", requires_duplicate_detection=True)
     async with pair.client() as client, client.get_queue_sender("once") as sender:
         pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND], count=1))
@@ -411,7 +399,7 @@ async def test_n023_with_duplicate_detection_a_lost_acknowledgement_leaves_one(p
 # -- many callers ------------------------------------------------------------------------------------------------------
 
 
-async def test_f23_on_a_partitioned_queue_with_duplicate_detection_everybody_is_served(pair: MemoryPair) -> None:
+async def test_concurrent_sends_to_a_partitioned_queue_with_duplicate_detection(pair: MemoryPair) -> None:
     await make_queue(pair, "odd", enable_partitioning=True, requires_duplicate_detection=True)
     async with pair.client() as client, client.get_queue_sender("odd") as sender:
         for _ in range(2):
@@ -419,7 +407,7 @@ async def test_f23_on_a_partitioned_queue_with_duplicate_detection_everybody_is_
     assert Counter(texts(await taken(pair, "odd"))) == Counter({str(number): 2 for number in range(50)})
 
 
-async def test_a_hundred_callers_while_one_keys_fragment_hangs(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_hanging_fragment_delays_only_its_own_keys(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     keys = [a_key_of(fragment) for fragment in range(16)]
     async with pair.client() as client, client.get_queue_sender("wide") as sender:
@@ -445,7 +433,7 @@ async def test_a_hundred_callers_while_one_keys_fragment_hangs(pair: MemoryPair,
     assert clock.monotonic() <= 62.0
 
 
-async def test_keyless_callers_avoid_a_hung_fragment_at_the_cost_of_15_s(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_messages_without_key_avoid_a_hanging_fragment_after_15_s(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     pair.primary.inject(Fault(FaultKind.HANG, entity_path="wide", fragments=list(range(15))))
     async with pair.client() as client, client.get_queue_sender("wide") as sender:
@@ -466,7 +454,7 @@ async def test_a_cancelled_send_is_accepted_or_not(
 
 @pytest.mark.parametrize("steps", range(24))
 @pytest.mark.parametrize("fault", [FaultKind.DOWN, FaultKind.HANG, FaultKind.LOSE_ACKNOWLEDGEMENT])
-async def test_a_send_cancelled_on_its_way_to_the_backlog_is_in_one_queue_or_none(
+async def test_a_cancelled_diversion_stores_the_message_at_most_once(
     pair: MemoryPair, clock: VirtualClock, steps: int, fault: FaultKind
 ) -> None:
     async with pair.client(AT_ONCE) as client:
@@ -498,7 +486,7 @@ async def cancel_after(steps: int, client: ServiceBusClient, *, pause_s: float =
     await sender.close()
 
 
-async def test_closing_a_sender_ends_what_is_on_the_way(
+async def test_closing_a_sender_ends_sends_in_flight(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
@@ -527,14 +515,14 @@ async def test_a_batch_is_as_large_as_the_entity_and_the_backlog_accept(pair: Me
 
 
 @pytest.mark.parametrize("size", [0, -1, LIMIT])
-async def test_a_batch_of_an_impossible_size_is_refused(client: ServiceBusClient, size: int) -> None:
+async def test_a_batch_of_an_invalid_size_is_rejected(client: ServiceBusClient, size: int) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(InvalidOperationError):
             await sender.create_message_batch(size)
 
 
 @pytest.mark.parametrize("is_failed_over", [False, True])
-async def test_a_batch_filled_to_the_brim_is_accepted(pair: MemoryPair, is_failed_over: bool) -> None:
+async def test_a_full_batch_is_accepted(pair: MemoryPair, is_failed_over: bool) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         batch = await sender.create_message_batch()
         with suppress(MessageSizeExceededError):
@@ -562,7 +550,7 @@ async def test_messages_are_scheduled_and_cancelled_by_number(
     assert texts(await taken(pair)) == ["2", "3"]
 
 
-async def test_a_list_that_breaks_half_way_sends_nothing(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_an_iterable_that_raises_sends_nothing(pair: MemoryPair, client: ServiceBusClient) -> None:
     def messages() -> Iterator[ServiceBusMessage]:
         yield ServiceBusMessage("a")
         raise KeyError("no more")
@@ -573,7 +561,7 @@ async def test_a_list_that_breaks_half_way_sends_nothing(pair: MemoryPair, clien
     assert await taken(pair) == []
 
 
-async def test_topics_are_sent_to_as_queues_are(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_topics_can_be_sent_to(pair: MemoryPair, client: ServiceBusClient) -> None:
     await client.administration.create_topic("prices")
     await client.administration.create_subscription("prices", "eu")
     async with client.get_topic_sender("prices") as sender:
@@ -583,12 +571,12 @@ async def test_topics_are_sent_to_as_queues_are(pair: MemoryPair, client: Servic
 
 
 @pytest.mark.parametrize("given", ["a", None, ["1"], [1, None]])
-async def test_scheduled_messages_are_cancelled_by_numbers_only(client: ServiceBusClient, given: Any) -> None:
+async def test_cancel_scheduled_messages_requires_integers(client: ServiceBusClient, given: Any) -> None:
     with pytest.raises(TypeError, match="must be an int"):
         await client.get_queue_sender("orders").cancel_scheduled_messages(given)
 
 
-async def test_the_timeout_holds_while_the_namespaces_are_paired_too(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_the_timeout_includes_opening_the_client(pair: MemoryPair, clock: VirtualClock) -> None:
     pair.secondary.inject(Fault(FaultKind.HANG))
     client = pair.client()
     sender = client.get_queue_sender(QUEUE)
@@ -601,7 +589,7 @@ async def test_the_timeout_holds_while_the_namespaces_are_paired_too(pair: Memor
     await client.close()
 
 
-async def test_a_timeout_without_an_end_is_refused(pair: MemoryPair) -> None:
+async def test_an_infinite_timeout_is_rejected(pair: MemoryPair) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(InvalidOperationError, match="finite"):
             await sender.send_messages(ServiceBusMessage("x"), timeout=float("inf"))

@@ -1,4 +1,4 @@
-"""Transactions: all or nothing, one key on partitioned entities, never to the backlog."""
+"""Transactions: all or nothing, one key on partitioned entities, no diversion."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ async def test_an_exception_in_the_block_undoes_everything(pair: MemoryPair, cli
     assert texts(await taken(pair)) == ["old"]
 
 
-async def test_it_can_be_begun_committed_and_rolled_back_by_hand(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_transaction_can_be_committed_and_rolled_back_explicitly(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         one, other = client.transaction(), client.transaction()
         await sender.send_messages(ServiceBusMessage("1"), transaction=one)
@@ -78,14 +80,16 @@ async def test_it_can_be_begun_committed_and_rolled_back_by_hand(pair: MemoryPai
     assert texts(await taken(pair)) == ["1"]
 
 
-async def test_a_block_that_has_committed_by_hand_is_left_alone(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_block_that_has_committed_does_not_commit_again(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
         await sender.send_messages(ServiceBusMessage("1"), transaction=transaction)
         await transaction.commit()
     assert texts(await taken(pair)) == ["1"]
 
 
-async def test_scheduling_is_part_of_it(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_a_transaction_includes_scheduling(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
     due = datetime.fromtimestamp(clock.now() + 60, UTC)
     async with client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(KeyError):  # noqa: PT012  # the block is the point
@@ -103,7 +107,7 @@ async def test_scheduling_is_part_of_it(pair: MemoryPair, client: ServiceBusClie
 
 
 @pytest.mark.parametrize("partitioned", [None, True])
-async def test_f12_on_a_partitioned_entity_a_missing_or_second_key_is_refused_before_anything_is_sent(
+async def test_a_partitioned_entity_requires_one_key_in_a_transaction(
     pair: MemoryPair, client: ServiceBusClient, partitioned: bool | None
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
@@ -119,7 +123,9 @@ async def test_f12_on_a_partitioned_entity_a_missing_or_second_key_is_refused_be
     assert texts(await taken(pair, "wide")) == ["1", "2", "3"]
 
 
-async def test_f12_a_key_pins_only_what_was_taken(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_rejected_send_does_not_set_the_key_of_a_transaction(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     async with client.get_queue_sender("wide") as sender, client.transaction() as transaction:
         await sender.create_message_batch()
@@ -130,7 +136,7 @@ async def test_f12_a_key_pins_only_what_was_taken(pair: MemoryPair, client: Serv
     assert texts(await taken(pair, "wide")) == ["2"]
 
 
-async def test_f12_on_a_plain_entity_the_broker_decides(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_plain_entity_allows_several_keys_in_a_transaction(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
         await sender.send_messages(keyed("1"), transaction=transaction)
         await sender.send_messages(keyed("2", "a"), transaction=transaction)
@@ -138,16 +144,14 @@ async def test_f12_on_a_plain_entity_the_broker_decides(pair: MemoryPair, client
     assert texts(await taken(pair)) == ["1", "2", "3"]
 
 
-async def test_f12_two_first_sends_at_once_both_learn_that_the_entity_is_plain(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_concurrent_first_sends_look_up_the_entity_once(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
         sends = (sender.send_messages(keyed(text), transaction=transaction) for text in "ab")
         assert await asyncio.gather(*sends, return_exceptions=True) == [None, None]
     assert len(await taken(pair)) == 2
 
 
-async def test_f12_without_the_right_to_know_an_entity_counts_as_partitioned(
+async def test_without_the_manage_right_an_entity_counts_as_partitioned(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.MANAGE], error=ServiceBusAuthorizationError))
@@ -162,9 +166,7 @@ async def test_f12_without_the_right_to_know_an_entity_counts_as_partitioned(
     assert texts(await taken(pair)) == ["2"]
 
 
-async def test_f12_what_could_not_be_learnt_in_a_disturbance_is_asked_again(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_a_failed_look_up_of_the_entity_is_repeated(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.MANAGE], count=1))
     async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
         with pytest.raises(InvalidOperationError):
@@ -173,7 +175,7 @@ async def test_f12_what_could_not_be_learnt_in_a_disturbance_is_asked_again(
     assert texts(await taken(pair)) == ["2"]
 
 
-async def test_f12_to_a_session_entity_the_key_is_the_session(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_the_key_of_a_session_entity_is_the_session_id(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "visits", requires_session=True, enable_partitioning=True)
     async with client.get_queue_sender("visits") as sender, client.transaction() as transaction:
         with pytest.raises(InvalidOperationError):
@@ -185,7 +187,7 @@ async def test_f12_to_a_session_entity_the_key_is_the_session(pair: MemoryPair, 
 # -- outages -----------------------------------------------------------------------------------------------------------
 
 
-async def test_n024_a_transaction_open_at_failover_fails_and_moves_nothing(
+async def test_n024_a_transaction_open_at_failover_raises(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -203,7 +205,7 @@ async def test_n024_a_transaction_open_at_failover_fails_and_moves_nothing(
     assert await diverted(pair) == []
 
 
-async def test_b053_f12_a_send_that_fails_in_a_transaction_raises_at_once_and_is_never_diverted(
+async def test_b053_a_failed_send_in_a_transaction_is_not_retried_or_diverted(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE, partitioned=False) as sender:
@@ -218,7 +220,7 @@ async def test_b053_f12_a_send_that_fails_in_a_transaction_raises_at_once_and_is
     assert await diverted(pair) == []
 
 
-async def test_a_success_in_a_transaction_is_evidence_that_the_primary_is_well(
+async def test_a_success_in_a_transaction_cancels_the_failover_deadline(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -231,7 +233,7 @@ async def test_a_success_in_a_transaction_is_evidence_that_the_primary_is_well(
         assert client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY
 
 
-async def test_a_commit_that_fails_leaves_nothing_and_the_messages_unsettled(
+async def test_a_failed_commit_undoes_sends_and_settlements(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
@@ -268,7 +270,7 @@ async def test_a_rollback_that_fails_is_a_note_on_the_error_that_caused_it(
     assert "rollback failed" in caught.value.__notes__[0]
 
 
-async def test_beginning_that_fails_can_be_tried_again(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_transaction_can_be_begun_again_after_an_error(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN, count=1))
     transaction = client.transaction()
     with pytest.raises(ServiceBusConnectionError):

@@ -12,7 +12,7 @@ from tests.benchmarks.failover import passed_through
 pytestmark = pytest.mark.slow  # sends thousands of messages
 
 
-def test_5000_messages_through_an_outage_and_none_lost() -> None:
+def test_an_outage_loses_none_of_5000_messages() -> None:
     result = run_virtual(passed_through(5000))
     assert (result.delivered, result.lost, result.duplicates) == (5000, 0, 0)
     assert result.diverted == result.drained == 2500

@@ -1,4 +1,4 @@
-"""The contract: what the public interface promises, tried on every kind of namespace there is.
+"""The contract of the public interface, tested on every kind of namespace.
 
     memory    the broker in this process, in virtual time
     wire      azure-servicebus over sockets to the broker's server, in real time

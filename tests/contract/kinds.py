@@ -1,4 +1,4 @@
-"""The kinds of namespaces that the contract is tried on, with what each of them can do."""
+"""The kinds of namespaces that the contract is tested on, with their capabilities."""
 
 from __future__ import annotations
 

@@ -51,14 +51,14 @@ SUBSCRIPTION: dict[str, Any] = {
 }
 
 
-async def test_a_queue_is_described_as_it_was_made(kind: NamespaceKind) -> None:
+async def test_get_queue_returns_the_created_description(kind: NamespaceKind) -> None:
     queue = await kind.queue(**QUEUE)
     described = await kind.administration.get_queue(queue)
     assert {name: getattr(described, name) for name in QUEUE} == QUEUE
     assert (described.name, described.status) == (queue, EntityStatus.ACTIVE)
 
 
-async def test_what_is_not_said_takes_the_services_default(kind: NamespaceKind) -> None:
+async def test_unset_properties_get_the_default_of_the_service(kind: NamespaceKind) -> None:
     described = await kind.administration.get_queue(await kind.queue())
     assert described.default_message_time_to_live == UNLIMITED
     assert described.auto_delete_on_idle == UNLIMITED
@@ -67,10 +67,10 @@ async def test_what_is_not_said_takes_the_services_default(kind: NamespaceKind) 
     assert (described.forward_to, described.user_metadata) == (None, None)
 
 
-async def test_a_name_is_not_taken_for_one_of_another_kind(kind: NamespaceKind) -> None:
+async def test_get_distinguishes_queues_and_topics(kind: NamespaceKind) -> None:
     administration = kind.administration
     queue, topic = await kind.queue(), await kind.topic()
-    for asked in (
+    for calls in (
         administration.get_topic(queue),
         administration.get_topic_runtime_properties(queue),
         administration.delete_topic(queue),
@@ -79,12 +79,12 @@ async def test_a_name_is_not_taken_for_one_of_another_kind(kind: NamespaceKind) 
         administration.delete_queue(topic),
     ):
         with pytest.raises(MessagingEntityNotFoundError):
-            await asked
+            await calls
     assert (await administration.get_queue(queue)).name == queue
     assert (await administration.get_topic(topic)).name == topic
 
 
-async def test_a_queue_is_changed(kind: NamespaceKind) -> None:
+async def test_update_queue_changes_a_queue(kind: NamespaceKind) -> None:
     administration = kind.administration
     queue, target = await kind.queue(), await kind.queue()
     described = await administration.get_queue(queue)
@@ -102,7 +102,7 @@ async def test_a_queue_is_changed(kind: NamespaceKind) -> None:
     assert (await administration.get_queue(queue)).forward_dead_lettered_messages_to is None
 
 
-async def test_a_disabled_queue_takes_nothing_until_it_is_enabled(kind: NamespaceKind) -> None:
+async def test_a_disabled_queue_rejects_sends_until_it_is_enabled(kind: NamespaceKind) -> None:
     administration = kind.administration
     queue = await kind.queue()
     await administration.update_queue(await administration.get_queue(queue), status=EntityStatus.SEND_DISABLED)
@@ -120,7 +120,7 @@ async def test_a_disabled_queue_takes_nothing_until_it_is_enabled(kind: Namespac
         {"max_delivery_count": 0},
     ],
 )
-async def test_a_value_out_of_range_is_refused(kind: NamespaceKind, wrong: dict[str, Any]) -> None:
+async def test_a_value_out_of_range_is_rejected(kind: NamespaceKind, wrong: dict[str, Any]) -> None:
     name = kind.new_name("queue")
     with pytest.raises(InvalidOperationError):
         await kind.administration.create_queue(name, **wrong)
@@ -128,13 +128,13 @@ async def test_a_value_out_of_range_is_refused(kind: NamespaceKind, wrong: dict[
         await kind.administration.get_queue(name)
 
 
-async def test_what_was_chosen_for_good_cannot_be_changed(kind: NamespaceKind) -> None:
+async def test_fixed_properties_cannot_be_changed(kind: NamespaceKind) -> None:
     described = await kind.administration.get_queue(await kind.queue())
     with pytest.raises(InvalidOperationError):
         await kind.administration.update_queue(described, requires_session=True)
 
 
-async def test_entities_that_are_there_or_not_are_told_apart(kind: NamespaceKind) -> None:
+async def test_existing_and_missing_entities_raise_different_errors(kind: NamespaceKind) -> None:
     administration = kind.administration
     queue = await kind.queue()
     missing = kind.new_name("queue")
@@ -167,7 +167,7 @@ async def test_names_may_be_paths(kind: NamespaceKind) -> None:
     await kind.administration.delete_queue(name)
 
 
-async def test_counts_are_those_of_the_messages(kind: NamespaceKind) -> None:
+async def test_runtime_properties_count_the_messages(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender, kind.plain.get_queue_receiver(queue) as receiver:
         await sender.send_messages([ServiceBusMessage(str(number)) for number in range(3)])
@@ -179,7 +179,7 @@ async def test_counts_are_those_of_the_messages(kind: NamespaceKind) -> None:
     assert abs(runtime.created_at_utc.timestamp() - kind.clock.now()) < 60.0
 
 
-async def test_a_subscription_is_described_as_it_was_made(kind: NamespaceKind) -> None:
+async def test_get_subscription_returns_the_created_description(kind: NamespaceKind) -> None:
     topic = await kind.topic()
     await kind.administration.create_subscription(topic, "s", **SUBSCRIPTION)
     described = await kind.administration.get_subscription(topic, "s")
@@ -191,7 +191,7 @@ async def test_a_subscription_is_described_as_it_was_made(kind: NamespaceKind) -
         await kind.administration.get_subscription(topic, "s")
 
 
-async def test_rules_are_described_as_they_were_made(kind: NamespaceKind) -> None:
+async def test_get_rule_returns_the_created_description(kind: NamespaceKind) -> None:
     topic = await kind.topic("s")
     administration = kind.administration
     filters: dict[str, RuleFilter] = {
@@ -216,7 +216,7 @@ async def test_rules_are_described_as_they_were_made(kind: NamespaceKind) -> Non
         await administration.get_rule(topic, "s", "sql")
 
 
-async def test_authorization_rules_come_back_with_keys_that_no_repr_shows(kind: NamespaceKind) -> None:
+async def test_authorization_rules_have_keys_that_no_repr_shows(kind: NamespaceKind) -> None:
     rule = AuthorizationRule(
         key_name="Sender", rights=[AccessRights.SEND], primary_key="cHJpbWFyeQ==", secondary_key="c2Vjb25kYXJ5"
     )
@@ -242,7 +242,7 @@ def with_key(connection_string: str, name: str, key: str) -> str:
 
 
 @pytest.mark.needs("keys")
-async def test_a_wrong_key_is_no_authentication_and_nobody_hears_it(kind: NamespaceKind) -> None:
+async def test_a_wrong_key_raises_without_showing_it(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     wrong = with_key(kind.connection_string(), "RootManageSharedAccessKey", "bm90IHRoZSBrZXk=")
     async with ServiceBusClient.from_connection_string(wrong, **kind.client_options()) as client:

@@ -40,7 +40,7 @@ async def recovered(kind: NamespaceKind, client: ServiceBusClient, path: str) ->
         await kind.clock.sleep(0.1)
 
 
-async def test_while_all_is_well_the_primary_gets_everything(kind: NamespaceKind) -> None:
+async def test_a_healthy_primary_gets_all_messages(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     client = kind.paired_client(**FEW)
     async with client.get_queue_sender(queue) as sender:
@@ -48,7 +48,7 @@ async def test_while_all_is_well_the_primary_gets_everything(kind: NamespaceKind
     assert [str(message) for message in await received(kind, client, queue, 2)] == ["a", "b"]
 
 
-async def test_what_is_diverted_comes_home_as_it_was_sent(kind: NamespaceKind) -> None:
+async def test_a_diverted_message_is_forwarded_unchanged(kind: NamespaceKind) -> None:
     queue = await kind.queue(requires_session=True)
     client = kind.paired_client(**FEW)
     schedule = datetime.fromtimestamp(int(kind.clock.now()) + 3, tz=UTC)
@@ -92,7 +92,7 @@ async def test_what_is_diverted_comes_home_as_it_was_sent(kind: NamespaceKind) -
     assert timedelta(hours=4, minutes=59) < message.time_to_live <= timedelta(hours=5)
 
 
-async def test_many_diverted_messages_all_come_home(kind: NamespaceKind) -> None:
+async def test_many_diverted_messages_are_all_forwarded(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     client = kind.paired_client(**FEW)
     count = 60
@@ -109,7 +109,7 @@ async def test_many_diverted_messages_all_come_home(kind: NamespaceKind) -> None
     assert all(name.startswith("x-ms-") is False for message in messages for name in message.application_properties)
 
 
-async def test_a_message_for_nobody_waits_until_its_entity_is_there(kind: NamespaceKind) -> None:
+async def test_a_message_for_a_missing_entity_waits_until_it_exists(kind: NamespaceKind) -> None:
     gone, here = kind.new_name("queue"), await kind.queue()
     client = kind.paired_client(**FEW)
     async with client.get_queue_sender(gone) as nowhere, client.get_queue_sender(here) as sender:
@@ -127,7 +127,7 @@ async def test_a_message_for_nobody_waits_until_its_entity_is_there(kind: Namesp
 
 
 @pytest.mark.needs("faults")
-async def test_an_outage_diverts_and_the_ping_ends_it(kind: NamespaceKind) -> None:
+async def test_an_outage_diverts_sends_and_a_ping_ends_the_failover(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     client = kind.paired_client(**AT_ONCE)
     async with client.get_queue_sender(queue) as sender:
@@ -144,7 +144,7 @@ async def test_an_outage_diverts_and_the_ping_ends_it(kind: NamespaceKind) -> No
 
 
 @pytest.mark.needs("faults")
-async def test_a_send_in_doubt_is_sent_again_under_the_same_id(kind: NamespaceKind) -> None:
+async def test_a_send_in_doubt_is_repeated_with_the_same_id(kind: NamespaceKind) -> None:
     queue = await kind.queue(requires_duplicate_detection=True)
     client = kind.client()
     second = ServiceBusMessage("second")
@@ -159,7 +159,7 @@ async def test_a_send_in_doubt_is_sent_again_under_the_same_id(kind: NamespaceKi
 
 
 @pytest.mark.needs("faults")
-async def test_one_dead_backlog_queue_is_passed_over(kind: NamespaceKind) -> None:
+async def test_a_failed_backlog_queue_is_skipped(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     client = kind.paired_client(**FEW)
     async with client.get_queue_sender(queue) as sender:

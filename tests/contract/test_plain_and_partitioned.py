@@ -1,4 +1,4 @@
-"""One script of client calls on a plain and on a partitioned queue: it differs only where the documents say so.
+"""The same client calls on a plain and on a partitioned queue: the results differ only as documented.
 
 What the documents say of partitioned entities is the table at the end: peek answers from one fragment, and one
 transfer, or one transaction, has one key.
@@ -56,26 +56,26 @@ async def settling(kind: NamespaceKind, client: ServiceBusClient, queue: str) ->
     async with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
         await sender.send_messages([ServiceBusMessage(f"{n}", partition_key="k", subject=f"s{n}") for n in range(5)])
         first, second, third, fourth, fifth = await taken(kind, receiver, 5)
-        told: list[Any] = [texts([first, second, third, fourth, fifth]), fifth.subject, first.delivery_count]
+        results: list[Any] = [texts([first, second, third, fourth, fifth]), fifth.subject, first.delivery_count]
         await receiver.complete_message(first)
         await receiver.abandon_message(second)
         await receiver.defer_message(third)
         await receiver.dead_letter_message(fourth, reason="why", error_description="in full")
-        told.append(await receiver.renew_message_lock(fifth) >= fifth.enqueued_time_utc)
+        results.append(await receiver.renew_message_lock(fifth) >= fifth.enqueued_time_utc)
         await receiver.complete_message(fifth)
         (again,) = await taken(kind, receiver, 1)
-        told += [str(again), again.delivery_count]
+        results += [str(again), again.delivery_count]
         await receiver.complete_message(again)
         assert third.sequence_number is not None
         (fetched,) = await receiver.receive_deferred_messages([third.sequence_number])
-        told += [str(fetched), fetched.delivery_count]
+        results += [str(fetched), fetched.delivery_count]
         await receiver.complete_message(fetched)
-        told.append(await refusal_of(receiver.receive_deferred_messages([third.sequence_number])))
+        results.append(await refusal_of(receiver.receive_deferred_messages([third.sequence_number])))
         async with client.get_queue_receiver(queue, sub_queue="deadletter") as dead:
             (buried,) = await taken(kind, dead, 1)
-            told += [str(buried), buried.dead_letter_reason, buried.dead_letter_error_description]
+            results += [str(buried), buried.dead_letter_reason, buried.dead_letter_error_description]
             await dead.complete_message(buried)
-    return told
+    return results
 
 
 async def without_keys(kind: NamespaceKind, client: ServiceBusClient, queue: str) -> list[Any]:
@@ -101,7 +101,7 @@ async def scheduling(kind: NamespaceKind, client: ServiceBusClient, queue: str) 
 
 
 async def mistakes(kind: NamespaceKind, client: ServiceBusClient, queue: str) -> list[Any]:
-    """What is refused on every entity, in the same words."""
+    """Errors that are the same for every kind of entity."""
     async with client.get_queue_sender(queue) as sender:
         return [
             await refusal_of(sender.send_messages(ServiceBusMessage("x", session_id="a", partition_key="b"))),
@@ -113,24 +113,24 @@ async def mistakes(kind: NamespaceKind, client: ServiceBusClient, queue: str) ->
 
 async def sessions(kind: NamespaceKind, client: ServiceBusClient, queue: str) -> list[Any]:
     """Sessions: order, state, and one holder."""
-    told: list[Any] = []
+    results: list[Any] = []
     async with client.get_queue_sender(queue) as sender:
         for number in range(6):
             await sender.send_messages(ServiceBusMessage(f"{number}", session_id="ab"[number % 2]))
-        told.append(await refusal_of(sender.send_messages(ServiceBusMessage("x"))))
+        results.append(await refusal_of(sender.send_messages(ServiceBusMessage("x"))))
     for name in "ab":
         async with client.get_queue_receiver(queue, session_id=name) as receiver:
             found = await taken(kind, receiver, 3)
-            told.append([(str(each), each.session_id) for each in found])
+            results.append([(str(each), each.session_id) for each in found])
             await receiver.abandon_message(found[0])
-            told.append(texts(await taken(kind, receiver, 1)))
+            results.append(texts(await taken(kind, receiver, 1)))
             assert receiver.session is not None
-            told.append(await receiver.session.get_state())
+            results.append(await receiver.session.get_state())
             await receiver.session.set_state(f"state of {name}")
-            told.append(await receiver.session.get_state())
-            told.append(await refusal_of(client.get_queue_receiver(queue, session_id=name).__aenter__()))
-    told.append([name async for name in client.list_queue_sessions(queue)])
-    return told
+            results.append(await receiver.session.get_state())
+            results.append(await refusal_of(client.get_queue_receiver(queue, session_id=name).__aenter__()))
+    results.append([name async for name in client.list_queue_sessions(queue)])
+    return results
 
 
 async def duplicates(kind: NamespaceKind, client: ServiceBusClient, queue: str) -> list[Any]:
@@ -169,7 +169,7 @@ async def one_transaction(kind: NamespaceKind, client: ServiceBusClient, queue: 
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
-async def test_p006_p008_the_same_calls_have_the_same_outcome(
+async def test_p006_p008_the_same_calls_have_the_same_result(
     kind: NamespaceKind, script: Script, described: dict[str, bool]
 ) -> None:
     plain = await script(kind, kind.plain, await kind.queue(**described))
@@ -233,7 +233,7 @@ REFUSED: Final = InvalidOperationError.__name__
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
-async def test_p008_and_differ_where_the_documents_say_so(
+async def test_p008_plain_and_partitioned_entities_differ_as_documented(
     kind: NamespaceKind,
     ask: Callable[[NamespaceKind, ServiceBusSender, str], Awaitable[Any]],
     described: dict[str, bool],

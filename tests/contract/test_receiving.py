@@ -28,7 +28,7 @@ async def filled(kind: NamespaceKind, count: int, **description: object) -> str:
     return queue
 
 
-async def test_waiting_ends_with_the_first_message(kind: NamespaceKind) -> None:
+async def test_receive_returns_with_the_first_message(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_receiver(queue) as receiver, kind.plain.get_queue_sender(queue) as sender:
         waiting = asyncio.create_task(receiver.receive_messages(max_wait_time=60.0))
@@ -40,7 +40,7 @@ async def test_waiting_ends_with_the_first_message(kind: NamespaceKind) -> None:
         await receiver.complete_message(message)
 
 
-async def test_waiting_for_nothing_ends_with_an_empty_list(kind: NamespaceKind) -> None:
+async def test_receive_returns_an_empty_list_without_messages(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_receiver(queue) as receiver:
         began = kind.clock.monotonic()
@@ -48,7 +48,7 @@ async def test_waiting_for_nothing_ends_with_an_empty_list(kind: NamespaceKind) 
         assert kind.clock.monotonic() - began >= kind.moment_s * 0.9
 
 
-async def test_iterating_ends_when_nothing_comes_any_more(kind: NamespaceKind) -> None:
+async def test_iteration_ends_when_no_more_messages_arrive(kind: NamespaceKind) -> None:
     queue = await filled(kind, 4)
     seen = []
     async with kind.plain.get_queue_receiver(queue, max_wait_time=kind.moment_s) as receiver:
@@ -58,7 +58,7 @@ async def test_iterating_ends_when_nothing_comes_any_more(kind: NamespaceKind) -
     assert seen == ["0", "1", "2", "3"]
 
 
-async def test_a_completed_message_is_gone_and_an_abandoned_one_comes_again(kind: NamespaceKind) -> None:
+async def test_complete_removes_a_message_and_abandon_releases_it(kind: NamespaceKind) -> None:
     queue = await filled(kind, 2)
     async with kind.plain.get_queue_receiver(queue) as receiver:
         first, *_ = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
@@ -73,7 +73,7 @@ async def test_a_completed_message_is_gone_and_an_abandoned_one_comes_again(kind
         assert await receiver.peek_messages(5, sequence_number=1) == []
 
 
-async def test_a_deferred_message_is_fetched_by_its_number_only(kind: NamespaceKind) -> None:
+async def test_a_deferred_message_is_received_only_by_its_sequence_number(kind: NamespaceKind) -> None:
     queue = await filled(kind, 2)
     async with kind.plain.get_queue_receiver(queue) as receiver:
         (first,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
@@ -103,7 +103,7 @@ async def test_a_deferred_message_can_be_settled_in_every_way(kind: NamespaceKin
     assert left == ([ServiceBusMessageState.DEFERRED] if stays else [])
 
 
-async def test_a_dead_letter_keeps_its_content_and_says_why(kind: NamespaceKind) -> None:
+async def test_a_dead_letter_keeps_its_content_and_has_a_reason(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("bad", application_properties={"n": 1}))
@@ -117,7 +117,7 @@ async def test_a_dead_letter_keeps_its_content_and_says_why(kind: NamespaceKind)
         await dead.complete_message(message)
 
 
-async def test_too_many_deliveries_end_among_the_dead_letters(kind: NamespaceKind) -> None:
+async def test_a_message_is_dead_lettered_after_too_many_deliveries(kind: NamespaceKind) -> None:
     queue = await filled(kind, 1, max_delivery_count=2)
     async with kind.plain.get_queue_receiver(queue) as receiver:
         for _ in range(2):
@@ -129,7 +129,7 @@ async def test_too_many_deliveries_end_among_the_dead_letters(kind: NamespaceKin
         await dead.complete_message(message)
 
 
-async def test_an_expired_message_is_dead_lettered_where_that_is_asked_for(kind: NamespaceKind) -> None:
+async def test_an_expired_message_is_dead_lettered_if_enabled(kind: NamespaceKind) -> None:
     queue = await kind.queue(dead_lettering_on_message_expiration=True)
     async with kind.plain.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("late", time_to_live=timedelta(seconds=1)))
@@ -142,7 +142,7 @@ async def test_an_expired_message_is_dead_lettered_where_that_is_asked_for(kind:
         await dead.complete_message(message)
 
 
-async def test_peeking_goes_on_where_it_ended_and_takes_nothing(kind: NamespaceKind) -> None:
+async def test_peek_continues_after_the_last_peeked_message(kind: NamespaceKind) -> None:
     queue = await filled(kind, 5)
     async with kind.plain.get_queue_receiver(queue) as receiver:
         seen: list[str] = []
@@ -155,7 +155,7 @@ async def test_peeking_goes_on_where_it_ended_and_takes_nothing(kind: NamespaceK
         assert len(await receiver.receive_messages(5, max_wait_time=kind.patience_s)) == 5
 
 
-async def test_a_deleting_receiver_leaves_nothing_to_settle(kind: NamespaceKind) -> None:
+async def test_receive_and_delete_leaves_no_message_to_settle(kind: NamespaceKind) -> None:
     queue = await filled(kind, 3)
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     async with kind.plain.get_queue_receiver(queue, receive_mode=mode) as receiver:
@@ -169,7 +169,7 @@ async def test_a_deleting_receiver_leaves_nothing_to_settle(kind: NamespaceKind)
         assert await receiver.peek_messages(5, sequence_number=1) == []
 
 
-async def test_what_a_deleting_receiver_did_not_ask_for_stays(kind: NamespaceKind) -> None:
+async def test_receive_and_delete_deletes_only_returned_messages(kind: NamespaceKind) -> None:
     queue = await filled(kind, 1)
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     async with kind.plain.get_queue_sender(queue) as sender:
@@ -181,7 +181,7 @@ async def test_what_a_deleting_receiver_did_not_ask_for_stays(kind: NamespaceKin
             assert len(await receiver.peek_messages(5, sequence_number=1)) == 3
 
 
-async def test_a_lock_that_ends_brings_the_message_back(kind: NamespaceKind) -> None:
+async def test_a_message_is_delivered_again_after_its_lock_expires(kind: NamespaceKind) -> None:
     queue = await filled(kind, 1, lock_duration=timedelta(seconds=5))
     async with kind.plain.get_queue_receiver(queue) as receiver:
         (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
@@ -242,7 +242,7 @@ async def test_many_settle_at_once_while_more_is_received(kind: NamespaceKind) -
         assert await receiver.peek_messages(5, sequence_number=1) == []
 
 
-async def test_a_cancelled_receive_loses_nothing(kind: NamespaceKind) -> None:
+async def test_a_cancelled_receive_loses_no_message(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     spent: Counter[str] = Counter()
     async with kind.plain.get_queue_sender(queue) as sender, kind.plain.get_queue_receiver(queue) as receiver:
@@ -261,13 +261,15 @@ async def test_a_cancelled_receive_loses_nothing(kind: NamespaceKind) -> None:
             messages = await receiver.receive_messages(5, max_wait_time=kind.patience_s)
             assert messages, f"only {sorted(seen)} came again"
             for message in messages:
-                assert message.delivery_count == spent[str(message)], "what nobody was handed was given back unspent"
+                assert message.delivery_count == spent[str(message)], (
+                    "an unused message was released without a delivery"
+                )
                 await receiver.complete_message(message)
                 seen.add(str(message))
     assert seen == {"0", "1", "2", "3"}
 
 
-async def test_what_was_fetched_ahead_is_given_back_unspent(kind: NamespaceKind) -> None:
+async def test_prefetched_messages_are_released_without_a_delivery(kind: NamespaceKind) -> None:
     queue = await filled(kind, 10)
     async with kind.plain.get_queue_receiver(queue, prefetch_count=20) as ahead:
         (first,) = await ahead.receive_messages(1, max_wait_time=kind.patience_s)
@@ -282,7 +284,7 @@ async def test_what_was_fetched_ahead_is_given_back_unspent(kind: NamespaceKind)
     assert seen == {str(number): 0 for number in range(1, 10)}
 
 
-async def test_a_receiver_for_nothing_says_so(kind: NamespaceKind) -> None:
+async def test_a_receiver_of_a_missing_entity_raises(kind: NamespaceKind) -> None:
     name = kind.new_name("nowhere")
     async with kind.plain.get_queue_receiver(name) as receiver:
         with pytest.raises(MessagingEntityNotFoundError):

@@ -32,7 +32,7 @@ async def test_a_scheduled_message_is_not_seen_before_its_time(kind: NamespaceKi
         await receiver.complete_message(message)
 
 
-async def test_scheduled_messages_have_numbers_to_cancel_them_by(kind: NamespaceKind) -> None:
+async def test_scheduled_messages_can_be_cancelled(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender, kind.plain.get_queue_receiver(queue) as receiver:
         messages = [ServiceBusMessage(str(number), time_to_live=timedelta(minutes=7)) for number in range(3)]

@@ -50,7 +50,7 @@ async def drained(kind: NamespaceKind, queue: str, count: int) -> list[ServiceBu
     return messages
 
 
-async def test_everything_a_message_says_arrives(kind: NamespaceKind) -> None:
+async def test_every_field_of_a_message_arrives(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     sent = ServiceBusMessage(
         b"\x00\xff body",
@@ -114,7 +114,7 @@ async def test_a_message_of_the_sdk_can_be_sent(kind: NamespaceKind) -> None:
     assert message.message_id
 
 
-async def test_p048_the_sender_gives_an_id_of_its_own_that_stays_with_the_message(kind: NamespaceKind) -> None:
+async def test_p048_a_message_gets_an_id_and_keeps_it(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     sent = ServiceBusMessage("x")
     async with kind.plain.get_queue_sender(queue) as sender:
@@ -126,7 +126,7 @@ async def test_p048_the_sender_gives_an_id_of_its_own_that_stays_with_the_messag
     assert other.message_id not in (None, first.message_id)
 
 
-async def test_any_number_of_callers_send_at_once_and_each_message_arrives_once(kind: NamespaceKind) -> None:
+async def test_concurrent_sends_arrive_once(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     count = 120
     async with kind.plain.get_queue_sender(queue) as sender:
@@ -143,7 +143,7 @@ async def test_any_number_of_callers_send_at_once_and_each_message_arrives_once(
     assert all(numbers == sorted(numbers) for numbers in by_key.values()), "one key keeps the order of the calls"
 
 
-async def test_a_message_that_is_too_large_is_refused_and_nothing_is_sent(kind: NamespaceKind) -> None:
+async def test_a_message_that_is_too_large_is_rejected(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender:
         with pytest.raises(MessageSizeExceededError):
@@ -155,7 +155,7 @@ async def test_a_message_that_is_too_large_is_refused_and_nothing_is_sent(kind: 
     assert str(message) == "small"
 
 
-async def test_a_batch_says_when_it_is_full(kind: NamespaceKind) -> None:
+async def test_a_full_batch_rejects_messages(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender:
         batch = await sender.create_message_batch(1000)
@@ -172,14 +172,14 @@ async def test_a_batch_says_when_it_is_full(kind: NamespaceKind) -> None:
     assert len(await drained(kind, queue, count)) == count
 
 
-async def test_an_entity_that_does_not_exist_is_named(kind: NamespaceKind) -> None:
+async def test_sending_to_a_missing_entity_raises_with_its_name(kind: NamespaceKind) -> None:
     name = kind.new_name("nowhere")
     async with kind.plain.get_queue_sender(name) as sender:
         with pytest.raises(MessagingEntityNotFoundError, match=name):
             await sender.send_messages(ServiceBusMessage("x"))
 
 
-async def test_keys_that_differ_are_refused_before_anything_is_sent(kind: NamespaceKind) -> None:
+async def test_different_keys_are_rejected_before_sending(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender:
         with pytest.raises(InvalidOperationError):
@@ -187,7 +187,7 @@ async def test_keys_that_differ_are_refused_before_anything_is_sent(kind: Namesp
     assert await drained(kind, queue, 0) == []
 
 
-async def test_a_session_queue_refuses_messages_without_session(kind: NamespaceKind) -> None:
+async def test_a_session_queue_rejects_messages_without_session(kind: NamespaceKind) -> None:
     queue = await kind.queue(requires_session=True)
     async with kind.plain.get_queue_sender(queue) as sender:
         with pytest.raises(InvalidOperationError):
@@ -224,7 +224,7 @@ async def test_a_ping_is_accepted_and_never_delivered(kind: NamespaceKind) -> No
 
 @pytest.mark.needs("faults")
 @pytest.mark.parametrize("fault", [FaultKind.DOWN, FaultKind.ERROR])
-async def test_a_namespace_that_is_struck_does_not_say_what_it_lacks(kind: NamespaceKind, fault: FaultKind) -> None:
+async def test_namespace_faults_apply_to_missing_entities(kind: NamespaceKind, fault: FaultKind) -> None:
     kind.inject(Fault(fault))
     async with kind.client(retry_total=0) as client:
         with pytest.raises(ServiceBusError) as caught:

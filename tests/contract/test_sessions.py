@@ -25,7 +25,7 @@ async def filled(kind: NamespaceKind, sessions: dict[str, int], **description: o
     return queue
 
 
-async def test_a_session_is_received_in_order_and_alone(kind: NamespaceKind) -> None:
+async def test_a_session_is_received_in_order_by_one_receiver(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"a": 6, "b": 2})
     async with kind.plain.get_queue_receiver(queue, session_id="a") as receiver:
         assert receiver.session is not None
@@ -72,7 +72,7 @@ async def test_a_session_keeps_its_order_while_others_settle_and_wait(kind: Name
     assert seen == list(range(count))
 
 
-async def test_the_state_of_a_session_outlives_its_receiver(kind: NamespaceKind) -> None:
+async def test_the_state_of_a_session_is_kept_after_its_receiver(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"a": 1})
     async with kind.plain.get_queue_receiver(queue, session_id="a") as receiver:
         assert receiver.session is not None
@@ -102,7 +102,7 @@ async def test_the_lock_of_a_session_is_renewed_and_lost(kind: NamespaceKind) ->
             await receiver.complete_message(message)
 
 
-async def test_a_held_session_cannot_be_had(kind: NamespaceKind) -> None:
+async def test_a_locked_session_cannot_be_accepted(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"a": 1})
     async with kind.plain.get_queue_receiver(queue, session_id="a") as holder:
         assert holder.session is not None
@@ -112,7 +112,7 @@ async def test_a_held_session_cannot_be_had(kind: NamespaceKind) -> None:
         assert len(await next_one.receive_messages(1, max_wait_time=kind.patience_s)) == 1
 
 
-async def test_the_next_available_session_is_any_that_is_free(kind: NamespaceKind) -> None:
+async def test_next_available_session_accepts_an_unlocked_session(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"a": 1, "b": 1})
     held = set()
     async with (
@@ -134,7 +134,7 @@ async def test_sessions_are_listed(kind: NamespaceKind) -> None:
     assert sorted([session async for session in kind.plain.list_queue_sessions(queue)]) == ["a", "b", "c"]
 
 
-async def test_a_plain_receiver_and_a_session_queue_do_not_go_together(kind: NamespaceKind) -> None:
+async def test_a_plain_receiver_of_a_session_queue_raises(kind: NamespaceKind) -> None:
     sessions, plain = await filled(kind, {"a": 1}), await kind.queue()
     with pytest.raises(InvalidOperationError):
         await kind.plain.get_queue_receiver(sessions).receive_messages(1, max_wait_time=2.0)
@@ -142,7 +142,7 @@ async def test_a_plain_receiver_and_a_session_queue_do_not_go_together(kind: Nam
         await kind.plain.get_queue_receiver(plain, session_id="a").receive_messages(1, max_wait_time=2.0)
 
 
-async def test_a_deferred_message_of_a_session_is_fetched_in_it(kind: NamespaceKind) -> None:
+async def test_a_deferred_message_is_received_in_its_session(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"a": 2})
     async with kind.plain.get_queue_receiver(queue, session_id="a") as receiver:
         (first,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)

@@ -22,7 +22,7 @@ async def taken(
     return messages
 
 
-async def test_each_subscription_has_a_copy(kind: NamespaceKind) -> None:
+async def test_each_subscription_gets_a_copy(kind: NamespaceKind) -> None:
     topic = await kind.topic("eu", "us")
     async with kind.plain.get_topic_sender(topic) as sender:
         await sender.send_messages([ServiceBusMessage("a", subject="s"), ServiceBusMessage("b")])
@@ -31,7 +31,7 @@ async def test_each_subscription_has_a_copy(kind: NamespaceKind) -> None:
         assert [(str(message), message.subject) for message in messages] == [("a", "s"), ("b", None)]
 
 
-async def test_rules_choose_and_change_what_a_subscription_is_given(kind: NamespaceKind) -> None:
+async def test_rules_filter_and_change_the_messages_of_a_subscription(kind: NamespaceKind) -> None:
     topic = await kind.topic("cheap", "red")
     rules = kind.administration
     for subscription in ("cheap", "red"):
@@ -73,7 +73,7 @@ async def test_a_queue_can_forward_to_another(kind: NamespaceKind) -> None:
         await receiver.complete_message(message)
 
 
-async def test_a_repeated_id_is_stored_once_where_that_is_asked_for(kind: NamespaceKind) -> None:
+async def test_duplicate_detection_stores_a_repeated_id_once(kind: NamespaceKind) -> None:
     queue = await kind.queue(requires_duplicate_detection=True)
     async with kind.plain.get_queue_sender(queue) as sender:
         for body, message_id in (("first", "a"), ("again", "a"), ("other", "b")):

@@ -12,7 +12,7 @@ async def bodies(kind: NamespaceKind, queue: str) -> list[str]:
         return [str(message) for message in await receiver.peek_messages(50, sequence_number=1)]
 
 
-async def test_what_is_sent_in_a_transaction_is_seen_when_it_commits(kind: NamespaceKind) -> None:
+async def test_messages_of_a_transaction_are_visible_after_its_commit(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender:
         async with kind.plain.transaction() as transaction:
@@ -40,7 +40,7 @@ async def test_an_exception_undoes_the_transaction(kind: NamespaceKind) -> None:
 
 
 @pytest.mark.needs("partitioning")
-async def test_one_key_for_everything_on_a_partitioned_entity(kind: NamespaceKind) -> None:
+async def test_a_partitioned_entity_requires_one_key_per_transaction(kind: NamespaceKind) -> None:
     queue = await kind.queue(enable_partitioning=True)
     async with kind.plain.get_queue_sender(queue) as sender:
         async with kind.plain.transaction() as transaction:
@@ -75,7 +75,7 @@ async def test_settling_and_sending_happen_together(kind: NamespaceKind) -> None
 
 
 @pytest.mark.needs("sends-only transactions")
-async def test_what_a_transaction_cannot_hold_is_refused_before_anything_is_sent(kind: NamespaceKind) -> None:
+async def test_invalid_transactional_sends_are_rejected_before_sending(kind: NamespaceKind) -> None:
     source, target = await kind.queue(), await kind.queue()
     client = kind.plain
     async with client.get_queue_sender(source) as sender, client.get_queue_sender(target) as other:

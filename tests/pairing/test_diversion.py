@@ -1,4 +1,4 @@
-"""What happens on the way to the backlog: the rewrite, the choice of a queue, and queues that fail."""
+"""Diversions: sealing, the choice of a backlog queue, and queues that fail."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def backlog_down(pair: MemoryPair, *queues: str, kind: FaultKind = FaultKind.DOW
 
 
 @pytest.mark.parametrize(("timeout_s", "kept_s"), [(60, 15), (10, 2.5), (8, 2), (7.9, 1.975), (4, 1), (1, 0.25)])
-def test_f4_a_quarter_is_kept_and_2_s_where_there_are_8(timeout_s: float, kept_s: float) -> None:
+def test_a_quarter_of_the_timeout_is_reserved_for_the_diversion(timeout_s: float, kept_s: float) -> None:
     assert reserve_s(timeout_s) == pytest.approx(kept_s)
 
 
 # -- the rewrite -------------------------------------------------------------------------------------------------------
 
 
-async def test_n006_the_rewrite_stores_four_and_keeps_everything_else(
+async def test_n006_sealing_stores_four_properties_and_keeps_all_others(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
@@ -83,7 +83,7 @@ async def test_n006_the_rewrite_stores_four_and_keeps_everything_else(
     assert (home.to, home.reply_to, home.reply_to_session_id) == ("v", "w", "x")
 
 
-async def test_properties_of_the_user_that_bear_the_aliases_names_come_home(
+async def test_application_properties_with_reserved_names_are_restored(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     mine = {
@@ -105,7 +105,9 @@ async def test_properties_of_the_user_that_bear_the_aliases_names_come_home(
 # -- the choice --------------------------------------------------------------------------------------------------------
 
 
-async def test_n005_a_sender_keeps_its_queue_and_senders_are_spread(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_n005_a_sender_keeps_its_queue_and_senders_use_all_queues(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
     client.pair.force_failover(QUEUE)
     for number in range(200):
         async with client.get_queue_sender(QUEUE) as sender:
@@ -118,7 +120,7 @@ async def test_n005_a_sender_keeps_its_queue_and_senders_are_spread(pair: Memory
         assert set(Counter(texts(messages)).values()) == {3}
 
 
-async def test_n005_a_failed_queue_is_pulled_for_every_sender_of_the_client(
+async def test_n005_a_failed_queue_is_quarantined_for_every_sender(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     client.pair.force_failover(QUEUE)
@@ -137,7 +139,9 @@ async def test_n005_a_failed_queue_is_pulled_for_every_sender_of_the_client(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
-async def test_one_bad_queue_costs_a_try_and_no_message(pair: MemoryPair, clock: VirtualClock, kind: FaultKind) -> None:
+async def test_a_failed_queue_costs_one_attempt_and_no_message(
+    pair: MemoryPair, clock: VirtualClock, kind: FaultKind
+) -> None:
     async with pair.client(AT_ONCE) as client:
         client.pair.force_failover(QUEUE)
         for queue in BACKLOG:
@@ -150,7 +154,7 @@ async def test_one_bad_queue_costs_a_try_and_no_message(pair: MemoryPair, clock:
     assert len(await diverted(pair)) == 10
 
 
-async def test_f14_a_failed_queue_comes_back_after_its_quarantine(
+async def test_a_failed_queue_is_used_again_after_its_quarantine(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     client.pair.force_failover(QUEUE)
@@ -171,7 +175,7 @@ async def test_f14_a_failed_queue_comes_back_after_its_quarantine(
     ("error", "is_quarantined"),
     [(MessagingEntityDisabledError, True), (ServiceBusConnectionError, True), (ServiceBusAuthorizationError, False)],
 )
-async def test_f14_only_what_speaks_against_the_queue_quarantines_it(
+async def test_only_faults_of_the_queue_quarantine_it(
     pair: MemoryPair, client: ServiceBusClient, error: type[ServiceBusConnectionError], is_quarantined: bool
 ) -> None:
     client.pair.force_failover(QUEUE)
@@ -182,9 +186,7 @@ async def test_f14_only_what_speaks_against_the_queue_quarantines_it(
     assert bool(client.pair.status().quarantined) is is_quarantined
 
 
-async def test_f14_a_messages_own_fault_is_raised_and_quarantines_nothing(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_an_invalid_message_raises_and_quarantines_no_queue(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     pair.secondary.inject(Fault(FaultKind.ERROR, error=InvalidOperationError, operations=[Operation.SEND]))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -193,7 +195,7 @@ async def test_f14_a_messages_own_fault_is_raised_and_quarantines_nothing(
     assert client.pair.status().quarantined == ()
 
 
-async def test_all_queues_down_raises_with_every_cause_and_accepts_nothing(
+async def test_send_raises_every_cause_when_all_queues_are_down(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     client.pair.force_failover(QUEUE)
@@ -209,7 +211,7 @@ async def test_all_queues_down_raises_with_every_cause_and_accepts_nothing(
     assert "backlog.usable" in [event.name for event in client.pair.events()]
 
 
-async def test_all_queues_hanging_ends_inside_the_callers_timeout(
+async def test_send_ends_within_the_timeout_when_all_queues_hang(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     client.pair.force_failover(QUEUE)
@@ -221,7 +223,7 @@ async def test_all_queues_hanging_ends_inside_the_callers_timeout(
     assert len(caught.value.causes) >= 4
 
 
-async def test_a_busy_secondary_is_given_its_10_s(
+async def test_send_waits_10_s_for_a_busy_secondary(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     client.pair.force_failover(QUEUE)
@@ -232,7 +234,7 @@ async def test_a_busy_secondary_is_given_its_10_s(
     assert len(await diverted(pair)) == 1
 
 
-async def test_a_secondary_that_stays_busy_is_named_as_the_cause(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_secondary_that_stays_busy_is_the_cause(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     pair.secondary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND]))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -242,7 +244,7 @@ async def test_a_secondary_that_stays_busy_is_named_as_the_cause(pair: MemoryPai
     assert client.pair.status().quarantined == ()
 
 
-async def test_a_list_is_diverted_whole_into_one_queue(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_list_is_diverted_to_one_queue(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages([ServiceBusMessage(str(number), session_id=str(number)) for number in range(50)])
@@ -265,7 +267,7 @@ async def test_a_lost_acknowledgement_of_the_backlog_is_a_duplicate_with_the_sam
 # -- ordering="session" ------------------------------------------------------------------------------------------------
 
 
-async def test_f10_a_session_has_one_queue_whatever_client_sends(pair: MemoryPair) -> None:
+async def test_every_client_uses_the_same_queue_for_a_session(pair: MemoryPair) -> None:
     for seed in range(3):
         async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:
             client.pair.force_failover(QUEUE)
@@ -280,7 +282,7 @@ async def test_f10_a_session_has_one_queue_whatever_client_sends(pair: MemoryPai
     assert all(len(places) == 1 for places in found.values())
 
 
-async def test_f10_its_queue_failing_raises_and_no_other_is_taken(pair: MemoryPair) -> None:
+async def test_a_session_is_not_diverted_to_another_queue_when_its_own_fails(pair: MemoryPair) -> None:
     async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         backlog_down(pair, *SESSION_BACKLOG)
@@ -290,7 +292,7 @@ async def test_f10_its_queue_failing_raises_and_no_other_is_taken(pair: MemoryPa
     assert await diverted(pair) == []
 
 
-async def test_f10_without_a_session_or_with_a_schedule_the_plain_queues_serve(
+async def test_messages_without_session_or_with_schedule_use_plain_queues(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     due = datetime.fromtimestamp(clock.now() + 60, UTC)
@@ -302,9 +304,7 @@ async def test_f10_without_a_session_or_with_a_schedule_the_plain_queues_serve(
 
 
 @pytest.mark.parametrize("is_failed_over", [False, True])
-async def test_f10_a_list_of_several_sessions_is_refused_since_it_could_be_half_accepted(
-    pair: MemoryPair, is_failed_over: bool
-) -> None:
+async def test_a_list_of_several_sessions_is_rejected(pair: MemoryPair, is_failed_over: bool) -> None:
     async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:
         if is_failed_over:
             client.pair.force_failover(QUEUE)
@@ -317,7 +317,9 @@ async def test_f10_a_list_of_several_sessions_is_refused_since_it_could_be_half_
     assert texts(await taken(pair)) == ["a", "b"]
 
 
-async def test_lanes_divert_side_by_side(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_different_keys_are_diverted_concurrently(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
     client.pair.force_failover(QUEUE)
     pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=1.0, operations=[Operation.SEND]))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -326,7 +328,7 @@ async def test_lanes_divert_side_by_side(pair: MemoryPair, client: ServiceBusCli
     assert clock.monotonic() == 1.0
 
 
-async def test_f14_what_is_still_in_quarantine_is_tried_when_the_last_other_queue_fails(pair: MemoryPair) -> None:
+async def test_quarantined_queues_are_tried_when_all_others_fail(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=2)) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         await sender.send_messages(ServiceBusMessage("a"))
@@ -343,7 +345,7 @@ async def test_f14_what_is_still_in_quarantine_is_tried_when_the_last_other_queu
     assert texts(held[second]) == ["b"]
 
 
-async def test_a_link_that_fails_is_closed_when_the_last_transfer_in_it_is_done(
+async def test_a_failed_link_closes_after_its_last_transfer(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed_in_use: list[int] = []

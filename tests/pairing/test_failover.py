@@ -1,4 +1,4 @@
-"""When an entity fails over and comes back: the documented course of an outage, seen from the caller."""
+"""Failover and recovery of an entity during an outage, as a caller observes it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ async def until(clock: VirtualClock, condition: Callable[[], bool], *, at_most_s
 # -- the course of an outage -------------------------------------------------------------------------------------------
 
 
-async def test_the_whole_course_of_an_outage(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_sends_are_diverted_during_an_outage_and_forwarded_after_it(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -97,7 +99,7 @@ async def test_a_send_to_a_failed_over_entity_takes_no_time(
     assert client.pair.status().entities[QUEUE].diverted == 100
 
 
-async def test_the_entity_fails_over_though_nobody_sends_again(
+async def test_an_entity_fails_over_without_another_send(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
@@ -125,7 +127,7 @@ async def test_a_later_failure_does_not_move_the_deadline(
     assert clock.monotonic() == pytest.approx(armed_at + 60.0, abs=1.0)
 
 
-async def test_any_success_disarms_the_deadline(
+async def test_a_success_cancels_the_failover_deadline(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     async with client.get_queue_sender(QUEUE) as failing, client.get_queue_sender(QUEUE) as other:
@@ -139,7 +141,7 @@ async def test_any_success_disarms_the_deadline(
     assert names(client) == ["failover.suspected", "failover.cleared"]
 
 
-async def test_failover_is_per_entity_never_per_namespace(
+async def test_only_the_affected_entity_fails_over(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "bills")
@@ -154,7 +156,7 @@ async def test_failover_is_per_entity_never_per_namespace(
     assert texts(await taken(pair, "bills")) == ["bill"]
 
 
-async def test_the_state_is_shared_by_every_sender_of_the_client_whatever_the_letters_case(
+async def test_all_senders_of_a_client_share_the_state_regardless_of_case(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     client.pair.mark_unhealthy(QUEUE)
@@ -164,7 +166,7 @@ async def test_the_state_is_shared_by_every_sender_of_the_client_whatever_the_le
     assert len(await diverted(pair)) == 1
 
 
-async def test_clients_fail_over_each_by_itself(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_each_client_fails_over_on_its_own(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.mark_unhealthy(QUEUE)
     async with pair.client() as other, other.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
@@ -174,7 +176,7 @@ async def test_clients_fail_over_each_by_itself(pair: MemoryPair, client: Servic
 # -- the interval ------------------------------------------------------------------------------------------------------
 
 
-async def test_an_interval_of_0_diverts_the_very_send_that_failed(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_an_interval_of_0_diverts_the_failed_send(pair: MemoryPair, clock: VirtualClock) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
@@ -183,9 +185,7 @@ async def test_an_interval_of_0_diverts_the_very_send_that_failed(pair: MemoryPa
     assert texts(await diverted(pair)) == ["a"]
 
 
-async def test_f3_with_an_interval_of_0_a_stale_link_is_opened_once_more_at_once(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_an_interval_of_0_reopens_a_stale_link_once(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("1"))
         pair.primary.inject(Fault(FaultKind.DOWN, count=1))
@@ -199,14 +199,14 @@ async def test_f3_with_an_interval_of_0_a_stale_link_is_opened_once_more_at_once
     assert texts(await diverted(pair)) == ["3"]
 
 
-async def test_f3_a_link_that_never_stood_is_not_opened_once_more(pair: MemoryPair) -> None:
+async def test_an_interval_of_0_does_not_reopen_a_link_that_was_never_open(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.DOWN, count=1, operations=[Operation.OPEN]))
         await sender.send_messages(ServiceBusMessage("1"))
         assert client.pair.status().entities[QUEUE].diverted == 1
 
 
-async def test_f3_a_stale_link_without_time_left_is_not_opened_once_more(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_stale_link_is_not_reopened_after_the_timeout(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("1"))
         slow = Fault(FaultKind.SLOW, latency_s=100.0, operations=[Operation.SEND])
@@ -217,9 +217,7 @@ async def test_f3_a_stale_link_without_time_left_is_not_opened_once_more(pair: M
     assert texts(await diverted(pair)) == ["2"]
 
 
-async def test_f3_what_is_in_a_pause_between_tries_diverts_the_moment_the_entity_fails_over(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_failover_interrupts_the_back_off_of_a_send(pair: MemoryPair, clock: VirtualClock) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with (
         pair.client(options(failover_interval=2), retry_total=100, retry_backoff_factor=8.0) as client,
@@ -236,7 +234,7 @@ async def test_f3_what_is_in_a_pause_between_tries_diverts_the_moment_the_entity
     assert texts(await diverted(pair)) == ["patient"]
 
 
-async def test_a_send_whose_last_try_ends_after_the_failover_is_diverted(
+async def test_a_send_whose_last_attempt_ends_after_the_failover_is_diverted(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
@@ -249,7 +247,7 @@ async def test_a_send_whose_last_try_ends_after_the_failover_is_diverted(
 
 
 @pytest.mark.parametrize("interval_s", [60, 3600])
-async def test_the_interval_is_the_one_that_was_chosen(pair: MemoryPair, clock: VirtualClock, interval_s: int) -> None:
+async def test_the_failover_interval_is_configurable(pair: MemoryPair, clock: VirtualClock, interval_s: int) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with pair.client(options(failover_interval=interval_s)) as client:
         async with client.get_queue_sender(QUEUE) as sender:
@@ -260,7 +258,7 @@ async def test_the_interval_is_the_one_that_was_chosen(pair: MemoryPair, clock: 
         assert state(client) is FAILED_OVER
 
 
-async def test_divert_while_suspect_spares_the_caller_the_errors(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_divert_while_suspect_diverts_failed_sends(pair: MemoryPair, clock: VirtualClock) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with (
         pair.client(options(divert_while_suspect=True)) as client,
@@ -289,7 +287,7 @@ async def test_divert_while_suspect_spares_the_caller_the_errors(pair: MemoryPai
         ServiceBusQuotaExceededError,
     ],
 )
-async def test_f1_outage_errors_arm_the_deadline(
+async def test_outage_errors_start_the_failover_deadline(
     pair: MemoryPair, client: ServiceBusClient, error: type[ServiceBusError]
 ) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=error))
@@ -311,7 +309,7 @@ async def test_f1_outage_errors_arm_the_deadline(
         MessagingEntityNotFoundError,
     ],
 )
-async def test_f1_other_errors_do_not(pair: MemoryPair, error: type[ServiceBusError]) -> None:
+async def test_other_errors_do_not_start_the_failover_deadline(pair: MemoryPair, error: type[ServiceBusError]) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=error))
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await fail(sender, error)
@@ -319,7 +317,7 @@ async def test_f1_other_errors_do_not(pair: MemoryPair, error: type[ServiceBusEr
     assert await diverted(pair) == []
 
 
-async def test_f1_an_entity_that_vanished_is_an_outage(pair: MemoryPair) -> None:
+async def test_a_deleted_entity_is_an_outage(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
         await client.administration.delete_queue(QUEUE)
@@ -328,7 +326,7 @@ async def test_f1_an_entity_that_vanished_is_an_outage(pair: MemoryPair) -> None
     assert texts(await diverted(pair)) == ["b"]
 
 
-async def test_f1_the_applications_own_judgement_is_the_only_one(pair: MemoryPair) -> None:
+async def test_is_outage_of_the_options_replaces_the_default(pair: MemoryPair) -> None:
     judged: list[ServiceBusError] = []
 
     def is_outage(error: ServiceBusError) -> bool:
@@ -346,7 +344,7 @@ async def test_f1_the_applications_own_judgement_is_the_only_one(pair: MemoryPai
     assert [type(error) for error in judged] == [ServiceBusConnectionError, ServiceBusAuthorizationError]
 
 
-async def test_f1_a_cancelled_send_says_nothing_of_the_primary(
+async def test_a_cancelled_send_does_not_count_towards_failover(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
@@ -360,7 +358,7 @@ async def test_f1_a_cancelled_send_says_nothing_of_the_primary(
     assert client.pair.events() == []
 
 
-async def test_f2_time_spent_in_line_is_no_outage(
+async def test_time_spent_behind_other_sends_does_not_count_towards_failover(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.SLOW, latency_s=9.0, operations=[Operation.SEND]))
@@ -373,7 +371,9 @@ async def test_f2_time_spent_in_line_is_no_outage(
 
 
 @pytest.mark.parametrize("timeout", [4.0, 8.0, 20.0, 60.0])
-async def test_f4_time_is_kept_for_the_diversion(pair: MemoryPair, clock: VirtualClock, timeout: float) -> None:
+async def test_part_of_the_timeout_is_reserved_for_the_diversion(
+    pair: MemoryPair, clock: VirtualClock, timeout: float
+) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"), timeout=timeout)
@@ -384,7 +384,7 @@ async def test_f4_time_is_kept_for_the_diversion(pair: MemoryPair, clock: Virtua
 # -- recovery ----------------------------------------------------------------------------------------------------------
 
 
-async def test_f5_a_late_success_of_a_send_begun_before_the_failover_is_ignored(
+async def test_a_success_of_a_send_begun_before_the_failover_is_ignored(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.SLOW, latency_s=15.0, operations=[Operation.SEND], count=1))
@@ -396,7 +396,7 @@ async def test_f5_a_late_success_of_a_send_begun_before_the_failover_is_ignored(
         assert state(client) is FAILED_OVER
 
 
-async def test_recovery_is_known_to_every_sender_at_once(
+async def test_recovery_applies_to_every_sender_immediately(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     async with client.get_queue_sender(QUEUE) as one, client.get_queue_sender(QUEUE) as other:
@@ -410,7 +410,7 @@ async def test_recovery_is_known_to_every_sender_at_once(
     assert texts(await taken(pair)) == ["3", "4"]
 
 
-async def test_a_flapping_primary_loses_nothing(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_flapping_primary_loses_no_message(pair: MemoryPair, clock: VirtualClock) -> None:
     accepted: list[str] = []
     async with (
         pair.client(options(failover_interval=3, ping_primary_interval=2)) as client,
@@ -438,7 +438,7 @@ async def test_a_flapping_primary_loses_nothing(pair: MemoryPair, clock: Virtual
 # -- both sides, and control by hand -----------------------------------------------------------------------------------
 
 
-async def test_f18_both_namespaces_down_is_not_accepted_and_says_so(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_send_raises_when_both_namespaces_are_down(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.DOWN))
         pair.secondary.inject(Fault(FaultKind.DOWN))
@@ -453,7 +453,7 @@ async def test_f18_both_namespaces_down_is_not_accepted_and_says_so(pair: Memory
     assert await diverted(pair) == []
 
 
-async def test_f17_what_is_forced_stays_until_it_is_marked_healthy(
+async def test_a_forced_failover_lasts_until_mark_healthy(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     client.pair.force_failover(QUEUE)
@@ -464,7 +464,7 @@ async def test_f17_what_is_forced_stays_until_it_is_marked_healthy(
     assert state(client) is HEALTHY
 
 
-async def test_f17_what_is_marked_unhealthy_comes_back_by_pings(
+async def test_an_entity_marked_unhealthy_recovers_by_pings(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
@@ -475,9 +475,7 @@ async def test_f17_what_is_marked_unhealthy_comes_back_by_pings(
     await until(clock, lambda: state(client) is HEALTHY, at_most_s=66.0)
 
 
-async def test_f17_the_status_tells_how_the_pair_stands(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_status_describes_the_pair(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
     await clock.sleep(5.0)
     client.pair.force_failover(QUEUE)
     status = client.pair.status()
@@ -490,18 +488,18 @@ async def test_f17_the_status_tells_how_the_pair_stands(
 
 
 @pytest.mark.parametrize("path", ["", "a//b", "contoso/x-servicebus-transfer/0"])
-async def test_f17_only_entities_can_be_controlled(client: ServiceBusClient, path: str) -> None:
+async def test_manual_failover_rejects_invalid_paths(client: ServiceBusClient, path: str) -> None:
     for control in (client.pair.force_failover, client.pair.mark_unhealthy, client.pair.mark_healthy):
         with pytest.raises(InvalidOperationError):
             control(path)
 
 
-async def test_a_backlog_queue_cannot_be_sent_to_through_the_pair(client: ServiceBusClient) -> None:
+async def test_a_paired_client_rejects_sends_to_a_backlog_queue(client: ServiceBusClient) -> None:
     with pytest.raises(InvalidOperationError):
         client.get_queue_sender("contoso/x-servicebus-transfer/0")
 
 
-async def test_f13_nothing_can_be_scheduled_by_number_while_failed_over(
+async def test_schedule_raises_while_failed_over(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     due = datetime.fromtimestamp(clock.now() + 600, UTC)
@@ -516,7 +514,7 @@ async def test_f13_nothing_can_be_scheduled_by_number_while_failed_over(
     assert texts(await taken(pair)) == ["1"]
 
 
-async def test_scheduling_that_fails_is_evidence_of_an_outage_and_success_of_none(
+async def test_schedule_errors_and_successes_count_for_failover(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     due = datetime.fromtimestamp(clock.now() + 600, UTC)
@@ -530,9 +528,7 @@ async def test_scheduling_that_fails_is_evidence_of_an_outage_and_success_of_non
         assert state(client) is HEALTHY
 
 
-async def test_n011_receiving_is_from_the_primary_only_and_fails_with_it(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_n011_receives_use_only_the_primary_and_fail_with_it(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
@@ -553,7 +549,7 @@ def keys_by_fragment(count: int = 16) -> list[str]:
     ]
 
 
-async def test_n020_one_dead_fragment_in_mixed_traffic_does_not_fail_over(
+async def test_n020_one_dead_fragment_with_mixed_keys_does_not_fail_over(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
@@ -571,7 +567,7 @@ async def test_n020_one_dead_fragment_in_mixed_traffic_does_not_fail_over(
     assert len(await taken(pair, "wide")) == 60
 
 
-async def test_n021_one_dead_fragment_and_only_its_keys_fail_the_whole_entity_over(
+async def test_n021_one_dead_fragment_with_only_its_keys_fails_over_the_entity(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
@@ -585,7 +581,7 @@ async def test_n021_one_dead_fragment_and_only_its_keys_fail_the_whole_entity_ov
     assert texts(await diverted(pair)) == ["a"]
 
 
-async def test_n025_pings_carry_the_failing_key_so_that_the_entity_does_not_flap(
+async def test_n025_pings_use_the_failing_key_so_the_entity_does_not_flap(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
@@ -600,7 +596,7 @@ async def test_n025_pings_carry_the_failing_key_so_that_the_entity_does_not_flap
     await until(clock, lambda: state(client, "wide") is HEALTHY, at_most_s=66.0)
 
 
-async def test_n022_a_session_comes_home_to_its_own_fragment(pair: MemoryPair) -> None:
+async def test_n022_a_diverted_session_returns_to_its_own_fragment(pair: MemoryPair) -> None:
     await make_queue(pair, "wide", enable_partitioning=True, requires_session=True)
     async with pair.client() as client, client.get_queue_sender("wide") as sender:
         for number in range(3):
@@ -616,7 +612,7 @@ async def test_n022_a_session_comes_home_to_its_own_fragment(pair: MemoryPair) -
 
 
 @pytest.mark.parametrize("provision", ["create", "none"])
-async def test_an_application_that_uses_batches_fails_over_too(pair: MemoryPair, provision: str) -> None:
+async def test_create_message_batch_works_during_failover(pair: MemoryPair, provision: str) -> None:
     if provision == "none":
         for name in BACKLOG[:2]:
             await make_queue(pair, name, secondary=True)
@@ -633,7 +629,7 @@ async def test_an_application_that_uses_batches_fails_over_too(pair: MemoryPair,
     assert sorted(texts(await taken(pair))) == ["0", "1", "2"]
 
 
-async def test_an_outage_that_only_batches_meet_arms_the_deadline(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_create_message_batch_errors_start_the_failover_deadline(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(options(failover_interval=60)) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.DOWN))
         batch = await sender.create_message_batch()
@@ -644,15 +640,13 @@ async def test_an_outage_that_only_batches_meet_arms_the_deadline(pair: MemoryPa
         await sender.send_messages(batch)
 
 
-async def test_a_batch_for_an_entity_that_is_not_there_is_an_error(pair: MemoryPair) -> None:
+async def test_create_message_batch_raises_for_a_missing_entity(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender("nowhere") as sender:
         with pytest.raises(MessagingEntityNotFoundError):
             await sender.create_message_batch()
 
 
-async def test_opening_and_sending_share_one_span_so_that_time_is_left_to_divert(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_opening_and_sending_share_one_timeout(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.OPEN], latency_s=2.5))
         pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
@@ -662,7 +656,9 @@ async def test_opening_and_sending_share_one_span_so_that_time_is_left_to_divert
         assert client.pair.status().entities[QUEUE].diverted == 1
 
 
-async def test_f2_time_that_was_lost_in_our_own_queue_fails_nothing_over(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_time_spent_queued_in_the_client_does_not_count_towards_failover(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
     await make_queue(pair, "visits", requires_session=True)
     async with pair.client(AT_ONCE) as client, client.get_queue_sender("visits") as sender:
         await sender.send_messages(ServiceBusMessage("opens the link", session_id="k"))
@@ -682,7 +678,7 @@ async def test_f2_time_that_was_lost_in_our_own_queue_fails_nothing_over(pair: M
         wrong = asyncio.create_task(send(ServiceBusMessage("wrong", partition_key="k"), 60))
         assert await first is None
         assert isinstance(await wrong, InvalidOperationError)
-        told = await late
-        assert isinstance(told, OperationTimeoutError)
-        assert not told.is_in_doubt
+        error = await late
+        assert isinstance(error, OperationTimeoutError)
+        assert not error.is_in_doubt
         assert client.pair.status().entities["visits"].state is FailoverState.HEALTHY

@@ -1,4 +1,4 @@
-"""Pings of failed-over entities: when, with which keys, and what they prove."""
+"""Pings of failed-over entities: their times, their keys, and the recovery."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.client.scene import QUEUE, make_queue, options, taken, texts
 
 
 class Pings:
-    """Counts the pings that come to the primary's door, and keeps their messages."""
+    """Records the pings that reach the primary."""
 
     def __init__(self, pair: MemoryPair) -> None:
         self.pair = pair
@@ -38,14 +38,14 @@ class Pings:
             self.messages += found
             return original(call, path, messages, **kwargs)
 
-        namespace.send = send  # type: ignore[method-assign]  # the broker's own door, with an ear at it
+        namespace.send = send  # type: ignore[method-assign]  # a wrapper around the method of the broker
 
 
 def state(client: ServiceBusClient, path: str = QUEUE) -> FailoverState:
     return client.pair.status().entities[path].state
 
 
-async def test_n007_a_ping_is_empty_short_lived_and_never_received(
+async def test_n007_a_ping_is_empty_and_never_received(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pings = Pings(pair)
@@ -61,7 +61,7 @@ async def test_n007_a_ping_is_empty_short_lived_and_never_received(
     assert await taken(pair) == []
 
 
-async def test_f6_the_first_ping_is_sent_at_once_then_each_interval_with_jitter(
+async def test_pings_begin_immediately_and_repeat_with_jitter(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusConnectionError, operations=[Operation.SESSION]))
@@ -78,9 +78,7 @@ async def test_f6_the_first_ping_is_sent_at_once_then_each_interval_with_jitter(
 
 
 @pytest.mark.parametrize("interval_s", [1, 1800])
-async def test_the_ping_interval_is_the_one_that_was_chosen(
-    pair: MemoryPair, clock: VirtualClock, interval_s: int
-) -> None:
+async def test_the_ping_interval_is_configurable(pair: MemoryPair, clock: VirtualClock, interval_s: int) -> None:
     pings = Pings(pair)
     async with pair.client(options(ping_primary_interval=interval_s)) as client:
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.OPEN]))
@@ -92,9 +90,7 @@ async def test_the_ping_interval_is_the_one_that_was_chosen(
         assert len(pings.at) == 2
 
 
-async def test_there_is_one_ping_at_a_time_for_each_entity_however_long_it_takes(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_each_entity_has_at_most_one_ping_in_flight(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, "bills")
     pings = Pings(pair)
     async with pair.client(options(ping_primary_interval=1)) as client:
@@ -107,7 +103,7 @@ async def test_there_is_one_ping_at_a_time_for_each_entity_however_long_it_takes
         assert pings.at == [0.0, 0.0]
 
 
-async def test_f5_so_many_pings_in_a_row_as_were_asked_for(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_recovery_needs_pings_to_recover_accepted_pings_in_a_row(pair: MemoryPair, clock: VirtualClock) -> None:
     pings = Pings(pair)
     async with pair.client(options(pings_to_recover=3, ping_primary_interval=10)) as client:
         client.pair.mark_unhealthy(QUEUE)
@@ -124,7 +120,7 @@ async def test_f5_so_many_pings_in_a_row_as_were_asked_for(pair: MemoryPair, clo
 
 
 @pytest.mark.parametrize("error", [ServiceBusServerBusyError, ServiceBusAuthorizationError, ServiceBusConnectionError])
-async def test_a_refused_ping_proves_nothing(
+async def test_a_rejected_ping_does_not_recover_the_entity(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, error: type[Exception]
 ) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=error))  # type: ignore[arg-type]  # one of ours
@@ -133,9 +129,7 @@ async def test_a_refused_ping_proves_nothing(
     assert state(client) is FailoverState.FAILED_OVER
 
 
-async def test_f7_a_ping_carries_the_last_failing_key(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_ping_has_the_last_failing_key(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
     pings = Pings(pair)
     pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusConnectionError, operations=[Operation.OPEN]))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -150,7 +144,7 @@ async def test_f7_a_ping_carries_the_last_failing_key(
     assert [(ping.session_id, ping.partition_key) for ping in pings.messages] == [(None, "last")]
 
 
-async def test_f7_an_entity_with_sessions_is_pinged_with_a_random_one(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_session_entity_is_pinged_with_a_random_session(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, "visits", requires_session=True)
     pings = Pings(pair)
     async with pair.client(options(pings_to_recover=3, ping_primary_interval=1)) as client:
@@ -162,7 +156,7 @@ async def test_f7_an_entity_with_sessions_is_pinged_with_a_random_one(pair: Memo
     assert len(set(sessions)) == 4
 
 
-async def test_f7_an_entity_with_sessions_comes_back_though_the_failing_key_was_a_partition_key(
+async def test_a_session_entity_recovers_after_a_partition_key_failed(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "visits", requires_session=True)
@@ -178,7 +172,7 @@ async def test_f7_an_entity_with_sessions_comes_back_though_the_failing_key_was_
     assert (pings.messages[-1].session_id, pings.messages[-1].partition_key) == ("key", "key")
 
 
-async def test_a_ping_with_a_session_that_is_refused_proves_nothing(
+async def test_a_rejected_ping_with_a_session_does_not_recover_the_entity(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pings = Pings(pair)
@@ -193,7 +187,7 @@ async def test_a_ping_with_a_session_that_is_refused_proves_nothing(
     assert {ping.session_id for ping in pings.messages} == {"s"}
 
 
-async def test_f8_a_probe_by_link_sends_nothing(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_link_probe_sends_no_message(pair: MemoryPair, clock: VirtualClock) -> None:
     pings = Pings(pair)
     async with pair.client(options(probe="link")) as client:
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -217,14 +211,14 @@ async def test_marking_healthy_ends_the_pings(pair: MemoryPair, client: ServiceB
     assert state(client) is FailoverState.HEALTHY
 
 
-async def test_what_is_forced_is_not_pinged(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_a_forced_entity_is_not_pinged(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
     pings = Pings(pair)
     client.pair.force_failover(QUEUE)
     await clock.sleep(600.0)
     assert pings.at == []
 
 
-async def test_the_pinger_sleeps_while_nothing_is_wrong(
+async def test_the_pinger_sleeps_while_all_entities_are_healthy(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -235,7 +229,7 @@ async def test_the_pinger_sleeps_while_nothing_is_wrong(
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_closing_ends_a_ping_on_its_way(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_closing_cancels_a_ping_in_flight(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client() as client:
         pair.primary.inject(Fault(FaultKind.HANG))
         client.pair.mark_unhealthy(QUEUE)
@@ -243,7 +237,7 @@ async def test_closing_ends_a_ping_on_its_way(pair: MemoryPair, clock: VirtualCl
     assert clock.monotonic() == 5.0
 
 
-async def test_pings_begin_when_what_was_forced_is_marked_unhealthy(
+async def test_mark_unhealthy_starts_pings_of_a_forced_entity(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     client.pair.force_failover(QUEUE)

@@ -1,4 +1,4 @@
-"""Backlog queues: made if absent, taken as they are, left out if they cannot be used."""
+"""Provisioning: missing backlog queues are created, unusable ones are left out."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ async def queues(pair: MemoryPair) -> list[str]:
         return [queue.name async for queue in client.administration.list_queues()]
 
 
-async def test_n001_n004_ten_queues_named_after_the_primary_are_made(pair: MemoryPair) -> None:
+async def test_n001_n004_ten_queues_named_after_the_primary_are_created(pair: MemoryPair) -> None:
     async with pair.client() as client:
         assert client.pair.status().backlog_queues == tuple(BACKLOG)
     assert await queues(pair) == BACKLOG
 
 
-async def test_n003_with_the_documented_description(pair: MemoryPair) -> None:
+async def test_n003_queues_are_created_with_the_documented_description(pair: MemoryPair) -> None:
     async with pair.client():
         pass
     async with pair.unpaired_client(secondary=True) as client:
@@ -50,7 +50,7 @@ async def test_n003_with_the_documented_description(pair: MemoryPair) -> None:
     assert not queue.requires_duplicate_detection
 
 
-async def test_n002_existing_queues_are_taken_as_they_are_and_extra_ones_left_alone(pair: MemoryPair) -> None:
+async def test_n002_existing_queues_are_not_changed(pair: MemoryPair) -> None:
     await make_queue(pair, BACKLOG[0], secondary=True, lock_duration=timedelta(seconds=30), enable_partitioning=True)
     await make_queue(pair, "contoso/x-servicebus-transfer/12", secondary=True)
     async with pair.client() as client:
@@ -60,23 +60,23 @@ async def test_n002_existing_queues_are_taken_as_they_are_and_extra_ones_left_al
     assert "contoso/x-servicebus-transfer/12" in await queues(pair)
 
 
-async def test_f19_names_follow_the_option_and_the_count(pair: MemoryPair) -> None:
+async def test_queue_names_follow_the_options(pair: MemoryPair) -> None:
     async with pair.client(options(primary_name="other", backlog_queue_count=2)):
         pass
     assert await queues(pair) == ["other/x-servicebus-transfer/0", "other/x-servicebus-transfer/1"]
 
 
-async def test_the_second_client_makes_nothing_and_asks_little(pair: MemoryPair) -> None:
+async def test_a_second_client_creates_no_queues(pair: MemoryPair) -> None:
     async with pair.client():
         pass
-    asked = []
+    queues = []
     pair.secondary.inject(Fault(FaultKind.DOWN, operations=[Operation.MANAGE], entity_path=BACKLOG[0]))
     async with pair.client() as client:
-        asked.append(client.pair.status().backlog_queues)
-    assert asked == [tuple(BACKLOG)]
+        queues.append(client.pair.status().backlog_queues)
+    assert queues == [tuple(BACKLOG)]
 
 
-async def test_clients_that_open_at_the_same_time_do_not_disturb_each_other(pair: MemoryPair) -> None:
+async def test_clients_can_open_concurrently(pair: MemoryPair) -> None:
     clients = [pair.client() for _ in range(10)]
     await asyncio.gather(*(client.__aenter__() for client in clients))
     assert all(len(client.pair.status().backlog_queues) == 10 for client in clients)
@@ -84,7 +84,7 @@ async def test_clients_that_open_at_the_same_time_do_not_disturb_each_other(pair
     assert await queues(pair) == BACKLOG
 
 
-async def test_a_race_for_a_queue_that_is_lost_is_fine(pair: MemoryPair) -> None:
+async def test_a_queue_created_by_another_client_is_used(pair: MemoryPair) -> None:
     async with pair.client():
         pass
     stale = pair.client()
@@ -100,7 +100,7 @@ async def test_a_race_for_a_queue_that_is_lost_is_fine(pair: MemoryPair) -> None
         assert len(stale.pair.status().backlog_queues) == 10
 
 
-async def test_queues_that_cannot_be_made_are_left_out(pair: MemoryPair) -> None:
+async def test_queues_that_cannot_be_created_are_left_out(pair: MemoryPair) -> None:
     for queue in BACKLOG[2:]:
         pair.secondary.inject(Fault(FaultKind.ERROR, entity_path=queue, error=ServiceBusQuotaExceededError))
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
@@ -111,7 +111,7 @@ async def test_queues_that_cannot_be_made_are_left_out(pair: MemoryPair) -> None
         assert (await client.run_syphon(until="empty")).drained == 1
 
 
-async def test_none_usable_fails_with_every_cause_and_can_be_tried_again(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_open_raises_every_cause_and_can_be_retried(pair: MemoryPair, clock: VirtualClock) -> None:
     for queue in BACKLOG:
         pair.secondary.inject(Fault(FaultKind.ERROR, entity_path=queue, error=ServiceBusAuthorizationError))
     client = pair.client()
@@ -127,7 +127,7 @@ async def test_none_usable_fails_with_every_cause_and_can_be_tried_again(pair: M
         assert len(client.pair.status().backlog_queues) == 10
 
 
-async def test_a_secondary_that_is_down_fails_the_pairing(pair: MemoryPair) -> None:
+async def test_open_raises_when_the_secondary_is_down(pair: MemoryPair) -> None:
     pair.secondary.inject(Fault(FaultKind.DOWN))
     client = pair.client()
     with pytest.raises(BacklogUnavailableError) as caught:
@@ -159,14 +159,14 @@ async def test_existing_queues_that_would_lose_messages_are_left_out(
         assert client.pair.status().backlog_queues == tuple(BACKLOG[:4] + BACKLOG[5:])
 
 
-async def test_a_topic_in_the_place_of_a_queue_is_left_out(pair: MemoryPair) -> None:
+async def test_a_topic_with_the_name_of_a_queue_is_left_out(pair: MemoryPair) -> None:
     async with pair.unpaired_client(secondary=True) as client:
         await client.administration.create_topic(BACKLOG[0])
     async with pair.client(options(backlog_queue_count=2)) as client:
         assert client.pair.status().backlog_queues == (BACKLOG[1],)
 
 
-async def test_f16_verify_raises_if_one_is_missing_and_makes_nothing(pair: MemoryPair) -> None:
+async def test_verify_raises_if_a_queue_is_missing(pair: MemoryPair) -> None:
     client = pair.client(options(provision="verify"))
     with pytest.raises(BacklogUnavailableError, match="x-servicebus-transfer/9"):
         await client.__aenter__()
@@ -174,14 +174,14 @@ async def test_f16_verify_raises_if_one_is_missing_and_makes_nothing(pair: Memor
     assert await queues(pair) == []
 
 
-async def test_f16_verify_is_content_if_all_are_there(pair: MemoryPair) -> None:
+async def test_verify_succeeds_if_all_queues_exist(pair: MemoryPair) -> None:
     async with pair.client():
         pass
     async with pair.client(options(provision="verify")) as client:
         assert len(client.pair.status().backlog_queues) == 10
 
 
-async def test_f16_none_asks_nothing_and_needs_no_right_to_manage(pair: MemoryPair) -> None:
+async def test_provision_none_needs_no_manage_right(pair: MemoryPair) -> None:
     async with pair.client():
         pass
     pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.MANAGE], error=ServiceBusAuthorizationError))
@@ -197,7 +197,7 @@ async def test_f16_none_asks_nothing_and_needs_no_right_to_manage(pair: MemoryPa
     assert texts(await diverted(pair)) == ["a"]
 
 
-async def test_f16_with_none_missing_queues_show_at_the_first_diversion(pair: MemoryPair) -> None:
+async def test_provision_none_fails_at_the_first_diversion_to_a_missing_queue(pair: MemoryPair) -> None:
     async with pair.client(options(provision="none")) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         with pytest.raises(BacklogUnavailableError) as caught:
@@ -206,7 +206,7 @@ async def test_f16_with_none_missing_queues_show_at_the_first_diversion(pair: Me
         assert (await client.run_syphon(until="empty")).drained == 0
 
 
-async def test_f10_session_queues_are_made_too_and_all_of_them_are_needed(pair: MemoryPair) -> None:
+async def test_every_session_queue_must_be_usable(pair: MemoryPair) -> None:
     chosen = options(ordering="session")
     pair.secondary.inject(
         Fault(FaultKind.ERROR, entity_path=SESSION_BACKLOG[7], error=MessagingEntityAlreadyExistsError, count=2)
@@ -221,13 +221,13 @@ async def test_f10_session_queues_are_made_too_and_all_of_them_are_needed(pair: 
         assert (await other.administration.get_queue(SESSION_BACKLOG[0])).requires_session
 
 
-async def test_pairing_goes_on_when_the_size_of_a_backlog_queue_cannot_be_learnt(pair: MemoryPair) -> None:
+async def test_open_succeeds_without_the_limits_of_the_backlog(pair: MemoryPair) -> None:
     pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.OPEN], error=ServiceBusAuthorizationError))
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         assert (await sender.create_message_batch()).max_size_in_bytes == 255 * 1024
 
 
-async def test_opening_that_is_cancelled_can_be_begun_anew(pair: MemoryPair) -> None:
+async def test_open_can_be_called_again_after_cancellation(pair: MemoryPair) -> None:
     for steps in range(12):
         client = pair.client(AT_ONCE)
         opening = asyncio.ensure_future(client.__aenter__())

@@ -1,4 +1,4 @@
-"""Order inside a session, across failovers and back, with `ordering="session"`."""
+"""Order inside a session across failover and recovery, with `ordering="session"`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def of(session: str, number: int) -> ServiceBusMessage:
     return ServiceBusMessage(f"{session}{number}", session_id=session)
 
 
-async def test_f10_order_survives_a_failover_and_the_way_back(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_order_is_kept_across_failover_and_recovery(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, "visits", requires_session=True)
     async with pair.client(ORDERED) as client, client.get_queue_sender("visits") as sender:
         for number in range(30):
@@ -53,7 +53,7 @@ async def test_f10_order_survives_a_failover_and_the_way_back(pair: MemoryPair, 
         assert [text for text in received if text[0] == session] == [f"{session}{number}" for number in range(30)]
 
 
-async def test_f10_the_default_promises_no_order(pair: MemoryPair) -> None:
+async def test_the_default_does_not_keep_order(pair: MemoryPair) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         await sender.send_messages(of("a", 1))
@@ -63,7 +63,7 @@ async def test_f10_the_default_promises_no_order(pair: MemoryPair) -> None:
     assert texts(await taken(pair)) == ["a2", "a1"]
 
 
-async def test_f10_after_recovery_a_session_goes_on_being_diverted_until_its_backlog_is_drained(
+async def test_a_session_is_diverted_until_its_backlog_is_drained(
     pair: MemoryPair,
 ) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
@@ -78,7 +78,7 @@ async def test_f10_after_recovery_a_session_goes_on_being_diverted_until_its_bac
     assert texts(await taken(pair)) == ["a1", "a2", "a3"]
 
 
-async def test_f10_a_new_client_queues_up_behind_what_another_one_left(pair: MemoryPair) -> None:
+async def test_a_new_client_sends_behind_the_backlog_of_another(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         await sender.send_messages(of("a", 1))
@@ -89,7 +89,7 @@ async def test_f10_a_new_client_queues_up_behind_what_another_one_left(pair: Mem
     assert texts(await taken(pair)) == ["a1", "a2"]
 
 
-async def test_f10_a_session_that_a_syphon_holds_is_diverted(pair: MemoryPair) -> None:
+async def test_a_session_locked_by_a_syphon_is_diverted(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         queue, native = home_of("a")
         async with (
@@ -101,7 +101,7 @@ async def test_f10_a_session_that_a_syphon_holds_is_diverted(pair: MemoryPair) -
         assert texts(await taken(pair, queue, secondary=True)) == ["a1"]
 
 
-async def test_f10_a_session_is_asked_about_once_for_each_failover(pair: MemoryPair) -> None:
+async def test_a_session_is_checked_once_per_failover(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(of("a", 1))
         before = pair.secondary.namespace.operation_count
@@ -115,7 +115,7 @@ async def test_f10_a_session_is_asked_about_once_for_each_failover(pair: MemoryP
     assert len(await taken(pair)) == 12
 
 
-async def test_f10_secondary_down_diverted_sessions_raise_and_others_go_to_the_primary(pair: MemoryPair) -> None:
+async def test_only_diverted_sessions_raise_when_the_secondary_is_down(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         await sender.send_messages(of("a", 1))
@@ -131,7 +131,7 @@ async def test_f10_secondary_down_diverted_sessions_raise_and_others_go_to_the_p
     assert texts(await taken(pair)) == ["b1", "a1", "a3"]
 
 
-async def test_a_secondary_that_hangs_costs_one_send_10_s_and_not_each(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_hanging_secondary_delays_one_send_only(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         pair.secondary.inject(Fault(FaultKind.HANG))
         for number in range(50):
@@ -145,7 +145,7 @@ async def test_a_secondary_that_hangs_costs_one_send_10_s_and_not_each(pair: Mem
     assert len(await taken(pair)) == 51
 
 
-async def test_a_secondary_that_hangs_leaves_most_of_a_short_timeout_to_the_primary(
+async def test_a_hanging_secondary_leaves_most_of_the_timeout_to_the_primary(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
@@ -157,7 +157,7 @@ async def test_a_secondary_that_hangs_leaves_most_of_a_short_timeout_to_the_prim
     assert texts(await taken(pair)) == ["a1"]
 
 
-async def test_the_memory_of_sessions_is_bounded_and_what_was_forgotten_is_taken_for_diverted(
+async def test_known_sessions_are_bounded_and_forgotten_ones_count_as_diverted(
     pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_sessions, "SESSIONS_KEPT", 3)
@@ -174,7 +174,7 @@ async def test_the_memory_of_sessions_is_bounded_and_what_was_forgotten_is_taken
             await sender.send_messages(of("a", 3))
 
 
-async def test_divert_while_suspect_keeps_the_order_too(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_divert_while_suspect_keeps_the_order(pair: MemoryPair, clock: VirtualClock) -> None:
     chosen = options(ordering="session", divert_while_suspect=True)
     async with pair.client(chosen) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(of("a", 1))
@@ -187,7 +187,7 @@ async def test_divert_while_suspect_keeps_the_order_too(pair: MemoryPair, clock:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_f10_order_holds_under_outages_lost_locks_and_two_syphons(
+async def test_order_is_kept_under_outages_lost_locks_and_two_syphons(
     pair: MemoryPair, clock: VirtualClock, seed: int
 ) -> None:
     chance = Random(seed)
@@ -231,7 +231,7 @@ async def test_f10_order_holds_under_outages_lost_locks_and_two_syphons(
         assert list(dict.fromkeys(arrived)) == sorted(dict.fromkeys(arrived))
 
 
-async def test_f10_both_down_raises(pair: MemoryPair) -> None:
+async def test_send_raises_when_both_namespaces_are_down_with_session_order(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         pair.secondary.inject(Fault(FaultKind.DOWN))
@@ -239,7 +239,7 @@ async def test_f10_both_down_raises(pair: MemoryPair) -> None:
             await sender.send_messages(of("a", 1))
 
 
-async def test_f10_what_one_sender_has_diverted_holds_for_every_sender_of_the_client(pair: MemoryPair) -> None:
+async def test_all_senders_of_a_client_share_the_diverted_sessions(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
         async with client.get_queue_sender(QUEUE) as sender:
             client.pair.force_failover(QUEUE)
@@ -255,7 +255,7 @@ async def test_f10_what_one_sender_has_diverted_holds_for_every_sender_of_the_cl
     assert texts(await taken(pair)) == ["a1", "a3"]
 
 
-async def test_what_a_sender_was_told_does_not_outlive_what_another_one_diverts_while_suspect(pair: MemoryPair) -> None:
+async def test_a_session_diverted_by_another_sender_is_diverted(pair: MemoryPair) -> None:
     chosen = options(ordering="session", divert_while_suspect=True)
     async with pair.client(chosen) as client:
         first, second = client.get_queue_sender(QUEUE), client.get_queue_sender(QUEUE)
@@ -269,7 +269,7 @@ async def test_what_a_sender_was_told_does_not_outlive_what_another_one_diverts_
     assert texts(await taken(pair)) == ["a1", "a2", "a3", "a4"]
 
 
-async def test_f12_no_transaction_overtakes_what_its_session_has_in_the_backlog(pair: MemoryPair) -> None:
+async def test_a_transaction_raises_while_its_session_has_a_backlog(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         await sender.send_messages(of("a", 1))
@@ -283,7 +283,7 @@ async def test_f12_no_transaction_overtakes_what_its_session_has_in_the_backlog(
     assert texts(await taken(pair)) == ["a1", "a3"]
 
 
-async def test_f10_a_later_sender_asks_anew_for_another_client_may_have_diverted_meanwhile(pair: MemoryPair) -> None:
+async def test_each_sender_checks_a_session_itself(pair: MemoryPair) -> None:
     """As the tasks of a stream, one batch after the other, in processes that keep their clients."""
     async with pair.client(ORDERED) as one, pair.client(ORDERED) as other:
         async with one.get_queue_sender(QUEUE) as sender:
