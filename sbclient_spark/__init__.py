@@ -1,4 +1,4 @@
-"""Spark DataFrames written to Service Bus through the failover client, and its backlog brought home on Spark.
+"""A Spark data source that writes DataFrames to Service Bus with failover, peeks queues, and drains the backlog.
 
 import sbclient_spark
 
@@ -31,10 +31,10 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `servicebus` known to a session. The package must be installed on the executors too.
+    """Register the format `servicebus` in a session. The package must be installed on the executors too.
 
-    Where `spark.speculation` is on it logs a warning: two attempts of a task may then send the same rows at once, which
-    only the same message ids make harmless.
+    Logs a warning if `spark.speculation` is on: two attempts of a task may then send the same rows. Equal message ids
+    and duplicate detection drop the second copy.
     """
     spark.dataSource.register(ServiceBusDataSource)
     if spark.conf.get("spark.speculation", "false") == "true":

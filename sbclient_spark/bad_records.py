@@ -1,4 +1,4 @@
-"""Rows that could not be sent, written down with the reason: one file of JSON lines for each task attempt."""
+"""Files of rows that could not be sent, with the reason: one JSON Lines file per task attempt."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sbclient_spark.rows import Row
 
 
 class BadRecords:
-    """The bad rows of one task attempt. The file is made with the first of them.
+    """The bad rows of one task attempt. The first row creates the file.
 
     Args:
-        directory: where; None = nowhere, rows are only counted.
-        name: tells this attempt from every other one, of any application: a file that is there is never written over.
+        directory: None = no file, rows are only counted.
+        name: unique among the attempts of all applications; an existing file is not overwritten.
     """
 
     def __init__(self, directory: str | None, name: str) -> None:
@@ -27,10 +27,10 @@ class BadRecords:
         self.path: str | None = None
 
     def add(self, position: int, reason: str, record: dict[str, Any], *, is_in_doubt: bool = False) -> None:
-        """Write a row down, on disk when this returns: a worker may be killed at any moment.
+        """Write a row and flush, because Spark may kill a worker at any time.
 
         Args:
-            is_in_doubt: whether it may have arrived all the same; the line then says so.
+            is_in_doubt: the row may have been sent; the line records it.
         """
         if self._directory is None:
             return
@@ -39,8 +39,8 @@ class BadRecords:
             path = Path(self._directory) / f"{self._name}.jsonl"
             self._file = path.open("x", encoding="utf-8")
             self.path = str(path)
-        told = {"row": position, "reason": reason} | ({"in_doubt": True} if is_in_doubt else {}) | {"record": record}
-        line = json.dumps(told, ensure_ascii=False, default=str)
+        entry = {"row": position, "reason": reason} | ({"in_doubt": True} if is_in_doubt else {}) | {"record": record}
+        line = json.dumps(entry, ensure_ascii=False, default=str)
         self._file.write(f"{line}\n")
         self._file.flush()
 
@@ -51,14 +51,14 @@ class BadRecords:
 
 
 def record_of(row: Row) -> dict[str, Any]:
-    """A message as it would have been sent, fit for JSON."""
+    """Return the message of a row as values for JSON."""
     message: ServiceBusMessage = row.message
     body = bytes(message)
     try:
         shown: dict[str, Any] = {"body": body.decode()}
     except UnicodeDecodeError:
         shown = {"body_base64": b64encode(body).decode()}
-    life, schedule = message.time_to_live, message.scheduled_enqueue_time_utc
+    time_to_live, schedule = message.time_to_live, message.scheduled_enqueue_time_utc
     rest = {
         "message_id": message.message_id,
         row.destination.word: row.destination.path,
@@ -70,7 +70,7 @@ def record_of(row: Row) -> dict[str, Any]:
         "to": message.to,
         "reply_to": message.reply_to,
         "reply_to_session_id": message.reply_to_session_id,
-        "time_to_live": life.total_seconds() if life is not None else None,
+        "time_to_live": time_to_live.total_seconds() if time_to_live is not None else None,
         "scheduled_enqueue_time": schedule.isoformat() if schedule is not None else None,
         "application_properties": message.application_properties or None,
     }

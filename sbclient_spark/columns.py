@@ -1,4 +1,4 @@
-"""Columns of a record batch as Python values, a whole column at a time: a loop over rows costs three times more."""
+"""Converts columns of a record batch to Python values. Whole columns are three times faster than a loop over rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def plain(column: pa.Array) -> Values:
-    """A column's values; one that Python cannot hold, as a moment of the year 20000, comes as an error in its place."""
+    """Return the values of a column, with an error in place of a value that Python lacks, such as the year 20000."""
     try:
         values: Values = column.to_pylist()
     except (OverflowError, ValueError):
@@ -37,7 +37,7 @@ def _one(column: pa.Array, place: int) -> Any:
 
 
 def first_error(names: Sequence[Any], values: Sequence[Any]) -> InvalidOperationError | None:
-    """What is wrong with the first of these properties that came as an error, with its name; None if none did."""
+    """Return the first error among the properties, with the name of the property; None if there is none."""
     for name, value in zip(names, values, strict=True):
         for one in (name, value):
             if isinstance(one, InvalidOperationError):
@@ -45,48 +45,51 @@ def first_error(names: Sequence[Any], values: Sequence[Any]) -> InvalidOperation
     return None
 
 
-def moments(column: pa.Array) -> tuple[Values, Convert]:
-    """A timestamp column as whole ticks, and what makes a datetime of one.
+def timestamps(column: pa.Array) -> tuple[Values, Convert]:
+    """Return a timestamp column as integer ticks, and the function that makes a datetime of ticks.
 
-    The ticks are taken as they are, since a moment that no datetime can hold must fail its own row only.
+    Rows are converted one by one, so that a timestamp outside the range of datetime fails only its own row.
     """
     per_second = _PER_SECOND[column.type.unit]
 
-    def moment(ticks: int) -> datetime:
+    def timestamp(ticks: int) -> datetime:
         try:
             return _EPOCH + timedelta(microseconds=ticks * 1_000_000 // per_second)
         except OverflowError:
             raise InvalidOperationError(
-                f"the moment {ticks} ticks of 1/{per_second} s after 1970 lies outside the years 1 to 9999"
+                f"the timestamp {ticks}/{per_second} s after 1970 is outside the years 1 to 9999"
             ) from None
 
-    return column.cast(pa.int64()).to_pylist(), moment
+    return column.cast(pa.int64()).to_pylist(), timestamp
 
 
-def lives(column: pa.Array) -> tuple[Values, Convert]:
-    """A column of spans: a day-time interval, whole seconds, or text as `PT1H`."""
+def durations(column: pa.Array) -> tuple[Values, Convert]:
+    """Return a column of durations, and the function that makes a timedelta of a value.
+
+    The column has day-time intervals, integer seconds, or text such as `PT1H`.
+    """
     if pa.types.is_duration(column.type):
         per_second = _PER_SECOND[column.type.unit]
-        return column.cast(pa.int64()).to_pylist(), lambda ticks: _span(microseconds=ticks * 1_000_000 // per_second)
+        return column.cast(pa.int64()).to_pylist(), lambda ticks: _duration(
+            microseconds=ticks * 1_000_000 // per_second
+        )
     if pa.types.is_integer(column.type):
-        return column.to_pylist(), lambda seconds: _span(seconds=seconds)
-    return column.to_pylist(), lambda text: _span(seconds=seconds_of(text))
+        return column.to_pylist(), lambda seconds: _duration(seconds=seconds)
+    return column.to_pylist(), lambda text: _duration(seconds=seconds_of(text))
 
 
-def _span(**spans: float) -> timedelta:
+def _duration(**parts: float) -> timedelta:
     try:
-        return timedelta(**spans)
+        return timedelta(**parts)
     except OverflowError:
-        raise InvalidOperationError(
-            "the time to live is longer than a time span can be: leave it null for no limit"
-        ) from None
+        raise InvalidOperationError("the time to live is too long: use null for no limit") from None
 
 
 def properties(column: pa.Array) -> Values:
-    """A column of properties as one dict for each row, None where there are none.
+    """Return one dict of properties per row; None for a row without any.
 
-    The column is a map, or Kafka's array of structs with a key and a value. A key that stands twice in a row comes as a
-    `DuplicateKeyError` in place of the dict, a value that Python cannot hold as an `InvalidOperationError`.
+    The column is a map, or an array of structs with a key and a value, as Kafka has. A row with a repeated key has a
+    `DuplicateKeyError` instead of a dict, and a row with a value that Python lacks an `InvalidOperationError`.
     """
     if pa.types.is_map(column.type):
         return _dicts(column, column.keys, column.items)
@@ -95,17 +98,17 @@ def properties(column: pa.Array) -> Values:
 
 
 class DuplicateKeyError(InvalidOperationError):
-    """A row names one property twice."""
+    """A row has two values for one property."""
 
 
 def _dicts(column: pa.Array, keys: pa.Array, items: pa.Array) -> Values:
-    """One dict for each row, cut out of the two long columns by the offsets."""
+    """Build one dict per row from the flat columns of keys and values."""
     offsets = column.offsets.to_pylist()
     start, length = offsets[0], offsets[-1] - offsets[0]
     names, values = plain(keys.slice(start, length)), plain(items.slice(start, length))
     if pa.types.is_struct(items.type):
         values = [_variant(value) for value in values]
-    is_sound = InvalidOperationError not in {*map(type, names), *map(type, values)}  # asked once, for all rows
+    is_sound = InvalidOperationError not in {*map(type, names), *map(type, values)}  # one check for all rows
     return [
         _dict(names, values, low - start, high - start, is_sound) if high > low else None
         for low, high in pairwise(offsets)
@@ -128,5 +131,5 @@ def _dict(names: Values, values: Values, low: int, high: int, is_sound: bool) ->
     found = dict(zip(names[low:high], values[low:high], strict=True))
     if len(found) < high - low:
         twice = next(name for name in found if names[low:high].count(name) > 1)
-        return DuplicateKeyError(f"the property {twice!r} stands twice in one row: give it one value")
+        return DuplicateKeyError(f"the property {twice!r} has two values in one row: give it one")
     return found

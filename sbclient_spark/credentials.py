@@ -1,4 +1,4 @@
-"""Secrets and credentials, looked up in the process that opens the connection, at the moment it does."""
+"""Secrets and credentials, looked up when and where the connection is opened."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions, Secret
 
-TOKEN_LIFE_S: Final = 300
-"""For how long a token is used that does not say when it expires; then it is read again."""
+TOKEN_VALIDITY_S: Final = 300
+"""The assumed validity of a token without an expiry; then it is read again."""
 
 
 def resolve(secret: Secret, what: str) -> str:
-    """The secret itself.
+    """Return the value of a secret.
 
     Args:
-        what: its option's name, for errors.
+        what: the name of its option, for errors.
 
     Raises:
-        ServiceBusAuthenticationError: the variable is not set here, or the file cannot be read.
+        ServiceBusAuthenticationError: the variable is not set in this process, or the file cannot be read.
     """
     if secret.env is not None:
         value = os.environ.get(secret.env, "").strip()
         if not value:
             raise ServiceBusAuthenticationError(
-                f"{what}Env names the variable {secret.env!r}, which is not set in this process: set it for the driver "
-                "and, with spark.executorEnv, for the executors"
+                f"{what}Env: the variable {secret.env!r} is not set in this process: set it for the driver, and with "
+                "spark.executorEnv for the executors"
             )
         return value
     if secret.file is not None:
@@ -41,18 +41,18 @@ def resolve(secret: Secret, what: str) -> str:
             return Path(secret.file).read_text().strip()
         except OSError as error:
             raise ServiceBusAuthenticationError(
-                f"{what}File names {secret.file!r}, which cannot be read here ({type(error).__name__}): put it on "
-                "every machine that runs the job"
+                f"{what}File: {secret.file!r} cannot be read ({type(error).__name__}): copy it to every machine that "
+                "runs the job"
             ) from None
     return secret.value or ""
 
 
 def connection_string_of(namespace: NamespaceOptions, what: str) -> ConnectionString | None:
-    """The parsed connection string of a namespace; None where there is a name and a credential instead.
+    """Return the parsed connection string of a namespace; None if it has a host name instead.
 
     Raises:
-        ServiceBusAuthenticationError: it cannot be found here.
-        InvalidOperationError: it cannot be read; the text never repeats a key.
+        ServiceBusAuthenticationError: the secret is not available in this process.
+        InvalidOperationError: the connection string is invalid; the text contains no key.
     """
     if not namespace.connection_string.is_given:
         return None
@@ -60,30 +60,30 @@ def connection_string_of(namespace: NamespaceOptions, what: str) -> ConnectionSt
 
 
 class AccessToken(NamedTuple):
-    """What a credential gives out, in the shape of azure-core."""
+    """An access token in the form of azure-core."""
 
     token: str
     expires_on: int
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """Omit the token."""
         return f"AccessToken(expires_on={self.expires_on})"
 
 
 class TokenCredential:
-    """A token that somebody else obtained; read again whenever one is wanted, so that a file may be renewed."""
+    """A credential with a token from the options. It is read for each request, so that its file can be renewed."""
 
     def __init__(self, secret: Secret, clock: Clock) -> None:
         self._secret = secret
         self._clock = clock
 
     async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
-        """The token, and when it expires in seconds since 1970."""
+        """Return the token and its expiry in seconds since 1970."""
         token = resolve(self._secret, "token")
-        return AccessToken(token, _expiry_of(token) or int(self._clock.now()) + TOKEN_LIFE_S)
+        return AccessToken(token, _expiry_of(token) or int(self._clock.now()) + TOKEN_VALIDITY_S)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the credential holds no resources."""
 
     async def __aenter__(self) -> TokenCredential:
         return self
@@ -93,7 +93,7 @@ class TokenCredential:
 
 
 def _expiry_of(token: str) -> int | None:
-    """The claim `exp` of a JSON web token; None if it is something else."""
+    """Return the claim `exp` of a JSON web token; None for another token."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -106,20 +106,20 @@ def _expiry_of(token: str) -> int | None:
 
 
 def credential_of(options: ConnectionOptions, clock: Clock) -> Any:
-    """The credential for namespaces that are given by name; None with `auth` sas.
+    """Return the credential for namespaces with a host name; None with `auth` sas.
 
     Raises:
-        InvalidOperationError: azure-identity is not installed where it is needed.
+        InvalidOperationError: azure-identity is required and not installed.
     """
     if options.auth == "sas":
         return None
     if options.auth == "token":
         return TokenCredential(options.token, clock)
     try:
-        identity = import_module("azure.identity.aio")  # by name: only those who ask for it need to have it
+        identity = import_module("azure.identity.aio")  # an optional dependency
     except ModuleNotFoundError:
         raise InvalidOperationError(
-            f"auth is {options.auth!r}, which needs azure-identity: install it on the driver and the executors"
+            f"auth {options.auth!r} requires azure-identity: install it on the driver and the executors"
         ) from None
     if options.auth == "managedIdentity":
         return identity.ManagedIdentityCredential(client_id=options.client_id)

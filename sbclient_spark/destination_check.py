@@ -1,7 +1,7 @@
-"""Looks at the destination before the job begins: it exists, knows duplicates, and fits what the columns offer.
+"""Checks the destination of a write on the driver: existence, sessions and duplicate detection.
 
-What cannot be looked at, because the primary is down, the right is missing or the secret is only known to the
-executors, is told and let pass: the tasks will find out.
+If the check is impossible, because the primary is unreachable, a right is missing or only the executors have the
+secret, a warning is logged and the tasks report errors.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from sbclient_spark.rows import Destination
 from sbclient_spark.worker_clients import open_client, worker_clients
 from sbclient_spark.write_options import EntityWord, WriteOptions
 
-KEPT_S: Final = 60.0
-"""For how long an answer is used again: a streaming query asks twice for each micro-batch."""
+CACHE_S: Final = 60.0
+"""How long an answer is reused: a streaming query checks twice per micro-batch."""
 
 NOT_CHECKED: Final = "cannot check {destination!r}: {reason}"
-LOOK_S: Final = 15.0
+TIMEOUT_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class DestinationFacts:
-    """What is known of where the rows go.
+    """The known facts about a destination.
 
     Attributes:
-        word: whether it is a queue or a topic; None = not known.
-        is_partitioned, requires_session, detects_duplicates: None = not known.
-        duplicate_window: how long duplicates are remembered.
+        word: queue or topic; None = unknown.
+        is_partitioned, requires_session, detects_duplicates: None = unknown.
+        duplicate_window: the window of duplicate detection.
     """
 
     word: EntityWord | None = None
@@ -65,17 +65,17 @@ def check_destination(
     makes_random_ids: bool,
     look: Callable[[WriteOptions], DestinationFacts] | None = None,
 ) -> DestinationFacts:
-    """What is known of the destination, after everything that can be wrong with it was checked.
+    """Check the destination and return its facts.
 
     Args:
-        has_sessions: whether there is a column `session_id`.
-        makes_random_ids: whether a row that is sent twice has two ids.
-        look: asks the service; None = as this process can.
+        has_sessions: whether the rows have a column `session_id`.
+        makes_random_ids: whether a repeated row has another id.
+        look: reads the facts; None = from the service.
 
     Raises:
-        MessagingEntityNotFoundError: there is no such queue or topic.
-        ServiceBusAuthenticationError, ServiceBusAuthorizationError: the credential is not good for sending there.
-        InvalidOperationError: it is there, but the rows cannot go there as the options ask.
+        MessagingEntityNotFoundError: the queue or topic does not exist.
+        ServiceBusAuthenticationError, ServiceBusAuthorizationError: the credential does not allow sending.
+        InvalidOperationError: the destination does not fit the rows or the options.
     """
     if options.entity_path is None or options.dry_run != "off":
         return UNKNOWN
@@ -84,35 +84,35 @@ def check_destination(
     if facts.word is not None and options.entity is not None and facts.word != options.entity:
         raise InvalidOperationError(f"{path!r} is a {facts.word}, not a {options.entity}: set the option {facts.word}")
     if facts.requires_session and not has_sessions:
-        raise InvalidOperationError(f"{path!r} takes messages of sessions only: add a column session_id")
+        raise InvalidOperationError(f"{path!r} requires sessions: add a column session_id")
     _check_duplicates(options, facts, makes_random_ids)
     return facts
 
 
 def _check_duplicates(options: WriteOptions, facts: DestinationFacts, makes_random_ids: bool) -> None:
-    demand, path = options.require_duplicate_detection, options.destination
-    if demand == "off":
+    requirement, path = options.require_duplicate_detection, options.destination
+    if requirement == "off":
         return
     window_s = facts.duplicate_window.total_seconds() if facts.duplicate_window is not None else 0.0
     wanted_s = options.duplicate_detection_window_s
     problem = None
     if makes_random_ids:
-        problem = "messageIdMode is 'random', so that a row that is sent again is a second message: take another mode"
+        problem = "messageIdMode is 'random', so a repeated row is a second message: use another mode"
     elif facts.detects_duplicates is None:
-        problem = f"whether {path!r} detects duplicates is not known: grant Manage to look, or set the demand to 'off'"
+        problem = f"duplicate detection of {path!r} is unknown: grant Manage, or set requireDuplicateDetection to 'off'"
     elif not facts.detects_duplicates:
         problem = (
-            f"{path!r} does not detect duplicates, so that a row that is sent again arrives twice: create it with "
+            f"{path!r} does not detect duplicates, so a repeated row is delivered twice: create it with "
             "requires_duplicate_detection"
         )
     elif window_s < wanted_s:
         problem = (
-            f"{path!r} remembers message ids for {window_s:g} s, duplicateDetectionWindow asks for {wanted_s:g} s: "
-            "what is sent again after a longer outage arrives twice; make its window longer"
+            f"{path!r} detects duplicates for {window_s:g} s, less than duplicateDetectionWindow {wanted_s:g} s: a row "
+            "repeated after a longer outage is delivered twice; increase the window of the entity"
         )
     if problem is None:
         return
-    if demand == "error":
+    if requirement == "error":
         raise InvalidOperationError(f"requireDuplicateDetection is 'error': {problem}")
     tell(
         "destination.may_duplicate",
@@ -123,11 +123,11 @@ def _check_duplicates(options: WriteOptions, facts: DestinationFacts, makes_rand
 
 
 def _look_once(options: WriteOptions) -> DestinationFacts:
-    """Ask the service, or remember what it said a moment ago."""
+    """Return the facts from the cache or the service."""
     clock = Clock()
     key = (options.connection, (options.entity_path or "").casefold())
     known = _answers.get(key)
-    if known is not None and clock.now() - known[0] < KEPT_S:
+    if known is not None and clock.now() - known[0] < CACHE_S:
         return known[1]
     clients = worker_clients()
     facts = clients.run(look_at(options, clients.clock))
@@ -136,17 +136,17 @@ def _look_once(options: WriteOptions) -> DestinationFacts:
 
 
 async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
-    """What the service says of the destination.
+    """Read the facts of the destination from the service.
 
     Raises:
-        MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: see above.
+        MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: as above.
     """
     connection, path = options.connection, options.entity_path or ""
     secrets = (connection.primary.connection_string, connection.client_secret, connection.token)
     has_secret_here = not any(secret.env or secret.file for secret in secrets)
     try:
         if connection.auth == "token":
-            resolve(connection.token, "token")  # else only asked for by the service's client, which tells less
+            resolve(connection.token, "token")  # the service client would raise a less precise error later
         client = open_client(connection, paired=False, clock=clock)
     except ServiceBusAuthenticationError as error:
         if has_secret_here:
@@ -155,10 +155,10 @@ async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
         return UNKNOWN
     async with client:
         try:
-            async with clock.timeout(LOOK_S):
+            async with clock.timeout(TIMEOUT_S):
                 return await _described(client, path, options.entity)
         except (ServiceBusAuthenticationError, ServiceBusAuthorizationError):
-            await _prove_sending(client, Destination(path, options.entity or "queue"), clock)
+            await _check_sending(client, Destination(path, options.entity or "queue"), clock)
         except MessagingEntityNotFoundError:
             raise
         except (ServiceBusError, TimeoutError) as error:
@@ -191,15 +191,15 @@ async def _missing(client: ServiceBusClient, path: str, word: EntityWord | None)
     names = [queue.name async for queue in client.administration.list_queues()]
     names += [topic.name async for topic in client.administration.list_topics()]
     near = get_close_matches(path, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "create it, or mend the name"
-    return f"there is no {word or 'queue or topic'} {path!r} in {client.fully_qualified_namespace}: {hint}"
+    hint = f"did you mean {near[0]!r}?" if near else "create it, or correct the name"
+    return f"the {word or 'queue or topic'} {path!r} does not exist in {client.fully_qualified_namespace}: {hint}"
 
 
-async def _prove_sending(client: ServiceBusClient, destination: Destination, clock: Clock) -> None:
-    """Without the right to look: a sender's link still tells a wrong name and a wrong key from an outage."""
+async def _check_sending(client: ServiceBusClient, destination: Destination, clock: Clock) -> None:
+    """Open a sender, which distinguishes a wrong name or key from an outage without the right to read facts."""
     sender = client.get_queue_sender(destination.path)
     try:
-        async with clock.timeout(LOOK_S):
+        async with clock.timeout(TIMEOUT_S):
             await sender.create_message_batch()
     except (MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusAuthorizationError):
         raise

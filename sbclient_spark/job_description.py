@@ -1,4 +1,4 @@
-"""What the Spark UI says of the jobs that are begun here."""
+"""Descriptions of jobs in the Spark UI."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DESCRIPTION: Final = "spark.job.description"
 
 @contextmanager
 def described(spark: SparkSession, text: str) -> Iterator[None]:
-    """Let the jobs begun inside bear a text in the Spark UI, unless whoever calls has given them one.
+    """Set the description of the jobs that the body starts, unless the caller has set one.
 
-    Over Spark Connect a client cannot: there the text is a tag, which `spark.interruptTag` takes, too.
+    A client of Spark Connect cannot set it and adds the text as a tag, which `spark.interruptTag` accepts.
 
     Args:
-        text: without a comma, which no tag may have.
+        text: without commas, which tags must not contain.
     """
     context = getattr(spark, "sparkContext", None)
     if context is None:
@@ -35,4 +35,4 @@ def described(spark: SparkSession, text: str) -> Iterator[None]:
     try:
         yield
     finally:
-        context.setLocalProperty(DESCRIPTION, None)  # which removes it
+        context.setLocalProperty(DESCRIPTION, None)

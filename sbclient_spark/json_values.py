@@ -1,8 +1,8 @@
-"""Column values as JSON: for bodies made of columns, and for rows that are put aside.
+"""Converts column values to JSON, for bodies made of columns and for files of bad rows.
 
-As Spark's `to_json`: null fields are left out and moments are ISO 8601, here always in UTC. Decimals of at most 15
-digits are numbers, which every reader gets back exactly, larger ones text; binary is base64. A variant is written as
-what it holds.
+Like Spark's `to_json`, it leaves null fields out and writes timestamps in ISO 8601, here always in UTC. Decimals of at
+most 15 digits are numbers, which every reader reads exactly; larger ones are text. Binary values are base64. A variant
+is written as its value.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from sbclient_spark.variants import is_variant, value_of
 Convert: TypeAlias = Callable[[Any], Any]
 
 EXACT_DIGITS: Final = 15
-"""A decimal of so many digits survives being read as a 64-bit float."""
+"""A decimal with at most this many digits is exact as a 64-bit float."""
 
 
 def json_text(record: dict[str, Any]) -> str:
-    """A record as one line of JSON, without null fields."""
+    """Return a record as one line of JSON, without null fields."""
     present = {name: value for name, value in record.items() if value is not None}
     return json.dumps(present, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def converter(kind: pa.DataType) -> Convert | None:
-    """What makes JSON of a value of that type; None where the value can stay as it is."""
+    """Return the function that converts values of a type to JSON; None if they need no conversion."""
     if pa.types.is_timestamp(kind):
-        return _moment
+        return _timestamp
     if pa.types.is_date(kind):
         return date.isoformat
     if pa.types.is_time(kind):
@@ -50,7 +50,7 @@ def converter(kind: pa.DataType) -> Convert | None:
     if pa.types.is_floating(kind):
         return _number
     if is_variant(kind):
-        return lambda value: _held(value_of(value))
+        return lambda value: _variant_json(value_of(value))
     if pa.types.is_struct(kind):
         inside = {kind.field(index).name: _of(kind.field(index).type) for index in range(kind.num_fields)}
         return lambda value: {name: convert(value[name]) for name, convert in inside.items() if value[name] is not None}
@@ -70,12 +70,12 @@ def _of(kind: pa.DataType) -> Convert:
     return lambda value: None if value is None else convert(value)
 
 
-def _held(value: Any) -> Any:
-    """What a variant holds, by the rules of columns; a null inside it is kept."""
+def _variant_json(value: Any) -> Any:
+    """Convert the value of a variant by the rules of columns; nulls inside are kept."""
     if isinstance(value, dict):
-        return {name: _held(part) for name, part in value.items()}
+        return {name: _variant_json(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_held(part) for part in value]
+        return [_variant_json(part) for part in value]
     convert = next((convert for kind, convert in _CONVERSIONS if isinstance(value, kind)), None)
     return value if convert is None else convert(value)
 
@@ -88,19 +88,19 @@ def _base64(value: bytes) -> str:
     return b64encode(value).decode()
 
 
-def _moment(value: datetime) -> str:
-    moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    return moment.isoformat().replace("+00:00", "Z")
+def _timestamp(value: datetime) -> str:
+    timestamp = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return timestamp.isoformat().replace("+00:00", "Z")
 
 
 def _number(value: float) -> float:
     if not math.isfinite(value):
-        raise InvalidOperationError(f"{value} is no number in JSON: replace it by null or a text")
+        raise InvalidOperationError(f"JSON has no number {value}: replace it by null or text")
     return value
 
 
 _CONVERSIONS: Final[tuple[tuple[type, Convert], ...]] = (
-    (datetime, _moment),  # before `date`, which it is too
+    (datetime, _timestamp),  # before `date`, its base class
     (date, date.isoformat),
     (time, time.isoformat),
     (timedelta, timedelta.total_seconds),
@@ -109,4 +109,4 @@ _CONVERSIONS: Final[tuple[tuple[type, Convert], ...]] = (
     (float, _number),
     (UUID, str),
 )
-"""What makes JSON of what a variant may hold; texts, whole numbers and booleans stay as they are."""
+"""Conversions of the types in a variant; text, integers and booleans need none."""

@@ -1,12 +1,12 @@
-"""Message ids that are the same whenever the same row is sent again: by a retried task, a replay or a second job.
+"""Makes message ids that are equal when the same row is sent again: by a retried task, a replay or a second job.
 
-The laws:
+Laws:
 
-1. An id is a function of the row and, for `position`, of where the row stands; never of the process, the time or the
-   attempt. It is a promise: what is hashed here, and how, never changes from release to release.
-2. `position` hashes the content too. A replay that puts the rows in another order costs duplicates, never a loss: two
-   different messages never share an id.
-3. Every part that is hashed states its type and its length, so that no two rows run into one another.
+1. An id depends only on the row and, for `position`, on the position of the row; never on the process, the time or the
+   attempt. The hashed bytes do not change between releases.
+2. `position` hashes the content too, so different messages never share an id. A replay in another order causes
+   duplicates but no loss.
+3. Each hashed part includes its type and length, so that two different rows have different bytes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageIdPlan:
-    """How a write makes its ids; chosen on the driver.
+    """How a write makes message ids; the driver chooses it.
 
     Attributes:
         mode: any but `auto`.
-        prefix: stands before every id.
+        prefix: of every id.
         columns: of the mode `keys`.
         transaction: `txnAppId` and `txnVersion`, for the mode `position` in a batch job.
     """
@@ -58,42 +58,40 @@ def choose_plan(
     transaction: tuple[str, int] | None,
     is_streaming: bool,
 ) -> MessageIdPlan:
-    """Which way of making ids a write takes.
+    """Choose how a write makes message ids.
 
     Args:
-        mode: as the option says; `auto` takes the column `message_id`, else the key columns, else the position.
-        has_column: whether there is a column `message_id`.
+        mode: of the options; `auto` uses the column `message_id`, else the key columns, else the position.
+        has_column: whether the rows have a column `message_id`.
         transaction: `txnAppId` and `txnVersion`, of a batch job only.
         is_streaming: whether Spark numbers the rows by query and micro-batch.
 
     Raises:
-        InvalidOperationError: no ids that stay the same can be made of what is there, two ways are asked for, or the
-            micro-batches of a stream would share their ids.
+        InvalidOperationError: repeatable ids are impossible, two modes are requested, or the micro-batches of a stream
+            would share their ids.
     """
     if is_streaming and transaction is not None:
         raise InvalidOperationError(
-            "txnAppId and txnVersion number the runs of a batch job; all micro-batches of a stream would share them "
-            "with their message ids: leave them out, a stream numbers its micro-batches itself"
+            "txnAppId and txnVersion are for batch jobs, and micro-batches of a stream would share message ids: leave "
+            "them out, because a stream numbers its micro-batches"
         )
     if has_column and key_columns:
         raise InvalidOperationError(
-            "there are both a column message_id and the option messageIdColumns: drop the one or the other"
+            "a column message_id and the option messageIdColumns exclude each other: drop one of them"
         )
     chosen = mode
     if mode == "auto":
         chosen = "column" if has_column else "keys" if key_columns else "position"
     if chosen == "column" and not has_column:
-        raise InvalidOperationError("messageIdMode is 'column', but there is no column message_id: add it")
+        raise InvalidOperationError("messageIdMode 'column' requires a column message_id: add it")
     if has_column and chosen != "column":
         raise InvalidOperationError(
-            f"messageIdMode is {chosen!r}, but there is a column message_id, which would be lost: drop it, or take "
-            "'column'"
+            f"messageIdMode {chosen!r} would ignore the column message_id: drop the column, or use the mode 'column'"
         )
     if chosen == "position" and transaction is None and not is_streaming:
         raise InvalidOperationError(
-            "a batch job cannot make message ids that stay the same when it runs again: add a column message_id, name "
-            "key columns in messageIdColumns, set txnAppId and txnVersion, or ask for messageIdMode 'content' or "
-            "'random'"
+            "a batch job cannot make repeatable message ids without more information: add a column message_id, name "
+            "key columns in messageIdColumns, set txnAppId and txnVersion, or use messageIdMode 'content' or 'random'"
         )
     return MessageIdPlan(
         mode=chosen, prefix=prefix, columns=key_columns if chosen == "keys" else (), transaction=transaction
@@ -102,7 +100,7 @@ def choose_plan(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a task's rows stand.
+    """The position of the rows of a task.
 
     Attributes:
         app: the streaming query's id, or `txnAppId`.
@@ -119,7 +117,7 @@ class MessageIds:
     """Makes the ids of one task.
 
     Args:
-        plan: how.
+        plan: how ids are made.
         place: of the task; needed for the mode `position` only.
         random: for the mode `random` only.
     """
@@ -131,22 +129,22 @@ class MessageIds:
         if plan.mode == "position":
             if place is None:
                 raise InvalidOperationError(
-                    "this version of Spark does not tell a task its query and micro-batch: add a column message_id, "
-                    "name key columns in messageIdColumns, or ask for messageIdMode 'content'"
+                    "this version of Spark does not give a task its query and micro-batch: add a column message_id, "
+                    "name key columns in messageIdColumns, or use messageIdMode 'content'"
                 )
             self._start = b"".join(map(canonical, (place.app, place.version, place.partition)))
 
     def of(self, message: ServiceBusMessage, position: int, keys: Sequence[Any], destination: str) -> str:
-        """The id of a message.
+        """Return the id of a message.
 
         Args:
-            message: as it will be sent, but for its id.
+            message: complete except for its id.
             position: of its row in its partition.
             keys: the values of the key columns.
-            destination: where it goes.
+            destination: the path of the destination.
 
         Raises:
-            InvalidOperationError: a key column holds what has no canonical form.
+            InvalidOperationError: a value of a key column has no canonical form.
         """
         mode = self._plan.mode
         if mode == "column":
@@ -163,7 +161,7 @@ class MessageIds:
 
 
 def content(message: ServiceBusMessage, destination: str) -> bytes:
-    """Everything that is sent, but for the message id, as bytes."""
+    """Return all parts of a message except its id as bytes."""
     properties = message.application_properties
     parts: Iterable[Any] = (
         destination.casefold(),
@@ -184,7 +182,7 @@ def content(message: ServiceBusMessage, destination: str) -> bytes:
 
 
 def canonical(value: Any) -> bytes:
-    """One value as bytes: its type, its length, itself. Equal values are equal bytes, whatever wrote them.
+    """Return a value as bytes: type, length and value. Equal values have equal bytes.
 
     Raises:
         InvalidOperationError: a value of that type has no canonical form.
@@ -204,8 +202,8 @@ def canonical(value: Any) -> bytes:
     if isinstance(value, Decimal):
         return _tagged(b"d", _plain(value).encode())
     if isinstance(value, datetime):
-        moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
-        return _tagged(b"m", str((moment - _EPOCH) // _MICROSECOND).encode())
+        timestamp = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        return _tagged(b"m", str((timestamp - _EPOCH) // _MICROSECOND).encode())
     if isinstance(value, date | time):
         return _tagged(b"y", value.isoformat().encode())
     if isinstance(value, timedelta):
@@ -219,7 +217,7 @@ def canonical(value: Any) -> bytes:
 
 
 def _plain(value: Decimal) -> str:
-    """A decimal without exponent and trailing zeros, so that 1.50 and 1.5 are one key."""
+    """Return a decimal without exponent and trailing zeros, so that 1.50 and 1.5 are equal keys."""
     text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 

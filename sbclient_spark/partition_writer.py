@@ -1,15 +1,15 @@
-"""Sends the rows of one task, side by side where order allows it, and accounts for every one of them.
+"""Sends the rows of one task with several transfers in flight, and counts the result of each row.
 
-The laws:
+Laws:
 
-1. When `finish` returns, every row was acknowledged, or is a counted row error. When it raises, the account says what
-   was sent, and what is in doubt.
-2. Rows with the same session id, or partition key, leave in their order, one transfer at a time: a key has one lane.
-3. Where the entity is, or may be, partitioned, or order is kept across a failover, a transfer holds one key.
-4. A definite refusal is a row's fault: the transfer is halved until the row is found. Everything else is sent again
-   here, since a retry by Spark would repeat the whole partition; during an outage with a secondary until the failover
-   interval is over and the backlog takes it.
-5. What waits is bounded, in rows and in bytes.
+1. When `finish` returns, every row was acknowledged or is counted as a row error. When it raises, the report has the
+   rows that were sent and those in doubt.
+2. Rows with the same session id or partition key are sent in order, one transfer at a time: a key has one lane.
+3. A transfer has one key if the entity is or may be partitioned, or if `ordering` keeps the order across a failover.
+4. After a rejection the transfer is halved until the invalid row is found. Other errors are retried here, because a
+   retry by Spark repeats the whole partition. With a secondary, an outage is retried until the failover interval is
+   over and the backlog accepts the rows.
+5. The waiting rows are limited in number and bytes.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from sbclient_spark.rows import BadRow, Destination, Row
 from sbclient_spark.write_options import WriteOptions
 
 DEFAULT_BATCH_BYTES: Final = 192 * 1024
-"""Of a transfer, while the entity cannot be asked: below the 256 KiB of the standard tier."""
+"""Size of a transfer while the limit of the entity is unknown: below the 256 KiB of the standard tier."""
 
 ENVELOPE_BYTES: Final = 512
-"""What a batch takes besides its messages, at most: the first one's ids stand in front of them."""
+"""The largest overhead of a batch, which repeats the ids of its first message."""
 
 KEYLESS_RUN: Final = 100
-"""So many rows without a key go to one lane before the next one is chosen."""
+"""The number of consecutive rows without a key that use the same lane."""
 
 SenderFor = Callable[[Destination, int], ServiceBusSender]
-"""A sender for a destination and a lane; the same one for the same arguments, as long as the writer lives."""
+"""Returns the sender of a destination and a lane, always the same for a writer."""
 
 
 class WriteFailedError(ServiceBusError):
-    """A task gave up. The text says which row, why, and what was sent before."""
+    """A task failed. The text names the row, the reason and the number of rows sent before."""
 
 
 class _Waiting(NamedTuple):
@@ -72,7 +72,7 @@ _Group = tuple[Destination, str | None]
 
 @dataclass(slots=True)
 class _Lane:
-    """What leaves one transfer after the other. A group is what may travel together."""
+    """Rows that are sent one transfer at a time. The rows of a group may share a transfer."""
 
     index: int
     groups: OrderedDict[_Group, deque[_Waiting]] = field(default_factory=OrderedDict)
@@ -81,16 +81,16 @@ class _Lane:
 
 
 class PartitionWriter:
-    """The sends of one task. It is used by one caller, inside the event loop of its client.
+    """Sends the rows of one task. It has one caller, in the event loop of the client.
 
     Args:
         client: open.
-        sender_for: hands out the senders.
+        sender_for: returns the senders.
         options: of the write.
-        mixes_keys: whether rows with different keys may share a transfer: the entity is known not to be partitioned.
-        clock: the client's.
-        report: is filled in.
-        bad_records: takes the rows that could not be sent.
+        mixes_keys: whether rows with different keys may share a transfer, because the entity is not partitioned.
+        clock: of the client.
+        report: receives the counts.
+        bad_records: receives the rows that could not be sent.
     """
 
     def __init__(
@@ -134,29 +134,32 @@ class PartitionWriter:
         if options.max_messages_per_second is not None:
             self._max_messages = min(self._max_messages, max(1, int(options.max_messages_per_second)))
 
-    # -- rows in -------------------------------------------------------------------------------------------------
-
     async def offer(self, rows: Sequence[Row]) -> None:
-        """Take rows, in order; returns when there is room for more.
+        """Queue rows in order, and wait until there is room for more.
 
         Raises:
-            WriteFailedError: the task has failed; some of what was offered before may have been sent.
+            WriteFailedError: the task has failed; some of the earlier rows may have been sent.
         """
         for row in rows:
             self._put(row)
         most_rows = 2 * len(self._lanes) * self._options.max_batch_messages
         most_bytes = 2 * len(self._lanes) * (self._options.max_batch_bytes or DEFAULT_BATCH_BYTES)
-        while self._failure is None and (self._waiting_rows > most_rows or self._waiting_bytes > most_bytes):
-            self._changed.clear()
-            await self._changed.wait()
+        await self._until(
+            lambda: self._failure is not None or (self._waiting_rows <= most_rows and self._waiting_bytes <= most_bytes)
+        )
         if self._failure is not None:
             raise self._failure
 
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
     def refuse(self, bad: BadRow) -> None:
-        """Take note of a row that can never be sent, as `onRowError` says.
+        """Handle an invalid row as `onRowError` says.
 
         Raises:
-            WriteFailedError: it, or one row too many, fails the task.
+            WriteFailedError: the row fails the task.
         """
         self._row_error(bad.position, bad.reason, bad.record)
 
@@ -181,31 +184,26 @@ class PartitionWriter:
         self._waiting_bytes += size
         if not lane.is_running:
             lane.is_running = True
-            self._tasks.start(self._empty(lane), name=f"lane {lane.index}")
+            self._tasks.start(self._send_lane(lane), name=f"lane {lane.index}")
 
     async def finish(self) -> None:
-        """Wait until every row was acknowledged.
+        """Wait until every row is acknowledged.
 
         Raises:
-            WriteFailedError: the task has failed; what was under way has ended, so that the account is complete.
+            WriteFailedError: the task has failed. No transfer is in flight, so the report is complete.
         """
         self._is_finishing = True
-        while any(lane.is_running for lane in self._lanes):
-            self._changed.clear()
-            await self._changed.wait()
         await self._close()
         if self._failure is not None:
             raise self._failure
 
     async def abandon(self) -> None:
-        """Send nothing more: the task ends for another reason. What is under way is waited for."""
+        """Wait for the transfers in flight and send no more, because the task ends for another reason."""
         self._failure = self._failure or WriteFailedError("the task was ended from outside")
-        while any(lane.is_running for lane in self._lanes):
-            self._changed.clear()
-            await self._changed.wait()
         await self._close()
 
     async def _close(self) -> None:
+        await self._until(lambda: not any(lane.is_running for lane in self._lanes))
         await self._tasks.close()
         report = self._report
         report.set_latencies(self._latencies_ms)
@@ -222,10 +220,8 @@ class PartitionWriter:
         self._failure = self._failure or error
         self._changed.set()
 
-    # -- one lane ------------------------------------------------------------------------------------------------
-
-    async def _empty(self, lane: _Lane) -> None:
-        """Send what waits in a lane, transfer by transfer, until nothing is left or the task has failed."""
+    async def _send_lane(self, lane: _Lane) -> None:
+        """Send the rows of a lane until it is empty or the task has failed."""
         try:
             while lane.groups and self._failure is None:
                 if self._options.linger_s and not self._is_finishing and lane.rows < self._max_messages:
@@ -240,7 +236,7 @@ class PartitionWriter:
             self._changed.set()
 
     async def _next_transfer(self, lane: _Lane) -> tuple[Destination, list[_Waiting]]:
-        """Take what goes out together from the group that has waited longest."""
+        """Remove the rows of the next transfer from the group that has waited longest."""
         group = next(iter(lane.groups))
         destination = group[0]
         limit = await self._limit(lane, destination)
@@ -260,27 +256,25 @@ class PartitionWriter:
         return destination, taken
 
     async def _limit(self, lane: _Lane, destination: Destination) -> int:
-        """Bytes of one transfer; a safe number while the entity cannot be asked."""
+        """Return the size limit of a transfer; a safe default while the limit of the entity is unknown."""
         known = self._batch_bytes.get(destination.path)
         if known is not None:
             return known
-        asked = self._options.max_batch_bytes
+        wanted = self._options.max_batch_bytes
         try:
             largest = (await self._sender_for(destination, lane.index).create_message_batch()).max_size_in_bytes
         except ServiceBusError:
-            return min(asked or DEFAULT_BATCH_BYTES, DEFAULT_BATCH_BYTES)  # the send itself will say what is wrong
-        self._batch_bytes[destination.path] = min(asked or largest, largest)
+            return min(wanted or DEFAULT_BATCH_BYTES, DEFAULT_BATCH_BYTES)  # the send raises the error
+        self._batch_bytes[destination.path] = min(wanted or largest, largest)
         return self._batch_bytes[destination.path]
-
-    # -- one transfer --------------------------------------------------------------------------------------------
 
     async def _send(
         self, lane: _Lane, destination: Destination, rows: list[_Waiting], *, is_in_doubt: bool = False
     ) -> None:
-        """Send rows until they are acknowledged, refused for good, or the task has failed.
+        """Send rows until they are acknowledged or rejected, or the task has failed.
 
         Args:
-            is_in_doubt: whether an earlier transfer with these rows was; no refusal now settles that.
+            is_in_doubt: an earlier transfer of these rows is in doubt; a later rejection does not change that.
         """
         size = sum(one.size for one in rows)
         self._report.paced_ms += 1000 * await self._pace.take(len(rows), size)
@@ -307,7 +301,7 @@ class PartitionWriter:
         if self._options.task_deadline_s is not None:
             left_s = self._began_at + self._options.task_deadline_s - self._clock.monotonic()
             if left_s <= 0:
-                raise _DeadlineOver(f"taskDeadline, {self._options.task_deadline_s:g} s, is over")
+                raise _DeadlineOver(f"taskDeadline of {self._options.task_deadline_s:g} s is over")
             timeout_s = min(timeout_s, left_s)
         sender = self._sender_for(destination, lane.index)
         await sender.send_messages([one.row.message for one in rows], timeout=timeout_s)
@@ -322,7 +316,7 @@ class PartitionWriter:
     async def _may_try_again(
         self, error: ServiceBusError, destination: Destination, tries: int, began_at: float
     ) -> bool:
-        """Wait and return True if a transfer that failed is to be sent again."""
+        """Back off and return True if a failed transfer is to be repeated."""
         if self._failure is not None or isinstance(error, _DeadlineOver):
             return False
         is_busy = isinstance(error, ServiceBusServerBusyError)
@@ -341,16 +335,14 @@ class PartitionWriter:
         return True
 
     def _patience_s(self) -> float:
-        """How long an outage is waited out: by then the entity is failed over, and the backlog has had its chance."""
+        """How long an outage is retried: until the entity has failed over and a send to the backlog was possible."""
         interval_s = self._pair.state.options.failover_interval.total_seconds() if self._pair is not None else 0.0
         return interval_s + self._options.retry_max_backoff_s + self._options.connection.send_timeout_s
-
-    # -- what is not sent ----------------------------------------------------------------------------------------
 
     async def _refused(
         self, lane: _Lane, destination: Destination, rows: list[_Waiting], error: ServiceBusError, *, is_in_doubt: bool
     ) -> None:
-        """Halve a refused transfer until the row is found that it is about."""
+        """Halve a rejected transfer until the invalid row is found."""
         if len(rows) == 1:
             row = rows[0].row
             self._report.in_doubt += is_in_doubt
@@ -361,33 +353,30 @@ class PartitionWriter:
             if self._failure is None:
                 await self._send(lane, destination, half, is_in_doubt=is_in_doubt)
         if len(rows) == 2 and self._report.row_errors == errors_before:
-            self._alone.add(destination.path)  # each was accepted, together they were not: so it is with all of them
+            self._alone.add(destination.path)  # the entity accepts single messages only
 
     def _not_sent(
         self, destination: Destination, rows: list[_Waiting], error: ServiceBusError, *, is_in_doubt: bool
     ) -> None:
-        """The retries are over, or are of no use."""
+        """Handle rows after the last retry or a permanent error."""
         if is_in_doubt:
             self._report.in_doubt += len(rows)
         is_rows_own = self._options.entity_path is None and isinstance(error, MessagingEntityNotFoundError)
         if is_rows_own:
-            for one in rows:
-                row = one.row
+            for row, _ in rows:
                 self._row_error(
                     row.position, str(error), record_of(row), row.message.message_id, is_in_doubt=is_in_doubt
                 )
             return
-        is_for_records = self._options.on_send_error == "badRecords" and (
-            error.is_transient or error.is_outage or isinstance(error, BacklogUnavailableError)
-        )
-        if is_for_records:
-            for one in rows:
+        is_temporary = error.is_transient or error.is_outage or isinstance(error, BacklogUnavailableError)
+        if self._options.on_send_error == "badRecords" and is_temporary:
+            for row, _ in rows:
                 reason = f"{type(error).__name__}: {error}"
-                self._count_row_error(one.row.position, reason, record_of(one.row), is_in_doubt=is_in_doubt)
+                self._count_row_error(row.position, reason, record_of(row), is_in_doubt=is_in_doubt)
             return
         first = rows[0].row
-        others = f" and {len(rows) - 1} others with it" if len(rows) > 1 else ""
-        verdict = "did not certainly arrive" if is_in_doubt else "was not accepted"
+        others = f" and {len(rows) - 1} others of its transfer" if len(rows) > 1 else ""
+        verdict = "may have been sent" if is_in_doubt else "was not accepted"
         raise WriteFailedError(
             f"{self._place(first.position, first.message.message_id)}{others}, for {destination.path!r}, {verdict}: "
             f"{type(error).__name__}: {error}. {self._account()}"
@@ -404,8 +393,8 @@ class PartitionWriter:
     ) -> None:
         if self._options.on_row_error == "fail":
             raise WriteFailedError(
-                f"{self._place(position, message_id)} cannot be sent: {reason}. Mend the row, or set onRowError to "
-                f"'skip' or 'deadletter' to leave such rows out. {self._account()}"
+                f"{self._place(position, message_id)} cannot be sent: {reason}. Correct the row, or set onRowError to "
+                f"'skip' or 'deadletter'. {self._account()}"
             )
         self._count_row_error(position, reason, record, is_in_doubt=is_in_doubt)
 
@@ -416,8 +405,8 @@ class PartitionWriter:
         most = self._options.max_row_errors
         if most is not None and self._report.row_errors > most:
             raise WriteFailedError(
-                f"{self._place(position, None)} is bad row number {self._report.row_errors} of its task, maxRowErrors "
-                f"allows {most}: {reason}. {self._account()}"
+                f"{self._place(position, None)} is bad row number {self._report.row_errors} of its task, more than "
+                f"maxRowErrors {most}: {reason}. {self._account()}"
             )
 
     def _place(self, position: int, message_id: str | None) -> str:
@@ -427,12 +416,12 @@ class PartitionWriter:
     def _account(self) -> str:
         sent = self._report.sent
         return (
-            f"This attempt of the task had sent {sent} rows before; with the same message ids and duplicate detection "
-            "a repetition does no harm."
+            f"This attempt of the task sent {sent} rows before. With equal message ids, duplicate detection drops "
+            "repeated rows."
         )
 
 
 class _DeadlineOver(OperationTimeoutError):
-    """The task's own deadline, which no retry can mend. It is found before anything is sent."""
+    """The deadline of the task is over. It is checked before a transfer, and not retried."""
 
     is_in_doubt = False

@@ -1,17 +1,17 @@
-"""Reads queues by peeking: nothing is taken or changed, however often Spark asks.
+"""Reads queues and subscriptions by peeking, which changes no message.
 
-Nothing is locked either, but for one thing: a session can only be looked into by who holds it. So where there are
-sessions each of them is locked in turn while it is read, by one task, and a read fails if a consumer holds one.
+Spark repeats a read for each action and each retry, and does not report when rows have been processed. A read that
+completes messages would lose some, so there is none.
 
-Spark runs a read again for every action and every retry, and never says when rows have arrived for good. A read that
-takes messages would lose some, so there is none.
+A session can be peeked only by the receiver that has locked it. One task locks the sessions in sequence while it reads
+them, and the read fails if a consumer holds one.
 """
 
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -42,7 +42,7 @@ from sbclient_spark.worker_clients import open_client, worker_clients
 
 PAGE: Final = 250
 FRAGMENT_BITS: Final = 48
-"""On a partitioned entity the bits of a sequence number above these name the fragment."""
+"""The bits of a sequence number above these are the fragment of a partitioned entity."""
 
 FRAGMENTS: Final = 16
 SUBSCRIPTIONS: Final = "/Subscriptions/"
@@ -70,7 +70,7 @@ READ_SCHEMA: Final = StructType(
         *(StructField(name, kind) for name, kind in READ_ONLY.items()),
     ]
 )
-"""The columns of a read; those that a write takes have the same names and meaning there."""
+"""The columns of a read. Columns that a write accepts have the same names and meaning."""
 
 _ARROW: Final[dict[str, pa.DataType]] = {
     "body": pa.binary(),
@@ -86,15 +86,15 @@ _ARROW: Final[dict[str, pa.DataType]] = {
 
 @dataclass(frozen=True)
 class PeekPartition(InputPartition):
-    """What one task reads.
+    """The range of messages that one task reads.
 
     Attributes:
         path: of the queue or subscription.
-        first, last: sequence numbers, both included; `last` None = to the end. A range of one fragment where the entity
-            is partitioned, but for one with sessions: two tasks would want the lock of the same session.
-        before_utc: messages enqueued then or later are left out.
+        first, last: sequence numbers, inclusive; `last` None = to the end. One fragment of a partitioned entity, or
+            all of one with sessions, because two tasks would lock the same session.
+        before_utc: leave messages out that were enqueued at or after this time.
         in_secondary: whether the queue is in the secondary namespace.
-        may_be_missing: a queue that does not exist is read as an empty one.
+        may_be_missing: a missing queue is read as empty.
     """
 
     path: str
@@ -111,7 +111,7 @@ class PeekReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         unknown = [name for name in schema.names if name not in READ_SCHEMA.names]
         if unknown:
-            raise InvalidOperationError(f"there is no column {unknown[0]!r} to read: {', '.join(READ_SCHEMA.names)}")
+            raise InvalidOperationError(f"a read has no column {unknown[0]!r}: it has {', '.join(READ_SCHEMA.names)}")
         self._options = options
         self._names = list(schema.names)
 
@@ -124,10 +124,10 @@ class PeekReader(DataSourceReader):
                 PeekPartition(queue, first, None, before, in_secondary=True, may_be_missing=may_be_missing)
                 for queue, may_be_missing in _backlog_queues(options.connection)
             ]
-        divisible = clients.run(_divisible_among(options))
+        partitioned = clients.run(_partitioned_paths(options))
         found: list[PeekPartition] = []
         for path in options.paths:
-            if path not in divisible or options.sub_queue != "none":
+            if path not in partitioned or options.sub_queue != "none":
                 found.append(PeekPartition(path, first, None, before))
                 continue
             for fragment in range(FRAGMENTS):
@@ -138,7 +138,7 @@ class PeekReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PeekPartition)  # Spark hands back what `partitions` made
+        assert isinstance(partition, PeekPartition)  # Spark returns the objects of `partitions`
         clients = worker_clients()
         connection = self._options.connection
         if partition.in_secondary:
@@ -148,24 +148,20 @@ class PeekReader(DataSourceReader):
             while (page := clients.run(_next(pages))) is not None:
                 yield record_batch(page, partition, self._names)
         finally:
-            clients.run(_end(pages))
+            clients.run(pages.aclose())
 
 
 async def _next(pages: AsyncIterator[list[ServiceBusReceivedMessage]]) -> list[ServiceBusReceivedMessage] | None:
     return await anext(pages, None)
 
 
-async def _end(pages: Any) -> None:
-    await pages.aclose()
-
-
 def of_secondary(options: ConnectionOptions) -> ConnectionOptions:
-    """The secondary namespace as one to be opened by itself."""
+    """Return the options that open only the secondary namespace."""
     return replace(options, primary=options.secondary, secondary=NamespaceOptions(), pairing=(), failover="auto")
 
 
 def _backlog_queues(options: ConnectionOptions) -> list[tuple[str, bool]]:
-    """The backlog queues of a pair, and whether each may be missing: those for sessions are made when asked for."""
+    """Return the backlog queues of a pair, and whether each may be missing, as the queues for sessions may."""
     pairing = options.pairing_options()
     name = pairing.primary_name
     if name is None:
@@ -178,9 +174,10 @@ def _backlog_queues(options: ConnectionOptions) -> list[tuple[str, bool]]:
     return plain + [(queue, True) for queue in session_backlog_queue_names(name, count)]
 
 
-async def _divisible_among(options: ReadOptions) -> set[str]:
-    """Those paths that are partitioned and have no sessions, as far as that can be known: each fragment is then a task
-    of its own. Where there are sessions, each task would look into all of them, at the same time as the others.
+async def _partitioned_paths(options: ReadOptions) -> set[str]:
+    """Return the paths that are known to be partitioned and without sessions: one task can read each fragment.
+
+    With sessions, every task would lock all of them at the same time.
     """
     found: set[str] = set()
     client = open_client(options.connection, paired=False, clock=worker_clients().clock)
@@ -195,10 +192,10 @@ async def _divisible_among(options: ReadOptions) -> set[str]:
                     described = partitioned = await client.administration.get_queue(path)
             except MessagingEntityNotFoundError:
                 raise MessagingEntityNotFoundError(
-                    f"there is nothing to read at {path!r} in {client.fully_qualified_namespace}: mend the name"
+                    f"{path!r} does not exist in {client.fully_qualified_namespace}: correct the name"
                 ) from None
             except ServiceBusError:
-                continue  # without the right to look, or in an outage, one task reads it all
+                continue  # without the right to describe it, or in an outage, one task reads all of it
             if partitioned.enable_partitioning and not described.requires_session:
                 found.add(path)
     return found
@@ -206,12 +203,11 @@ async def _divisible_among(options: ReadOptions) -> set[str]:
 
 async def peek(
     connection: ConnectionOptions, partition: PeekPartition, options: ReadOptions
-) -> AsyncIterator[list[ServiceBusReceivedMessage]]:
-    """The messages of a partition, page by page; where there are sessions, one session after the other.
+) -> AsyncGenerator[list[ServiceBusReceivedMessage], None]:
+    """Yield the messages of a partition in pages, session by session if the entity has sessions.
 
     Raises:
-        SessionCannotBeLockedError: the entity has sessions, which can only be looked into by who holds them, and
-            somebody holds one.
+        SessionCannotBeLockedError: another receiver has locked a session.
     """
     async with open_client(connection, paired=False, clock=worker_clients().clock) as client:
         left = options.max_messages
@@ -232,7 +228,7 @@ async def peek(
 
 
 async def _sessions_of(client: ServiceBusClient, path: str, word: SubQueueWord) -> list[str | None]:
-    """The sessions to be looked into; None stands for an entity that has none, as no sub-queue has."""
+    """Return the session ids of an entity; [None] if it has no sessions, as for any sub-queue."""
     receiver = _receiver(client, path, word, None)
     try:
         await receiver.peek_messages(1)
@@ -249,10 +245,10 @@ async def _sessions_of(client: ServiceBusClient, path: str, word: SubQueueWord) 
 async def _pages(
     receiver: ServiceBusReceiver, partition: PeekPartition
 ) -> AsyncIterator[list[ServiceBusReceivedMessage]]:
-    """Pages from the first number on, until the entity or the fragment ends.
+    """Yield pages from the first number to the end of the entity or the fragment.
 
-    Browsing begins at whatever fragment it likes where the number is 1, and goes on from there through all of them. So
-    the first fragment ends where it was seen and left; any other one where it was left.
+    With sequence number 1, the service may start to browse in any fragment, and continues through all of them. The
+    first fragment therefore ends after it was seen; any other one ends at the first message beyond it.
     """
     number = max(partition.first, 1)
     was_seen = number > 1
@@ -281,16 +277,14 @@ def _receiver(client: ServiceBusClient, path: str, word: SubQueueWord, session_i
 
 
 def _is_wanted(message: ServiceBusReceivedMessage, partition: PeekPartition) -> bool:
-    """Whether a message is one of its partition's. Browsing begins where it likes if it does not know the number, as
-    that of another fragment than a session's, so the first number is looked at too.
-    """
+    """Whether the message belongs to the partition. Browsing from an unknown number may start before `first`."""
     number = message.sequence_number
     is_here = number >= partition.first and (partition.last is None or number <= partition.last)
     return is_here and message.enqueued_time_utc < partition.before_utc
 
 
 def _body(message: ServiceBusReceivedMessage) -> bytes:
-    """The bytes of a body; one that is an AMQP value, as other clients send, as text."""
+    """Return the bytes of a body. The AMQP values of other clients become text."""
     return bytes(message) if message.body_type is AmqpMessageBodyType.DATA else str(message.body).encode()
 
 
@@ -299,7 +293,7 @@ _VALUES: Final[dict[str, Callable[[ServiceBusReceivedMessage], Any]]] = {
     "application_properties": lambda message: {
         name: None if value is None else str(value) for name, value in message.application_properties.items()
     },
-    "time_to_live": lambda message: _life(message.time_to_live),
+    "time_to_live": lambda message: _time_to_live(message.time_to_live),
     "scheduled_enqueue_time": lambda message: message.scheduled_enqueue_time_utc,
     "enqueued_time": lambda message: message.enqueued_time_utc,
     "expires_at": lambda message: message.expires_at_utc,
@@ -307,21 +301,21 @@ _VALUES: Final[dict[str, Callable[[ServiceBusReceivedMessage], Any]]] = {
 }
 
 
-def _life(life: timedelta | None) -> timedelta | None:
-    """Longer than Spark can say, 292,471 years, is no limit."""
-    return None if life is None or life > timedelta(days=106_751_990) else life
+def _time_to_live(value: timedelta | None) -> timedelta | None:
+    """Return None for a duration of more than 292,471 years, the limit of Spark."""
+    return None if value is None or value > timedelta(days=106_751_990) else value
 
 
 def record_batch(
     messages: list[ServiceBusReceivedMessage], partition: PeekPartition, names: list[str]
 ) -> pa.RecordBatch:
-    """Messages as rows, with these columns."""
+    """Return messages as rows with the named columns."""
     arrays: list[pa.Array] = []
     for name in names:
         kind = _ARROW.get(name, pa.string())
         if name in ("queue", "backlog_queue"):
-            is_told = name == "queue" or partition.in_secondary
-            values: list[Any] = [partition.path if is_told else None] * len(messages)
+            path = partition.path if name == "queue" or partition.in_secondary else None
+            values: list[Any] = [path] * len(messages)
         else:
             value_of = _VALUES.get(name)
             values = [getattr(message, name) if value_of is None else value_of(message) for message in messages]

@@ -1,4 +1,4 @@
-"""A batch write whose tasks hand their accounts back as a DataFrame."""
+"""A batch write that returns the reports of its tasks as a DataFrame."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARROW_SCHEMA = pa.schema([*((name, _ARROW[kind]) for name, kind in _FIELDS), ("s
 
 
 class _Task:
-    """Sends the rows of one task, and says what it did as one row."""
+    """Sends the rows of one task and yields its report as one row."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
@@ -33,20 +33,20 @@ class _Task:
 
 
 def write_with_report(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
-    """Write a batch of rows, now, and return the account of each task.
+    """Write a batch of rows at once and return the report of each task.
 
     Args:
-        options: those of the data source.
+        options: of the data source.
 
     Returns:
-        One row for each task, with the fields of `TaskReport`. What earlier attempts of a task sent is not in it.
+        One row per task with the fields of `TaskReport`. It does not include earlier attempts of the task.
 
     Raises:
-        ServiceBusError: something is wrong with the options, the columns or the destination; nothing was sent.
-        PythonException: a task failed; it says which row, why, and what was sent.
+        ServiceBusError: the options, the columns or the destination are invalid; nothing was sent.
+        PythonException: a task failed; the text names the row, the reason and the number of sent rows.
     """
     if find_spec("pandas") is None:
-        raise InvalidOperationError("write_with_report runs by mapInArrow, which needs pandas: install it")
+        raise InvalidOperationError("write_with_report uses mapInArrow, which requires pandas: install it")
     plan = plan_write(df.schema, options, is_streaming=False)
     with described(df.sparkSession, f"servicebus: write to {plan.destination}"):
         rows = df.mapInArrow(_Task(plan), f"{REPORT_SCHEMA}, sessions binary").collect()

@@ -1,4 +1,4 @@
-"""What a write reports: the account of each task, and what became of the whole."""
+"""The reports of a write: the counts of each task and of the whole batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import logging
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,26 +22,24 @@ log.setLevel(logging.INFO)  # Spark keeps what a logger lets through, and the re
 
 @dataclass(slots=True, kw_only=True)
 class TaskReport:
-    """What one attempt of a task did.
+    """The counts of one attempt of a task.
 
     Attributes:
-        partition, attempt: which.
-        destination: where the rows went.
         rows: rows that were read.
-        sent: rows that were acknowledged, by the primary or by a backlog queue.
+        sent: rows that the primary or a backlog queue accepted.
         bytes: encoded bytes of these.
-        batches: transfers that were acknowledged.
-        diverted: how many of `sent` wait in a backlog queue for a syphon.
-        retried: transfers that the task sent again, beyond the client's own retries.
-        throttled: sends that ended with a busy service, beyond the client's own waiting.
+        batches: accepted transfers.
+        diverted: rows of `sent` that are in a backlog queue.
+        retried: transfers that the task repeated, after the client's own retries.
+        throttled: sends that failed with a busy server, after the client's own retries.
         row_errors: rows that could not be sent, by `onRowError` or `onSendError`.
-        in_doubt: rows that failed the task, or are among `row_errors`, of which nobody knows whether they arrived.
-        p50_ms, p99_ms, max_ms: of one transfer, from its first try to its acknowledgement.
-        connect_ms: to open the client; 0 where it was open already.
-        paced_ms: waiting that the rate limits asked for, summed over all lanes.
-        failovers, recoveries: of destinations, seen by this task's process.
-        is_unpaired: the secondary could not be reached, so that this task had no failover.
-        bad_records: the file of the rows that could not be sent.
+        in_doubt: rows that failed the task or are in `row_errors`, and may have been sent.
+        p50_ms, p99_ms, max_ms: of one transfer, from the first attempt to the acknowledgement.
+        connect_ms: the time to open the client; 0 if it was open.
+        paced_ms: the time spent waiting for rate limits, summed over all lanes.
+        failovers, recoveries: of destinations, as seen by the process of the task.
+        is_unpaired: the secondary was unreachable, so the task had no failover.
+        bad_records: the file of rows that could not be sent.
         seconds: from the first row to the last acknowledgement.
     """
 
@@ -68,24 +66,24 @@ class TaskReport:
     bad_records: str | None = None
     seconds: float = 0.0
 
-    def set_latencies(self, spans_ms: array[float]) -> None:
+    def set_latencies(self, latencies_ms: array[float]) -> None:
         """Fill in the percentiles."""
-        if spans_ms:
-            ordered = sorted(spans_ms)
+        if latencies_ms:
+            ordered = sorted(latencies_ms)
             self.p50_ms, self.p99_ms, self.max_ms = (
                 round(ordered[min(int(len(ordered) * part), len(ordered) - 1)], 1) for part in (0.5, 0.99, 1.0)
             )
 
 
-REPORT_SCHEMA: Final = (
-    "partition int, attempt int, destination string, rows long, sent long, bytes long, batches long, diverted long, "
-    "retried long, throttled long, row_errors long, in_doubt long, p50_ms double, p99_ms double, max_ms double, "
-    "connect_ms double, paced_ms double, failovers int, recoveries int, is_unpaired boolean, bad_records string, "
-    "seconds double"
-)
-"""A `TaskReport` as a row of a DataFrame, in the order of its fields."""
+_TYPES: Final = {"str": "string", "float": "double", "bool": "boolean", "str | None": "string"}
+_SMALL: Final = ("partition", "attempt", "failovers", "recoveries")
 
-_SUMS: Final = (
+REPORT_SCHEMA: Final = ", ".join(
+    f"{one.name} {_TYPES.get(str(one.type), 'int' if one.name in _SMALL else 'long')}" for one in fields(TaskReport)
+)
+"""The columns of a `TaskReport` in a DataFrame, in the order of its fields."""
+
+_SUMS: Final = [
     "rows",
     "sent",
     "bytes",
@@ -96,20 +94,20 @@ _SUMS: Final = (
     "row_errors",
     "failovers",
     "recoveries",
-)
+]
 
 
 @dataclass(slots=True, kw_only=True)
 class WriteReport:
-    """What a whole batch, or micro-batch, did.
+    """The counts of a batch or micro-batch.
 
     Attributes:
         outcome: `commit` or `abort`.
         batch_id: of the micro-batch; None for a batch job.
-        tasks: tasks that succeeded, in their last attempt.
-        failed_tasks: tasks whose report is missing; what they sent before they failed is in their error and log.
-        totals: of the tasks that succeeded; what their earlier attempts sent is not in it.
-        unpaired_tasks: tasks that had no failover, since the secondary could not be reached.
+        tasks: successful tasks, by their last attempt.
+        failed_tasks: tasks without a report; their error and log have their counts.
+        totals: of the successful tasks, without their earlier attempts.
+        unpaired_tasks: tasks without failover, because the secondary was unreachable.
         bad_records: files of rows that could not be sent.
     """
 
@@ -127,18 +125,18 @@ class WriteReport:
 def summary(
     outcome: str, destination: str, reports: Sequence[TaskReport | None], *, batch_id: int | None = None
 ) -> WriteReport:
-    """The account of a whole batch; None stands for a task without a report."""
-    told = [report for report in reports if report is not None]
+    """Return the report of a batch; None stands for a task without a report."""
+    present = [report for report in reports if report is not None]
     return WriteReport(
         outcome=outcome,
         destination=destination,
         batch_id=batch_id,
-        tasks=len(told),
-        failed_tasks=len(reports) - len(told),
-        totals={name: sum(getattr(report, name) for report in told) for name in _SUMS},
-        max_ms=max((report.max_ms for report in told), default=0.0),
-        unpaired_tasks=sum(report.is_unpaired for report in told),
-        bad_records=[report.bad_records for report in told if report.bad_records],
+        tasks=len(present),
+        failed_tasks=len(reports) - len(present),
+        totals={name: sum(getattr(report, name) for report in present) for name in _SUMS},
+        max_ms=max((report.max_ms for report in present), default=0.0),
+        unpaired_tasks=sum(report.is_unpaired for report in present),
+        bad_records=[report.bad_records for report in present if report.bad_records],
     )
 
 

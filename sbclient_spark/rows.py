@@ -1,4 +1,4 @@
-"""Rows of a record batch as messages: each with its place, or with the reason why it can be none."""
+"""Converts the rows of a record batch to messages, or to errors with a reason."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ ATTRIBUTES: Final = {
     "time_to_live": "time_to_live",
     "scheduled_enqueue_time": "scheduled_enqueue_time_utc",
 }
-"""Columns that are an attribute of the message, and the attribute's name."""
+"""Columns that set an attribute of the message, and the name of the attribute."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Destination:
-    """Where a message goes."""
+    """The destination of a message."""
 
     path: str
     word: EntityWord = "queue"
@@ -46,7 +46,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlan:
-    """Which column becomes what, by its place in the schema; made on the driver.
+    """The use of each column, by its index in the schema; the driver makes it.
 
     Attributes:
         ids: how message ids are made.
@@ -55,9 +55,9 @@ class RowPlan:
         attributes: names of `ServiceBusMessage` attributes, and their columns.
         properties: the column of the application properties.
         extra_properties: names of further properties, and their columns.
-        keys: the columns that a message id is made of.
-        destination: where every row goes; None = see the next two.
-        queue, topic: the columns that say where a row goes.
+        keys: the key columns of a message id.
+        destination: of all rows; None = named by the columns `queue` and `topic`.
+        queue, topic: the columns that name the destination of a row.
     """
 
     ids: MessageIdPlan
@@ -74,7 +74,7 @@ class RowPlan:
 
 @dataclass(slots=True)
 class Row:
-    """A row that can be sent. `position` counts the rows of its partition from 0."""
+    """A valid row. `position` counts the rows of its partition from 0."""
 
     position: int
     destination: Destination
@@ -83,12 +83,12 @@ class Row:
 
 @dataclass(slots=True)
 class BadRow:
-    """A row that can never be sent.
+    """An invalid row.
 
     Attributes:
         position: counts the rows of its partition from 0.
-        reason: why.
-        record: its columns, fit for JSON.
+        reason: of the error.
+        record: the columns as values for JSON.
     """
 
     position: int
@@ -97,10 +97,10 @@ class BadRow:
 
 
 class RowReader:
-    """Makes messages of one task's record batches.
+    """Converts the record batches of a task to messages.
 
     Args:
-        plan: which column becomes what.
+        plan: the use of each column.
         ids: makes the message ids.
     """
 
@@ -114,10 +114,10 @@ class RowReader:
         self._destinations: dict[tuple[Any, Any], Destination] = {}
 
     def read(self, batch: pa.RecordBatch, first_position: int) -> Iterator[Row | BadRow]:
-        """Each row of a batch, in order.
+        """Yield the rows of a batch in order.
 
         Args:
-            first_position: of the batch's first row in its partition.
+            first_position: the position of the first row in its partition.
         """
         names, attributes, converts = self._attributes(batch)
         to_convert = [(names[place], place, convert) for place, convert in enumerate(converts) if convert is not None]
@@ -152,16 +152,16 @@ class RowReader:
         if isinstance(body, InvalidOperationError):
             raise body
         if body is None:
-            raise InvalidOperationError("the body is null: give it a value, an empty one if need be")
+            raise InvalidOperationError("the body is null: give it a value, which may be empty")
         if isinstance(properties, InvalidOperationError):
             raise properties
         for key in keys:
             if isinstance(key, InvalidOperationError):
                 raise key
         if self._has_id_column and not given["message_id"]:
-            # An empty id would be the same for all such rows, so that duplicate detection kept one of them.
+            # Duplicate detection would keep only one of the rows with an empty id.
             found = "null" if given["message_id"] is None else "empty"
-            raise InvalidOperationError(f"message_id is {found}, so the row cannot be told from others: give it an id")
+            raise InvalidOperationError(f"message_id is {found}: give each row an id")
         destination = self._plan.destination or self._destination(places)
         message = ServiceBusMessage(body, application_properties=properties, **given)
         if self._may_differ:
@@ -171,8 +171,6 @@ class RowReader:
         message.message_id = self._ids.of(message, position, keys, destination.path)
         return Row(position, destination, message)
 
-    # -- columns -------------------------------------------------------------------------------------------------
-
     def _attributes(self, batch: pa.RecordBatch) -> tuple[list[str], Iterator[tuple[Any, ...]], list[Convert | None]]:
         names: list[str] = []
         found: list[Values] = []
@@ -180,9 +178,9 @@ class RowReader:
         for name, place in self._plan.attributes:
             column, convert = batch.column(place), None
             if name == "scheduled_enqueue_time_utc":
-                values, convert = columns.moments(column)
+                values, convert = columns.timestamps(column)
             elif name == "time_to_live":
-                values, convert = columns.lives(column)
+                values, convert = columns.durations(column)
             else:
                 values = column.to_pylist()
             names.append(name)
@@ -212,7 +210,7 @@ class RowReader:
         return _across([columns.plain(batch.column(place)) for place in places], batch.num_rows)
 
     def _destination(self, places: tuple[Any, ...]) -> Destination:
-        """Where a row says that it goes; texts repeat, so each is checked once."""
+        """Return the destination that a row names; each text is checked once."""
         known = self._destinations.get(places)
         if known is not None:
             return known
@@ -224,9 +222,7 @@ class RowReader:
         named = [(word, path) for word, path in zip(words, places, strict=True) if path is not None]
         if len(named) != 1:
             given = " and ".join(f"{word} {path!r}" for word, path in named) or "neither"
-            raise InvalidOperationError(
-                f"the row names {given}: exactly one of {' and '.join(words)} must say where it goes"
-            )
+            raise InvalidOperationError(f"the row names {given}: give a value to exactly one of {' and '.join(words)}")
         word, path = named[0]
         found = Destination(check_entity_path(path, word), word)
         self._destinations[places] = found
@@ -234,7 +230,7 @@ class RowReader:
 
 
 def _across(found: list[Values], count: int) -> Iterator[tuple[Any, ...]]:
-    """Columns as rows; without any column, as many empty rows."""
+    """Yield columns as rows; without columns, `count` empty rows."""
     return zip(*found, strict=True) if found else repeat((), count)
 
 
@@ -259,7 +255,7 @@ def _json_body(
 
 
 def record_of(batch: pa.RecordBatch, offset: int) -> dict[str, Any]:
-    """One row's columns, fit for JSON; what JSON cannot say is written as text."""
+    """Return the columns of a row as values for JSON; values that JSON lacks become text."""
     record: dict[str, Any] = {}
     for name, column in zip(batch.schema.names, batch.slice(offset, 1).columns, strict=True):
         value = columns.plain(column)[0]

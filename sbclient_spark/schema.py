@@ -1,4 +1,4 @@
-"""Which column becomes which part of a message: decided, and everything wrong told, on the driver."""
+"""Maps columns to parts of a message, and rejects invalid schemas on the driver."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SCALARS: Final = (StringType, *_WHOLE, DoubleType, FloatType, BooleanType, Time
 
 
 class _Column(NamedTuple):
-    """A column of the write schema. `is_allowed` judges its type, `allowed` says it in words."""
+    """A column of the write schema. `is_allowed` checks its type, `allowed` describes the types."""
 
     is_allowed: Callable[[DataType], bool]
     allowed: str
@@ -58,7 +58,7 @@ def _is_property_map(kind: DataType) -> bool:
 
 
 def _is_headers(kind: DataType) -> bool:
-    """Kafka's: an array of structs with a key and a value."""
+    """Whether the type is that of Kafka headers: an array of structs with a key and a value."""
     entry = kind.elementType if isinstance(kind, ArrayType) else None
     return (
         isinstance(entry, StructType)
@@ -83,7 +83,7 @@ COLUMNS: Final[dict[str, _Column]] = {
     "queue": _of(_TEXT, "string"),
     "topic": _of(_TEXT, "string"),
 }
-"""The columns that have a meaning, each with the types that it may have."""
+"""The reserved columns with their types."""
 
 READ_ONLY: Final[dict[str, DataType]] = {
     "sequence_number": LongType(),
@@ -95,7 +95,7 @@ READ_ONLY: Final[dict[str, DataType]] = {
     "backlog_queue": StringType(),
     "state": StringType(),
 }
-"""Columns of a read that the service fills in, with their types; a write of what was read leaves them out."""
+"""Columns of a read that the service sets, with their types; a write of such rows leaves them out."""
 
 _PROPERTY_COLUMNS: Final = ("application_properties", "properties", "headers")
 
@@ -103,15 +103,14 @@ _KEY_TYPES: Final = (*_SCALARS, BinaryType, DateType, DecimalType)
 
 
 def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -> RowPlan:
-    """Which column becomes what.
+    """Return the use of each column.
 
     Args:
         schema: of the rows that are written.
         is_streaming: whether Spark numbers the rows by query and micro-batch.
 
     Raises:
-        InvalidOperationError: a column is missing, is not known or has a type that it cannot have, or the columns and
-            the options contradict each other.
+        InvalidOperationError: a column is missing, unknown or of the wrong type, or contradicts the options.
     """
     places = _places(schema)
     for name, column in COLUMNS.items():
@@ -122,19 +121,18 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
     left_out = set() if is_json else _read_only_names(schema, places)
     unknown = {name: place for name, place in places.items() if name not in COLUMNS and name not in left_out}
     if is_json and "body" in places:
-        raise InvalidOperationError("bodyFormat is 'json', but there is a column body: drop it, or take 'raw'")
+        raise InvalidOperationError("bodyFormat 'json' excludes a column body: drop the column, or use 'raw'")
     if is_json and not unknown:
-        raise InvalidOperationError("bodyFormat is 'json', but every column is reserved: none is left for the body")
+        raise InvalidOperationError("bodyFormat 'json' requires a column that is not reserved: add one")
     if not is_json and "body" not in places:
         raise InvalidOperationError(
-            f"there is no column body, only {', '.join(schema.names) or 'none at all'}: name one so, or set bodyFormat "
-            "'json' to make an object of all columns that are not reserved"
+            f"no column is named body (columns: {', '.join(schema.names) or 'none'}): rename one, or set bodyFormat "
+            "'json' to send an object of all columns that are not reserved"
         )
     properties = [name for name in _PROPERTY_COLUMNS if name in places]
     extra: dict[str, int] = {}
     if not is_json:
-        # A key column is known as such, and so neither refused nor in need of a place; where unknown columns are sent,
-        # it is, too: the option says that none is lost.
+        # A key column is not an unknown column, unless all unknown columns become properties.
         used = set() if options.unknown_columns == "property" else _key_names(options)
         unknown_left = {name: place for name, place in unknown.items() if name not in used}
         extra = _extra_properties(schema, unknown_left, options, properties)
@@ -164,21 +162,21 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
 
 
 def _places(schema: StructType) -> dict[str, int]:
-    """Where each column stands, by its name in lower case: Spark's names have no case either."""
+    """Return the index of each column by its name in lower case, because Spark ignores case too."""
     places: dict[str, int] = {}
     for place, column in enumerate(schema):
         name = column.name.lower()
         if name in places:
-            raise InvalidOperationError(f"there are two columns named {name!r}: rename or drop one")
+            raise InvalidOperationError(f"two columns are named {name!r}: rename or drop one")
         places[name] = place
     return places
 
 
 def _read_only_names(schema: StructType, places: dict[str, int]) -> set[str]:
-    """The columns that a read has added, so that rows can be read and sent again.
+    """Return the columns that a read has added, so that rows can be read and sent again.
 
-    They have the names and types of a read, and the sequence number is among them: an order, too, may have a `state`,
-    and losing it without a word would be worse than being told that it is unknown.
+    They must have the names and types of a read and include the sequence number. Otherwise a column such as `state`
+    belongs to the application and must not be dropped silently.
     """
     found = {name for name, kind in READ_ONLY.items() if name in places and schema[places[name]].dataType == kind}
     return found if "sequence_number" in found else set()
@@ -203,37 +201,35 @@ def _key_place(schema: StructType, places: dict[str, int], name: str) -> int:
 def _extra_properties(
     schema: StructType, unknown: dict[str, int], options: WriteOptions, properties: Iterable[str]
 ) -> dict[str, int]:
-    """Unknown columns that become application properties, after what the options say about them."""
+    """Return the unknown columns that become application properties."""
     if not unknown or options.unknown_columns == "ignore":
         return {}
     if options.unknown_columns == "property":
         if named := list(properties):
-            raise InvalidOperationError(
-                f"unknownColumns is 'property', but there is a column {named[0]} too: put the properties into one place"
-            )
+            raise InvalidOperationError(f"unknownColumns 'property' excludes a column {named[0]}: use one of them")
         for name, place in unknown.items():
             if not isinstance(schema[place].dataType, _SCALARS):
                 kind = schema[place].dataType.simpleString()
                 raise InvalidOperationError(
-                    f"column {name!r} is of type {kind}, which no application property can hold: cast or drop it"
+                    f"column {name!r} is of type {kind}, which is not a type of application properties: cast or drop it"
                 )
         return unknown
     name = next(iter(unknown))
     near = get_close_matches(name, COLUMNS, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(COLUMNS)}."
     raise InvalidOperationError(
-        f"column {name!r} is not known: {hint} unknownColumns 'ignore' leaves it out, 'property' makes it an "
-        "application property"
+        f"column {name!r} is unknown: {hint} unknownColumns 'ignore' leaves it out, 'property' makes it an application "
+        "property"
     )
 
 
 def _destination(places: dict[str, int], options: WriteOptions) -> tuple[Destination | None, int | None, int | None]:
-    """Where rows go: what the options say beats the columns."""
+    """Return the destination; the options take precedence over the columns."""
     if options.entity_path is not None:
         return Destination(options.entity_path, options.entity or "queue"), None, None
     queue, topic = places.get("queue"), places.get("topic")
     if queue is None and topic is None:
         raise InvalidOperationError(
-            "nothing says where the rows go: set the option queue or topic, or add a column queue or topic"
+            "no destination is given: set the option queue or topic, or add a column queue or topic"
         )
     return None, queue, topic

@@ -1,4 +1,4 @@
-"""The data source `servicebus`: what Spark calls, and nothing else."""
+"""The data source `servicebus`: the classes that Spark calls."""
 
 # mypy: disallow-subclassing-any=False
 
@@ -29,13 +29,13 @@ FORMAT = "servicebus"
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """A task's result on its way to the driver."""
+    """The result of a task, which Spark sends to the driver."""
 
     result: TaskResult
 
 
 class ServiceBusDataSource(DataSource):
-    """Reads queues without taking from them, and writes rows as messages. Registered by `sbclient_spark.register`."""
+    """Peeks queues and writes rows as messages. `sbclient_spark.register` registers it."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,7 +55,7 @@ class ServiceBusDataSource(DataSource):
 
 
 class ServiceBusWriter(DataSourceArrowWriter):
-    """A batch job's writer."""
+    """The writer of a batch job."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
@@ -71,7 +71,7 @@ class ServiceBusWriter(DataSourceArrowWriter):
 
 
 class ServiceBusStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming query's writer, made anew for each micro-batch."""
+    """The writer of a streaming query; Spark makes one for each micro-batch."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan

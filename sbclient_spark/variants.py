@@ -1,6 +1,6 @@
-"""Variants, Spark's values of any type: in a record batch each is a struct of two binary fields.
+"""Reads variants, Spark's values of any type: structs of two binary fields in a record batch.
 
-The second of them is marked: `{"variant": "true"}` in its metadata. Source: Spark's ArrowUtils, and `is_variant` in
+The second field is marked by `{"variant": "true"}` in its metadata. Source: Spark's ArrowUtils, and `is_variant` in
 `pyspark.sql.pandas.types`.
 """
 
@@ -20,7 +20,7 @@ _MARK: Final = {b"variant": b"true"}
 
 
 def is_variant(kind: pa.DataType) -> bool:
-    """Whether a column of that type, or a part of one, holds variants, and is not just a struct with such fields."""
+    """Whether the type is a variant, and not another struct with the same fields."""
     if not pa.types.is_struct(kind) or {kind.field(index).name for index in range(kind.num_fields)} != _FIELDS:
         return False
     found: Mapping[bytes, bytes] | None = kind.field("metadata").metadata
@@ -28,13 +28,13 @@ def is_variant(kind: pa.DataType) -> bool:
 
 
 def value_of(variant: Mapping[str, bytes]) -> Any:
-    """What a variant holds, as a Python value.
+    """Return the Python value of a variant.
 
     Args:
-        variant: its fields, `value` and `metadata`.
+        variant: the fields `value` and `metadata`.
 
     Raises:
-        InvalidOperationError: it cannot be read, or holds what Python cannot, as a moment of the year 20000.
+        InvalidOperationError: the variant is invalid, or Python lacks its value, such as the year 20000.
     """
     try:
         return VariantVal(variant["value"], variant["metadata"]).toPython()

@@ -1,8 +1,8 @@
-"""The clients of one Python worker process: opened once, kept between tasks, closed when nobody needs them.
+"""The clients of one Python worker process: opened once, kept between tasks, closed after an idle time.
 
-Spark's workers outlive their tasks, and opening a client costs a second. An event loop in a thread of its own serves
-them, so that heartbeats, pings and failover go on between tasks. Nothing is sent by closing: workers are killed, and
-whatever matters was acknowledged before.
+Workers of Spark outlive their tasks, and opening a client takes a second. An event loop in its own thread runs the
+clients, so that heartbeats, pings and failover continue between tasks. Spark kills workers, so closing a client sends
+nothing: every message was acknowledged before.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from sbclient_spark.rows import Destination
 T = TypeVar("T")
 
 RANDOM: Final = SystemRandom()
-"""The system's generator: workers are forked from one another and must not draw the same numbers."""
+"""The generator of the system, because forked workers would draw the same numbers from another one."""
 
 
 class _OwningClient(ServiceBusClient):
-    """A client that owns the credential it was made with: azure-identity's hold connections of their own."""
+    """A client that closes its credential, because those of azure-identity hold connections."""
 
     credential: Any = None
 
     async def close(self) -> None:
-        """Close the client, and then what proved who it is."""
+        """Close the client and its credential."""
         await super().close()
         if self.credential is not None:
             await self.credential.close()
 
 
 def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> ServiceBusClient:
-    """A client for these options, with a credential of its own where they name one; nothing is connected yet.
+    """Return a client for these options that is not connected yet.
 
     Args:
         paired: False leaves the secondary out.
 
     Raises:
-        ServiceBusAuthenticationError: a secret cannot be found in this process.
-        InvalidOperationError: a connection string cannot be read.
+        ServiceBusAuthenticationError: a secret is not available in this process.
+        InvalidOperationError: a connection string is invalid.
     """
     credential = credential_of(options, clock)
     primary = open_transport(
@@ -84,13 +84,13 @@ def _secondary(options: ConnectionOptions, credential: Any) -> str | tuple[str, 
 
 
 class Connection:
-    """One open client with the senders that were made of it.
+    """An open client and its senders.
 
     Attributes:
-        is_unpaired: the secondary could not be reached when it was opened, so that there is no failover.
-        connect_ms: what opening took.
-        leases: tasks that use it.
-        uses: leases that there ever were.
+        is_unpaired: the secondary was unreachable when the client was opened, so there is no failover.
+        connect_ms: the time to open the client.
+        leases: the number of current leases.
+        uses: the number of leases so far.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class Connection:
         self.uses = 0
 
     def sender(self, destination: Destination, lane: int) -> ServiceBusSender:
-        """The sender of a lane: each has links of its own, so that lanes do not wait for one another."""
+        """Return the sender of a lane. Each lane has its own links, so that lanes do not wait for each other."""
         sender = self._senders.get((destination, lane))
         if sender is None:
             sender = self._senders[destination, lane] = self.new_sender(destination)
         return sender
 
     def new_sender(self, destination: Destination) -> ServiceBusSender:
-        """A sender that knows nothing of earlier ones."""
+        """Return a new sender, which shares no state with others."""
         if self._options.failover == "backlog" and self._options.is_paired:
             self.client.pair.force_failover(destination.path)
         if destination.word == "topic":
@@ -121,7 +121,7 @@ class Connection:
 
 
 class WorkerClients:
-    """The clients of this process, and the thread that they live in."""
+    """The clients of this process and the thread of their event loop."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -133,7 +133,7 @@ class WorkerClients:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread of the clients and return what it returns."""
+        """Run a coroutine in the thread of the clients and return its result."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -142,14 +142,13 @@ class WorkerClients:
             raise
 
     async def lease(self, options: ConnectionOptions) -> Connection:
-        """An open client for these options, to be given back with `give_back`.
+        """Return an open client for these options; `give_back` ends the lease.
 
-        A secondary that cannot be reached does not stop a job whose primary is well: the client is opened without it,
-        which is told, and the next lease tries again. With `ordering="session"` it is an error, since the order could
-        not be kept.
+        If only the secondary is unreachable, the client is opened without it, a warning is logged, and the next lease
+        tries again. With `ordering="session"` that is an error, because the order could not be kept.
 
         Raises:
-            ServiceBusError: it cannot be opened.
+            ServiceBusError: the client cannot be opened.
         """
         async with self._opening:
             connection = self._connections.get(options)
@@ -171,9 +170,9 @@ class WorkerClients:
             await client.__aenter__()
         except ServiceBusError as error:
             await client.close()
-            may_go_alone = isinstance(error, BacklogUnavailableError) or error.is_outage
-            is_bound = options.failover == "backlog" or dict(options.pairing).get("ordering") == "session"
-            if not options.is_paired or not may_go_alone or is_bound:
+            is_unreachable = isinstance(error, BacklogUnavailableError) or error.is_outage
+            requires_secondary = options.failover == "backlog" or dict(options.pairing).get("ordering") == "session"
+            if not options.is_paired or not is_unreachable or requires_secondary:
                 raise
             tell(
                 "pair.unavailable",
@@ -187,7 +186,7 @@ class WorkerClients:
         return Connection(options, client, 1000 * (self.clock.monotonic() - began_at), is_unpaired)
 
     async def give_back(self, options: ConnectionOptions) -> None:
-        """End a lease; a client that nobody leases any more is closed after its idle time."""
+        """End a lease. A client without leases is closed after its idle time."""
         connection = self._connections.get(options)
         if connection is None:
             return
@@ -197,7 +196,7 @@ class WorkerClients:
             self.clock.call_later(options.idle_timeout_s, lambda: self._close_if_idle(options, connection, uses))
 
     def _close_if_idle(self, options: ConnectionOptions, connection: Connection, uses: int) -> None:
-        """Close a client that was not leased again since `uses` was counted."""
+        """Close a client that was not leased since `uses` was counted."""
         if connection.uses == uses and self._connections.get(options) is connection:
             del self._connections[options]
             self._tasks.start(connection.client.close(), name="close idle client")
@@ -215,7 +214,7 @@ _making = threading.Lock()
 
 
 def worker_clients() -> WorkerClients:
-    """The clients of this process; a forked child gets its own."""
+    """Return the clients of this process; a forked child has its own."""
     global _clients
     with _making:
         if _clients is None or _clients[0] != os.getpid():

@@ -1,4 +1,4 @@
-"""One task of a write: reads record batches, makes messages, and returns when every one was acknowledged."""
+"""One task of a write: converts record batches to messages and sends them."""
 
 from __future__ import annotations
 
@@ -27,24 +27,23 @@ from sbclient_spark.worker_clients import RANDOM, Connection, WorkerClients, wor
 from sbclient_spark.write_options import WriteOptions, write_options
 
 SLICE_ROWS: Final = 1000
-"""Rows that are made into messages at a time: the memory for them is small beside the record batch."""
+"""Rows that are converted at a time, so that messages need little memory compared to the record batch."""
 
 COLLECT_AFTER: Final = 50_000
-"""New objects after which Python looks for cycles while a task sends, instead of after 700."""
+"""Allocations between two cycle collections while a task sends; Python's default is 700."""
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Names by which Spark tells a task its query and micro-batch. They are not documented, so their absence is told."""
+"""Properties with which Spark gives a task its query and micro-batch. They are undocumented and may be missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """Everything a task needs to know; made on the driver and sent to the executors.
+    """The plan of a write, which the driver makes and sends to the executors.
 
     Attributes:
-        rows: which column becomes what.
+        rows: the use of each column.
         mixes_keys: whether rows with different keys may share a transfer.
-        source: how Spark calls the write, for its messages.
     """
 
     options: WriteOptions = field(repr=False)
@@ -57,16 +56,16 @@ class WritePlan:
 
 
 def plan_write(schema: StructType, options: Any, *, is_streaming: bool, overwrite: bool = False) -> WritePlan:
-    """Check everything that can be checked before there is a task.
+    """Check a write before it has tasks.
 
     Args:
         schema: of the rows.
         options: as Spark hands them over.
         is_streaming: whether Spark numbers the rows by query and micro-batch.
-        overwrite: whether the save mode, or the output mode, asks for what a queue cannot do.
+        overwrite: whether the save mode or output mode requires overwriting, which a queue does not support.
 
     Raises:
-        ServiceBusError: something is wrong; the text says what, and what would be right.
+        ServiceBusError: the options, the columns or the destination are invalid.
     """
     if overwrite:
         raise InvalidOperationError(
@@ -84,11 +83,11 @@ def plan_write(schema: StructType, options: Any, *, is_streaming: bool, overwrit
 
 @dataclass(frozen=True, slots=True)
 class TaskPlace:
-    """Which task this is, as Spark says.
+    """The identity of a task in Spark.
 
     Attributes:
-        partition, attempt, attempt_id: `attempt_id` is unique in the whole application.
-        query_id, batch_id: of the streaming query; None where Spark does not say.
+        partition, attempt, attempt_id: `attempt_id` is unique in the application.
+        query_id, batch_id: of the streaming query; None = unknown.
     """
 
     partition: int
@@ -99,10 +98,10 @@ class TaskPlace:
 
 
 def current_place() -> TaskPlace:
-    """The task that this worker runs now."""
+    """Return the current task of this worker."""
     context = TaskContext.get()
     if context is None:
-        raise InvalidOperationError("there is no Spark task here: this runs on executors only")
+        raise InvalidOperationError("this process runs no Spark task: call it on executors only")
     batch = context.getLocalProperty(BATCH_ID)
     return TaskPlace(
         partition=context.partitionId(),
@@ -115,10 +114,10 @@ def current_place() -> TaskPlace:
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a task hands to the driver.
+    """The result of a task for the driver.
 
     Attributes:
-        report: its account.
+        report: the counts of the task.
         sessions: digests of its sessions, with `ordering="session"`; 8 bytes each.
     """
 
@@ -134,21 +133,21 @@ def run_task(
     Args:
         batches: the rows, in order.
         place: of the task.
-        clients: where the connection is kept; None = this process's own.
+        clients: holds the connection; None = the clients of this process.
 
     Raises:
-        ServiceBusError: the task has failed; the text says which row, why, and what was sent.
+        ServiceBusError: the task has failed; the text names the row, the reason and the number of sent rows.
     """
     report = TaskReport(partition=place.partition, attempt=place.attempt, destination=plan.destination)
     if plan.options.dry_run == "schema":
         return TaskResult(report)
-    # Each application counts its attempts anew, and many may write to one directory: what was drawn tells them apart.
+    # Applications number their attempts independently and may share a directory: the random part makes the name unique.
     name = f"part-{place.partition:05}-attempt-{place.attempt_id}-{RANDOM.getrandbits(64):016x}"
     bad_records = BadRecords(plan.options.bad_records_path, name)
     try:
         reader = RowReader(plan.rows, MessageIds(plan.rows.ids, _id_place(plan, place), RANDOM))
         if plan.options.dry_run != "off":
-            return _rehearse(plan, reader, batches, report)
+            return _run_dry(plan, reader, batches, report)
         with _rare_collections():
             return _Sending(plan, reader, report, bad_records, clients or worker_clients()).run(batches)
     except ServiceBusError as error:
@@ -168,8 +167,7 @@ def run_task(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Messages hold no cycles, yet Python would look through the thousands that wait again and again: that took a
-    quarter of a task's time."""
+    """Collect cycles rarely: messages have none, and collections took a quarter of the time of a task."""
     first, *others = gc.get_threshold()
     gc.set_threshold(first and max(first, COLLECT_AFTER), *others)
     try:
@@ -188,7 +186,7 @@ def _id_place(plan: WritePlan, place: TaskPlace) -> Place | None:
 
 
 class _Sending:
-    """One task that really sends."""
+    """The run of a task that sends."""
 
     def __init__(
         self, plan: WritePlan, reader: RowReader, report: TaskReport, bad_records: BadRecords, clients: WorkerClients
@@ -206,7 +204,7 @@ class _Sending:
         slices = _slices(batches)
         first = next(slices, None)
         if first is None:
-            return self._result  # nothing to send, so there is nothing to open either
+            return self._result  # no rows: open no connection
         connection = self._clients.run(self._clients.lease(self._plan.options.connection))
         try:
             if connection.uses == 1:
@@ -227,7 +225,7 @@ class _Sending:
 
     async def _open(self, connection: Connection) -> PartitionWriter:
         def own_sender(destination: Destination, lane: int) -> Any:
-            """A task is one producer: what a sender knows of sessions is worth nothing after another one's turn."""
+            """Return a sender of this task only: the session state of a sender is stale after another task has sent."""
             key = (destination, lane)
             if key not in self._own_senders:
                 self._own_senders[key] = connection.new_sender(destination)
@@ -258,10 +256,10 @@ class _Sending:
                 for row in rows
                 if row.message.session_id is not None
             )
-        self._clients.run(self._hand_over(writer, rows, refused))
+        self._clients.run(self._offer_rows(writer, rows, refused))
 
-    async def _hand_over(self, writer: PartitionWriter, rows: list[Row], refused: list[BadRow]) -> None:
-        """In the thread of the clients, where rows that come back from the service are counted and written down too."""
+    async def _offer_rows(self, writer: PartitionWriter, rows: list[Row], refused: list[BadRow]) -> None:
+        """Offer rows in the thread of the clients, which also counts rejected rows."""
         for bad in refused:
             writer.refuse(bad)
         await writer.offer(rows)
@@ -282,8 +280,8 @@ def _session_digest(path: str, session_id: str) -> bytes:
     return blake2b(f"{path.casefold()}\n{session_id}".encode(), digest_size=8).digest()
 
 
-def _rehearse(plan: WritePlan, reader: RowReader, batches: Iterable[pa.RecordBatch], report: TaskReport) -> TaskResult:
-    """Make and measure messages without sending one: the first of them, or all."""
+def _run_dry(plan: WritePlan, reader: RowReader, batches: Iterable[pa.RecordBatch], report: TaskReport) -> TaskResult:
+    """Make and measure messages without sending them: a sample or all."""
     for batch in _slices(batches):
         for row in reader.read(batch, report.rows):
             if not isinstance(row, BadRow):
@@ -301,10 +299,10 @@ def _rehearse(plan: WritePlan, reader: RowReader, batches: Iterable[pa.RecordBat
 
 
 def check_sessions(results: Iterable[TaskResult]) -> None:
-    """With `ordering="session"`: no session may have been in two tasks.
+    """Check with `ordering="session"` that each session was in one task.
 
     Raises:
-        InvalidOperationError: one was, so that its rows may be out of order.
+        InvalidOperationError: a session was in two tasks, so its rows may be out of order.
     """
     seen: set[bytes] = set()
     split = 0
@@ -313,6 +311,6 @@ def check_sessions(results: Iterable[TaskResult]) -> None:
         seen |= result.sessions
     if split:
         raise InvalidOperationError(
-            f"ordering is 'session', but {split} sessions were in more than one task, so that their rows may be out of "
-            "order: use sbclient_spark.prepare(df, session=..., order_by=..., partitions=...) before writing"
+            f"ordering is 'session', but {split} sessions were in several tasks, so their rows may be out of order: "
+            "use sbclient_spark.prepare(df, session=..., order_by=..., partitions=...) before writing"
         )
