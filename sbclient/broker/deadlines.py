@@ -1,4 +1,4 @@
-"""Moments by key, of which the earliest can be asked for: lock ends, lives, schedules."""
+"""Times by key, with quick access to the earliest: lock ends, expiries, schedules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _SLACK = 64
 
 
 class Deadlines(Generic[K]):
-    """One moment for each key. Setting, dropping and taking the earliest cost O(log n).
+    """One time for each key. Setting, dropping and taking the earliest cost O(log n).
 
-    A moment that was moved or dropped stays in the heap until it comes to the top; when these dead ones outnumber the
-    living the heap is built again, so that it never holds more than twice what is needed.
+    A time that was moved or dropped stays in the heap until it reaches the top. If more than half of the heap is stale,
+    it is rebuilt.
 
     Attributes:
-        earliest: the earliest moment, infinity if there is none; to be read only.
+        earliest: the earliest time, infinity if there is none; read-only.
     """
 
     __slots__ = ("_at", "_heap", "earliest")
@@ -32,35 +32,35 @@ class Deadlines(Generic[K]):
         return len(self._at)
 
     def set(self, key: K, at: float) -> None:
-        """Give a key its moment, or move it."""
+        """Set or move the time of a key."""
         was_at = self._at.get(key)
         self._at[key] = at
         heapq.heappush(self._heap, (at, key))
         if at < self.earliest:
             self.earliest = at
         elif was_at == self.earliest:
-            self._look()
+            self._update_earliest()
         self._rebuild_if_stale()
 
     def drop(self, key: K) -> None:
-        """Forget a key; unknown ones are ignored."""
+        """Remove a key; unknown keys are ignored."""
         was_at = self._at.pop(key, None)
         if was_at is not None:
             if was_at == self.earliest:
-                self._look()
+                self._update_earliest()
             self._rebuild_if_stale()
 
     def pop_due(self, now: float) -> tuple[K, float] | None:
-        """Take out the key whose moment is earliest, if that moment has come."""
+        """Remove and return the key with the earliest time, if it is due."""
         if self.earliest > now or not self._heap:
             return None
         at, key = heapq.heappop(self._heap)
         del self._at[key]
-        self._look()
+        self._update_earliest()
         return key, at
 
-    def _look(self) -> None:
-        """Find the earliest moment, and throw away the dead ones before it."""
+    def _update_earliest(self) -> None:
+        """Find the earliest time, and drop stale ones before it."""
         heap, at = self._heap, self._at
         while heap and at.get(heap[0][1]) != heap[0][0]:
             heapq.heappop(heap)

@@ -1,7 +1,6 @@
-"""What the description of an entity may say: defaults, ranges, and what can be changed afterwards.
+"""Check and complete the descriptions of entities: defaults, ranges, and fields that cannot be changed.
 
-Ranges and defaults are documented for the service; the sub-codes are those of its management answers, so that every
-front says the same.
+Ranges and defaults are documented for the service. The sub-codes are those of its management API.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ MAX_USER_METADATA: Final = 1024
 PARTITIONING_API_VERSION: Final = "2013-10"
 
 _LONGEST = timedelta(days=10_675_199)
-"""The service's longest time span; what is as long is no limit."""
+"""The longest duration of the service, which means no limit."""
 
-_BASIC_LIFE = timedelta(days=14)
+_BASIC_TTL = timedelta(days=14)
 _NOT_IN_BASIC = ("requires_session", "requires_duplicate_detection", "forward_to", "forward_dead_lettered_messages_to")
 
 _SETTABLE_STATUS: Final = (
@@ -123,7 +122,7 @@ IMMUTABLE: Final = ("enable_partitioning", "requires_session", "requires_duplica
 
 
 def completed(description: Description, profile: Profile) -> Description:
-    """A description with every default stated, fit to create an entity from.
+    """Fill in the defaults of a description, and check it.
 
     Raises:
         InvalidOperationError: a value is out of its range.
@@ -146,14 +145,14 @@ def completed(description: Description, profile: Profile) -> Description:
         stated["max_size_in_megabytes"] = _size_in_megabytes(description, profile) * fragment_count
         stated["max_message_size_in_kilobytes"] = _message_size_in_kilobytes(description, profile)
     if not isinstance(description, TopicProperties) and description.forward_to is not None:
-        stated["auto_delete_on_idle"] = UNLIMITED  # what forwards is never idle
+        stated["auto_delete_on_idle"] = UNLIMITED  # an entity that forwards is never idle
     if isinstance(description, TopicProperties):
         stated["support_ordering"] = not stated["enable_partitioning"]
     return replace(description, **stated)
 
 
 def changed(before: Description, after: Description, profile: Profile) -> Description:
-    """The complete description of an existing entity that is given a new one; a size may be the multiplied one.
+    """Complete and check a new description of an existing entity; its size may be that of all fragments together.
 
     Raises:
         InvalidOperationError: a value is out of its range, or cannot be changed.
@@ -168,7 +167,7 @@ def changed(before: Description, after: Description, profile: Profile) -> Descri
         old, new = getattr(before, name, None), getattr(after, name, None)
         if old != new:
             raise _refuse(
-                f"{name} of {before.name} is {old} and cannot be changed to {new}: delete the entity and create it anew"
+                f"{name} of {before.name} is {old} and cannot be changed to {new}: delete and recreate the entity"
             )
     if isinstance(before, SubscriptionProperties) or isinstance(after, SubscriptionProperties):
         return completed(after, profile)
@@ -182,13 +181,14 @@ def changed(before: Description, after: Description, profile: Profile) -> Descri
 
 
 def check_api_version(description: QueueProperties | TopicProperties, api_version: str | None) -> None:
-    """
+    """Check that an API version has the features of a description.
+
     Raises:
-        InvalidOperationError: the description asks for what came with a later version.
+        InvalidOperationError: partitioning came with a later version.
     """
     if description.enable_partitioning and api_version is not None and api_version < PARTITIONING_API_VERSION:
         raise _refuse(
-            f"{description.name} asks for partitioning with api-version {api_version}: "
+            f"{description.name} enables partitioning with api-version {api_version}: "
             f"use {PARTITIONING_API_VERSION} or later"
         )
 
@@ -198,13 +198,13 @@ def policy_of(
     profile: Profile,
     topic: Policy | None = None,
 ) -> Policy:
-    """A complete description in the units of fragments.
+    """Convert a complete description to the units of fragments.
 
     Args:
-        topic: of a subscription's topic, which has the sizes.
+        topic: the policy of a subscription's topic, which sets the sizes.
     """
     policy = Policy(
-        default_life_s=span_s(description.default_message_time_to_live),
+        default_ttl_s=seconds_of(description.default_message_time_to_live),
         max_message_size_bytes=profile.max_message_size_bytes,
     )
     if topic is not None:
@@ -214,38 +214,38 @@ def policy_of(
         policy.max_size_bytes = (description.max_size_in_megabytes or 0) * MIB // fragment_count
         policy.max_message_size_bytes = (description.max_message_size_in_kilobytes or 0) * KIB
         policy.requires_duplicate_detection = bool(description.requires_duplicate_detection)
-        policy.duplicate_window_s = span_s(description.duplicate_detection_history_time_window)
+        policy.duplicate_window_s = seconds_of(description.duplicate_detection_history_time_window)
     if not isinstance(description, TopicProperties):
-        policy.lock_duration_s = span_s(description.lock_duration)
+        policy.lock_duration_s = seconds_of(description.lock_duration)
         policy.max_delivery_count = description.max_delivery_count or 1
         policy.dead_letters_expired = bool(description.dead_lettering_on_message_expiration)
         policy.requires_session = bool(description.requires_session)
     return policy
 
 
-def span_s(span: timedelta | None) -> float:
-    """A span of a description in seconds; infinity = no limit."""
-    return math.inf if span is None or span >= _LONGEST else span.total_seconds()
+def seconds_of(duration: timedelta | None) -> float:
+    """Convert a duration to seconds; infinity = no limit."""
+    return math.inf if duration is None or duration >= _LONGEST else duration.total_seconds()
 
 
 def _fit_for_basic(description: Description) -> Description:
-    """The Basic tier has plain queues whose messages live 14 days at most."""
+    """Check a description for the Basic tier, which has only plain queues and a time to live of at most 14 days."""
     if not isinstance(description, QueueProperties):
-        raise _refuse(f"{description.name} is no queue, and the Basic tier has only queues: use the Standard tier")
+        raise _refuse(f"{description.name} is not a queue, but the Basic tier has only queues: use the Standard tier")
     for name in _NOT_IN_BASIC:
         if getattr(description, name):
-            raise _refuse(f"{name} of {description.name} is set, which the Basic tier does not have: leave it out")
-    life = description.default_message_time_to_live
-    if life is not None and _BASIC_LIFE < life < _LONGEST:
-        raise _refuse(f"default_message_time_to_live of {description.name} is {life}: Basic has {_BASIC_LIFE} at most")
-    return replace(description, default_message_time_to_live=min(life or _BASIC_LIFE, _BASIC_LIFE))
+            raise _refuse(f"{name} of {description.name} is not available in the Basic tier: leave it out")
+    ttl = description.default_message_time_to_live
+    if ttl is not None and _BASIC_TTL < ttl < _LONGEST:
+        raise _refuse(f"default_message_time_to_live of {description.name} is {ttl}: Basic allows at most {_BASIC_TTL}")
+    return replace(description, default_message_time_to_live=min(ttl or _BASIC_TTL, _BASIC_TTL))
 
 
 def _is_partitioned(description: QueueProperties | TopicProperties, profile: Profile) -> bool:
     if profile.partitioning is Partitioning.ASKED:
         return bool(description.enable_partitioning)
     if description.enable_partitioning and profile.partitioning is Partitioning.NEVER and profile.refuses_partitioning:
-        raise _refuse(f"{description.name} asks for partitioning, which {profile.name} does not have: leave it out")
+        raise _refuse(f"{description.name} enables partitioning, which {profile.name} does not have: leave it out")
     return profile.partitioning is Partitioning.ALWAYS
 
 

@@ -1,12 +1,13 @@
-"""One partition of an entity: its messages in order, who holds them, when they come and go.
+"""One partition of an entity: its messages in order, their locks, and their timed changes.
 
-Laws (source: documented, unless said otherwise):
+Rules (source: documented, unless said otherwise):
 
-1. What is abandoned, or whose lock ended, comes back in its old place, with one more failed delivery. After
-   `max_delivery_count` of them it is dead-lettered. What is released comes back without one.
-2. Expiry is noticed when somebody looks. A message that somebody holds does not expire until it comes back; a deferred
-   one not until somebody asks for it.
-3. Behind a dead-letter queue there is no other: nothing expires, is dead-lettered, or is received by session.
+1. A message that is abandoned, or whose lock ends, returns to its old place with one more failed delivery. After
+   `max_delivery_count` failed deliveries it is dead-lettered. A released message returns without a failed delivery.
+2. Expiry takes effect at the next request. A locked message does not expire until it returns, a deferred one not until
+   it is requested.
+3. A dead-letter queue has no dead-letter queue: its messages do not expire, are not dead-lettered, and have no
+   sessions.
 
 Every operation costs O(1) or O(log n) in the number of messages, sessions and remembered ids.
 """
@@ -53,9 +54,9 @@ class Fragment(Storage):
         index: 0 on plain entities.
         path: of the entity, for errors.
         policy: shared by the fragments of the entity.
-        usage: the bytes held here, shared with what lies behind.
+        usage: the bytes in this fragment, shared with its sub-queues.
         random: for lock tokens.
-        on_ready: told of messages that can be received.
+        on_ready: called when a message becomes ready.
         dead_letters: the fragment of the dead-letter queue; None = this is one.
     """
 
@@ -76,9 +77,9 @@ class Fragment(Storage):
         self._returned: list[int] = []
         self._sessions = Sessions(self._entries)
         self._locks = Locks(index, random)
-        self._lives: Deadlines[int] = Deadlines()
+        self._expiries: Deadlines[int] = Deadlines()
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ contents
 
     @property
     def has_sessions(self) -> bool:
@@ -90,40 +91,40 @@ class Fragment(Storage):
 
     @property
     def locked_count(self) -> int:
-        """Messages that somebody holds."""
+        """Locked messages."""
         return len(self._locks)
 
     def sessions(self, now: float) -> list[tuple[str, Session]]:
-        """Every session with its id, also those that have a holder or a state only; to be read."""
+        """All sessions with their ids, including those with only a lock or a state; read-only."""
         self.advance(now)
         return self._sessions.all()
 
     def session_ids(self, now: float, *, state_set_after: float | None) -> list[str]:
-        """Sessions with messages or a state or, if a moment is given, those whose state was set after it; by id."""
+        """Return ids in order: of sessions with messages or state, or of those whose state was set after a time."""
         self.advance(now)
         return self._sessions.ids(state_set_after=state_set_after)
 
     def browse(self, now: float, from_number: int, session_id: str | None = None) -> Iterator[Entry]:
-        """The messages from a number on, in order, without taking them."""
+        """The messages from a sequence number on, in order, without taking them."""
         self.advance(now)
         if session_id is not None:
             return self._sessions.browse(session_id, from_number)
         return (self._entries[number] for number in self._entries.irange(minimum=from_number))
 
     def browse_back(self, now: float, from_number: int | None = None) -> Iterator[Entry]:
-        """The messages from a number down, the newest first; None = from the newest one."""
+        """The messages from a sequence number down, the newest first; None = from the newest one."""
         self.advance(now)
         return (self._entries[number] for number in self._entries.irange(maximum=from_number, reverse=True))
 
     # ------------------------------------------------------------------ time
 
     def next_change_at(self) -> float:
-        """When something happens here by time alone; infinity if nothing will."""
+        """The time of the next timed change; infinity if there is none."""
         return min(
             self._locks.ends.earliest,
             self._sessions.lock_ends.earliest,
             self._schedule.earliest,
-            self._lives.earliest,
+            self._expiries.earliest,
         )
 
     def advance(self, now: float) -> None:
@@ -133,18 +134,18 @@ class Fragment(Storage):
         while (ended := self._sessions.lock_ends.pop_due(now)) is not None:
             self._end_session(ended[0], ended[1], is_failed=True)
         while (due := self._locks.ends.pop_due(now)) is not None:
-            self._come_back(self._locks.held(due[0]), due[1], is_failed=not self._locks.is_cached(due[0]))
-        while (due := self._lives.pop_due(now)) is not None:
+            self._return(self._locks.held(due[0]), due[1], is_failed=not self._locks.is_cached(due[0]))
+        while (due := self._expiries.pop_due(now)) is not None:
             entry = self._entries[due[0]]
             if entry.is_ready:
                 self._expire_ready(entry)
 
-    # ------------------------------------------------------------------ messages come
+    # ------------------------------------------------------------------ messages arrive
 
     def _store(self, entry: Entry, at: float) -> None:
         if self.dead_letters is not None:
             entry.enqueued_at = at
-            self._begin_life(entry)
+            self._set_expiry(entry)
         self._insert(entry, self.next_number())
         self._make_ready(entry, is_fresh=True)
 
@@ -153,13 +154,13 @@ class Fragment(Storage):
         if self.has_sessions:
             self._sessions.add(session_of(entry.content), number)
         if entry.expires_at < math.inf:
-            self._lives.set(number, entry.expires_at)
+            self._expiries.set(number, entry.expires_at)
 
     def _remove(self, entry: Entry) -> None:
         super()._remove(entry)
         if self.has_sessions:
             self._sessions.remove(session_of(entry.content))
-        self._lives.drop(entry.number)
+        self._expiries.drop(entry.number)
 
     def _make_ready(self, entry: Entry, *, is_fresh: bool) -> None:
         if self.has_sessions:
@@ -176,38 +177,37 @@ class Fragment(Storage):
     # ------------------------------------------------------------------ messages are taken
 
     def take(self, now: float, lock: SessionLock | None = None, *, delete: bool = False) -> Entry | None:
-        """The next message that can be received, locked or, if asked, gone from here; None if there is none."""
+        """Take the next ready message, and lock it or delete it; None if there is none."""
         entry = self._pop_ready(now, lock)
         if entry is not None:
-            self._give(entry, now, delete=delete)
+            self._hand_out(entry, now, delete=delete)
         return entry
 
     def take_for_cache(self, now: float) -> Entry | None:
-        """As `take`, for a front end that keeps the message until somebody asks: no delivery has begun."""
+        """As `take`, for the cache of a front end: the message is not delivered yet."""
         entry = self.take(now)
         if entry is not None:
             self._locks.cache(entry.token)
         return entry
 
     def take_from_cache(self, token: int, now: float, *, delete: bool) -> Entry | None:
-        """A message that a front end has kept is delivered; None if its lock, or its life, has ended meanwhile."""
+        """Deliver a cached message; None if its lock has ended or it has expired."""
         self.advance(now)
         if not self._locks.uncache(token):
             return None
         entry = self._locks.held(token)
         if entry.expires_at <= now:
-            self._come_back(entry, now, is_failed=False)
+            self._return(entry, now, is_failed=False)
             return None
         if delete:
             self.remove(entry)
         return entry
 
     def check_deferred(self, number: int, now: float, lock: SessionLock | None) -> Entry:
-        """
-        Returns: a deferred message that nobody holds.
+        """Return a deferred message that is not locked.
 
         Raises:
-            MessageNotFoundError: there is none with that number, in this session; or it has just expired.
+            MessageNotFoundError: there is none with that number in this session, or it has expired.
         """
         self.advance(now)
         entry: Entry | None = self._entries.get(number)
@@ -217,15 +217,15 @@ class Fragment(Storage):
             elif lock is None or session_of(entry.content) == lock.session_id:
                 return entry
         raise MessageNotFoundError(
-            f"{self.path} has no deferred message {number} to give: it does not exist, was not deferred, has expired "
-            "or is held by somebody"
+            f"{self.path} has no deferred message {number}: it does not exist, was not deferred, has expired or is "
+            "locked by another receiver"
         )
 
     def take_deferred(self, entry: Entry, now: float, *, delete: bool) -> None:
-        """Lock a message from `check_deferred`, or let it go."""
-        self._give(entry, now, delete=delete)
+        """Lock or delete a message from `check_deferred`."""
+        self._hand_out(entry, now, delete=delete)
 
-    def _give(self, entry: Entry, now: float, *, delete: bool) -> None:
+    def _hand_out(self, entry: Entry, now: float, *, delete: bool) -> None:
         if delete:
             self._remove(entry)
         else:
@@ -241,7 +241,7 @@ class Fragment(Storage):
         return entry
 
     def head(self, now: float) -> Entry | None:
-        """The next message that can be received without a session, left where it is."""
+        """The next ready message of an entity without sessions; it stays in place."""
         self.advance(now)
         while self._returned or self._fresh:
             number = self._returned[0] if self._returned else self._fresh[0]
@@ -267,14 +267,13 @@ class Fragment(Storage):
     # ------------------------------------------------------------------ messages are settled
 
     def check_lock(self, token: int, now: float, lock: SessionLock | None = None) -> Entry:
-        """
-        Args:
-            lock: of the session through which the message was received, if it was.
+        """Return the message with a lock token.
 
-        Returns: the message that is held under a token.
+        Args:
+            lock: of the session from which the message was received, if any.
 
         Raises:
-            MessageLockLostError, SessionLockLostError: nobody holds a message under it any more.
+            MessageLockLostError, SessionLockLostError: the lock has ended, or the message is settled.
         """
         self.advance(now)
         if lock is not None:
@@ -282,22 +281,22 @@ class Fragment(Storage):
         entry = self._locks.get(token)
         if entry is None:
             raise MessageLockLostError(
-                f"the lock on a message of {self.path} is gone: it ended before it was renewed, or the message was "
-                "settled; the message is delivered again if it was not"
+                f"the lock on a message of {self.path} was lost: it ended before it was renewed, or the message was "
+                "settled; an unsettled message is delivered again"
             )
         return entry
 
     def renew(self, entry: Entry, now: float) -> float:
-        """Hold a message for another lock duration; returns when that ends."""
+        """Renew the lock of a message, and return its new end."""
         return self._locks.move(entry, now + self.policy.lock_duration_s)
 
     def settle(self, token: int, settlement: Settlement, now: float) -> None:
-        """End a message whose lock has been checked."""
+        """Settle a message whose lock was checked."""
         entry = self._locks.held(token)
         if settlement.mode is SettleMode.COMPLETE:
             self.remove(entry)
         elif settlement.mode is SettleMode.ABANDON:
-            self._come_back(entry, now, is_failed=True)
+            self._return(entry, now, is_failed=True)
         elif settlement.mode is SettleMode.DEFER:
             self._unlock(entry)
             entry.delivery_count += 1
@@ -306,16 +305,16 @@ class Fragment(Storage):
             self.dead_letter(entry, settlement.reason, settlement.error_description)
 
     def release(self, token: int, now: float) -> None:
-        """Put back a message that no application has seen: no delivery is counted. One that is back is ignored."""
+        """Return a message without counting a delivery; a token whose lock has ended is ignored."""
         self.advance(now)
         entry = self._locks.get(token)
         if entry is not None:
-            self._come_back(entry, now, is_failed=False)
+            self._return(entry, now, is_failed=False)
 
     def dead_letter(
         self, entry: Entry, reason: str | None, description: str | None, into: Fragment | None = None
     ) -> None:
-        """Move a message that is held, or in no queue of ready ones, to the dead-letter queue, or to another one."""
+        """Move a message that is not ready to the dead-letter queue or to another fragment."""
         self._take_out(entry)
         twin = entry.moved()
         twin.dead_letter_reason = reason[:MAX_DEAD_LETTER_TEXT] if reason is not None else None
@@ -324,12 +323,12 @@ class Fragment(Storage):
         (self.behind() if into is None else into).append(twin, twin.enqueued_at)
 
     def behind(self) -> Fragment:
-        """The fragment of the dead-letter queue; law 3 is kept by the callers."""
+        """The fragment of the dead-letter queue; callers respect rule 3."""
         assert self.dead_letters is not None
         return self.dead_letters
 
     def remove(self, entry: Entry) -> None:
-        """Take a message out for good, whether somebody holds it, could receive it, or has deferred it."""
+        """Delete a message, whether it is ready, locked or deferred."""
         if entry.is_ready and self.has_sessions:
             self._sessions.expired(session_of(entry.content))
         self._take_out(entry)
@@ -344,7 +343,7 @@ class Fragment(Storage):
             self._sessions.let_go(session_of(entry.content), entry.token)
         self._locks.let_go(entry)
 
-    def _come_back(self, entry: Entry, at: float, *, is_failed: bool) -> None:
+    def _return(self, entry: Entry, at: float, *, is_failed: bool) -> None:
         self._unlock(entry)
         entry.delivery_count += is_failed
         is_final = self.dead_letters is None
@@ -370,33 +369,35 @@ class Fragment(Storage):
 
     def _expire(self, entry: Entry) -> None:
         if self.policy.dead_letters_expired:
-            self.dead_letter(entry, TTL_EXPIRED, "The message expired before anybody completed it.")
+            self.dead_letter(entry, TTL_EXPIRED, "The message expired before it was completed.")
         else:
             self._remove(entry)
 
     # ------------------------------------------------------------------ sessions
 
     def accept_session(self, session_id: str, now: float) -> SessionLock:
-        """
+        """Lock a session.
+
         Raises:
-            SessionCannotBeLockedError: somebody holds it.
+            SessionCannotBeLockedError: another receiver holds it.
         """
         self.advance(now)
         token, until = self._locks.new_token(), now + self.policy.lock_duration_s
         if not self._sessions.lock(session_id, token, until):
             raise SessionCannotBeLockedError(
-                f"session {session_id!r} of {self.path} is held by another receiver: wait until it is released, or "
+                f"session {session_id!r} of {self.path} is locked by another receiver: wait until it is released, or "
                 "accept the next available session"
             )
         return SessionLock(session_id, self.index, token, until)
 
     def next_session(self, now: float) -> str | None:
-        """A free session with messages, None if there is none."""
+        """The id of a free session with messages, None if there is none."""
         self.advance(now)
         return self._sessions.next_available()
 
     def check_session(self, lock: SessionLock) -> Session:
-        """
+        """Return the session of a lock.
+
         Raises:
             SessionLockLostError: the lock has ended.
         """
@@ -408,7 +409,7 @@ class Fragment(Storage):
         return session
 
     def renew_session(self, lock: SessionLock, now: float) -> float:
-        """Hold a session for another lock duration; returns when that ends."""
+        """Renew a session lock, and return its new end."""
         self.advance(now)
         self.check_session(lock)
         lock.locked_until = now + self.policy.lock_duration_s
@@ -416,7 +417,7 @@ class Fragment(Storage):
         return lock.locked_until
 
     def release_session(self, lock: SessionLock, now: float) -> None:
-        """Let a session go; what was taken under it comes back with no delivery counted. Ended locks are ignored."""
+        """Release a session; its messages return without a failed delivery. Ended locks are ignored."""
         self.advance(now)
         session = self._sessions.get(lock.session_id)
         if session is not None and session.token == lock.token:
@@ -427,10 +428,11 @@ class Fragment(Storage):
         return self.check_session(lock).state
 
     def set_session_state(self, lock: SessionLock, state: bytes | None, now: float) -> None:
-        """
+        """Set or delete the state of a session.
+
         Raises:
-            MessageSizeExceededError: it is larger than a message may be.
-            ServiceBusQuotaExceededError: it is larger than before, and does not fit.
+            MessageSizeExceededError: the state exceeds the maximum message size.
+            ServiceBusQuotaExceededError: the state grows, and the fragment is full.
         """
         self.advance(now)
         session = self.check_session(lock)
@@ -438,24 +440,24 @@ class Fragment(Storage):
         if size > largest:
             raise MessageSizeExceededError(
                 f"the state of session {lock.session_id!r} of {self.path} has {size} bytes, {largest} are allowed: "
-                "keep it elsewhere and store a reference"
+                "store it elsewhere and keep a reference"
             )
         growth = size - len(session.state or b"")
-        if growth > 0:  # one that becomes smaller fits also where other things have filled the fragment
+        if growth > 0:  # a smaller state fits even if the fragment is full
             self.check_room(growth)
         self.usage.size_bytes += growth
         session.state, session.state_set_at = state, now
 
     def _end_session(self, session_id: str, at: float, *, is_failed: bool) -> None:
         for token in self._sessions.unlock(session_id):
-            self._come_back(self._locks.held(token), at, is_failed=is_failed)
+            self._return(self._locks.held(token), at, is_failed=is_failed)
         self._on_ready(session_id)
         if self._sessions.next_available() is not None:
             self._on_ready(NEXT_AVAILABLE_SESSION)
 
 
 def session_of(content: ServiceBusMessage) -> str:
-    """The session of a message in a session entity, which has one."""
+    """The session id of a message in an entity that requires sessions."""
     session_id = content.session_id
-    assert session_id is not None  # the door refuses messages without one
+    assert session_id is not None  # messages without one are rejected
     return session_id

@@ -1,6 +1,6 @@
-"""Who holds which message of one fragment, and until when.
+"""The message locks of one fragment.
 
-A token names one delivery. Its low 16 bits are the fragment's index, so that no table is needed to find the fragment.
+A lock token identifies one delivery. Its low 16 bits are the index of the fragment, so that no table is needed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ TOKEN_FRAGMENT_BITS: Final = 16
 
 
 class Locks:
-    """The messages of a fragment that are held, by token.
+    """The locked messages of a fragment, by token.
 
     Attributes:
-        ends: when each lock ends; those of messages that are held with their session are not in it.
+        ends: the end of each lock; without messages that are locked with their session.
     """
 
     def __init__(self, fragment_index: int, random: Random) -> None:
@@ -33,43 +33,43 @@ class Locks:
         return len(self._entries)
 
     def new_token(self) -> int:
-        """A token that nobody else will have; never 0 but by a chance of one in 2 to the power of 112."""
+        """Return a new token; the chance that it is 0 is one in 2 to the power of 112."""
         return self._random.getrandbits(128 - TOKEN_FRAGMENT_BITS) << TOKEN_FRAGMENT_BITS | self._fragment_index
 
     def get(self, token: int) -> Entry | None:
         return self._entries.get(token)
 
     def held(self, token: int) -> Entry:
-        """The message of a token that is known to be good."""
+        """The message of a valid token."""
         return self._entries[token]
 
     def hold(self, entry: Entry, until: float) -> None:
-        """Give a message a token; infinity as the end leaves it to the session's."""
+        """Lock a message; with infinity the lock ends with that of its session."""
         entry.token = self.new_token()
         self._entries[entry.token] = entry
         self.move(entry, until)
 
     def move(self, entry: Entry, until: float) -> float:
-        """Let a lock end at another moment, which is returned."""
+        """Set and return the end of a lock."""
         entry.locked_until = until
         if until < math.inf:
             self.ends.set(entry.token, until)
         return until
 
     def let_go(self, entry: Entry) -> None:
-        """Take the token from a message."""
+        """Unlock a message."""
         del self._entries[entry.token]
         self._cached.pop(entry.token, None)
         self.ends.drop(entry.token)
         entry.token, entry.locked_until = 0, math.inf
 
     def cache(self, token: int) -> None:
-        """Note that a front end holds the message for nobody yet."""
+        """Mark a message as cached by a front end."""
         self._cached[token] = None
 
     def is_cached(self, token: int) -> bool:
         return token in self._cached
 
     def uncache(self, token: int) -> bool:
-        """Note that somebody was given the message now; False if its lock has ended before."""
+        """Mark a cached message as delivered; False if its lock has ended."""
         return self._cached.pop(token, self) is None

@@ -115,4 +115,4 @@ class Placement:
                 return fragment
         if first_fault is not None:
             raise first_fault.error_at(f"every fragment of {self._path} that could take the message", call)
-        raise self._fragments[turn % count].fullness(size_bytes)
+        raise self._fragments[turn % count].quota_error(size_bytes)

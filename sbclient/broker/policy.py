@@ -1,4 +1,4 @@
-"""What an entity's description says, in the units its fragments work with."""
+"""The settings of an entity in the units of its fragments: seconds and bytes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Policy:
-    """One object for all fragments of an entity, so that an update reaches them all at once.
+    """The settings of an entity; its fragments share one object, so that an update affects all at once.
 
     Attributes:
         lock_duration_s: for messages and sessions.
         max_delivery_count: failed deliveries after which a message is dead-lettered.
-        default_life_s: the life of a message that names none, and the longest there is; infinity = unlimited.
+        default_ttl_s: the default and the maximum time to live; infinity = unlimited.
         dead_letters_expired: whether an expired message is dead-lettered, or dropped.
-        requires_session: whether messages are received by session only.
+        requires_session: whether messages are received only by session.
         requires_duplicate_detection: whether copies within `duplicate_window_s` are dropped.
         max_size_bytes: of one fragment, with its dead letters and session states.
         max_message_size_bytes: of one message, and of one session's state.
@@ -23,7 +23,7 @@ class Policy:
 
     lock_duration_s: float = 60.0
     max_delivery_count: int = 10
-    default_life_s: float = math.inf
+    default_ttl_s: float = math.inf
     dead_letters_expired: bool = False
     requires_session: bool = False
     requires_duplicate_detection: bool = False
@@ -33,7 +33,7 @@ class Policy:
 
 
 class Usage:
-    """The bytes that one fragment holds, with all that lies behind it."""
+    """The bytes in one fragment, including its sub-queues."""
 
     __slots__ = ("size_bytes",)
 

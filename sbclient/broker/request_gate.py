@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sbclient.broker.deadlines import Deadlines
-from sbclient.broker.descriptions import span_s
+from sbclient.broker.descriptions import seconds_of
 from sbclient.broker.directory import Directory, Entity
 from sbclient.broker.entity import Queue
 from sbclient.broker.faults import Call, Faults, Operation
@@ -142,7 +142,7 @@ class RequestGate:
 
     def watch_idle(self, entity: Entity) -> None:
         """Schedule the deletion of an entity after the idle time in its description."""
-        idle_s = span_s(entity.description.auto_delete_on_idle)
+        idle_s = seconds_of(entity.description.auto_delete_on_idle)
         if idle_s < math.inf:
             self._idle_ends.set(canonical(entity.path), entity.busy_at + idle_s)
         else:
@@ -155,7 +155,7 @@ class RequestGate:
                 continue
             if self._is_in_use(entity):
                 touch(entity, now)
-            if entity.busy_at + span_s(entity.description.auto_delete_on_idle) > now:
+            if entity.busy_at + seconds_of(entity.description.auto_delete_on_idle) > now:
                 self.watch_idle(entity)
             else:
                 self.directory.remove(entity)

@@ -1,13 +1,12 @@
-"""The sessions of one fragment: which messages wait in each, who holds it, and what its state is.
+"""The sessions of one fragment: their messages, locks and states.
 
-Laws (source: message sessions, documented):
+Rules (source: message sessions, documented):
 
-1. One receiver at a time holds a session, with its present and its future messages.
-2. Any session may be accepted by name, also one that has no messages. The next available one is the
-   free session that has had messages for longest.
-3. When the lock runs out the messages taken under it are failed deliveries; when the receiver lets the session go they
-   are not.
-4. The state outlives the messages and counts toward the entity's size.
+1. One receiver at a time holds a session, including messages that arrive later.
+2. A session can be accepted by id even if it has no messages. The next available session is the free session that has
+   had messages for the longest time.
+3. If the lock ends, its messages count as failed deliveries; if the receiver releases the session, they do not.
+4. The state remains after the messages and counts toward the size of the entity.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _SLACK = 16
 
 
 class SessionLock:
-    """One receiver's hold on a session; it is void once the session has another token.
+    """The lock of a receiver on a session; it has ended if the session has another token.
 
     Attributes:
         session_id: the session.
-        fragment_index: the fragment that holds it.
-        token: names this hold.
-        locked_until: seconds; moved by each renewal.
+        fragment_index: the fragment of the session.
+        token: identifies the lock.
+        locked_until: seconds; changed by each renewal.
     """
 
     __slots__ = ("fragment_index", "locked_until", "session_id", "token")
@@ -44,7 +43,7 @@ class SessionLock:
 
 
 class Session:
-    """One session. `numbers` are those of its messages, rising, some of them gone; `ready` is a heap of them."""
+    """One session. `numbers` are sorted, `ready` is a heap; both may contain deleted messages."""
 
     __slots__ = (
         "held",
@@ -98,13 +97,13 @@ class Sessions:
         return list(self._sessions.items())
 
     def add(self, session_id: str, number: int) -> None:
-        """A message came in."""
+        """Add a message."""
         session = self._made(session_id)
-        insort(session.numbers, number)  # at the end, but for what a transaction scheduled before others came
+        insort(session.numbers, number)  # usually at the end
         session.message_count += 1
 
     def remove(self, session_id: str) -> None:
-        """A message has left the entries."""
+        """Note that a message was removed from the entries."""
         session = self._sessions[session_id]
         session.message_count -= 1
         if len(session.numbers) > _SLACK + 2 * session.message_count:
@@ -112,7 +111,7 @@ class Sessions:
         self._forget_if_empty(session_id, session)
 
     def make_ready(self, session_id: str, number: int) -> bool:
-        """A message can be received; returns whether somebody holds the session, so that it waits for him."""
+        """Add a ready message; True if a receiver holds the session."""
         session = self._sessions[session_id]
         heappush(session.ready, number)
         session.ready_count += 1
@@ -122,7 +121,7 @@ class Sessions:
         return False
 
     def take(self, session: Session) -> Entry | None:
-        """The first message that can be received in a session."""
+        """Take the first ready message of a session."""
         while session.ready:
             entry = self._entries.get(heappop(session.ready))
             if entry is not None:
@@ -131,22 +130,22 @@ class Sessions:
         return None
 
     def hold(self, session_id: str, token: int) -> None:
-        """A message of a session was taken by its holder."""
+        """Note the lock of a message of a session."""
         self._sessions[session_id].held[token] = None
 
     def let_go(self, session_id: str, token: int) -> None:
-        """A message of a session is no longer held, if it was."""
+        """Note that a message of a session is not locked any more."""
         self._sessions[session_id].held.pop(token, None)
 
     def expired(self, session_id: str) -> None:
-        """A message that could be received is gone."""
+        """Note that a ready message was deleted."""
         session = self._sessions[session_id]
         session.ready_count -= 1
         if not session.ready_count:
             self._available.pop(session_id, None)
 
     def lock(self, session_id: str, token: int, until: float) -> bool:
-        """Give a session to a receiver; False if somebody holds it."""
+        """Lock a session; False if it is locked."""
         session = self._made(session_id)
         if session.token:
             return False
@@ -160,7 +159,7 @@ class Sessions:
         self.lock_ends.set(session_id, until)
 
     def unlock(self, session_id: str) -> list[int]:
-        """Take a session from its holder; returns the tokens of the messages that he had taken, in that order."""
+        """Unlock a session, and return the tokens of its locked messages in the order of their delivery."""
         session = self._sessions[session_id]
         held, session.held = list(session.held), {}
         session.token, session.locked_until = 0, math.inf
@@ -171,11 +170,11 @@ class Sessions:
         return held
 
     def next_available(self) -> str | None:
-        """The free session with messages that has been so for longest."""
+        """The free session that has had messages for the longest time."""
         return next(iter(self._available), None)
 
     def browse(self, session_id: str, from_number: int) -> Iterator[Entry]:
-        """The messages of a session from a number on, in order."""
+        """The messages of a session from a sequence number on, in order."""
         session = self._sessions.get(session_id)
         if session is None:
             return
@@ -185,7 +184,7 @@ class Sessions:
                 yield entry
 
     def ids(self, *, state_set_after: float | None) -> list[str]:
-        """Sessions with messages or a state or, if a moment is given, those whose state was set after it; by id."""
+        """Return ids in order: of sessions with messages or state, or of those whose state was set after a time."""
         if state_set_after is None:
             return sorted(name for name, session in self._sessions.items() if not session.is_empty)
         return sorted(name for name, session in self._sessions.items() if session.state_set_at > state_set_after)

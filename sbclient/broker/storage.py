@@ -1,10 +1,10 @@
-"""The messages of one partition by their numbers, and those that wait for their time.
+"""The messages of one partition by sequence number, including scheduled messages.
 
-Laws (source: documented):
+Rules (source: documented):
 
-1. Sequence numbers rise by one with each stored message. On a partitioned entity the top 16 bits name the fragment.
-2. A scheduled message has a number for as long as it waits; when its time comes it is stored with a new one.
-3. A life begins when the message is stored, and no message outlives the entity's longest life.
+1. Sequence numbers rise by one with each stored message. On a partitioned entity the top 16 bits are the fragment.
+2. A scheduled message has a sequence number while it waits. At its time it is stored with a new one.
+3. The time to live starts when the message is stored. The entity's time to live is the upper limit.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _ACTIVE, _SCHEDULED = ServiceBusMessageState.ACTIVE, ServiceBusMessageState.SCHE
 
 
 class Storage(ABC):
-    """What one partition keeps, whether or not anybody receives from it.
+    """The storage of one partition.
 
     Args:
         index: of the fragment; 0 on plain entities.
         path: of the entity, for errors.
         policy: shared by the fragments of the entity.
-        usage: the bytes held here, shared with what lies behind.
+        usage: the bytes in this fragment, shared with its sub-queues.
 
     Attributes:
-        seen: the ids of the messages that arrived lately.
-        scheduled_count: messages that wait for their time.
-        arrived_count: messages that ever came here; a scheduled one counts once.
-        size_bytes: of all messages here.
+        seen: the ids in the duplicate detection window.
+        scheduled_count: scheduled messages.
+        arrived_count: messages that were ever stored; a scheduled message counts once.
+        size_bytes: of all messages.
     """
 
     def __init__(self, index: int, path: str, policy: Policy, usage: Usage) -> None:
@@ -67,15 +67,16 @@ class Storage(ABC):
         return self.usage.size_bytes + size_bytes <= self.policy.max_size_bytes
 
     def check_room(self, size_bytes: int) -> None:
-        """
+        """Check that there is room.
+
         Raises:
-            ServiceBusQuotaExceededError: so many bytes more do not fit.
+            ServiceBusQuotaExceededError: there is not.
         """
         if not self.has_room(size_bytes):
-            raise self.fullness(size_bytes)
+            raise self.quota_error(size_bytes)
 
-    def fullness(self, size_bytes: int) -> ServiceBusQuotaExceededError:
-        """What is said to who brings so many bytes too many."""
+    def quota_error(self, size_bytes: int) -> ServiceBusQuotaExceededError:
+        """The error for bytes that do not fit."""
         return ServiceBusQuotaExceededError(
             f"{self.path} holds {self.usage.size_bytes} bytes in fragment {self.index} and {size_bytes} more "
             f"exceed its maximum of {self.policy.max_size_bytes}: receive messages, or make the entity larger"
@@ -88,7 +89,7 @@ class Storage(ABC):
         self._store(entry, now)
 
     def is_duplicate(self, identity: Identity | None, now: float) -> bool:
-        """Whether a copy of the message arrived within the window; if not, this one is remembered."""
+        """Whether a copy of the message arrived within the window; if not, add this one."""
         if identity is None or not self.policy.requires_duplicate_detection:
             return False
         if self.seen.is_known(identity, now, self.policy.duplicate_window_s):
@@ -97,12 +98,12 @@ class Storage(ABC):
         return False
 
     def next_number(self) -> int:
-        """A number that nobody else will have."""
+        """Return a new sequence number."""
         self._counter = (self._counter + 1) & _COUNTER_MASK
         return self.index << COUNTER_BITS | self._counter
 
     def schedule(self, entry: Entry, number: int, at: float, now: float) -> None:
-        """Keep a message, under a number from `next_number`, until its time comes; then it counts as enqueued anew."""
+        """Store a scheduled message under a number from `next_number`; at its time it is enqueued again."""
         entry.state = _SCHEDULED
         entry.enqueued_at = now
         self.scheduled_count += 1
@@ -111,9 +112,10 @@ class Storage(ABC):
         self._schedule.set(number, at)
 
     def check_scheduled(self, number: int, now: float) -> None:
-        """
+        """Check that a scheduled message exists.
+
         Raises:
-            MessageNotFoundError: no message waits under that number.
+            MessageNotFoundError: it does not.
         """
         self.advance(now)
         entry = self._entries.get(number)
@@ -123,7 +125,7 @@ class Storage(ABC):
             )
 
     def cancel(self, number: int) -> None:
-        """Drop a scheduled message."""
+        """Delete a scheduled message."""
         self._schedule.drop(number)
         self._remove(self._entries[number])
 
@@ -135,20 +137,20 @@ class Storage(ABC):
 
     @abstractmethod
     def advance(self, now: float) -> None:
-        """Let everything happen whose time has come."""
+        """Apply all timed changes that are due."""
 
     @abstractmethod
     def _store(self, entry: Entry, at: float) -> None:
-        """Keep a message whose time has come."""
+        """Enqueue a message."""
 
     def _activate_due(self, now: float) -> None:
         while (due := self._schedule.pop_due(now)) is not None:
             self._activate(*due)
 
-    def _begin_life(self, entry: Entry) -> None:
-        life, ceiling_s = entry.content.time_to_live, self.policy.default_life_s
-        life_s = ceiling_s if life is None else min(life.total_seconds(), ceiling_s)
-        entry.expires_at = min(entry.expires_at, entry.enqueued_at + life_s)
+    def _set_expiry(self, entry: Entry) -> None:
+        time_to_live, max_s = entry.content.time_to_live, self.policy.default_ttl_s
+        ttl_s = max_s if time_to_live is None else min(time_to_live.total_seconds(), max_s)
+        entry.expires_at = min(entry.expires_at, entry.enqueued_at + ttl_s)
 
     def _insert(self, entry: Entry, number: int) -> None:
         entry.number = number

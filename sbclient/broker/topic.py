@@ -44,7 +44,7 @@ class TopicFragment(Fragment):
 
     def _store(self, entry: Entry, at: float) -> None:
         entry.enqueued_at = at
-        self._begin_life(entry)
+        self._set_expiry(entry)
         entry.number = self.next_number()
         self.publish(entry, at)
 

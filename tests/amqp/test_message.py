@@ -299,7 +299,7 @@ def test_body_value_can_be_a_request_to_a_coordinator() -> None:
             Sections(raw).composite()
 
 
-def test_parts_of_a_message_come_back() -> None:
+def test_parts_of_a_message_return() -> None:
     raw = encode_sections(
         header=Header(durable=True, priority=7, ttl=5, delivery_count=3),
         delivery_annotations={"d": TOKEN},

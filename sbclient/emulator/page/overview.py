@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from sbclient.broker.descriptions import span_s
+from sbclient.broker.descriptions import seconds_of
 from sbclient.broker.directory import Entity, kind_of
 from sbclient.broker.entity import Queue
 from sbclient.broker.fragment import Fragment
@@ -67,10 +67,10 @@ def detail_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
         "path": entity.path,
         "lock_duration_s": policy.lock_duration_s if isinstance(body, Queue) else None,
         "max_delivery_count": policy.max_delivery_count if isinstance(body, Queue) else None,
-        "default_life_s": _finite(policy.default_life_s),
+        "default_ttl_s": _finite(policy.default_ttl_s),
         "dead_letters_expired": policy.dead_letters_expired,
         "duplicate_window_s": policy.duplicate_window_s if policy.requires_duplicate_detection else None,
-        "idle_s": _finite(span_s(description.auto_delete_on_idle)),
+        "idle_s": _finite(seconds_of(description.auto_delete_on_idle)),
         "max_message_bytes": policy.max_message_size_bytes,
         "created_at": entity.created_at,
         "accessed_at": entity.accessed_at or None,

@@ -197,7 +197,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "what is abandoned is dropped",
         (
             "broker/fragment.py",
-            "            self._come_back(entry, now, is_failed=True)\n        elif settlement.mode is SettleMode.DEFER",
+            "            self._return(entry, now, is_failed=True)\n        elif settlement.mode is SettleMode.DEFER",
             "            self.remove(entry)\n        elif settlement.mode is SettleMode.DEFER",
         ),
     ),
@@ -674,12 +674,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _ORDER,
         "what has expired is still handed out",
-        ("broker/storage.py", "entry.enqueued_at + life_s)\n", "entry.enqueued_at + life_s + 30)\n"),
+        ("broker/storage.py", "entry.enqueued_at + ttl_s)\n", "entry.enqueued_at + ttl_s + 30)\n"),
     ),
     _mutant(
         _ORDER,
         "a message expires too early",
-        ("broker/storage.py", "entry.enqueued_at + life_s)\n", "entry.enqueued_at + life_s / 2)\n"),
+        ("broker/storage.py", "entry.enqueued_at + ttl_s)\n", "entry.enqueued_at + ttl_s / 2)\n"),
     ),
     # -- counts ---------------------------------------------------------------------------------------------------
     _mutant(
@@ -706,8 +706,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "an abandoned delivery is not counted",
         (
             "broker/fragment.py",
-            "            self._come_back(entry, now, is_failed=True)\n        elif settlement.mode is SettleMode.DEFER",
-            "            self._come_back(entry, now, is_failed=False)\n        elif settlement.mode is SettleMode.DEFER",
+            "            self._return(entry, now, is_failed=True)\n        elif settlement.mode is SettleMode.DEFER",
+            "            self._return(entry, now, is_failed=False)\n        elif settlement.mode is SettleMode.DEFER",
         ),
     ),
     _mutant(
@@ -857,7 +857,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a front end gives out what has expired there",
         (
             "broker/fragment.py",
-            "        if entry.expires_at <= now:\n            self._come_back(entry, now, is_failed=False)\n            return None\n        if delete:",
+            "        if entry.expires_at <= now:\n            self._return(entry, now, is_failed=False)\n            return None\n        if delete:",
             "        if delete:",
         ),
     ),

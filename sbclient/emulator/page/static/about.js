@@ -14,7 +14,7 @@ export function aboutPart() {
       const facts = [
         ["lock duration", detail.lock_duration_s === null ? null : span(detail.lock_duration_s)],
         ["deliveries before it is dead-lettered", detail.max_delivery_count],
-        ["longest life of a message", detail.default_life_s === null ? "unlimited" : span(detail.default_life_s)],
+        ["longest life of a message", detail.default_ttl_s === null ? "unlimited" : span(detail.default_ttl_s)],
         ["expired messages are", detail.dead_letters_expired ? "dead-lettered" : "dropped"],
         [
           "duplicate detection",
