@@ -20,6 +20,7 @@ from sbclient_spark.option_table import CLIENT_PREFIX
 
 Auth = Literal["sas", "default", "managedIdentity", "clientSecret", "token"]
 Failover = Literal["auto", "primary", "backlog"]
+TransportName = Literal["amqp", "sdk"]
 
 _SECRETS: Final = ("connectionString", "secondaryConnectionString", "clientSecret", "token")
 
@@ -29,6 +30,7 @@ CONNECTION_KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(("failoverInterval", "pingInterval", "idleTimeout", "sendTimeout"), duration()),
     "auth": choice(*get_args(Auth)),
     "failover": choice(*get_args(Failover)),
+    "transport": choice(*get_args(TransportName)),
     "backlogQueueCount": whole(1),
 }
 """The options of a connection, by name."""
@@ -73,6 +75,7 @@ class ConnectionOptions:
         primary, secondary: the namespaces; without a secondary there is no failover.
         auth: the credential for namespaces without a connection string.
         failover: `auto`; `primary` never diverts; `backlog` diverts every message.
+        transport: as the argument of `ServiceBusClient`; None = the default.
         pairing: fields of `PairedNamespaceOptions`, sorted by name.
         retry: the client's retry options, sorted by name.
         send_timeout_s: for one send, including the client's retries and a diversion.
@@ -87,6 +90,7 @@ class ConnectionOptions:
     client_secret: Secret = Secret()
     token: Secret = Secret()
     failover: Failover = "auto"
+    transport: TransportName | None = None
     pairing: tuple[tuple[str, Any], ...] = ()
     retry: tuple[tuple[str, float], ...] = ()
     send_timeout_s: float = 60.0
@@ -138,6 +142,7 @@ def connection_options(given: Mapping[str, Any], *, ordering: str = "none") -> C
         client_secret=_secret(given, "clientSecret"),
         token=_secret(given, "token"),
         failover=given.get("failover", "auto"),
+        transport=given.get("transport"),
         pairing=tuple(sorted(pairing.items())),
         retry=tuple(sorted(retry.items())),
         send_timeout_s=given.get("sendTimeout", 60.0),

@@ -20,9 +20,10 @@ from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
 from sbclient.errors import BacklogUnavailableError, ServiceBusError
 from sbclient.tasks import OwnedTasks
+from sbclient.transport.base import Transport
 from sbclient.transport.choice import open_transport
 from sbclient_spark.connection_options import ConnectionOptions
-from sbclient_spark.credentials import connection_string_of, credential_of, resolve
+from sbclient_spark.credentials import connection_string_of, credential_of
 from sbclient_spark.reports import tell
 from sbclient_spark.rows import Destination
 
@@ -61,11 +62,12 @@ def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> Se
         credential=credential,
         clock=clock,
         random=RANDOM,
+        transport=options.transport,
     )
     retry: dict[str, Any] = dict(options.retry)
     client = _OwningClient(
         transport=primary,
-        secondary=_secondary(options, credential) if paired else None,
+        secondary_transport=_secondary(options, credential, clock) if paired else None,
         options=options.pairing_options() if paired else None,
         timeout=options.send_timeout_s,
         clock=clock,
@@ -76,11 +78,16 @@ def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> Se
     return client
 
 
-def _secondary(options: ConnectionOptions, credential: Any) -> str | tuple[str, Any]:
+def _secondary(options: ConnectionOptions, credential: Any, clock: Clock) -> Transport:
     given = options.secondary
-    if given.fully_qualified_namespace is not None:
-        return given.fully_qualified_namespace, credential
-    return resolve(given.connection_string, "secondaryConnectionString")
+    return open_transport(
+        connection_string_of(given, "secondaryConnectionString"),
+        fully_qualified_namespace=given.fully_qualified_namespace,
+        credential=credential,
+        clock=clock,
+        random=RANDOM,
+        transport=options.transport,
+    )
 
 
 class Connection:

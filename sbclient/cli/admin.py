@@ -13,7 +13,17 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import typer
 
 from sbclient.cli.admin_report import print_description, print_list, shown
-from sbclient.cli.common import AsJson, Exit, Primary, Yes, is_confirmed, print_json, reported_errors, run
+from sbclient.cli.common import (
+    AsJson,
+    Exit,
+    Primary,
+    Yes,
+    chosen_transport,
+    is_confirmed,
+    print_json,
+    reported_errors,
+    run,
+)
 from sbclient.cli.message_json import PROPERTY, property_named
 from sbclient.clock import Clock
 from sbclient.entities import (
@@ -207,7 +217,9 @@ def _print(text: str, value: dict[str, Any], as_json: bool) -> None:
 
 
 async def _with_administration(primary: str, work: Callable[[Administration], Awaitable[T]]) -> T:
-    transport = open_transport(parse_connection_string(primary), clock=Clock(), random=SystemRandom())
+    transport = open_transport(
+        parse_connection_string(primary), clock=Clock(), random=SystemRandom(), transport=chosen_transport()
+    )
     try:
         return await work(transport.administration)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import takewhile
@@ -73,5 +74,15 @@ def _common(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    transport: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SERVICEBUS_TRANSPORT",
+            metavar="amqp|sdk",
+            show_default="amqp",
+            help="Reach namespaces over the AMQP engine of this package, or over azure-servicebus.",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    if transport is not None:
+        os.environ["SERVICEBUS_TRANSPORT"] = transport

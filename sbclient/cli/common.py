@@ -38,6 +38,9 @@ T = TypeVar("T")
 
 WIDE: Final = 1000
 
+TRANSPORT_VARIABLE: Final = "SERVICEBUS_TRANSPORT"
+"""How commands reach namespaces on the network; the option `--transport` sets it."""
+
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 # The SDK logs warnings about errors that a command reports anyway.
@@ -86,10 +89,23 @@ class OutputClosed(BrokenPipeError):
 def open_client(
     primary: str, secondary: str | None = None, options: PairedNamespaceOptions | None = None, **kwargs: Any
 ) -> ServiceBusClient:
-    """Return a client for the namespaces of a command."""
+    """Return a client for the namespaces of a command.
+
+    Raises:
+        InvalidOperationError: a connection string cannot be read, or there is no such transport.
+    """
     return ServiceBusClient.from_connection_string(
-        primary, secondary=secondary or None, options=options if secondary else None, **kwargs
+        primary,
+        secondary=secondary or None,
+        options=options if secondary else None,
+        transport=chosen_transport(),
+        **kwargs,
     )
+
+
+def chosen_transport() -> str | None:
+    """Return the transport that `sbclient --transport` or the environment names, None for the default."""
+    return os.environ.get(TRANSPORT_VARIABLE) or None
 
 
 def run(

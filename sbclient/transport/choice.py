@@ -11,7 +11,7 @@ from sbclient.rules.connection_string import ConnectionString
 from sbclient.transport.base import Transport
 
 NAMES: Final = ("amqp", "sdk")
-DEFAULT: Final = "sdk"
+DEFAULT: Final = "amqp"
 """How a namespace on the network is reached where nothing is said."""
 
 
@@ -30,8 +30,9 @@ def open_transport(
     Args:
         transport: `"amqp"`, our own engine, or `"sdk"`, azure-servicebus; None = the default. A namespace inside this
             process has one transport only.
-        sdk_options: handed to azure-servicebus as they are: `transport_type`, `http_proxy`, `custom_endpoint_address`,
-            `connection_verify`, `ssl_context`, `user_agent`.
+        sdk_options: options with the names and meanings of azure-servicebus: `transport_type`, `http_proxy`,
+            `custom_endpoint_address`, `connection_verify`, `ssl_context`, `user_agent`; for `"amqp"` also
+            `enable_cross_entity_transactions`; for `"sdk"` whatever else azure-servicebus takes.
 
     Raises:
         InvalidOperationError: options of the SDK were given for a namespace inside this process, or there is no such

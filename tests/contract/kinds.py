@@ -169,7 +169,7 @@ class Wire(NamespaceKind):
         return emulator.connection_strings[emulator.namespaces[is_secondary]]
 
     def client_options(self) -> dict[str, Any]:
-        return {"connection_verify": str(self._thread.emulator.certificate_path)}
+        return {"connection_verify": str(self._thread.emulator.certificate_path), "transport": "sdk"}
 
     def inject(self, fault: Fault | WireFault, *, is_secondary: bool = False) -> None:
         emulator = self._thread.emulator

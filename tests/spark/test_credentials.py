@@ -92,6 +92,9 @@ class Identity:
         self.closed = 0
         self.made.append(self)
 
+    async def get_token(self, *scopes: str, **options: Any) -> Any:
+        raise AssertionError("nothing is connected here")
+
     async def close(self) -> None:
         self.closed += 1
 

@@ -168,8 +168,9 @@ def test_sessions_are_read_once_over_the_network(clients: WorkerClients, pair: E
         return client
 
     holder = pair.run(hold())
+    assert len(read(**pair.reading(queue=queue))) == 60
     with pytest.raises(SessionCannotBeLockedError):
-        read(**pair.reading(queue=queue))
+        read(**pair.reading(queue=queue, transport="sdk"))
     pair.run(holder.close())
 
 

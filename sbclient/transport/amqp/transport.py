@@ -90,7 +90,7 @@ def open_amqp_transport(
     """
     for name in sorted(options.keys() - OPTIONS):
         near = get_close_matches(name, [*OPTIONS, "secondary", "options", "retry_total", "timeout"], n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(OPTIONS))}"
+        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(OPTIONS))}, and more for 'sdk'"
         raise InvalidOperationError(f"{name!r} is no option of a client: {advice}")
     if connection is None and (fully_qualified_namespace is None or credential is None):
         raise InvalidOperationError("a namespace and a credential, or a connection string, are needed: give one")
