@@ -1,4 +1,4 @@
-"""Looks into the backlog queues of a pair, and puts right what was dead-lettered there."""
+"""Counts the messages of the backlog queues of a pair, and resubmits or deletes their dead letters."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ _NOTHING_MORE_S: Final = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class DestinationView:
-    """What a backlog queue holds for one entity of the primary.
+    """Messages of a backlog queue for one entity of the primary.
 
     Attributes:
-        waiting: messages that a syphon can take, or holds.
-        parked: messages put aside because their destination refuses them.
-        dead_letters: messages that cannot be brought home, by reason.
-        oldest_utc: when the oldest waiting or parked message came; None if there is none.
+        waiting: number of messages that a syphon can receive or has in flight.
+        parked: number of messages deferred because their destination refuses them.
+        dead_letters: number of messages that cannot be forwarded, by reason.
+        oldest_utc: enqueued time of the oldest waiting or parked message; None if there is none.
     """
 
     waiting: int = 0
@@ -69,11 +69,11 @@ class DestinationView:
 
     @property
     def depth(self) -> int:
-        """Messages that are still to be brought home."""
+        """Number of messages that are still to be forwarded."""
         return self.waiting + self.parked
 
     def add(self, other: DestinationView) -> None:
-        """Count in what is held elsewhere."""
+        """Add other counts."""
         self.waiting += other.waiting
         self.parked += other.parked
         self.dead_letters += other.dead_letters
@@ -82,13 +82,13 @@ class DestinationView:
 
 @dataclass(slots=True)
 class BacklogQueueView(DestinationView):
-    """What one backlog queue holds, in all and for each entity.
+    """Messages of one backlog queue, in total and for each entity.
 
     Attributes:
         queue: its name.
         is_present: whether it exists.
-        by_destination: what it holds, by the entity it belongs to; `(unknown)` where a message does not say.
-        is_complete: False if there was more than was looked at, so that every number is a lower bound.
+        by_destination: counts by path of the destination; `(unknown)` if a message does not name one.
+        is_complete: False if the limit was reached, so that every number is a lower bound.
     """
 
     queue: str
@@ -98,11 +98,11 @@ class BacklogQueueView(DestinationView):
 
     @property
     def destinations(self) -> Counter[str]:
-        """Waiting and parked messages, by the entity they belong to."""
+        """Number of waiting and parked messages by destination."""
         return Counter({path: view.depth for path, view in self.by_destination.items() if view.depth})
 
     def count(self, message: ServiceBusReceivedMessage, seen: DestinationView) -> None:
-        """Count one message, in all and where it belongs."""
+        """Count one message, in total and for its destination."""
         path = message.application_properties.get(PATH)
         place = path if isinstance(path, str) else UNKNOWN_DESTINATION
         self.add(seen)
@@ -110,10 +110,10 @@ class BacklogQueueView(DestinationView):
 
 
 class Backlog:
-    """The backlog of a pair, for people. Needs the Listen right on the secondary, and Send to resubmit.
+    """The backlog of a pair, for operators. Needs the Listen right on the secondary, and Send to resubmit.
 
     Args:
-        on_progress: is told how many messages were looked at, put back or deleted so far.
+        on_progress: called with the number of messages that were peeked, resubmitted or deleted so far.
     """
 
     def __init__(self, pair: Pair, *, on_progress: Callable[[int], None] | None = None) -> None:
@@ -121,20 +121,20 @@ class Backlog:
         self._on_progress = on_progress
         self._counted = 0
         self._latest: list[BacklogQueueView] = []
-        self._left_to_syphon: Collection[str] = ()
+        self._counted_by_syphon: Collection[str] = ()
         self._read_time: Callable[[], float] | None = None
         self._ahead_s = 0.0
 
     @property
     def queues(self) -> Sequence[str]:
-        """Every backlog queue of the pair, those for sessions last."""
+        """Names of the backlog queues of the pair, session queues last."""
         return [*self._pair.backlog_queues, *self._pair.session_backlog_queues]
 
     async def survey(self, *, limit: int = 100_000) -> list[BacklogQueueView]:
-        """Look through every queue without taking anything.
+        """Peek at the messages of every queue and count them.
 
         Args:
-            limit: messages looked at in each queue and in its dead letters.
+            limit: of the messages peeked in each queue and in its dead letters.
         """
         return await self._survey(self.queues, limit)
 
@@ -142,7 +142,7 @@ class Backlog:
         self, queues: Collection[str], limit: int, *, only_dead: Collection[str] = ()
     ) -> list[BacklogQueueView]:
         works = [self._view(queue, limit, only_dead=queue in only_dead) for queue in queues]
-        return await _side_by_side(works)
+        return await _gather(works)
 
     async def watch(
         self,
@@ -152,25 +152,25 @@ class Backlog:
         queues: Collection[str] | None = None,
         beside_syphon: bool = False,
     ) -> None:
-        """Survey again and again, for the metrics of depth and age; runs until it is cancelled.
+        """Survey repeatedly, for the metrics of depth and age; runs until cancelled.
 
-        Each survey peeks at every message, a page of 100 for an operation. A syphon tells those metrics what it knows
-        without that, see `docs/metrics.md`.
+        Each survey peeks at every message; one operation returns 100. A syphon reports these metrics without surveys,
+        see `docs/metrics.md`.
 
         Args:
-            every: from the end of one survey to the beginning of the next.
+            every: pause between two surveys.
             limit: as for `survey`.
-            queues: only these; None = every one.
-            beside_syphon: leave out what a syphon of this process tells: what waits and is parked in plain queues.
+            queues: names of the queues to survey; None = all.
+            beside_syphon: omit what a syphon of this process reports: waiting and parked messages of plain queues.
         """
-        clock, left_to_syphon = self._pair.clock, self._pair.backlog_queues if beside_syphon else ()
-        self._left_to_syphon, chosen = left_to_syphon, self.queues if queues is None else queues
+        clock, counted_by_syphon = self._pair.clock, self._pair.backlog_queues if beside_syphon else ()
+        self._counted_by_syphon, chosen = counted_by_syphon, self.queues if queues is None else queues
         self._read_time, self._ahead_s = clock.reader(), clock.now() - clock.monotonic()
         metrics.watch(self)
         try:
             while True:
                 try:
-                    self._latest = await self._survey(chosen, limit, only_dead=left_to_syphon)
+                    self._latest = await self._survey(chosen, limit, only_dead=counted_by_syphon)
                 except* ServiceBusError as group:
                     names = sorted({type(error).__name__ for error in group.exceptions})
                     log.info(
@@ -183,17 +183,17 @@ class Backlog:
             metrics.unwatch(self)
 
     def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
-        """What the latest survey found; see `metrics.Watched`."""
+        """Yield the results of the latest survey; see `metrics.Watched`."""
         for view in self._latest:
             where = self._pair.at_backlog(view.queue)
             depths = {"dead_lettered": view.dead_letters.total()}
-            is_looked_into = view.queue not in self._left_to_syphon
-            if is_looked_into:
+            is_counted = view.queue not in self._counted_by_syphon
+            if is_counted:
                 depths |= {"waiting": view.waiting, "parked": view.parked}
             for state, depth in depths.items():
                 yield metrics.BACKLOG_DEPTH, depth, {**where, metrics.STATE: state}
-            if not is_looked_into or (view.depth and view.oldest_utc is None):
-                continue  # the syphon tells, or nobody knows
+            if not is_counted or (view.depth and view.oldest_utc is None):
+                continue  # the syphon reports it, or it is unknown
             age_s = 0.0
             if view.oldest_utc is not None and self._read_time is not None:
                 age_s = self._read_time() + self._ahead_s - view.oldest_utc.timestamp()
@@ -216,7 +216,7 @@ class Backlog:
         except InvalidOperationError:
             if view.queue not in self._pair.session_backlog_queues:
                 raise
-            await self._ask_for_counts(view)
+            await self._read_counts(view)
 
     async def _look_at_messages(self, view: BacklogQueueView, limit: int) -> None:
         async for message in self._browse(view.queue, limit, view):
@@ -224,10 +224,10 @@ class Backlog:
             one = DestinationView(waiting=not is_parked, parked=is_parked, oldest_utc=message.enqueued_time_utc)
             view.count(message, one)
 
-    async def _ask_for_counts(self, view: BacklogQueueView) -> None:
-        """What a queue for sessions says of itself: azure-servicebus looks into one only by taking a session.
+    async def _read_counts(self, view: BacklogQueueView) -> None:
+        """Read the message count of a session queue: azure-servicebus peeks there only with a session lock.
 
-        Without the right to ask, one message is counted for each session, which is the least there can be.
+        Without the Manage right, one message is counted for each session, which is the minimum.
         """
         secondary = self._pair.secondary
         try:
@@ -236,10 +236,10 @@ class Backlog:
         except (ServiceBusAuthenticationError, ServiceBusAuthorizationError):
             sessions = await secondary.list_sessions(view.queue, state_updated_after=None, timeout_s=_TIMEOUT_S)
             waiting, view.is_complete = len(sessions), not sessions
-        held = DestinationView(waiting=waiting)
-        view.add(held)
+        total = DestinationView(waiting=waiting)
+        view.add(total)
         if waiting:
-            view.by_destination[UNKNOWN_DESTINATION] = held
+            view.by_destination[UNKNOWN_DESTINATION] = total
 
     async def _browse(self, path: str, limit: int, view: BacklogQueueView) -> AsyncIterator[ServiceBusReceivedMessage]:
         seen = 0
@@ -254,7 +254,7 @@ class Backlog:
                     return
 
     async def _pages(self, path: str) -> AsyncGenerator[Sequence[ServiceBusReceivedMessage], None]:
-        """What lies in a queue, page by page, without taking it."""
+        """Yield the messages of a queue page by page, peeked."""
         link = self._pair.secondary.open_receiver(path)
         try:
             number = 1
@@ -265,19 +265,19 @@ class Backlog:
             await link.close()
 
     async def resubmit(self, *, reason: str | None = None, queue: str | None = None) -> int:
-        """Put the dead-lettered messages of now back into their backlog queue, to be brought home once more.
+        """Send the current dead letters to their backlog queue again, so that a syphon forwards them.
 
-        Each is sent before it is completed, so a failure costs a second copy at most. Those of the session queues are
-        left alone: they would come back in another order.
+        Each is sent before it is completed, so a failure can cause a duplicate. Dead letters of session queues are
+        skipped, since their order would change.
 
         Args:
-            reason: only those with this reason; None = all.
-            queue: only those of this backlog queue; None = every one.
+            reason: only messages with this reason; None = all.
+            queue: name of one backlog queue; None = all.
 
         Returns:
-            How many were put back.
+            Number of resubmitted messages.
         """
-        return sum(await _side_by_side([self._resubmit(name, reason) for name in self._chosen(queue)]))
+        return sum(await _gather([self._resubmit(name, reason) for name in self._chosen(queue)]))
 
     async def _resubmit(self, queue: str, reason: str | None) -> int:
         sender = self._pair.secondary.open_sender(queue)
@@ -294,15 +294,15 @@ class Backlog:
             await sender.close()
 
     async def purge(self, *, reason: str | None = None, queue: str | None = None) -> int:
-        """Delete the dead-lettered messages of now for good; waiting and parked ones are never touched.
+        """Delete the current dead letters. Waiting and parked messages are not affected.
 
         Args:
             reason, queue: as for `resubmit`.
 
         Returns:
-            How many were deleted.
+            Number of deleted messages.
         """
-        return sum(await _side_by_side([self._clear(name, reason) for name in self._chosen(queue, with_sessions=True)]))
+        return sum(await _gather([self._clear(name, reason) for name in self._chosen(queue, with_sessions=True)]))
 
     def _chosen(self, queue: str | None, *, with_sessions: bool = False) -> Sequence[str]:
         every = self.queues if with_sessions else self._pair.backlog_queues
@@ -310,7 +310,7 @@ class Backlog:
             return every
         found = [name for name in every if name.casefold() == queue.casefold()]
         if not found:
-            raise InvalidOperationError(f"{queue!r} is none of the backlog queues {', '.join(every)}")
+            raise InvalidOperationError(f"{queue!r} is not one of the backlog queues {', '.join(every)}")
         return found
 
     async def _clear(
@@ -320,28 +320,28 @@ class Backlog:
         *,
         first: Callable[[ServiceBusReceivedMessage], Awaitable[None]] | None = None,
     ) -> int:
-        """Complete the dead letters of now with that reason, after `first` has done with each; returns how many.
+        """Complete the current dead letters with that reason, each after `first`; return their number.
 
-        Those that come meanwhile are left, as a message that is put back may be dead-lettered again at once. The others
-        are held until the end, so that they make room, and then given back with whatever was not reached.
+        Later dead letters are skipped, since a resubmitted message may be dead-lettered again at once. Other messages
+        stay locked until the end, so that the next receive returns new ones, and are then released.
         """
         path = dead_letter_path(queue)
         link = self._pair.secondary.open_receiver(path, receive_mode=ServiceBusReceiveMode.PEEK_LOCK)
-        in_hand: dict[int, ServiceBusReceivedMessage] = {}
+        in_flight: dict[int, ServiceBusReceivedMessage] = {}
         cleared, wait_s = 0, _NOTHING_MORE_S
         try:
             wanted = await self._numbers(path, reason)
             while wanted:
                 batch = await link.receive(max_message_count=_PAGE, max_wait_time_s=wait_s)
                 numbers = [message.sequence_number for message in batch]
-                if not batch:  # all is gone, or in other hands, or the namespace is slow
+                if not batch:  # the queue is empty, its messages are locked, or the namespace is slow
                     wanted &= await self._numbers(path, reason)
                     if wait_s >= _TIMEOUT_S:
                         break
                     wait_s = min(2 * wait_s, _TIMEOUT_S)
-                elif all(number in in_hand for number in numbers):
-                    break  # their locks have ended, and what is wanted lies behind more than can be held
-                in_hand.update(zip(numbers, batch, strict=True))
+                elif all(number in in_flight for number in numbers):
+                    break  # their locks have expired, and more messages than can be locked precede the wanted ones
+                in_flight.update(zip(numbers, batch, strict=True))
                 for message in batch:
                     if message.sequence_number not in wanted:
                         continue
@@ -349,20 +349,20 @@ class Backlog:
                         await first(message)
                     await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
                     wanted.discard(message.sequence_number)
-                    del in_hand[message.sequence_number]
+                    del in_flight[message.sequence_number]
                     cleared += 1
                     self._count(1)
         except MessagingEntityNotFoundError:
             pass
         finally:
-            for message in in_hand.values():
-                with suppress(ServiceBusError):  # its lock ends by itself
+            for message in in_flight.values():
+                with suppress(ServiceBusError):  # its lock expires
                     await link.settle(message, Settlement(SettleMode.ABANDON), timeout_s=_TIMEOUT_S)
             await link.close()
         return cleared
 
     async def _numbers(self, path: str, reason: str | None) -> set[int]:
-        """The dead letters of now with that reason, by sequence number."""
+        """Return the sequence numbers of the current dead letters with that reason."""
         found: set[int] = set()
         async with aclosing(self._pages(path)) as pages:
             async for page in pages:
@@ -379,11 +379,11 @@ class Backlog:
             self._on_progress(self._counted)
 
 
-async def _side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Work in all queues at once; the first error ends it, and is raised as it is."""
+async def _gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines concurrently; the first error cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from errors
     return [task.result() for task in tasks]

@@ -195,7 +195,7 @@ def _exit_now(status: int) -> NoReturn:
 
 
 def _print_settings(configuration: Configuration, *, as_json: bool) -> None:
-    rows = configuration.told()
+    rows = configuration.rows()
     if as_json:
         print_json({"settings": rows})
         return
@@ -206,11 +206,11 @@ def _print_settings(configuration: Configuration, *, as_json: bool) -> None:
 
 def _print_dry_run(dry: DryRun, *, as_json: bool) -> None:
     if as_json:
-        print_json(dry.told())
+        print_json(dry.content())
     else:
         for line in dry.lines():
             typer.echo(line)
-    if not dry.is_all_well:
+    if not dry.is_complete:
         raise typer.Exit(Exit.INCOMPLETE)
 
 

@@ -1,1 +1,1 @@
-"""The syphon as a service: its settings, its run from start to shutdown, and what it tells of itself meanwhile."""
+"""The syphon as a service: settings, start, shutdown, health checks and HTTP endpoints."""

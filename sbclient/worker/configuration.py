@@ -1,6 +1,6 @@
-"""Puts the worker's settings together: an option goes before the environment, that before the file, then the default.
+"""Merges the worker's settings: options take precedence over the environment, then the file, then the defaults.
 
-Every value is judged by the one table, and an error names where the value came from.
+The table of settings checks every value. Errors name the origin of the value.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from sbclient.worker.settings import SETTINGS, VARIABLE_PREFIX, WorkerSettings
 from sbclient.worker.settings_file import SettingsFile, read_secret
 
 CONFIG_VARIABLE: Final = f"{VARIABLE_PREFIX}CONFIG"
-"""Names the file."""
+"""Environment variable with the path of the settings file."""
 
 NOT_SET: Final = "default"
-"""The origin of a value that nobody gave."""
+"""Origin of a setting that is not set."""
 
 _SIDES: Final = ("primary", "secondary")
-_OF_KUBERNETES: Final = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_\d+_.*)?)")
-"""Kubernetes puts such variables beside a pod, named after each service: nobody wrote them."""
+_KUBERNETES_VARIABLE: Final = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_\d+_.*)?)")
+"""Variables that Kubernetes sets in each pod, named after its services."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings, and for each where it came from."""
+    """The settings, with the origin of each."""
 
     settings: WorkerSettings
     origins: Mapping[str, str]
 
-    def told(self) -> list[dict[str, Any]]:
-        """Name, value and origin of each setting, for people; secrets hidden."""
+    def rows(self) -> list[dict[str, Any]]:
+        """Return name, value and origin of each setting for display, without secrets."""
         return [
             {
                 "name": setting.name,
@@ -52,7 +52,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    text: str = field(repr=False)  # of some a connection string
+    text: str = field(repr=False)  # may be a connection string
     origin: str
     rank: int
     base: Path
@@ -61,15 +61,15 @@ class _Given:
 def configure(
     options: Mapping[str, str | bool | None], environment: Mapping[str, str], file: SettingsFile | None
 ) -> Configuration:
-    """The settings that hold.
+    """Return the merged and checked settings.
 
     Args:
-        options: by name; None = not given.
-        environment: all of it; only what begins with the prefix, and the two connection strings, is looked at.
-        file: what the file says, if there is one.
+        options: values of the command line by name; None = not given.
+        environment: all variables; only the two connection strings and names with the prefix are used.
+        file: content of the settings file; None = no file.
 
     Raises:
-        InvalidOperationError: a value cannot be used, something is unknown, or a namespace is missing.
+        InvalidOperationError: a value is invalid, a name is unknown, or a namespace is not set.
     """
     _check_variables(environment)
     given = {name: one for name, setting in SETTINGS.items() if (one := _given(setting, options, environment, file))}
@@ -78,13 +78,13 @@ def configure(
     for side in _SIDES:
         values[side], origins[side] = _connection_string(side, given)
     settings = WorkerSettings(**values)
-    _blaming(origins, settings.pairing)
-    _blaming(origins, settings.limits)
+    _with_origin(origins, settings.pairing)
+    _with_origin(origins, settings.limits)
     last = settings.backlog_queue_count - 1
     if settings.queue is not None and settings.queue[-1] > last:
         raise InvalidOperationError(
-            f"queue is {settings.queue[-1]} ({origins['queue']}): the backlog queues are 0 to {last}; "
-            "with more of them, raise backlog_queue_count"
+            f"queue is {settings.queue[-1]} ({origins['queue']}): the backlog queues have the numbers 0 to {last}; "
+            "if there are more, raise backlog_queue_count"
         )
     return Configuration(settings, origins)
 
@@ -115,22 +115,22 @@ def _parsed(setting: Setting, given: _Given) -> Any:
 
 
 def _connection_string(side: str, given: Mapping[str, _Given]) -> tuple[str, str]:
-    """The connection string of one namespace, and where it came from."""
+    """Return the connection string of one namespace and its origin."""
     setting, of_file = SETTINGS[side], SETTINGS[f"{side}_file"]
     direct, named = given.get(side), given.get(of_file.name)
     if direct is not None and named is not None and direct.rank == named.rank:
         raise InvalidOperationError(
-            f"both {direct.origin} and {named.origin} name the {side} namespace: give one of them"
+            f"both {direct.origin} and {named.origin} set the {side} namespace: set only one of them"
         )
     if direct is not None and (named is None or direct.rank < named.rank):
         text, origin = direct.text, direct.origin
     elif named is not None:
         text, origin = read_secret(of_file.name, named.text, named.base), f"{of_file.name}, {named.origin}"
     else:
-        what = "which messages are brought to" if side == "primary" else "where the backlog is"
+        what = "which receives the messages" if side == "primary" else "which has the backlog"
         raise InvalidOperationError(
             f"the {side} namespace, {what}, is not set: set {setting.variable}, or {of_file.name} to the path of a "
-            "file that holds its connection string"
+            "file that contains its connection string"
         )
     try:
         parse_connection_string(text)
@@ -143,7 +143,7 @@ def _check_variables(environment: Mapping[str, str]) -> None:
     known = {setting.variable for setting in SETTINGS.values()} | {CONFIG_VARIABLE}
     for variable in sorted(environment):
         rest = variable.removeprefix(VARIABLE_PREFIX)
-        if rest == variable or variable in known or _OF_KUBERNETES.fullmatch(rest):
+        if rest == variable or variable in known or _KUBERNETES_VARIABLE.fullmatch(rest):
             continue
         near = get_close_matches(rest.lower(), SETTINGS, n=1, cutoff=0.5)
         advice = (
@@ -152,8 +152,8 @@ def _check_variables(environment: Mapping[str, str]) -> None:
         raise InvalidOperationError(f"the environment variable {variable} is not a setting: {advice}")
 
 
-def _blaming(origins: Mapping[str, str], made: Callable[[], T]) -> T:
-    """What is made of the settings; an error about one of them says where that came from."""
+def _with_origin(origins: Mapping[str, str], made: Callable[[], T]) -> T:
+    """Return `made()`; add the origin of the setting to an error about it."""
     try:
         return made()
     except InvalidOperationError as error:

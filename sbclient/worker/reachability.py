@@ -1,4 +1,4 @@
-"""Whether one namespace can be reached: by what the syphon meets there and, where that tells nothing, by asking."""
+"""Whether one namespace is reachable: by the answers that the syphon receives and, if there are none, by probes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sbclient.worker.readiness import NamespaceHealth
 log = get_logger(__name__)
 
 AGAIN_S: Final = 10.0
-"""How soon a namespace that could not be reached is asked again."""
+"""Longest time between two probes of an unreachable namespace."""
 
 
 class Reachability:
-    """What is known of one namespace.
+    """The reachability of one namespace.
 
     Args:
         side: `"primary"` or `"secondary"`, for the log.
-        namespace: what names it.
-        ask: asks it something.
-        heard_at: when the syphon last had an answer from it, in monotonic seconds; None = never.
-        interval_s: how old an answer may become.
+        namespace: its name.
+        probe: sends it a request.
+        heard_at: returns when the syphon last received an answer from it, in monotonic seconds; None = never.
+        interval_s: longest time without an answer before it is probed.
     """
 
     def __init__(
@@ -35,34 +35,34 @@ class Reachability:
         namespace: str,
         clock: Clock,
         *,
-        ask: Callable[[], Awaitable[None]],
+        probe: Callable[[], Awaitable[None]],
         heard_at: Callable[[], float | None],
         interval_s: float,
     ) -> None:
         self._side = side
         self._namespace = namespace
         self._clock = clock
-        self._ask = ask
+        self._probe = probe
         self._heard_at = heard_at
         self._interval_s = interval_s
-        self._asked_at = float("-inf")
+        self._probed_at = float("-inf")
         self._answered_at: float | None = None
         self._error: OngoingError | None = None
 
     def health(self) -> NamespaceHealth:
-        """What is known now."""
+        """Return the current health."""
         heard_at = self._heard_at()
-        if self._error is not None and heard_at is not None and heard_at > self._asked_at:
+        if self._error is not None and heard_at is not None and heard_at > self._probed_at:
             self.answered()
         known = [at for at in (self._answered_at, heard_at) if at is not None]
         return NamespaceHealth(self._namespace, max(known, default=None), self._error)
 
     def answered(self, error: ServiceBusError | None = None) -> None:
-        """It answered, perhaps with an error; whether that means that it cannot be reached is judged here."""
+        """Record an answer; an error may mean that the namespace is unreachable."""
         if error is not None and is_unreachable(error):
             self.failed(error)
             return
-        now = self._asked_at = self._clock.monotonic()
+        now = self._probed_at = self._clock.monotonic()
         if self._error is not None:
             log.info(
                 "worker.reachable",
@@ -73,8 +73,8 @@ class Reachability:
         self._answered_at, self._error = now, None
 
     def failed(self, error: ServiceBusError) -> None:
-        """It cannot be used, whatever the error is."""
-        self._asked_at = self._clock.monotonic()
+        """Record that the namespace is unusable."""
+        self._probed_at = self._clock.monotonic()
         if self._error is None:
             log.warning(
                 "worker.unreachable",
@@ -83,10 +83,10 @@ class Reachability:
                 error=error,
                 reason=error.message,
             )
-        self._error = OngoingError.of(error, self._asked_at, self._error)
+        self._error = OngoingError.of(error, self._probed_at, self._error)
 
     async def keep(self) -> None:
-        """Ask whenever nothing was heard for a while; runs until cancelled."""
+        """Probe the namespace whenever it has not answered for a while; runs until cancelled."""
         while True:
             health = self.health()
             if health.error is not None:
@@ -97,7 +97,7 @@ class Reachability:
                     await self._clock.sleep(left_s)
                     continue
             try:
-                await self._ask()
+                await self._probe()
             except ServiceBusError as error:
                 self.answered(error)
             else:

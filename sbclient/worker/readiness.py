@@ -1,8 +1,8 @@
-"""Whether the worker is ready, and if it is not, why: a rule over what is known of it.
+"""Whether the worker is ready, and if not, why.
 
-Ready means that a message diverted now would be brought home soon: both namespaces can be reached, every backlog queue
-was asked lately, not every entity refuses, and the worker is neither starting, paused nor ending. It says nothing of
-whether the process should be restarted: while the primary is down it is not ready, and needed more than ever.
+Ready means that a message diverted now would be forwarded soon: both namespaces are reachable, every backlog queue was
+polled recently, not every destination refuses, and the worker is neither starting, paused nor stopping. A worker that
+is not ready need not be restarted: while the primary is down it is not ready, but it is needed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus, SyphonStatus
 
 GRACE_S: Final = 60.0
-"""How much later than expected an answer of a backlog queue may come."""
+"""How much later than expected a backlog queue may answer."""
 
-TOLD_OF: Final = 3
-"""How many queues or entities one reason names."""
+NAMED: Final = 3
+"""Limit of the queues or entities that one reason names."""
 
 
 class WorkerState(StrEnum):
-    """Where the worker is in its life."""
+    """Phase of the worker."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -32,12 +32,12 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceHealth:
-    """One namespace. Moments are monotonic seconds.
+    """Health of one namespace. Times are monotonic seconds.
 
     Attributes:
-        namespace: what names it.
-        reached_at: when it last answered; None = not yet.
-        error: why it cannot be reached; None = it can, as far as is known.
+        namespace: its name.
+        reached_at: time of its last answer; None = no answer yet.
+        error: why it is unreachable; None = no known error.
     """
 
     namespace: str
@@ -54,20 +54,22 @@ def reasons_against(
     now: float,
     since_at: float,
 ) -> list[str]:
-    """Why the worker is not ready, each reason a sentence; none if it is.
+    """Return why the worker is not ready, one sentence for each reason; empty if it is ready.
 
     Args:
-        syphon: how it stands; None while none runs.
+        syphon: its status; None if none runs.
         now: monotonic seconds.
-        since_at: when this syphon began.
+        since_at: when this syphon started.
     """
     reasons = [] if state is WorkerState.RUNNING else [f"the worker is {state}"]
     if state is WorkerState.STOPPING:
         return reasons
     for side, health in (("primary", primary), ("secondary", secondary)):
         if health.error is not None:
-            span_s = now - health.error.since_at
-            reasons.append(f"the {side} {health.namespace} cannot be reached for {span_s:.0f} s: {health.error.text}")
+            unreachable_s = now - health.error.since_at
+            reasons.append(
+                f"the {side} {health.namespace} has been unreachable for {unreachable_s:.0f} s: {health.error.text}"
+            )
         elif health.reached_at is None and state is not WorkerState.STARTING:
             reasons.append(f"the {side} {health.namespace} has not answered yet")
     if syphon is not None and state is WorkerState.RUNNING:
@@ -78,12 +80,12 @@ def reasons_against(
 def _reasons_of(syphon: SyphonStatus, now: float, since_at: float) -> list[str]:
     reasons: list[str] = []
     if syphon.is_stalled and syphon.refusing:
-        told = [f"{path} ({error.text})" for path, error in list(syphon.refusing.items())[:TOLD_OF]]
-        reasons.append(f"every entity of the primary that was tried refuses: {_some(told, len(syphon.refusing))}")
+        named = [f"{path} ({error.text})" for path, error in list(syphon.refusing.items())[:NAMED]]
+        reasons.append(f"every destination that was tried refuses messages: {_some(named, len(syphon.refusing))}")
     failing = [queue for queue in syphon.queues if queue.error is not None]
     if failing:
-        told = [f"{queue.queue} ({queue.error.text})" for queue in failing[:TOLD_OF] if queue.error]
-        reasons.append(f"backlog queues give no messages: {_some(told, len(failing))}")
+        named = [f"{queue.queue} ({queue.error.text})" for queue in failing[:NAMED] if queue.error]
+        reasons.append(f"backlog queues are unavailable: {_some(named, len(failing))}")
     limit_s = syphon.longest_pause_s + GRACE_S
     silent = [
         queue
@@ -91,8 +93,8 @@ def _reasons_of(syphon: SyphonStatus, now: float, since_at: float) -> list[str]:
         if queue.error is None and not syphon.is_stalled and now - _heard_at(queue, since_at) > limit_s
     ]
     if silent:
-        told = [f"{queue.queue} (for {now - _heard_at(queue, since_at):.0f} s)" for queue in silent[:TOLD_OF]]
-        reasons.append(f"backlog queues have not answered lately: {_some(told, len(silent))}")
+        named = [f"{queue.queue} (for {now - _heard_at(queue, since_at):.0f} s)" for queue in silent[:NAMED]]
+        reasons.append(f"backlog queues have not answered recently: {_some(named, len(silent))}")
     return reasons
 
 
@@ -100,6 +102,6 @@ def _heard_at(queue: QueueStatus, since_at: float) -> float:
     return since_at if queue.answered_at is None else max(queue.answered_at, since_at)
 
 
-def _some(told: list[str], count: int) -> str:
-    more = count - len(told)
-    return ", ".join(told) + (f" and {more:,} more" if more > 0 else "")
+def _some(named: list[str], count: int) -> str:
+    more = count - len(named)
+    return ", ".join(named) + (f" and {more:,} more" if more > 0 else "")

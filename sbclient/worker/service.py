@@ -1,12 +1,12 @@
-"""One worker, from its start to its end: it waits for the secondary, runs syphons, pauses, resumes and shuts down.
+"""The worker: waits for the secondary, runs syphons, pauses, resumes and shuts down.
 
-The laws:
+Rules:
 
-1. A namespace that cannot be reached never ends it: at the start the secondary is waited for, later the syphon tries
-   again. What waiting cannot mend ends the start with an error: a refused credential, a queue that does not exist.
-2. A pause and the end are the same thing to a syphon: what is on its way arrives, the rest is given back.
-3. The end is bounded: after `shutdown_timeout` it is over, whatever still hangs. Nothing is lost by that: what was not
-   given back comes again when its lock ends.
+1. An unreachable namespace never stops it: at the start it waits for the secondary, later the syphon retries. An error
+   that waiting cannot resolve, such as a rejected credential or a missing queue, ends the start.
+2. At a pause and at the shutdown the syphon waits for running transfers and releases the other messages.
+3. The shutdown takes at most `shutdown_timeout`, even if an operation hangs. No message is lost: a message that was not
+   released is delivered again when its lock expires.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from sbclient.backlog import Backlog
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
+from sbclient.rules.backoff import backoff_s
 from sbclient.syphon.status import DONE, RESTARTED, SyphonStatus
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
 from sbclient.worker.inspection import (
-    ask_primary,
-    ask_queue,
     check_primary,
     check_queues,
     chosen_queues,
-    may_pass,
+    may_recover,
+    probe_primary,
+    probe_queue,
 )
 from sbclient.worker.reachability import Reachability
 from sbclient.worker.readiness import NamespaceHealth, WorkerState, reasons_against
@@ -43,32 +44,32 @@ log = get_logger(__name__)
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
-"""Between two tries to reach the secondary at the start."""
+"""Pauses between two attempts to reach the secondary at the start."""
 
 RESTART_S: Final = 10.0
-"""After a syphon met what it did not expect."""
+"""Pause after an unexpected exception of a syphon."""
 
-GIVE_BACK_S: Final = 7.0
-"""What is kept of the time for the end, to give back what is in hand and to close the connections."""
+RELEASE_S: Final = 7.0
+"""Part of the shutdown timeout that is reserved for releasing messages and closing connections."""
 
-SURVEYED: Final = 1_000
-"""Messages that a survey looks at in each backlog queue and in its dead letters: a hundred for an operation."""
+SURVEY_MESSAGES: Final = 1_000
+"""Limit of messages that a survey peeks in each backlog queue and in its dead letters; one operation returns 100."""
 
-LOOK_S: Final = 1.0
-"""How often a run until empty looks whether it still gets anywhere."""
+STALL_CHECK_S: Final = 1.0
+"""Pause between two checks of a run until empty for progress."""
 
 
 class SyphonWorker:
-    """The syphon as a service. Make one inside the event loop that runs it.
+    """The syphon as a service. Create it inside the event loop that runs it.
 
     Attributes:
-        is_late: whether the end took longer than it may, so that something still hangs.
+        is_late: whether the shutdown timed out, so that an operation still hangs.
 
     Args:
         settings: checked.
-        client: of both namespaces, not opened yet; it is closed at the end.
+        client: of both namespaces, not open yet; the worker closes it.
         clock: for all times.
-        manager: the service manager to tell.
+        manager: receives the state of the worker.
     """
 
     def __init__(
@@ -84,19 +85,19 @@ class SyphonWorker:
         self._pair = pair = client.pair
         self._clock = clock
         self._manager = manager
-        self._tasks = OwnedTasks(on_failure=lambda _: None)  # who started one hears of its failure
+        self._tasks = OwnedTasks(on_failure=lambda _: None)  # the task that starts one handles its failure
         self._background = OwnedTasks()
-        self._told_to_end = asyncio.Event()
-        self._told_to_pause = asyncio.Event()
-        self._told_to_resume = asyncio.Event()
-        self._told_to_resume.set()
+        self._stop_requested = asyncio.Event()
+        self._pause_requested = asyncio.Event()
+        self._resume_requested = asyncio.Event()
+        self._resume_requested.set()
         self._syphon: Syphon | None = None
         self._since_at = 0.0
         self._primary = Reachability(
             "primary",
             pair.state.primary.namespace,
             clock,
-            ask=self._ask_primary,
+            probe=self._probe_primary,
             heard_at=self._primary_heard_at,
             interval_s=settings.probe_interval,
         )
@@ -104,7 +105,7 @@ class SyphonWorker:
             "secondary",
             pair.state.secondary.namespace,
             clock,
-            ask=self._ask_secondary,
+            probe=self._probe_secondary,
             heard_at=self._secondary_heard_at,
             interval_s=settings.probe_interval,
         )
@@ -114,42 +115,42 @@ class SyphonWorker:
         self._parked = 0
         self.is_late = False
 
-    # -- what it is told -----------------------------------------------------------------------------------------
+    # -- control -------------------------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
-        """End in order. Safe to call twice."""
-        if not self._told_to_end.is_set():
+        """Shut down. Safe to call twice."""
+        if not self._stop_requested.is_set():
             log.info(
                 "worker.stopping",
                 "the worker stops within {seconds:g} s ({reason})",
                 reason=reason,
                 seconds=self._settings.shutdown_timeout,
             )
-            self._told_to_end.set()
+            self._stop_requested.set()
 
     def pause(self) -> bool:
-        """Bring nothing home until `resume`; returns whether that is so, which it is not while it ends."""
-        if not self._told_to_end.is_set() and not self._told_to_pause.is_set():
-            self._told_to_resume.clear()
-            self._told_to_pause.set()
-        return self._told_to_pause.is_set()
+        """Forward no messages until `resume`; return False if the worker is stopping."""
+        if not self._stop_requested.is_set() and not self._pause_requested.is_set():
+            self._resume_requested.clear()
+            self._pause_requested.set()
+        return self._pause_requested.is_set()
 
     def resume(self) -> bool:
-        """Go on after a pause; returns whether it goes on, which it does not while it ends."""
-        if self._told_to_pause.is_set() and not self._told_to_end.is_set():
-            self._told_to_pause.clear()
-            self._told_to_resume.set()
+        """Continue after a pause; return False if the worker is stopping."""
+        if self._pause_requested.is_set() and not self._stop_requested.is_set():
+            self._pause_requested.clear()
+            self._resume_requested.set()
             log.info("worker.resumed", "the worker resumed")
-        return not self._told_to_end.is_set()
+        return not self._stop_requested.is_set()
 
-    # -- how it stands -------------------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> WorkerState:
-        """Where it is in its life."""
-        if self._told_to_end.is_set():
+        """The phase of the worker."""
+        if self._stop_requested.is_set():
             return WorkerState.STOPPING
-        if self._told_to_pause.is_set():
+        if self._pause_requested.is_set():
             return WorkerState.PAUSED
         return WorkerState.STARTING if self._syphon is None else WorkerState.RUNNING
 
@@ -159,21 +160,21 @@ class SyphonWorker:
         return self._missing
 
     def syphon_status(self) -> SyphonStatus | None:
-        """How the syphon stands; None while none runs."""
+        """Return the status of the syphon; None if none runs."""
         return self._syphon.status() if self._syphon is not None else None
 
     def health(self) -> tuple[NamespaceHealth, NamespaceHealth]:
-        """What is known of the primary and of the secondary."""
+        """Return the health of the primary and of the secondary."""
         return self._primary.health(), self._secondary.health()
 
     def reasons_against(self) -> list[str]:
-        """Why it is not ready; none if it is."""
+        """Return why the worker is not ready; empty if it is."""
         return reasons_against(
             self.state, *self.health(), self.syphon_status(), now=self._clock.monotonic(), since_at=self._since_at
         )
 
     def report(self) -> SyphonReport:
-        """What was done since the start; what was parked is what is known to be so now."""
+        """Return the result since the start; `parked` is the current number."""
         running = self._syphon.report() if self._syphon is not None else SyphonReport(parked=self._parked)
         return SyphonReport(
             drained=self._drained + running.drained,
@@ -181,13 +182,13 @@ class SyphonWorker:
             parked=running.parked,
         )
 
-    # -- its life ------------------------------------------------------------------------------------------------
+    # -- run -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> SyphonReport:
-        """Work until it is told to end or, with `until="empty"`, until nothing is left that can be moved.
+        """Run until `stop` or, with `until="empty"`, until no message is left that can be forwarded.
 
         Raises:
-            ServiceBusError: it could not start, or a run until empty cannot reach what it has to.
+            ServiceBusError: the worker cannot start, or a run until empty cannot reach a backlog queue.
         """
         log.info(
             "worker.started",
@@ -197,12 +198,12 @@ class SyphonWorker:
         )
         self._manager.is_ready(self.line())
         work = self._tasks.start(self._work(), name="worker")
-        told = self._tasks.start(self._told_to_end.wait(), name="told to end")
+        stopped = self._tasks.start(self._stop_requested.wait(), name="stop requested")
         if self._manager.watchdog_s is not None:
             self._background.start(self._beat(self._manager.watchdog_s), name="watchdog")
         try:
-            await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
-            self._told_to_end.set()
+            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            self._stop_requested.set()
             self._manager.is_stopping(self.line())
             if not work.done():
                 work.cancel()
@@ -229,17 +230,17 @@ class SyphonWorker:
     async def _work(self) -> None:
         try:
             await self._start()
-            await self._bring_home()
+            await self._drain()
         finally:
             await self._client.close()
 
-    async def _beat(self, span_s: float) -> None:
+    async def _beat(self, interval_s: float) -> None:
         while True:
             self._manager.is_alive(self.line())
-            await self._clock.sleep(span_s)
+            await self._clock.sleep(interval_s)
 
     def line(self) -> str:
-        """How it stands, in one line for people."""
+        """Return one line about the state for display."""
         _, secondary = self.health()
         if self.state is WorkerState.STARTING and secondary.error is not None:
             return f"waits for the secondary: {secondary.error.kind.__name__}"
@@ -249,24 +250,25 @@ class SyphonWorker:
     # -- the start -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """Open the client, once the secondary answers."""
+        """Open the client; retry until the secondary answers."""
         limit_s = self._settings.start_timeout_s
         ends_at = None if limit_s is None else self._clock.monotonic() + limit_s
-        pause_s = FIRST_PAUSE_S
+        failures = 0
         while True:
             try:
                 await self._open()
                 return
             except ServiceBusError as error:
                 left_s = float("inf") if ends_at is None else ends_at - self._clock.monotonic()
-                if not may_pass(error) or left_s <= 0:
+                if not may_recover(error) or left_s <= 0:
                     raise
                 self._secondary.failed(error)
+            failures += 1
+            pause_s = backoff_s(failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
             await self._clock.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     async def _open(self) -> None:
-        """Open the client and ask both namespaces, so that what cannot work is told at once."""
+        """Open the client and check both namespaces, so that configuration errors appear at once."""
         await self._client.__aenter__()
         pair, chosen = self._pair, self._settings.queue
         self._missing = await check_queues(pair, chosen_queues(pair, chosen), are_chosen=chosen is not None)
@@ -275,14 +277,14 @@ class SyphonWorker:
         if self._missing:
             log.warning("worker.queues_missing", "backlog queues do not exist: {queues}", queues=self._missing)
 
-    async def _ask_primary(self) -> None:
+    async def _probe_primary(self) -> None:
         status = self.syphon_status()
         accepted = status.accepted[0] if status is not None and status.accepted is not None else None
-        await ask_primary(self._pair, self._settings.probe_entity or accepted)
+        await probe_primary(self._pair, self._settings.probe_entity or accepted)
 
-    async def _ask_secondary(self) -> None:
+    async def _probe_secondary(self) -> None:
         present = [queue for queue in chosen_queues(self._pair, self._settings.queue) if queue not in self._missing]
-        await ask_queue(self._pair, present[0])
+        await probe_queue(self._pair, present[0])
 
     def _primary_heard_at(self) -> float | None:
         status = self.syphon_status()
@@ -295,16 +297,16 @@ class SyphonWorker:
 
     # -- the work ------------------------------------------------------------------------------------------------
 
-    async def _bring_home(self) -> None:
-        """Run one syphon after the other until there is nothing more to do, or cancelled."""
+    async def _drain(self) -> None:
+        """Run one syphon after the other, until a run until empty ends or the task is cancelled."""
         if self._settings.http_port is not None:
             for namespace in (self._primary, self._secondary):
                 self._background.start(namespace.keep(), name="reachability")
             self._background.start(self._survey(), name="survey")
         while True:
-            if self._told_to_pause.is_set():
+            if self._pause_requested.is_set():
                 log.info("worker.paused", "the worker is paused; no message is in flight")
-                await self._told_to_resume.wait()
+                await self._resume_requested.wait()
             try:
                 if await self._run_syphon():
                     return
@@ -317,14 +319,14 @@ class SyphonWorker:
                 await self._clock.sleep(RESTART_S)
 
     async def _survey(self) -> None:
-        """Count what the syphon does not see, for the metrics, as long as somebody reads them; until cancelled."""
+        """Count the messages that the syphon does not count, if metrics are read; runs until cancelled."""
         if metrics.is_read():
             queues = chosen_queues(self._pair, self._settings.queue)
             every = timedelta(seconds=self._settings.survey_interval)
-            await Backlog(self._pair).watch(every=every, limit=SURVEYED, queues=queues, beside_syphon=True)
+            await Backlog(self._pair).watch(every=every, limit=SURVEY_MESSAGES, queues=queues, beside_syphon=True)
 
     async def _run_syphon(self) -> bool:
-        """Run a syphon until it ends by itself, which is what it returns, or the worker pauses or ends."""
+        """Run a syphon until it ends, or the worker pauses or stops; return whether it ended by itself."""
         limit_s = self._settings.shutdown_timeout
         self._since_at = self._clock.monotonic()
         self._syphon = syphon = Syphon(
@@ -332,12 +334,12 @@ class SyphonWorker:
             until=self._settings.until,
             queues=chosen_queues(self._pair, self._settings.queue),
             limits=self._settings.limits(),
-            shut_down_s=max(limit_s - GIVE_BACK_S, limit_s / 2),
+            shut_down_s=max(limit_s - RELEASE_S, limit_s / 2),
         )
         run = self._tasks.start(syphon.run(), name="syphon")
-        others: list[asyncio.Task[Any]] = [self._tasks.start(self._told_to_pause.wait(), name="told to pause")]
+        others: list[asyncio.Task[Any]] = [self._tasks.start(self._pause_requested.wait(), name="pause requested")]
         if self._settings.until == "empty":
-            others.append(self._tasks.start(self._stuck(syphon), name="until empty"))
+            others.append(self._tasks.start(self._watch_progress(syphon), name="until empty"))
         try:
             await asyncio.wait({run, *others}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -356,24 +358,24 @@ class SyphonWorker:
         return True
 
     def _add(self, report: SyphonReport) -> None:
-        """Count what a syphon did, which has ended."""
+        """Add the result of a syphon that has ended."""
         self._syphon = None
         self._drained += report.drained
         self._dead_lettered += Counter(report.dead_lettered)
         self._parked = report.parked
 
-    async def _stuck(self, syphon: Syphon) -> None:
-        """Watch a run until empty; it ends with an error if a queue cannot be reached and nothing moves any more."""
+    async def _watch_progress(self, syphon: Syphon) -> None:
+        """Raise the error of an unreachable queue if a run until empty makes no progress any more."""
         limit_s = self._settings.start_timeout_s or 0.0
-        drained, moved_at = 0, self._clock.monotonic()
+        drained, progress_at = 0, self._clock.monotonic()
         while True:
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(STALL_CHECK_S)
             now = self._clock.monotonic()
             if syphon.report().drained != drained:
-                drained, moved_at = syphon.report().drained, now
+                drained, progress_at = syphon.report().drained, now
             for queue in syphon.status().queues:
                 error = queue.error
-                if error is not None and now - max(error.since_at, moved_at) >= limit_s:
+                if error is not None and now - max(error.since_at, progress_at) >= limit_s:
                     raise error.kind(
-                        f"backlog queue {queue.queue!r} gives no messages, so it is not known to be empty: {error.text}"
+                        f"backlog queue {queue.queue!r} is unavailable, so it may not be empty: {error.text}"
                     )

@@ -1,7 +1,7 @@
 """Reads the worker's settings from a TOML file, and connection strings from files of their own.
 
-The file is flat: one line for each setting. What is unknown or of the wrong type is refused, with its line. Connection
-strings do not stand in it, since such files are copied, committed and shown; a setting names the file that holds one.
+The file has no tables, only `name = value`. Errors about unknown settings and wrong types give the line. Connection
+strings are rejected, since such files are copied, committed and shown: a setting names the file that contains one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ MAX_SECRET_BYTES: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """What a file says.
+    """Content of a settings file.
 
     Attributes:
-        values: each setting's value as text, by name.
-        origins: where it stands: `syphon.toml, line 3`.
+        path: of the file.
+        values: value of each setting as text, by name.
+        origins: place of each setting, by name: `syphon.toml, line 3`.
     """
 
     path: Path
@@ -38,13 +39,13 @@ def read_settings_file(path: Path) -> SettingsFile:
     """Read and check a file.
 
     Raises:
-        InvalidOperationError: it cannot be read, or says something that is unknown or of the wrong type.
+        InvalidOperationError: the file cannot be read, or a setting is unknown or has the wrong type.
     """
     content = _content(path, "the configuration")
     try:
         found = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidOperationError(f"{path} is no TOML: {error}") from None
+        raise InvalidOperationError(f"{path} is not valid TOML: {error}") from None
     values: dict[str, str] = {}
     origins: dict[str, str] = {}
     for key, value in found.items():
@@ -54,27 +55,27 @@ def read_settings_file(path: Path) -> SettingsFile:
             raise InvalidOperationError(_unknown(key, value, origin))
         if setting.is_secret:
             raise InvalidOperationError(
-                f"{key} in {origin}: a connection string does not belong there; write {key}_file, the path of a file "
-                f"that holds it, or set {setting.variable}"
+                f"{key} in {origin}: a connection string must not be here: set {key}_file to the path of a file "
+                f"that contains it, or set {setting.variable}"
             )
         values[key] = _as_text(setting, value, origin)
     return SettingsFile(path, values, origins)
 
 
 def read_secret(name: str, where: str, base: Path) -> str:
-    """The one line of a file that holds a connection string.
+    """Return the connection string in a file.
 
     Args:
-        name: of the setting that names the file, for errors.
-        where: the path, relative to `base`.
+        name: name of the setting that names the file, for errors.
+        where: path of the file, relative to `base`.
 
     Raises:
-        InvalidOperationError: it cannot be read, or does not hold one line. Nothing of it is shown.
+        InvalidOperationError: the file cannot be read, or is not exactly one line. The text shows no content.
     """
     path = base / where
     content = _content(path, name).strip()
     if not content or "\n" in content or len(content) > MAX_SECRET_BYTES:
-        raise InvalidOperationError(f"{name} is {str(path)!r}: the file must hold one connection string, on one line")
+        raise InvalidOperationError(f"{name} is {str(path)!r}: the file must contain one line, the connection string")
     return content
 
 
@@ -84,11 +85,11 @@ def _content(path: Path, what: str) -> str:
     except OSError as error:
         raise InvalidOperationError(f"{what} is {str(path)!r}, which cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InvalidOperationError(f"{what} is {str(path)!r}, which is not text in UTF-8") from None
+        raise InvalidOperationError(f"{what} is {str(path)!r}, which is not UTF-8 text") from None
 
 
 def _origin(path: Path, content: str, key: str) -> str:
-    """The line that a key stands on, as far as that can be told: the parser does not say."""
+    """Return the file and, if found, the line of a key; the TOML parser does not report lines."""
     name = rf"(?:{re.escape(key)}|\"{re.escape(key)}\"|'{re.escape(key)}')"
     found = re.search(rf"^[ \t]*(?:{name}[ \t]*[=.]|\[+[ \t]*{name}[ \t]*[\].])", content, re.MULTILINE)
     return f"{path.name}, line {content.count(chr(10), 0, found.start()) + 1}" if found else path.name
@@ -97,13 +98,13 @@ def _origin(path: Path, content: str, key: str) -> str:
 def _unknown(key: str, value: Any, origin: str) -> str:
     if isinstance(value, dict):
         inside = next((name for name in value if name in SETTINGS), None)
-        advice = f"write {inside} above every table" if inside else "write each setting on a line of its own"
-        return f"[{key}] in {origin} is a table, and this file has none: {advice}"
+        advice = f"write {inside} before the first table" if inside else "write each setting as name = value"
+        return f"[{key}] in {origin} is a table, but settings are not in tables: {advice}"
     return f"{key} in {origin} is not a setting: {suggestion(key, SETTINGS)}"
 
 
 def _as_text(setting: Setting, value: Any, origin: str) -> str:
-    """A value as it would be written as an option."""
+    """Return a value as the text of an option."""
     allowed = setting.kind.in_file
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
         raise InvalidOperationError(
@@ -116,7 +117,7 @@ def _as_text(setting: Setting, value: Any, origin: str) -> str:
 
 
 def _wanted(types: str, word: str) -> str:
-    """The types that a value may have, and what it is besides where that says more."""
+    """Return the allowed types, with the description of the value if that says more."""
     if word in types:
         return types
     return f"a {word}" if word.startswith(types.removeprefix("a ")) else f"{types}, {word}"

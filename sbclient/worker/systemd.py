@@ -1,7 +1,7 @@
-"""Tells systemd how the worker stands: ready, stopping, still alive. Protocol: sd_notify(3).
+"""Notifies systemd that the worker is ready, stopping or alive. Protocol: sd_notify(3).
 
-Each message is a datagram to the socket that `NOTIFY_SOCKET` names; without one nothing is told, and nothing fails for
-it.
+Each notification is a datagram to the socket that `NOTIFY_SOCKET` names. Without this variable nothing is sent. Errors
+of the socket are ignored.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import suppress
 
 
 class ServiceManager:
-    """The service manager that started this process, if one did.
+    """The service manager that started this process, if any.
 
     Attributes:
-        watchdog_s: how often it wants to hear that the process is alive: half of what it grants; None = it does not.
+        watchdog_s: seconds between two watchdog notifications, half of the watchdog timeout; None = no watchdog.
 
     Args:
         environment: of the process.
@@ -28,27 +28,27 @@ class ServiceManager:
 
     @staticmethod
     def _watchdog_s(environment: Mapping[str, str]) -> float | None:
-        span_us, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID")
-        if not span_us.isdecimal() or not int(span_us) or (process and process != str(os.getpid())):
+        timeout_us, process = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID")
+        if not timeout_us.isdecimal() or not int(timeout_us) or (process and process != str(os.getpid())):
             return None
-        return int(span_us) / 2e6
+        return int(timeout_us) / 2e6
 
     def is_ready(self, status: str) -> None:
-        """The worker runs, and tells how it stands."""
-        self._tell("READY=1", f"STATUS={status}")
+        """Notify that the worker has started."""
+        self._send("READY=1", f"STATUS={status}")
 
     def is_stopping(self, status: str) -> None:
-        """It has begun to end."""
-        self._tell("STOPPING=1", f"STATUS={status}")
+        """Notify that the worker is shutting down."""
+        self._send("STOPPING=1", f"STATUS={status}")
 
     def is_alive(self, status: str) -> None:
-        """It still runs."""
-        self._tell("WATCHDOG=1", f"STATUS={status}")
+        """Notify the watchdog that the worker is alive."""
+        self._send("WATCHDOG=1", f"STATUS={status}")
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         if not self._address:
             return
-        # An address that begins with @ has no place in the file system.
+        # A leading @ stands for the abstract namespace of sockets.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.setblocking(False)

@@ -147,7 +147,7 @@ def test_a_connection_string_that_cannot_be_read_is_told_with_its_origin_and_nev
 
 
 def test_what_is_told_of_the_settings_holds_no_secret() -> None:
-    told = given({"primary": "Endpoint=sb://a.b/;SharedAccessKeyName=n;SharedAccessKey=SECRET"}).told()
+    told = given({"primary": "Endpoint=sb://a.b/;SharedAccessKeyName=n;SharedAccessKey=SECRET"}).rows()
     assert "SECRET" not in str(told)
     assert told[0] == {"name": "primary", "value": "(hidden)", "from": "option --primary"}
 

@@ -27,11 +27,11 @@ async def test_what_would_be_moved_is_told_by_queue_and_destination_and_nothing_
     pair.secondary.inject(Fault(FaultKind.DOWN, operations=[Operation.RECEIVE, Operation.SETTLE, Operation.SEND]))
     pair.primary.inject(Fault(FaultKind.DOWN, operations=[Operation.SEND]))
     found = await looked(pair)
-    assert (found.would_move, found.would_stay, found.is_all_well) == (10, 0, True)
+    assert (found.would_move, found.would_stay, found.is_complete) == (10, 0, True)
     assert found.answers == {QUEUE: ACCEPTS, "visits": ACCEPTS}
     assert sum(view.waiting for view in found.queues) == 10
     assert "would move 10, would leave 0; nothing was moved" in found.lines()
-    assert found.told()["destinations"] == {QUEUE: ACCEPTS, "visits": ACCEPTS}
+    assert found.content()["destinations"] == {QUEUE: ACCEPTS, "visits": ACCEPTS}
     pair.secondary.heal()
     left = await diverted(pair)
     assert len(left) == 10
@@ -45,7 +45,7 @@ async def test_what_would_stay_is_told_with_the_reason(pair: MemoryPair) -> None
         await sender.send_messages(ServiceBusMessage("b", application_properties={"x-ms-path": BACKLOG[1]}))
         await sender.send_messages(ServiceBusMessage("c"))
     found = await looked(pair)
-    assert (found.would_move, found.would_stay, found.is_all_well) == (1, 3, False)
+    assert (found.would_move, found.would_stay, found.is_complete) == (1, 3, False)
     assert found.answers["missing"].startswith("MessagingEntityNotFoundError: ")
     assert "would be dead-lettered" in found.answers[BACKLOG[1]]
     assert "would be dead-lettered" in found.answers["(unknown)"]
@@ -55,9 +55,9 @@ async def test_a_missing_queue_is_told(pair: MemoryPair) -> None:
     await make_backlog(pair, backlog_queue_count=3)
     found = await looked(pair)
     assert [view.queue for view in found.queues if not view.is_present] == BACKLOG[3:]
-    assert not found.is_all_well
+    assert not found.is_complete
     assert f"{BACKLOG[3]}  does not exist" in found.lines()
-    assert (await looked(pair, queues=BACKLOG[:3], are_chosen=True)).is_all_well
+    assert (await looked(pair, queues=BACKLOG[:3], are_chosen=True)).is_complete
     with pytest.raises(MessagingEntityNotFoundError):
         await looked(pair, queues=BACKLOG[2:4], are_chosen=True)
 

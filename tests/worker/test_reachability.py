@@ -39,7 +39,7 @@ def namespace(clock: VirtualClock) -> Namespace:
 @pytest.fixture
 async def reachability(clock: VirtualClock, namespace: Namespace) -> AsyncIterator[Reachability]:
     made = Reachability(
-        "primary", "contoso", clock, ask=namespace.ask, heard_at=lambda: namespace.heard_at, interval_s=60.0
+        "primary", "contoso", clock, probe=namespace.ask, heard_at=lambda: namespace.heard_at, interval_s=60.0
     )
     keeping = asyncio.ensure_future(made.keep())
     yield made
@@ -115,7 +115,7 @@ def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture, clock: Virtua
         next(times, None)
 
     async def talk() -> None:
-        made = Reachability("primary", "contoso", VirtualClock(), ask=ask, heard_at=lambda: None, interval_s=60.0)
+        made = Reachability("primary", "contoso", VirtualClock(), probe=ask, heard_at=lambda: None, interval_s=60.0)
         for _ in range(3):
             made.answered(ServiceBusConnectionError("it is down"))
         for _ in range(3):

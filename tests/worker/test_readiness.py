@@ -44,7 +44,7 @@ def test_a_worker_that_does_not_run_is_not_ready(state: WorkerState) -> None:
 
 
 def test_a_namespace_that_cannot_be_reached_is_named_with_its_error_and_for_how_long() -> None:
-    expected = "cannot be reached for 60 s: ServiceBusConnectionError: it is down"
+    expected = "has been unreachable for 60 s: ServiceBusConnectionError: it is down"
     assert reasons(primary=NamespaceHealth("contoso", 30.0, DOWN)) == [f"the primary contoso {expected}"]
     assert reasons(secondary=NamespaceHealth("b", None, DOWN)) == [f"the secondary b {expected}"]
 
@@ -69,7 +69,7 @@ def test_one_entity_that_refuses_is_no_reason_but_all_of_them_are() -> None:
 def test_a_queue_in_error_is_named_and_of_many_the_first_ones() -> None:
     failing = [queue(f"q/{number}", error=DOWN) for number in range(10)]
     (reason,) = reasons(status=syphon(queue(), *failing))
-    assert reason.startswith("backlog queues give no messages: q/0 (ServiceBusConnectionError: it is down), q/1")
+    assert reason.startswith("backlog queues are unavailable: q/0 (ServiceBusConnectionError: it is down), q/1")
     assert reason.endswith(" and 7 more")
 
 
@@ -77,7 +77,7 @@ def test_a_queue_is_silent_when_its_answer_is_late_by_more_than_the_grace() -> N
     status = syphon(queue(answered_at=100.0))
     assert reasons(status=status, now=100.0 + 900.0 + GRACE_S) == []
     (reason,) = reasons(status=status, now=100.0 + 900.0 + GRACE_S + 0.1)
-    assert reason == "backlog queues have not answered lately: q/0 (for 960 s)"
+    assert reason == "backlog queues have not answered recently: q/0 (for 960 s)"
 
 
 def test_a_queue_that_never_answered_is_measured_from_the_start_of_the_syphon() -> None:

@@ -54,7 +54,7 @@ def test_an_unknown_setting_is_refused_with_its_line_and_the_nearest_name(tmp_pa
 
 def test_a_table_is_refused_by_its_name(tmp_path: Path) -> None:
     assert "[limits] in syphon.toml, line 2" in refusal(tmp_path, "\n[limits]\nmax_messages_in_flight = 5\n")
-    assert "write max_messages_in_flight above" in refusal(tmp_path, "[limits]\nmax_messages_in_flight = 5\n")
+    assert "write max_messages_in_flight before" in refusal(tmp_path, "[limits]\nmax_messages_in_flight = 5\n")
 
 
 @pytest.mark.parametrize(
