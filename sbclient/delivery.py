@@ -34,10 +34,14 @@ SessionChoice: TypeAlias = str | Literal[ServiceBusSessionFilter.NEXT_AVAILABLE]
 
 @dataclass(frozen=True, slots=True)
 class SenderLimits:
-    """What the entity accepts, in encoded bytes."""
+    """The largest message and the largest batch that an entity accepts, in encoded bytes."""
 
     max_message_size_bytes: int
     max_batch_size_bytes: int
+
+
+LEAST_LIMITS: Final = SenderLimits(256 * 1024, 256 * 1024)
+"""The limits that every tier has at least; used while those of an entity are unknown (source: Service Bus quotas)."""
 
 
 class SettleMode(StrEnum):

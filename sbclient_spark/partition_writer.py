@@ -36,8 +36,9 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
-from sbclient.rate_limit import Pace
+from sbclient.rate_limit import RateLimiter
 from sbclient.rules.backoff import backoff_s
+from sbclient.rules.partition_key import ordering_key
 from sbclient.rules.size import SECTION_BYTES, encoded_size
 from sbclient.tasks import OwnedTasks
 from sbclient_spark.bad_records import BadRecords, record_of
@@ -111,7 +112,7 @@ class PartitionWriter:
         self._clock = clock
         self._report = report
         self._bad_records = bad_records
-        self._pace = Pace(clock, options.max_messages_per_second, options.max_bytes_per_second)
+        self._rate_limiter = RateLimiter(clock, options.max_messages_per_second, options.max_bytes_per_second)
         self._lanes = [_Lane(index) for index in range(options.max_in_flight_batches)]
         self._tasks = OwnedTasks(on_failure=self._fail)
         self._latencies_ms = array("d")
@@ -165,7 +166,7 @@ class PartitionWriter:
 
     def _put(self, row: Row) -> None:
         message = row.message
-        key = message.session_id if message.session_id is not None else message.partition_key
+        key = ordering_key(message)
         if key is None:
             lane = self._lanes[(self._keyless // KEYLESS_RUN) % len(self._lanes)]
             self._keyless += 1
@@ -277,7 +278,7 @@ class PartitionWriter:
             is_in_doubt: an earlier transfer of these rows is in doubt; a later rejection does not change that.
         """
         size = sum(one.size for one in rows)
-        self._report.paced_ms += 1000 * await self._pace.take(len(rows), size)
+        self._report.paced_ms += 1000 * await self._rate_limiter.take(len(rows), size)
         began_at = self._clock.monotonic()
         tries = 0
         while True:

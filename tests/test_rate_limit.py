@@ -5,63 +5,63 @@ import asyncio
 import pytest
 
 from sbclient.options import SyphonLimits
-from sbclient.rate_limit import Pace, Paces
+from sbclient.rate_limit import RateLimiter, RateLimits
 from sbclient.testing import VirtualClock
 
 
 async def test_without_a_limit_nothing_waits(clock: VirtualClock) -> None:
-    pace = Pace(clock, None, None)
-    assert [await pace.take(1_000_000, 10**9) for _ in range(3)] == [0.0, 0.0, 0.0]
+    limiter = RateLimiter(clock, None, None)
+    assert [await limiter.take(1_000_000, 10**9) for _ in range(3)] == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
     ("messages_per_second", "bytes_per_second", "expected_s"),
     [(10.0, None, 9.0), (None, 1000.0, 18.0), (10.0, 1000.0, 18.0), (1000.0, 1000.0, 18.0)],
 )
-async def test_the_slower_of_two_rates_holds_over_any_span(
+async def test_the_lower_of_two_rates_holds_over_time(
     clock: VirtualClock, messages_per_second: float | None, bytes_per_second: float | None, expected_s: float
 ) -> None:
-    pace = Pace(clock, messages_per_second, bytes_per_second)
+    limiter = RateLimiter(clock, messages_per_second, bytes_per_second)
     began_at = clock.monotonic()
     for _ in range(10):
-        await pace.take(10, 2000)
+        await limiter.take(10, 2000)
     assert clock.monotonic() - began_at == pytest.approx(expected_s)
 
 
-async def test_what_was_not_used_is_not_saved_up(clock: VirtualClock) -> None:
-    pace = Pace(clock, 10.0, None)
-    await pace.take(10, 0)
+async def test_unused_rate_is_not_saved(clock: VirtualClock) -> None:
+    limiter = RateLimiter(clock, 10.0, None)
+    await limiter.take(10, 0)
     await clock.sleep(100.0)
-    assert await pace.take(10, 0) == 0.0
-    assert await pace.take(10, 0) == pytest.approx(1.0)
+    assert await limiter.take(10, 0) == 0.0
+    assert await limiter.take(10, 0) == pytest.approx(1.0)
 
 
-async def test_paces_hold_in_all_and_to_each_destination(clock: VirtualClock) -> None:
-    paces = Paces(clock, SyphonLimits(max_messages_per_second=10.0, max_messages_per_second_per_destination=2.0))
-    assert (paces.is_limited, paces.group_messages) == (True, 1)
+async def test_rates_hold_in_total_and_for_each_destination(clock: VirtualClock) -> None:
+    rates = RateLimits(clock, SyphonLimits(max_messages_per_second=10.0, max_messages_per_second_per_destination=2.0))
+    assert (rates.is_limited, rates.group_messages) == (True, 1)
     for _ in range(20):
-        await paces.take("orders", 1)
+        await rates.take("orders", 1)
     assert clock.monotonic() == pytest.approx(9.5)
     began_at = clock.monotonic()
-    await asyncio.gather(*(paces.take(f"queue{number}", 1) for number in range(20)))
+    await asyncio.gather(*(rates.take(f"queue{number}", 1) for number in range(20)))
     assert clock.monotonic() - began_at == pytest.approx(1.9, abs=0.11)
 
 
 async def test_the_pace_to_a_destination_is_one_whatever_the_case_of_its_path(clock: VirtualClock) -> None:
-    paces = Paces(clock, SyphonLimits(max_messages_per_second_per_destination=1.0))
-    assert paces.to("Orders") is paces.to("orders")
+    rates = RateLimits(clock, SyphonLimits(max_messages_per_second_per_destination=1.0))
+    assert rates.to("Orders") is rates.to("orders")
 
 
 async def test_paces_are_bounded_in_number(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbclient.rate_limit.PACES_KEPT", 3)
-    paces = Paces(clock, SyphonLimits(max_messages_per_second_per_destination=1.0))
-    first = paces.to("queue0")
+    monkeypatch.setattr("sbclient.rate_limit.LIMITERS_KEPT", 3)
+    rates = RateLimits(clock, SyphonLimits(max_messages_per_second_per_destination=1.0))
+    first = rates.to("queue0")
     for number in range(1, 4):
-        paces.to(f"queue{number}")
-    assert paces.to("queue0") is not first
+        rates.to(f"queue{number}")
+    assert rates.to("queue0") is not first
 
 
 @pytest.mark.parametrize(("rate", "group"), [(None, 100), (0.1, 1), (10.0, 5), (10_000.0, 100)])
 def test_what_leaves_at_once_is_small_where_the_rate_is_low(rate: float | None, group: int) -> None:
-    paces = Paces(VirtualClock(), SyphonLimits(max_messages_per_second=rate))
-    assert (paces.group_messages, paces.is_limited) == (group, rate is not None)
+    rates = RateLimits(VirtualClock(), SyphonLimits(max_messages_per_second=rate))
+    assert (rates.group_messages, rates.is_limited) == (group, rate is not None)

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from typing import TypeAlias
 
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.partition_key import ordering_key
 
 Identity: TypeAlias = str | tuple[str, str]
 
@@ -24,7 +25,7 @@ def identity_of(message: ServiceBusMessage, *, is_partitioned: bool) -> Identity
     message_id = message.message_id
     if message_id is None or not is_partitioned:
         return message_id
-    key = message.session_id if message.session_id is not None else message.partition_key
+    key = ordering_key(message)
     return message_id if key is None else (message_id, key)
 
 

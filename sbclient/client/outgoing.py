@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sbclient.delivery import SenderLimits
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
-from sbclient.rules.partition_key import check_keys
+from sbclient.rules.partition_key import check_keys, ordering_key
 from sbclient.rules.ping import check_not_ping
 from sbclient.rules.size import batch_size, encoded_size
 from sbclient.transport.sdk.message import batch_from_sdk, from_sdk, is_sdk_batch, is_sdk_message
@@ -38,8 +38,7 @@ class Outgoing:
     @property
     def key(self) -> str | None:
         """The session id, or else the partition key. Messages with the same key are sent in order."""
-        session_id = self.message.session_id
-        return session_id if session_id is not None else self.message.partition_key
+        return ordering_key(self.message)
 
     def sign(self, context: Mapping[str, str]) -> None:
         """Add a trace context to the application properties."""

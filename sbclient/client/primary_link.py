@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from sbclient.client.outgoing import Outgoing, transfer_size
 from sbclient.clock import Clock
-from sbclient.delivery import SenderLimits
+from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import MessageSizeExceededError, OperationTimeoutError
 from sbclient.transport.base import SenderLink, TransactionLink
-
-LEAST_LIMITS: Final = SenderLimits(256 * 1024, 256 * 1024)
-"""The limits that every tier has at least; used while the limits of an entity are unknown."""
 
 
 class PrimaryLink:

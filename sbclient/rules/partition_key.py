@@ -36,13 +36,15 @@ def check_keys(message: ServiceBusMessage) -> None:
         )
 
 
+def ordering_key(message: ServiceBusMessage) -> str | None:
+    """Return the key whose messages keep their order: the session id, else the partition key; None without either."""
+    return message.session_id if message.session_id is not None else message.partition_key
+
+
 def partition_key_of(message: ServiceBusMessage, *, requires_duplicate_detection: bool) -> str | None:
     """Law 1: the key that places a message on a partitioned entity, or None if any fragment may take it."""
-    if message.session_id is not None:
-        return message.session_id
-    if message.partition_key is not None:
-        return message.partition_key
-    return message.message_id if requires_duplicate_detection else None
+    key = ordering_key(message)
+    return message.message_id if key is None and requires_duplicate_detection else key
 
 
 def fragment_of(key: str, fragment_count: int) -> int:

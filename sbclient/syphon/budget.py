@@ -8,7 +8,7 @@ from typing import Final
 
 from sbclient.clock import Clock
 from sbclient.options import SyphonLimits
-from sbclient.rate_limit import Paces
+from sbclient.rate_limit import RateLimits
 from sbclient.rules.window import Window
 
 EMPTY_WAIT_S: Final = 0.5
@@ -44,7 +44,7 @@ class SyphonBudget:
     ) -> None:
         self._limits = limits
         self._queues = max(queues, 1)
-        self.rates = Paces(clock, limits)
+        self.rates = RateLimits(clock, limits)
         slots = min(limits.max_queues_polled or pollers, pollers)
         are_shared = slots < pollers
         self.poll_slots: AbstractAsyncContextManager[None] = asyncio.Semaphore(slots) if are_shared else nullcontext()

@@ -13,8 +13,9 @@ from sbclient.errors import ServiceBusError, ServiceBusServerBusyError
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.state import PairState
-from sbclient.rate_limit import Paces
+from sbclient.rate_limit import RateLimits
 from sbclient.rules.envelope import MalformedEnvelopeError
+from sbclient.rules.partition_key import ordering_key
 from sbclient.rules.refusal import FIRST_PAUSE_S, Refusal
 from sbclient.syphon.forwarder import MISSING, Forwarder, rejection_reason
 from sbclient.syphon.queue_source import BacklogSource, InFlight
@@ -54,7 +55,7 @@ class Destination:
     worker: asyncio.Task[None]
 
     def __init__(
-        self, pair: PairState, path: str, rates: Paces, forwarder: Forwarder, sources: Sequence[BacklogSource]
+        self, pair: PairState, path: str, rates: RateLimits, forwarder: Forwarder, sources: Sequence[BacklogSource]
     ) -> None:
         self._pair = pair
         self._clock = pair.clock
@@ -217,7 +218,7 @@ class Destination:
         for message in self._line:
             if not left or len(full) == keys:
                 break
-            key = _key(message)
+            key = ordering_key(message.unsealed.message)
             if message.is_lost or key in full or (key not in groups and len(groups) == keys):
                 continue
             group = groups.setdefault(key, [])
@@ -363,8 +364,3 @@ class Destination:
 
     async def close(self) -> None:
         await self._link.close()
-
-
-def _key(message: InFlight) -> str | None:
-    content = message.unsealed.message
-    return content.session_id if content.session_id is not None else content.partition_key

@@ -13,7 +13,7 @@ from typing import Final
 
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.pairing.state import PairState
-from sbclient.rate_limit import Paces
+from sbclient.rate_limit import RateLimits
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.envelope import PATH
 from sbclient.rules.refusal import OngoingError
@@ -39,7 +39,7 @@ class Destinations:
     def __init__(
         self,
         pair: PairState,
-        rates: Paces,
+        rates: RateLimits,
         forwarder: Forwarder,
         sources: Sequence[BacklogSource],
         *,

@@ -13,7 +13,7 @@ from sbclient.amqp import BATCH_FORMAT, EncodeError, Source, Target, encode_mess
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.clock import Clock
-from sbclient.delivery import SenderLimits
+from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusCommunicationError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.tasks import OwnedTasks
@@ -28,9 +28,6 @@ from sbclient.transport.base import SenderLink, TransactionLink
 MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 SCHEDULE: Final = "com.microsoft:schedule-message"
 CANCEL: Final = "com.microsoft:cancel-scheduled-message"
-
-DEFAULT_LIMIT: Final = 256 * 1024
-"""The message size that every tier accepts, for a link that states none."""
 
 MAX_BATCH_BYTES: Final = 1_048_576
 """The largest batch where only a larger message size is stated. Source: Service Bus Premium."""
@@ -86,7 +83,7 @@ class AmqpSender(SenderLink):
         self._check_open()
         if self._limits is None:
             await self.open(timeout_s=timeout_s)
-        return self._limits or SenderLimits(DEFAULT_LIMIT, DEFAULT_LIMIT)
+        return self._limits or LEAST_LIMITS
 
     async def send(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
@@ -202,7 +199,7 @@ class AmqpSender(SenderLink):
         )
         attach = await end.attached()
         stated = (attach.properties or {}).get(MAX_BATCH_SIZE)
-        largest = attach.max_message_size or DEFAULT_LIMIT
+        largest = attach.max_message_size or LEAST_LIMITS.max_message_size_bytes
         batch = int(stated) if isinstance(stated, int) and stated > 0 else min(largest, MAX_BATCH_BYTES)
         self._limits = SenderLimits(largest, min(batch, largest))
         return end

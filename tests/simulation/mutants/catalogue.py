@@ -348,7 +348,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "messages of different sessions go home in one transfer",
         (
             "syphon/destination.py",
-            "            key = _key(message)\n",
+            "            key = ordering_key(message.unsealed.message)\n",
             "            key = None\n",
         ),
         ("syphon/destination.py", "        if len(group) > 1:\n", "        if False:\n"),
@@ -766,8 +766,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a log event tells the body",
         (
             "syphon/forwarder.py",
-            'self._pair.record("syphon.dead_lettered", text, path, reason=reason, queue=queue)',
-            'self._pair.record("syphon.dead_lettered", text, path, reason=reason, queue=str(message))',
+            "                reason=reason,\n                queue=queue,\n            )\n",
+            "                reason=reason,\n                queue=str(message),\n            )\n",
         ),
     ),
     _mutant(
