@@ -7,6 +7,7 @@ Names are resolved at every connect, since the alias of a paired namespace moves
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
@@ -37,6 +38,9 @@ HTTP_PORT: Final = 80
 WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 SUB_PROTOCOL: Final = "AMQPWSB10"
 
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_EMULATOR_ADVICE: Final = "; if it is an emulator, add UseDevelopmentEmulator=true to the connection string"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
@@ -62,6 +66,11 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether the host or the port is none of the service."""
+        return self.hostname in _LOOPBACK or self.port not in (AMQPS_PORT, HTTPS_PORT)
 
 
 def tls_context(*, ssl_context: Any = None, verify: str | bool = True) -> ssl.SSLContext:
@@ -116,14 +125,15 @@ async def open_stream(endpoint: Endpoint, sink: Sink) -> Stream:
         error.is_in_doubt = False
         raise
     except (OSError, ssl.SSLError, RemoteProtocolError, LocalProtocolError, h11.ProtocolError) as error:
-        failed = ServiceBusConnectionError(f"{endpoint} cannot be reached: {_reason(error)}")
+        advice = _EMULATOR_ADVICE if endpoint.tls is not None and endpoint.is_unusual else ""
+        failed = ServiceBusConnectionError(f"{endpoint} cannot be reached: {_reason(error)}{advice}")
         failed.is_in_doubt = False
         raise failed from error
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and not isinstance(error, ssl.SSLError):
-        return error.strerror
+    if isinstance(error, OSError) and error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno)
     return str(error) or type(error).__name__
 
 

@@ -1,0 +1,243 @@
+"""Real sockets: TCP, TLS, WebSockets and a proxy, to an emulator and to what is none."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from base64 import b64decode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from sbclient import ServiceBusMessage, TransportType
+from sbclient.clock import Clock
+from sbclient.emulator import Emulator
+from sbclient.entities import EntityAddress, EntityKind, QueueProperties
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.rules.connection_string import ConnectionString, parse_connection_string
+from sbclient.transport.amqp.socket import proxy_of, tls_context
+from sbclient.transport.amqp.transport import endpoint_of
+from sbclient.transport.base import Transport
+from sbclient.transport.choice import open_transport
+
+pytestmark = pytest.mark.real_time
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest_asyncio.fixture
+async def emulator() -> AsyncIterator[Emulator]:
+    async with Emulator("contoso") as emulator:
+        management = await opened(emulator.connection_string, connection_verify=str(emulator.certificate_path))
+        await management.administration.create(EntityAddress(EntityKind.QUEUE, ("orders",)), QueueProperties("orders"))
+        await management.close()
+        yield emulator
+
+
+async def opened(connection_string: str, **options: Any) -> Transport:
+    connection = parse_connection_string(connection_string)
+    return open_transport(connection, clock=Clock(), random=Random(1), transport="amqp", **options)
+
+
+async def round_trip(connection_string: str, **options: Any) -> None:
+    """Send and receive a message of several frames."""
+    transport = await opened(connection_string, **options)
+    body = bytes(range(256)) * 700
+    try:
+        await transport.open_sender("orders").send([ServiceBusMessage(body)], timeout_s=20)
+        (message,) = await transport.open_receiver("orders").receive(max_message_count=1, max_wait_time_s=20)
+        assert bytes(message) == body
+    finally:
+        await transport.close()
+
+
+async def failure(connection_string: str, **options: Any) -> ServiceBusConnectionError:
+    """The error of a send."""
+    transport = await opened(connection_string, **options)
+    try:
+        with pytest.raises(ServiceBusConnectionError) as caught:
+            await transport.open_sender("orders").send([ServiceBusMessage("x")], timeout_s=20)
+    finally:
+        await transport.close()
+    assert not caught.value.is_in_doubt
+    return caught.value
+
+
+@asynccontextmanager
+async def server(handler: Handler) -> AsyncIterator[int]:
+    """Some server; its port."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await handler(reader, writer)
+        finally:
+            tasks.discard(task)
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield listening.sockets[0].getsockname()[1]
+    finally:
+        listening.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(65_536):
+        writer.write(piece)
+        await writer.drain()
+    writer.close()
+
+
+def without_emulator_flag(emulator: Emulator) -> str:
+    return emulator.connection_string.replace(";UseDevelopmentEmulator=true", "")
+
+
+async def test_plain_tcp(emulator: Emulator) -> None:
+    await round_trip(emulator.connection_string)
+
+
+async def test_tls_trusts_the_given_authority(emulator: Emulator) -> None:
+    await round_trip(without_emulator_flag(emulator), connection_verify=str(emulator.certificate_path))
+    await round_trip(
+        without_emulator_flag(emulator), ssl_context=ssl.create_default_context(cafile=str(emulator.certificate_path))
+    )
+    await round_trip(without_emulator_flag(emulator), connection_verify=False)
+
+
+async def test_tls_refuses_an_unknown_authority(emulator: Emulator) -> None:
+    error = await failure(without_emulator_flag(emulator), ssl_context=ssl.create_default_context())
+    assert "certificate verify failed" in str(error)
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_websocket(emulator: Emulator, is_tls: bool) -> None:
+    string = without_emulator_flag(emulator) if is_tls else emulator.connection_string
+    verify = str(emulator.certificate_path)
+    await round_trip(string, transport_type=TransportType.AmqpOverWebsocket, connection_verify=verify)
+
+
+async def test_custom_endpoint_is_where_the_socket_goes(emulator: Emulator) -> None:
+    port = emulator.ports["contoso"]
+    string = emulator.connection_string.replace(f":{port}", ":1")
+    await round_trip(string, custom_endpoint_address=f"sb://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_tunnel_through_a_proxy(emulator: Emulator, is_tls: bool) -> None:
+    heads: list[str] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        host, _, port = heads[-1].split()[1].rpartition(":")
+        inner_reader, inner_writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        try:
+            await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+        finally:
+            inner_writer.close()
+
+    string = without_emulator_flag(emulator) if is_tls else emulator.connection_string
+    async with server(proxy) as port:
+        settings = {"proxy_hostname": "127.0.0.1", "proxy_port": port, "username": "u", "password": "p"}
+        await round_trip(string, http_proxy=settings, connection_verify=str(emulator.certificate_path))
+    assert heads[0].startswith(f"CONNECT localhost:{emulator.ports['contoso']} HTTP/1.1")
+    (line,) = [line for line in heads[0].splitlines() if line.lower().startswith("proxy-authorization: basic ")]
+    assert b64decode(line.split()[-1]) == b"u:p"
+
+
+async def test_proxy_that_refuses_is_named_with_its_status() -> None:
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+
+    async with server(proxy) as port:
+        settings = {"proxy_hostname": "127.0.0.1", "proxy_port": port, "username": "u", "password": "SECRET"}
+        error = await failure(local(1), http_proxy=settings)
+    assert "407" in str(error)
+    assert "SECRET" not in str(error)
+
+
+def local(port: int) -> str:
+    return f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
+
+
+@pytest.mark.parametrize("kind", [TransportType.Amqp, TransportType.AmqpOverWebsocket])
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x46" * 5]
+)
+async def test_server_that_speaks_something_else(kind: TransportType, answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(8)
+        writer.write(answer)
+
+    async with server(serve) as port:
+        await failure(local(port), transport_type=kind)
+
+
+async def test_nobody_listens() -> None:
+    async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+
+    async with server(nothing) as port:
+        pass
+    assert "refused" in str(await failure(local(port))).lower()
+
+
+async def test_refused_tls_connection_to_a_local_port_advises_the_emulator_flag(emulator: Emulator) -> None:
+    string = f"Endpoint=sb://localhost:{emulator.ports['contoso']};SharedAccessKeyName=n;SharedAccessKey=k"
+    assert "UseDevelopmentEmulator=true" in str(await failure(string, ssl_context=ssl.create_default_context()))
+
+
+async def test_host_that_does_not_exist() -> None:
+    string = "Endpoint=sb://no-such-host.invalid/;SharedAccessKeyName=n;SharedAccessKey=SECRET"
+    assert "SECRET" not in str(await failure(string))
+
+
+async def test_options_are_checked_when_the_transport_is_opened() -> None:
+    with pytest.raises(InvalidOperationError):
+        tls_context(ssl_context="no context")
+    with pytest.raises(InvalidOperationError):
+        tls_context(verify="/no/such/file")
+    with pytest.raises(InvalidOperationError):
+        proxy_of({"proxy_hostname": "p"})
+    for options in ({"transport_type": "amqp"}, {"no_such_option": 1}, {"custom_endpoint_address": 5}):
+        with pytest.raises(InvalidOperationError):
+            await opened(local(1), **options)
+
+
+@pytest.mark.parametrize(
+    ("connection", "namespace", "options", "expected"),
+    [
+        (ConnectionString("h.example"), "h.example", {}, ("h.example", 5671, True, False)),
+        (None, "h.example", {}, ("h.example", 5671, True, False)),
+        (None, "h.example:7000", {}, ("h.example", 7000, True, False)),
+        (ConnectionString("h", use_development_emulator=True), "h", {}, ("h", 5672, False, False)),
+        (
+            None,
+            "h.example",
+            {"transport_type": TransportType.AmqpOverWebsocket},
+            ("h.example", 443, True, True),
+        ),
+        (
+            None,
+            "h.example",
+            {"custom_endpoint_address": "sb://private.example:1234"},
+            ("private.example", 1234, True, False),
+        ),
+    ],
+)
+def test_endpoint(
+    connection: ConnectionString | None, namespace: str, options: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    endpoint = endpoint_of(connection, namespace, options)
+    assert (endpoint.host, endpoint.port, endpoint.tls is not None, endpoint.is_websocket) == expected
