@@ -1,9 +1,9 @@
-"""What a transfer must be like to be let in.
+"""Check the messages of a transfer, and store them.
 
-Laws (source: documented, unless said otherwise):
+Rules (source: documented, unless said otherwise):
 
-1. A message, and a transfer of several, has a largest size.
-2. A session entity takes no message without a session id; session id and partition key may not differ.
+1. The size of a message, and of a transfer of several messages, is limited.
+2. An entity that requires sessions rejects messages without a session id. Session id and partition key must be equal.
 3. On a partitioned entity the messages of one transfer share their key (said by the service's maintainers).
 """
 
@@ -27,12 +27,12 @@ from sbclient.rules.size import batch_size, encoded_size
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Messages that were let in together.
+    """The accepted messages of one transfer.
 
     Attributes:
-        key: that places them all; None = any fragment may take them.
-        entries: the messages; pings are among them and not to be stored.
-        size_bytes: of what is to be stored.
+        key: selects the fragment for all messages; None = any fragment.
+        entries: the messages, including pings, which are not stored.
+        size_bytes: of the messages to store.
     """
 
     key: str | None
@@ -43,10 +43,10 @@ class Transfer:
 def admit(
     target: Queue | Topic, messages: Sequence[ServiceBusMessage], *, is_partitioned: bool, max_batch_size_bytes: int
 ) -> Transfer:
-    """Check what is sent to an entity in one transfer.
+    """Check the messages of one transfer to an entity.
 
     Raises:
-        InvalidOperationError, MessageSizeExceededError: it is not let in.
+        InvalidOperationError, MessageSizeExceededError: the transfer is rejected.
     """
     policy = target.policy
     key = None
@@ -62,13 +62,13 @@ def admit(
         if size_bytes > policy.max_message_size_bytes:
             raise MessageSizeExceededError(
                 f"message {message.message_id!r} has {size_bytes} bytes, "
-                f"{target.path} takes {policy.max_message_size_bytes}: send less, or a reference to it"
+                f"{target.path} accepts {policy.max_message_size_bytes}: send less, or a reference to the data"
             )
         check_headers(message, size_bytes)
     if len(messages) > 1 and (size_bytes := batch_size(messages, sizes)) > max_batch_size_bytes:
         raise MessageSizeExceededError(
             f"the {len(messages)} messages have {size_bytes} bytes together, "
-            f"{target.path} takes {max_batch_size_bytes} at once: send fewer"
+            f"{target.path} accepts {max_batch_size_bytes} at once: send fewer"
         )
     entries = [Entry(message, size_bytes) for message, size_bytes in zip(messages, sizes, strict=True)]
     return Transfer(key, entries, sum(entry.size_bytes for entry in entries if not is_ping(entry.content)))
@@ -77,10 +77,10 @@ def admit(
 def store(
     fragment: Fragment, entries: Sequence[Entry], numbers: Sequence[int] | None, now: float, *, is_partitioned: bool
 ) -> None:
-    """Put what was let in into its fragment: now, or when its time comes; duplicates and pings are dropped.
+    """Store checked messages in a fragment, now or at their scheduled time; drop duplicates and pings.
 
     Args:
-        numbers: for each entry the number that it has while it is scheduled; None = new ones.
+        numbers: the sequence number of each entry while it is scheduled; None = new ones.
     """
     for position, entry in enumerate(entries):
         identity = identity_of(entry.content, is_partitioned=is_partitioned)

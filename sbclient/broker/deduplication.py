@@ -1,6 +1,6 @@
-"""Which messages an entity has seen lately, so that it can drop the second copy of one.
+"""Duplicate detection: drop a message whose copy arrived within a time window.
 
-Laws (source: duplicate detection and partitioned entities, documented; the second is reported by users):
+Rules (source: duplicate detection and partitioned entities, documented; the second is reported by users):
 
 1. On a plain entity only the message id is compared.
 2. On a partitioned one the message id together with the session id or partition key: the same id under two keys is two
@@ -21,7 +21,7 @@ Identity: TypeAlias = str | tuple[str, str]
 
 
 def identity_of(message: ServiceBusMessage, *, is_partitioned: bool) -> Identity | None:
-    """What two copies of a message have in common; None for a message without an id, which has no copies."""
+    """The identity that copies of a message share; None for a message without an id, which is never a duplicate."""
     message_id = message.message_id
     if message_id is None or not is_partitioned:
         return message_id
@@ -51,5 +51,5 @@ class DuplicateWindow:
         return identity in seen_at
 
     def remember(self, identity: Identity, now: float) -> None:
-        """Note a first arrival."""
+        """Add an identity at its first arrival."""
         self._seen_at[identity] = now

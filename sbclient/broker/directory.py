@@ -20,7 +20,7 @@ from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.rules.entity_path import canonical, split_sub_queue, subscription_path
 
 _MAX_SPELLINGS: Final = 20_000
-"""Paths remembered as callers spell them, so that nobody can make the table grow for ever."""
+"""The maximum number of cached path spellings, so that callers cannot exhaust the memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,13 +31,13 @@ class Entity:
         path: as it was created.
         description: complete.
         body: the messages.
-        sub_queues: those behind it that were needed so far, by the names of `split_sub_queue`; `transfer` holds what
-            goes by way of it to other entities.
-        make_sub_queue: makes one by its name; None on topics, which have none.
+        sub_queues: the sub-queues created so far, by the names of `split_sub_queue`; `transfer` has the messages that
+            are sent via this entity to others.
+        make_sub_queue: creates a sub-queue by its name; None on topics, which have none.
         topic: of a subscription.
         subscription: of a subscription, with its rules.
         created_at, updated_at, accessed_at: seconds; 0 = never.
-        busy_at: when something last happened that keeps it from being idle.
+        busy_at: the time of the last activity, from which the idle time counts.
     """
 
     path: str
@@ -68,32 +68,32 @@ class Entity:
         return len(self.body.fragments) > 1
 
     def queues(self) -> list[Queue | Topic]:
-        """Itself and what lies behind it."""
+        """The entity itself and its sub-queues."""
         return [self.body, *self.sub_queues.values()]
 
     def fragments_at(self, index: int) -> list[Fragment]:
-        """Its fragment of that index, and those behind it; none if it has fewer."""
+        """The fragments with an index, of the entity and its sub-queues; empty if there are fewer."""
         return [body.fragments[index] for body in self.queues() if index < len(body.fragments)]
 
     def sub_queue(self, name: str) -> Queue | None:
-        """A queue behind it, made when it is first needed; None on topics."""
+        """A sub-queue, created at its first use; None on topics."""
         found = self.sub_queues.get(name)
         if found is None and self.make_sub_queue is not None:
             found = self.sub_queues[name] = self.make_sub_queue(name)
         return found
 
     def require_sub_queue(self, name: str) -> Queue:
-        """As `sub_queue`, of what has them."""
+        """As `sub_queue`, for an entity that has sub-queues."""
         found = self.sub_queue(name)
-        assert found is not None  # asked of queues and subscriptions only
+        assert found is not None  # called for queues and subscriptions only
         return found
 
     def next_change_at(self) -> float:
-        """When something happens in it by time alone; infinity if nothing will."""
+        """The time of the next timed change; infinity if there is none."""
         return min([body.next_change_at() for body in self.queues()])
 
     def advance(self, now: float) -> None:
-        """Let everything happen in it whose time has come."""
+        """Apply all timed changes that are due."""
         for body in self.queues():
             body.advance(now)
 
@@ -102,7 +102,7 @@ class Directory:
     """Queues, topics and subscriptions.
 
     Args:
-        removed: told of each entity that was removed.
+        removed: called with each removed entity.
     """
 
     def __init__(self, removed: Callable[[Entity], None]) -> None:
@@ -123,7 +123,7 @@ class Directory:
         self._entities[canonical(entity.path)] = entity
 
     def remove(self, entity: Entity) -> None:
-        """Forget an entity with all that is in and below it."""
+        """Remove an entity with its messages and subscriptions."""
         for subscription in self.subscriptions_of(entity):
             self.remove(subscription)
         if entity.topic is not None:

@@ -1,4 +1,4 @@
-"""A stored message: its unchanging content and where it stands."""
+"""A stored message: its immutable content and its state in the broker."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from sbclient.message import (
 )
 
 MAX_DEAD_LETTER_TEXT: Final = 4096
-"""Characters of a dead-letter reason or description; more are cut. Source: the client's constants."""
+"""The maximum length of a dead-letter reason or description; more is cut. Source: the client's constants."""
 
 _CLOCK_GRAIN_S = 1e-5
 _LAST_MOMENT = datetime.max.replace(tzinfo=UTC).timestamp()
 
 
 class Entry:
-    """One message in one fragment. `token` is 0 while nobody holds it.
+    """One message in one fragment. `token` is 0 while it is not locked.
 
     Attributes:
-        content: as it was sent, never changed.
+        content: the message as it was sent; never changed.
         size_bytes: of the encoded content.
         number: the sequence number, with the fragment in the top 16 bits on partitioned entities.
-        original_number: what it had where it was first stored, if it was moved since.
+        original_number: the sequence number where it was first stored, if it was moved.
         enqueued_at, expires_at, locked_until: seconds; infinity = never.
         delivery_count: failed deliveries so far.
         hops: how often it was forwarded.
-        destination: the path it waits to be transferred to, on messages sent by way of another entity.
+        destination: the path to forward the message to, if it was sent via another entity.
     """
 
     __slots__ = (
@@ -73,11 +73,11 @@ class Entry:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a receiver may take it."""
+        """Whether it can be received."""
         return not self.token and self.state is ServiceBusMessageState.ACTIVE
 
     def moved(self) -> Entry:
-        """The same message for another store, which gives it a new number."""
+        """Copy the message for another fragment, which assigns a new sequence number."""
         twin = Entry(self.content, self.size_bytes)
         twin.original_number = self.number if self.original_number is None else self.original_number
         twin.enqueued_at = self.enqueued_at
@@ -90,13 +90,13 @@ class Entry:
         return twin
 
     def peeked(self) -> ServiceBusReceivedMessage:
-        """What a browser is given: as a receiver, but without a lock."""
+        """The message as peek returns it, without a lock."""
         received = self.received()
         received.lock_token = received.locked_until_utc = None
         return received
 
     def received(self) -> ServiceBusReceivedMessage:
-        """What a receiver is given."""
+        """The message as a receiver gets it."""
         received = ServiceBusReceivedMessage.of(
             self.content,
             sequence_number=self.number,
@@ -110,7 +110,7 @@ class Entry:
             dead_letter_source=self.dead_letter_source,
         )
         if self.expires_at <= _LAST_MOMENT:
-            _cut_life(received, self.expires_at - self.enqueued_at)
+            _limit_ttl(received, self.expires_at - self.enqueued_at)
         if self.dead_letter_reason is not None:
             received.application_properties[DEAD_LETTER_REASON] = self.dead_letter_reason
         if self.dead_letter_description is not None:
@@ -118,13 +118,13 @@ class Entry:
         return received
 
 
-def _cut_life(received: ServiceBusReceivedMessage, life_s: float) -> None:
-    """A life that the entity or the topic has cut shows as what is left of it."""
-    asked = received.time_to_live
-    if asked is None or asked.total_seconds() > life_s + _CLOCK_GRAIN_S:
-        received.time_to_live = timedelta(seconds=round(life_s, 3))
+def _limit_ttl(received: ServiceBusReceivedMessage, ttl_s: float) -> None:
+    """Show the time to live as limited by the entity or topic."""
+    sent = received.time_to_live
+    if sent is None or sent.total_seconds() > ttl_s + _CLOCK_GRAIN_S:
+        received.time_to_live = timedelta(seconds=round(ttl_s, 3))
 
 
 def moment(at: float) -> datetime:
-    """A float of seconds since 1970 as the moment that messages carry."""
+    """Convert seconds since 1970 to a datetime in UTC."""
     return datetime.fromtimestamp(at, UTC)

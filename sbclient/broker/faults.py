@@ -1,14 +1,15 @@
-"""What is down, hangs, is busy or slow, or loses its answers: switches for tests, thrown and healed at run time.
+"""Faults for tests: a namespace, entity or fragment is down, hangs, is busy or slow, or loses its answers.
 
-A fault strikes a whole namespace, one entity, or some fragments of one. The store is kept through all of them. How it
-shows, law by law (the documents say only "an error"; the rest is our choice):
+Faults are injected and healed at run time; they never change stored messages. Their effects (the documents say only "an
+error"; the rest is our choice):
 
-1. A namespace that is down refuses the connection; an entity or a fragment that is down reports an internal error.
-2. What hangs does not act and never answers. Keyless messages avoid fragments that are down, busy or hang; to move one
-   off a fragment that hangs takes 15 s (documented: the operation timeout must exceed that).
-3. A lost acknowledgement: the work is done and the answer never comes.
-4. What is slow acts at once and answers late; only receiving acts late too, so that nothing taken is under way.
-5. Receiving from an entity where only fragments are struck finds what the others hold.
+1. A namespace that is down refuses the connection; an entity or fragment that is down returns an internal error.
+2. A hanging target does nothing and never answers. Messages without a key avoid fragments that are down, busy or hang;
+   to avoid a hanging fragment takes 15 s (documented: the operation timeout must exceed that).
+3. With a lost acknowledgement the operation is done, but the answer is lost.
+4. A slow target acts at once and answers late. Only a receive also acts late, so that no message is in flight
+   meanwhile.
+5. A receive from an entity with faults on some fragments returns messages of the others.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from sbclient.errors import (
 from sbclient.rules.entity_path import belongs_to
 
 REPLACING_S: Final = 15.0
-"""How long it takes to move a keyless message off a fragment that hangs. Source: partitioned entities."""
+"""The time to move a message without a key away from a hanging fragment. Source: partitioned entities."""
 
 
 class Operation(StrEnum):
-    """What a caller asks for."""
+    """The kind of a request."""
 
     OPEN = "open"
     SEND = "send"
@@ -60,17 +61,17 @@ class FaultKind(Enum):
 
 @dataclass(slots=True, eq=False)
 class Fault:
-    """One switch.
+    """One fault.
 
     Attributes:
-        kind: what happens.
-        entity_path: whose; None = the whole namespace. A path covers the sub-queues behind it, and a topic's path its
-            subscriptions.
-        fragments: which fragments of the entity; None = the entity itself.
-        operations: which operations; None = all.
-        probability: with which it strikes each time.
-        count: how often it strikes before it heals by itself; None = no limit.
-        until_at: when it heals by itself, in seconds of the broker's clock.
+        kind: the effect.
+        entity_path: the entity; None = the whole namespace. The path of an entity includes its sub-queues, the path of
+            a topic includes its subscriptions.
+        fragments: the fragments of the entity; None = the entity itself.
+        operations: the affected operations; None = all.
+        probability: of an effect on each request.
+        count: the number of effects after which the fault ends; None = no limit.
+        until_at: the time at which the fault ends, in seconds of the broker's clock.
         latency_s: of SLOW.
         error: the class that ERROR raises.
     """
@@ -86,7 +87,7 @@ class Fault:
     error: type[ServiceBusError] = ServiceBusInternalError
 
     def error_at(self, place: str, call: Call) -> ServiceBusError | NoAnswer:
-        """What a caller meets who is stopped by this fault."""
+        """The error for a request that the fault stops."""
         if self.kind is FaultKind.HANG:
             return NoAnswer(math.inf)
         if self.kind is FaultKind.SLOW:
@@ -94,14 +95,14 @@ class Fault:
         if self.kind is FaultKind.BUSY:
             return ServiceBusServerBusyError(f"{place} is too busy: wait 10 seconds and try again")
         if self.kind is FaultKind.ERROR:
-            return self.error(f"{place} answers with the error that was asked for")
+            return self.error(f"{place} returns the injected error")
         if self.entity_path is None:
             return ServiceBusConnectionError(f"{place} refuses the connection: it is down")
-        return ServiceBusInternalError(f"{place} has met an internal error: it is down")
+        return ServiceBusInternalError(f"{place} has an internal error: it is down")
 
 
 class NoAnswer(Exception):
-    """Nothing was done and no answer comes; asking again makes sense after `after_s` seconds, infinity = never."""
+    """The request has no effect and no answer; a retry makes sense after `after_s` seconds, infinity = never."""
 
     def __init__(self, after_s: float) -> None:
         super().__init__(after_s)
@@ -109,15 +110,15 @@ class NoAnswer(Exception):
 
 
 class Call:
-    """One request at the broker's door, and when its answer leaves.
+    """One request to the broker, and the delay of its answer.
 
     Attributes:
-        operation: what is asked for.
+        operation: the kind of request.
         now: seconds.
-        front_end: the index of the front end that the caller's connection leads to.
-        waited_s: how long this request has been held up before.
-        answer_after_s: set by the broker: 0 = at once, infinity = the work is done and the answer is lost.
-        retry_after_s: set by the broker: after so many seconds a receive may find what it did not find now.
+        front_end: the index of the front end of the connection.
+        waited_s: how long the request has waited so far.
+        answer_after_s: set by the broker: 0 = at once, infinity = the request was executed and the answer is lost.
+        retry_after_s: set by the broker: the seconds after which a receive without result makes sense again.
     """
 
     __slots__ = ("answer_after_s", "front_end", "now", "operation", "retry_after_s", "waited_s")
@@ -135,11 +136,11 @@ class Call:
 
 
 class Faults:
-    """The switches of one namespace.
+    """The faults of one namespace.
 
     Args:
         namespace: its name, for errors.
-        random: for faults that strike now and then.
+        random: for faults with a probability.
     """
 
     def __init__(self, namespace: str, random: Random) -> None:
@@ -148,16 +149,16 @@ class Faults:
         self._faults: list[Fault] = []
 
     def inject(self, fault: Fault) -> Fault:
-        """Throw a switch; returns it, to be healed by."""
+        """Inject a fault and return it, for `heal`."""
         self._faults.append(fault)
         return fault
 
     def heal(self, fault: Fault | None = None) -> None:
-        """Heal one fault, or all of them. One that has healed by itself is ignored."""
+        """Remove one fault, or all of them. A fault that has ended is ignored."""
         self._faults = [] if fault is None else [other for other in self._faults if other is not fault]
 
     def active(self, now: float) -> list[Fault]:
-        """The faults that can still strike, oldest first."""
+        """The active faults, oldest first."""
         self._drop_ended(now)
         return list(self._faults)
 
@@ -166,45 +167,45 @@ class Faults:
         return bool(self._faults)
 
     def next_change_at(self) -> float:
-        """When a fault heals by itself; infinity if none will."""
+        """The time at which the next fault ends; infinity if none does."""
         return min((fault.until_at for fault in self._faults), default=math.inf)
 
     def check(self, call: Call, path: str | None) -> None:
-        """Apply what strikes the namespace or the entity as a whole.
+        """Apply the faults of the namespace and of the entity as a whole.
 
         Raises:
-            ServiceBusError, NoAnswer: the request ends here.
+            ServiceBusError, NoAnswer: a fault stops the request.
         """
         if not self._faults:
             return
         self._drop_ended(call.now)
         for fault in self._faults.copy():
             place = path if path is not None and fault.entity_path is not None else f"namespace {self._namespace}"
-            if fault.fragments is None and self._covers(fault, path) and self._strikes(fault, call):
+            if fault.fragments is None and self._covers(fault, path) and self._applies(fault, call):
                 if _stops(fault, call):
                     raise fault.error_at(place, call)
-                _hold_up(fault, call)
+                _delay_answer(fault, call)
 
     def stopping(self, call: Call, path: str, index: int) -> Fault | None:
-        """The fault, if any, for which a fragment does not do what is asked."""
+        """The fault that stops a request to a fragment, if any."""
         for fault in self._at_fragment(path, index):
-            if _stops(fault, call) and self._strikes(fault, call):
+            if _stops(fault, call) and self._applies(fault, call):
                 if fault.kind is FaultKind.SLOW:
                     call.retry_after_s = min(call.retry_after_s, fault.latency_s - call.waited_s)
                 return fault
         return None
 
     def delay(self, call: Call, path: str, index: int) -> None:
-        """Hold up the answer to what a fragment has done."""
+        """Apply faults that delay the answer of a fragment."""
         for fault in self._at_fragment(path, index):
-            if not _stops(fault, call) and self._strikes(fault, call):
-                _hold_up(fault, call)
+            if not _stops(fault, call) and self._applies(fault, call):
+                _delay_answer(fault, call)
 
     def check_fragment(self, call: Call, path: str, index: int) -> None:
-        """For what only this fragment can do.
+        """Apply the faults of a fragment to a request that only this fragment can serve.
 
         Raises:
-            ServiceBusError, NoAnswer: it does not.
+            ServiceBusError, NoAnswer: a fault stops the request.
         """
         fault = self.stopping(call, path, index)
         if fault is not None:
@@ -212,10 +213,10 @@ class Faults:
         self.delay(call, path, index)
 
     def unreachable(self, now: float, path: str, fragment_count: int) -> list[int]:
-        """The fragments of an entity that are down or hang for every operation."""
+        """The fragments of an entity that are down or hang for all operations."""
         self._drop_ended(now)
         lost = (FaultKind.DOWN, FaultKind.HANG)
-        struck = [
+        affecting = [
             fault
             for fault in self._faults
             if fault.fragments is not None and fault.kind in lost and not fault.operations
@@ -223,7 +224,7 @@ class Faults:
         return [
             index
             for index in range(fragment_count)
-            if any(self._covers(fault, path) and index in (fault.fragments or ()) for fault in struck)
+            if any(self._covers(fault, path) and index in (fault.fragments or ()) for fault in affecting)
         ]
 
     def _at_fragment(self, path: str, index: int) -> list[Fault]:
@@ -236,7 +237,7 @@ class Faults:
     def _covers(self, fault: Fault, path: str | None) -> bool:
         return fault.entity_path is None or (path is not None and belongs_to(path, fault.entity_path))
 
-    def _strikes(self, fault: Fault, call: Call) -> bool:
+    def _applies(self, fault: Fault, call: Call) -> bool:
         if fault.operations is not None and call.operation not in fault.operations:
             return False
         if fault.probability < 1 and self._random.random() >= fault.probability:
@@ -253,13 +254,13 @@ class Faults:
 
 
 def _stops(fault: Fault, call: Call) -> bool:
-    """Whether what is asked for is not done, or not yet."""
+    """Whether the fault prevents the operation, at least for now."""
     if fault.kind is FaultKind.SLOW:
         return call.operation is Operation.RECEIVE and call.waited_s < fault.latency_s
     return fault.kind is not FaultKind.LOSE_ACKNOWLEDGEMENT
 
 
-def _hold_up(fault: Fault, call: Call) -> None:
+def _delay_answer(fault: Fault, call: Call) -> None:
     if fault.kind is FaultKind.LOSE_ACKNOWLEDGEMENT:
         call.answer_not_before(math.inf)
     elif call.operation is not Operation.RECEIVE:

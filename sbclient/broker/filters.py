@@ -1,4 +1,4 @@
-"""The rules of subscriptions made ready: which messages a filter selects, and what an action changes in a copy.
+"""Compile the filters and actions of rules.
 
 * A filter sees system and user properties, never the body (B-072).
 * A correlation filter asks for equality of everything that is set in it. Text is compared case-sensitively (B-076); the

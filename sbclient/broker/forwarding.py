@@ -1,14 +1,15 @@
-"""Messages that go on by themselves: to where an entity forwards, or through one entity to another.
+"""Forward messages: from an entity with a `forward_to`, or through a `via` queue to their destination.
 
-Laws (source: auto-forwarding, dead-letter queues and transactions, documented, unless said otherwise):
+Rules (source: auto-forwarding, dead-letter queues and transactions, documented, unless said otherwise):
 
-1. A queue or subscription hands on everything that can be received from it; a dead-letter queue may hand on too. The
-   message keeps its keys and is let in at its destination as if it were sent there: fragment, schedule, duplicate
-   detection, session and size are judged anew. It cannot live longer than it would have.
-2. After 4 hops, or if the destination is missing, disabled, full or refuses the message, it is dead-lettered at its
-   source; what waited in a dead-letter queue, or was sent by way of another entity, in the transfer dead-letter queue.
-3. While the destination cannot be reached the message waits (our choice: an outage loses nothing).
-4. Order is not promised where either side is partitioned.
+1. A queue or subscription forwards all ready messages; a dead-letter queue can forward too. A message keeps its keys,
+   and
+   the destination treats it like a sent message: fragment, schedule, duplicate detection, session and size are checked
+   again. Its time to live is not extended.
+2. After 4 hops, or if the destination is missing, disabled, full or rejects the message, it is dead-lettered at its
+   source. If the source is a dead-letter queue or a `via` queue, it goes to the transfer dead-letter queue.
+3. While the destination is unreachable, the message waits (our choice: an outage loses no message).
+4. The order is undefined if either side is partitioned.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ TOO_MANY_HOPS: Final = "MaxTransferHopCountExceeded"
 
 
 class Forwarding:
-    """The messages of one namespace that are to go on.
+    """The forwarding of one namespace.
 
     Args:
         directory: the entities.
         faults: of the namespace.
-        max_hops: how often a message is handed on.
+        max_hops: the maximum number of forwards of a message.
         max_batch_size_bytes: of a transfer, for admission.
     """
 
@@ -48,7 +49,7 @@ class Forwarding:
         self._feeding: dict[str, dict[Queue, None]] = {}
 
     def direct(self, queue: Queue, destination: str | None) -> None:
-        """Let a queue hand on to a path, or with None no longer."""
+        """Set or, with None, remove the destination of a queue."""
         if queue.forward_to is not None:
             self._feeding[canonical(queue.forward_to)].pop(queue, None)
         queue.forward_to = destination
@@ -59,19 +60,19 @@ class Forwarding:
 
     @property
     def is_used(self) -> bool:
-        """Whether anything was ever to go on."""
+        """Whether any entity has ever forwarded."""
         return bool(self._feeding)
 
     def sources_of(self, path: str) -> list[Queue]:
-        """The queues that hand on to a path."""
+        """The queues that forward to a path."""
         return list(self._feeding.get(canonical(path), ()))
 
     def mark(self, queue: Queue) -> None:
-        """A message has come that is to go on."""
+        """Note that a queue has a message to forward."""
         self._due[queue] = None
 
     def pump(self, now: float) -> None:
-        """Hand on everything that can be handed on now."""
+        """Forward all messages that can be forwarded now."""
         waiting: dict[Queue, None] = {}
         while self._due:
             queue = next(iter(self._due))
@@ -81,7 +82,7 @@ class Forwarding:
         self._due = waiting
 
     def _emptied(self, queue: Queue, now: float) -> bool:
-        """Hand on what a queue has; False if something must wait."""
+        """Forward the messages of a queue; False if some must wait."""
         is_empty = True
         for fragment in queue.fragments:
             call = Call(Operation.SEND, now)
@@ -95,11 +96,11 @@ class Forwarding:
         return is_empty
 
     def _moved(self, queue: Queue, fragment: Fragment, entry: Entry, now: float) -> bool:
-        """Hand on, or dead-letter, the first message of a fragment; False if it must wait."""
+        """Forward or dead-letter the first message of a fragment; False if it must wait."""
         destination = entry.destination if queue.is_transfer else queue.forward_to
         assert destination is not None  # what is due has one
         try:
-            self._let_in(destination, entry, Call(Operation.SEND, now))
+            self._deliver(destination, entry, Call(Operation.SEND, now))
         except NoAnswer:
             return False
         except ServiceBusError as error:
@@ -112,15 +113,15 @@ class Forwarding:
         fragment.take(now, delete=True)
         return True
 
-    def _let_in(self, path: str, entry: Entry, call: Call) -> None:
+    def _deliver(self, path: str, entry: Entry, call: Call) -> None:
         if entry.hops >= self._max_hops:
             raise InvalidOperationError(
-                f"the message was forwarded {entry.hops} times and may not go on to {path}: shorten the chain"
+                f"the message was forwarded {entry.hops} times and cannot be forwarded to {path}: shorten the chain"
             )
         self._faults.check(call, path)
         entity, target = self._directory.find(path)
         if entity.description.status in (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED):
-            raise MessagingEntityDisabledError(f"{path} is {entity.description.status}: it takes no messages")
+            raise MessagingEntityDisabledError(f"{path} is {entity.description.status}: it accepts no messages")
         transfer = admit(
             target,
             [_content_of(entry)],
@@ -137,7 +138,7 @@ class Forwarding:
 
 
 def _content_of(entry: Entry) -> ServiceBusMessage:
-    """What travels: a dead-lettered message takes its reason along."""
+    """The content to forward: a dead-lettered message keeps its reason as properties."""
     if entry.dead_letter_reason is None and entry.dead_letter_description is None:
         return entry.content
     reasons = {

@@ -1,4 +1,4 @@
-"""How large the headers of a message may be: everything but its body.
+"""The size limit of the headers of a message: all of it but the body.
 
 Source: Service Bus quotas: 32 KB for one property, 64 KB for all headers.
 """
@@ -15,7 +15,7 @@ MAX_HEADERS_BYTES: Final = 64 * 1024
 
 
 def header_size(message: ServiceBusMessage, size_bytes: int) -> int:
-    """The bytes of a message, of so many in all, that are not its body."""
+    """The size of the headers, given the size of the whole message."""
     if size_bytes <= MAX_PROPERTY_BYTES or message.body_type is not AmqpMessageBodyType.DATA:
         return 0  # too small to matter, or not worth measuring: only foreign clients send such bodies
     return size_bytes - sum(message._data_sizes())

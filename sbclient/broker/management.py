@@ -1,10 +1,11 @@
-"""Creating, describing, changing and deleting the entities of a namespace.
+"""Create, describe, update and delete the entities of a namespace.
 
-Laws (source: partitioned entities and quotas, documented, unless said otherwise):
+Rules (source: partitioned entities and quotas, documented, unless said otherwise):
 
-1. Create, update and delete act on all fragments, or on none: while one cannot be reached they are refused whole.
-2. What an entity counts is summed over the fragments that can be reached; if some cannot, its availability is Limited.
-3. A partitioned entity counts as one toward the number of entities, and there may be fewer of those.
+1. Create, update and delete act on all fragments or on none: they fail while a fragment is unreachable.
+2. The counts of an entity are the sum over its reachable fragments. If some are unreachable, its availability is
+   Limited.
+3. A partitioned entity counts as one entity; the number of partitioned entities has a lower limit.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ class Management:
 
     Args:
         name: of the namespace.
-        profile: what it can do.
-        door: the way in, with what lies behind.
+        profile: tier and year.
+        gate: the checks of the namespace.
         random: of the namespace.
-        on_ready: told of messages that can be received.
+        on_ready: called when a message becomes ready.
         front_end_count: of the namespace.
     """
 
@@ -100,16 +101,16 @@ class Management:
         api_version: str | None = None,
         transaction: Transaction | None = None,
     ) -> EntityProperties:
-        """Make an entity; returns its complete description.
+        """Create an entity, and return its complete description.
 
         Args:
-            api_version: of the request, for fronts that have one: "2021-05".
+            api_version: of the HTTP request: "2021-05".
             transaction: for rules only: the rule is added when it is committed.
 
         Raises:
             InvalidOperationError: name or description is not allowed.
-            MessagingEntityAlreadyExistsError: it is there.
-            MessagingEntityNotFoundError: what it belongs to, or forwards to, is not.
+            MessagingEntityAlreadyExistsError: it exists.
+            MessagingEntityNotFoundError: its parent, or its forwarding destination, does not exist.
             ServiceBusQuotaExceededError: there are too many.
         """
         path = path_of(address)
@@ -132,7 +133,7 @@ class Management:
         return self._added(self._made(call, description), call.now)
 
     def create_legacy_partitioned(self, call: Call, properties: QueueProperties | TopicProperties) -> EntityProperties:
-        """Put there a partitioned entity from before the profile stopped making them."""
+        """Create a partitioned entity as if it were older than a profile that does not create them."""
         older = replace(self._profile, partitioning=Partitioning.ALWAYS)
         return self._added(self._made(call, completed(properties, older)), call.now)
 
@@ -155,7 +156,7 @@ class Management:
     def _made_queue(
         self, path: str, policy: Policy, usages: list[Usage]
     ) -> tuple[Queue, dict[str, Queue], Callable[[str], Queue]]:
-        """A queue, its dead-letter queue, and what makes those behind it that few entities ever need."""
+        """Create a queue and its dead-letter queue; the returned function creates the rarely used sub-queues."""
 
         def queue(path: str, policy: Policy, dead_letters: Queue | None) -> Queue:
             return Queue(
@@ -203,7 +204,7 @@ class Management:
         """Describe an entity.
 
         Raises:
-            MessagingEntityNotFoundError: it is not there.
+            MessagingEntityNotFoundError: it does not exist.
         """
         self._gate.check_management(call, path_of(address))
         if address.kind is EntityKind.RULE:
@@ -227,7 +228,7 @@ class Management:
         return sorted(wanted, key=lambda each: canonical(each.name))
 
     def runtime(self, call: Call, address: EntityAddress) -> RuntimeProperties:
-        """Counts and times, over the fragments that can be reached."""
+        """The counts and times of an entity, over its reachable fragments."""
         self._gate.check_management(call, path_of(address))
         entity = self._directory.at(address)
         lost = self._faults.unreachable(call.now, entity.path, len(entity.body.fragments))
@@ -237,7 +238,7 @@ class Management:
         for index in reached:
             for queue in entity.queues():
                 queue.fragments[index].advance(call.now)
-        self._gate.advance(call.now)  # what has just become due to go on is no longer here
+        self._gate.advance(call.now)  # forwards messages that have just become due
         counts = {
             name: sum(len(queue.fragments[index]) for index in reached) for name, queue in entity.sub_queues.items()
         }
@@ -264,7 +265,7 @@ class Management:
         )
 
     def namespace(self, call: Call) -> NamespaceProperties:
-        """Describe the namespace; it came into being when somebody first asked."""
+        """Describe the namespace; its creation time is that of the first call."""
         self._gate.check_management(call, None)
         if self._created_at is None:
             self._created_at = call.now
@@ -285,11 +286,11 @@ class Management:
     # ------------------------------------------------------------------ update and delete
 
     def update(self, call: Call, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
-        """Replace a description; every fragment has it when this returns.
+        """Replace a description, for all fragments at once.
 
         Raises:
             InvalidOperationError: a value is not allowed, or cannot be changed.
-            MessagingEntityNotFoundError: it is not there.
+            MessagingEntityNotFoundError: it does not exist.
         """
         self._gate.check_management(call, path_of(address))
         self._check_kind(address, properties)
@@ -323,7 +324,7 @@ class Management:
             )
 
     def _direct(self, entity: Entity) -> None:
-        """Let an entity hand on what its description says."""
+        """Set the forwarding of an entity from its description."""
         description = entity.description
         if isinstance(description, TopicProperties) or not isinstance(entity.body, Queue):
             return
@@ -335,13 +336,13 @@ class Management:
             forwarding.direct(dead_letters, description.forward_dead_lettered_messages_to)
 
     def delete(self, call: Call, address: EntityAddress, *, transaction: Transaction | None = None) -> None:
-        """Remove an entity with all that is in and below it.
+        """Delete an entity with its messages, subscriptions and rules.
 
         Args:
             transaction: for rules only: the rule is removed when it is committed.
 
         Raises:
-            MessagingEntityNotFoundError: it is not there.
+            MessagingEntityNotFoundError: it does not exist.
         """
         self._gate.check_management(call, path_of(address))
         self._gate.check_reachable(call, path_of(address))
@@ -383,7 +384,7 @@ class Management:
             destination = None if path is None else self._directory.get(path)
             if path is not None and (destination is None or destination.topic is not None):
                 raise MessagingEntityNotFoundError(
-                    f"SubCode=40400. {description.name} is to forward to {path!r}, which is no queue or topic: "
+                    f"SubCode=40400. {description.name} cannot forward to {path!r}, which is not a queue or topic: "
                     "create it"
                 )
 

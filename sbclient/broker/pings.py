@@ -1,4 +1,4 @@
-"""The pings that came to a namespace, which nobody else ever sees: what each entity answered to the last one."""
+"""The last ping to each entity, with the answer. Pings are not stored as messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sbclient.broker.faults import Call, NoAnswer
 from sbclient.errors import ServiceBusError
 
 MAX_PATHS: Final = 1_000
-"""Paths of which the last ping is known, so that nobody can make the table grow for ever."""
+"""The maximum number of remembered paths, so that callers cannot exhaust the memory."""
 
 
 class Ping(NamedTuple):
@@ -21,7 +21,7 @@ class Ping(NamedTuple):
     Attributes:
         path: as the client spelled it.
         at: seconds.
-        refusal: the class of the error that it met, `NoAnswer` if it met silence; None = it was accepted.
+        refusal: the class of the error, `NoAnswer` without an answer; None = the ping was accepted.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Pings:
 
     @contextmanager
     def noted(self, path: str, call: Call) -> Iterator[None]:
-        """Note a ping and how the body of this context answers it."""
+        """Record a ping and the result of the body of this context."""
         refusal: str | None = None
         try:
             yield

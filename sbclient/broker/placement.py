@@ -1,10 +1,10 @@
-"""Which fragment of an entity takes a message, and which has what a number or a token names.
+"""Select the fragment for a message, a sequence number or a lock token.
 
-Laws (source: partitioned entities, documented, unless said otherwise):
+Rules (source: partitioned entities, documented, unless said otherwise):
 
-1. A key leads to its one fragment. If that cannot take the message the sender is told so; it never goes elsewhere.
-2. Without a key the fragments take turns, for each front end from a random start (our choice), and those that are
-   struck by a fault, or full, are passed over.
+1. A key selects one fragment. If this fragment cannot store the message, the send fails.
+2. Messages without a key go to the fragments in rotation, for each front end from a random start (our choice).
+   Fragments that have a fault or are full are skipped.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from sbclient.rules.partition_key import fragment_of
 
 
 class Placement:
-    """The turns of one entity's fragments.
+    """The fragment selection of one entity.
 
     Args:
         path: the entity's, for errors and faults.
         fragments: of the entity.
         faults: of the namespace.
-        random: for the starts.
+        random: for the first fragment of each front end.
     """
 
     def __init__(self, path: str, fragments: Sequence[Fragment], faults: Faults, random: Random) -> None:
@@ -35,60 +35,62 @@ class Placement:
         self._fragments = fragments
         self._faults = faults
         self._random = random
-        self._turns: dict[int, int] = {}
+        self._next_indexes: dict[int, int] = {}
 
     def fragment_for(self, key: str) -> Fragment:
-        """The one fragment of a key."""
+        """The fragment of a key."""
         return self._fragments[fragment_of(key, len(self._fragments))]
 
     def keeper_of(self, call: Call, number: int) -> Fragment:
-        """The fragment that gave out a sequence number.
+        """The fragment of a sequence number.
 
         Raises:
-            MessageNotFoundError: none of these did.
-            ServiceBusError, NoAnswer: it cannot be reached.
+            MessageNotFoundError: the number belongs to no fragment.
+            ServiceBusError, NoAnswer: the fragment is unreachable.
         """
         index = number >> COUNTER_BITS
         if not 0 <= index < len(self._fragments):
-            raise MessageNotFoundError(f"{self._path} never gave out the sequence number {number}")
+            raise MessageNotFoundError(f"{self._path} has no message with the sequence number {number}")
         return self.reached(call, index)
 
     def holder_of(self, call: Call, tokens: Sequence[int]) -> Fragment:
-        """The fragment that gave out some lock tokens, at least one.
+        """The fragment of one or more lock tokens.
 
         Raises:
-            InvalidOperationError: they are of several fragments.
-            MessageLockLostError: no fragment gave them out.
-            ServiceBusError, NoAnswer: it cannot be reached.
+            InvalidOperationError: they belong to several fragments.
+            MessageLockLostError: they belong to no fragment.
+            ServiceBusError, NoAnswer: the fragment is unreachable.
         """
         indexes = {token & (1 << TOKEN_FRAGMENT_BITS) - 1 for token in tokens}
         if len(indexes) > 1 and len(self._fragments) > 1:
             raise InvalidOperationError(
-                f"{len(tokens)} lock tokens of {self._path} come from {len(indexes)} fragments: "
-                "name those of one fragment"
+                f"{len(tokens)} lock tokens of {self._path} belong to {len(indexes)} fragments: "
+                "use tokens of one fragment in each call"
             )
         index = indexes.pop()
         if index >= len(self._fragments):
-            raise MessageLockLostError(f"{self._path} never gave out this lock token: settle where you received")
+            raise MessageLockLostError(
+                f"{self._path} did not issue this lock token: settle on the entity that the message came from"
+            )
         return self.reached(call, index)
 
     def reached(self, call: Call, index: int) -> Fragment:
-        """A fragment that alone can do what is asked.
+        """The fragment of an index, for a request that only this fragment can serve.
 
         Raises:
-            ServiceBusError, NoAnswer: it cannot be reached.
+            ServiceBusError, NoAnswer: the fragment is unreachable.
         """
         self._faults.check_fragment(call, self._path, index)
         return self._fragments[index]
 
     def choose(self, call: Call, key: str | None, size_bytes: int) -> Fragment:
-        """The fragment for one transfer.
+        """Select the fragment for one transfer.
 
         Args:
             size_bytes: of all its messages.
 
         Raises:
-            ServiceBusQuotaExceededError, ServiceBusError, NoAnswer: no fragment that may take it does.
+            ServiceBusQuotaExceededError, ServiceBusError, NoAnswer: no possible fragment accepts it.
         """
         if key is not None or len(self._fragments) == 1:
             fragment = self.reached(call, 0 if key is None else self.fragment_for(key).index)
@@ -98,21 +100,21 @@ class Placement:
 
     def _next(self, call: Call, size_bytes: int) -> Fragment:
         count = len(self._fragments)
-        turn = self._turns.get(call.front_end)
-        if turn is None:
-            turn = self._random.randrange(count)
+        first = self._next_indexes.get(call.front_end)
+        if first is None:
+            first = self._random.randrange(count)
         first_fault = None
         for step in range(count):
-            fragment = self._fragments[(turn + step) % count]
+            fragment = self._fragments[(first + step) % count]
             fault = self._faults.stopping(call, self._path, fragment.index)
             if fault is not None:
                 first_fault = first_fault or fault
                 if fault.kind is FaultKind.HANG:
                     call.answer_not_before(REPLACING_S)
             elif fragment.has_room(size_bytes):
-                self._turns[call.front_end] = fragment.index + 1
+                self._next_indexes[call.front_end] = fragment.index + 1
                 self._faults.delay(call, self._path, fragment.index)
                 return fragment
         if first_fault is not None:
             raise first_fault.error_at(f"every fragment of {self._path} that could take the message", call)
-        raise self._fragments[turn % count].quota_error(size_bytes)
+        raise self._fragments[first % count].quota_error(size_bytes)

@@ -1,4 +1,4 @@
-"""Tiers and years of the service: fragments, sizes and quotas.
+"""Profiles of the service by tier and year: fragments, sizes and quotas.
 
 Source: the documents on partitioned entities of 2015, 2017 and 2021, and the service's quotas. A profile is a plain
 value: `dataclasses.replace` makes one with other limits.
@@ -28,7 +28,7 @@ class Partitioning(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a namespace can do.
+    """The limits of a namespace.
 
     Attributes:
         fragment_count: of a partitioned entity.
@@ -87,4 +87,4 @@ PREM_2017: Final = replace(PREM_2021, name="prem-2017", partitioning=Partitionin
 PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
     {profile.name: profile for profile in (BASIC_2021, STD_2015, STD_2017, STD_2021, PREM_2017, PREM_2021)}
 )
-"""By the names that users choose them with."""
+"""All profiles by name."""

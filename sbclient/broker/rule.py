@@ -1,4 +1,4 @@
-"""A rule of a subscription, ready to be asked: which messages it lets in, and what it makes of them."""
+"""A compiled rule of a subscription: a filter that selects messages, and an action that changes the copies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sbclient.entities import CorrelationRuleFilter, RuleProperties
 from sbclient.message import ServiceBusMessage
 
 RULE_NAME_PROPERTY = "RuleName"
-"""Names the rule on each copy that an action has made. Source: topic filters."""
+"""The property with the name of the rule, on each copy that an action has made. Source: topic filters."""
 
 
 class Rule:
@@ -40,15 +40,15 @@ class Rule:
     def matches(self, entry: Entry, system: SystemProperties, random: Random) -> bool:
         """
         Raises:
-            FilterError: it cannot be told.
+            FilterError: the filter cannot be evaluated.
         """
         return self._filter.matches(entry.content, system, random)
 
     def changed(self, entry: Entry, system: SystemProperties, random: Random) -> ServiceBusMessage:
-        """The copy that the action makes; the content itself where there is no action.
+        """Apply the action to a copy; without an action return the content itself.
 
         Raises:
-            FilterError: it cannot be made.
+            FilterError: the action cannot be applied.
         """
         if self._action is None:
             return entry.content
@@ -58,7 +58,7 @@ class Rule:
 
 
 def system_properties_of(entry: Entry) -> SystemProperties:
-    """What a rule can know of a message beside its content."""
+    """The system properties of a message that rules can use."""
     return SystemProperties(
         enqueued_time_utc=moment(entry.enqueued_at),
         sequence_number=entry.number,

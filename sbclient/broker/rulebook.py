@@ -1,10 +1,10 @@
-"""The rules of subscriptions: added, replaced, removed and counted.
+"""Add, replace, remove and count the rules of subscriptions.
 
-Laws (source: partitioned entities and quotas, documented):
+Rules (source: partitioned entities and quotas, documented):
 
 1. Rules change inside a transaction only on plain topics.
-2. A topic has so many SQL filters, and so many correlation filters, over all its subscriptions; filters that are true
-   or false count as SQL filters.
+2. The number of SQL filters and of correlation filters of a topic is limited, over all its subscriptions. True and
+   false filters count as SQL filters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sbclient.rules.entity_path import canonical, check_entity_path
 
 
 class _Change(NamedTuple):
-    """What is done to the rules of a subscription, and what stands against it."""
+    """A change to the rules of a subscription, with the check that precedes it."""
 
     check: Callable[[float], object]
     apply: Callable[[float], object]
@@ -43,7 +43,7 @@ class Rulebook:
 
     Args:
         profile: for the limits.
-        door: the way in, with what lies behind; the callers have passed it.
+        gate: of the namespace; callers have passed it.
     """
 
     def __init__(self, profile: Profile, gate: RequestGate) -> None:

@@ -1,4 +1,4 @@
-"""How much a namespace does in one second before it asks its callers to pause.
+"""Throttling: the number of operations that a namespace executes in one second.
 
 Source: throttling of the Standard tier: each second has its credits, a data operation costs 1 for each message, a
 management operation 10, the evaluation of a filter 1.
@@ -27,9 +27,10 @@ class Throttle:
         self._spent = 0
 
     def spend(self, now: float, credit_count: int) -> None:
-        """
+        """Use credits of this second.
+
         Raises:
-            ServiceBusServerBusyError: they exceed what is left of this second.
+            ServiceBusServerBusyError: too few are left.
         """
         if self._credits_per_second is None:
             return

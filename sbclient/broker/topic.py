@@ -1,14 +1,14 @@
-"""A topic: what is sent to it is copied to its subscriptions.
+"""A topic, which copies each message to its subscriptions.
 
-Laws (source: topic filters and partitioned entities, documented):
+Rules (source: topic filters and partitioned entities, documented):
 
-1. The rules of a subscription that match and have no action make one copy together; each that matches and has an action
-   makes one of its own, which carries the rule's name in the property `RuleName`.
-2. A copy lies in the fragment with the index of the topic's, whatever an action has made of its keys.
+1. All matching rules of a subscription without an action make one copy together. Each matching rule with an action
+   makes a copy of its own, with the name of the rule in the property `RuleName`.
+2. A copy goes to the fragment with the same index as in the topic, even if an action changes its keys.
 3. Scheduled messages and the duplicate window belong to the topic; its own active count is always 0.
-4. The shorter life wins, the topic's or the subscription's.
-5. A rule that cannot be evaluated does not match; where the subscription asks for it the message is dead-lettered once,
-   as is a copy without a session for a subscription that requires one, and one whose headers have grown too large.
+4. The shorter time to live applies, that of the topic or of the subscription.
+5. A rule that cannot be evaluated does not match; if the subscription is set so, the message is dead-lettered once. A
+   copy is also dead-lettered if it lacks a session that the subscription requires, or if its headers are too large.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded"
 
 
 class TopicFragment(Fragment):
-    """One partition of a topic: it keeps scheduled messages and ids, and passes the rest on."""
+    """One partition of a topic: it stores scheduled messages and ids, and publishes all other messages."""
 
     publish: Publish
 
@@ -50,7 +50,7 @@ class TopicFragment(Fragment):
 
 
 class Subscription:
-    """A queue of copies, and the rules that make them."""
+    """A queue with the rules that select and change its messages."""
 
     def __init__(self, queue: Queue, *, dead_letters_filter_errors: bool) -> None:
         self.queue = queue
@@ -71,7 +71,7 @@ class Subscription:
             self.correlation_count -= rule.is_correlation
 
     def publish(self, entry: Entry, index: int, at: float, random: Random) -> None:
-        """Put what the rules make of a message into one fragment."""
+        """Store the copies of a message, as the rules make them, in one fragment."""
         system = system_properties_of(entry)
         contents: list[ServiceBusMessage] = []
         error: FilterError | None = None
@@ -135,11 +135,11 @@ class Topic:
 
     @property
     def requires_session(self) -> bool:
-        """Never: what is sent needs a session only where subscriptions ask for it."""
+        """Always False: only subscriptions require sessions."""
         return False
 
     def next_change_at(self) -> float:
-        """When something happens here by time alone; infinity if nothing will."""
+        """The time of the next timed change; infinity if there is none."""
         return min(fragment.next_change_at() for fragment in self.fragments)
 
     def advance(self, now: float) -> None:

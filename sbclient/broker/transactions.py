@@ -1,11 +1,12 @@
-"""Transactions: what is done in one is checked at once, kept back, checked again at the commit, and then done.
+"""Transactions: an operation is checked at once and stored; the commit checks all operations again and applies them.
 
-Laws (source: transactions and partitioned entities, documented):
+Rules (source: transactions and partitioned entities, documented):
 
-1. At most 100 operations, and 2 minutes from the first of them.
-2. One entity; on a partitioned entity one fragment, and everything sent carries the same key.
-3. A refused operation leaves the transaction as it was. A commit that cannot do everything does nothing; after it, as
-   after a rollback, messages that were settled are still locked.
+1. A transaction has at most 100 operations, and ends 2 minutes after the first one.
+2. A transaction is bound to one entity; on a partitioned entity to one fragment, and all sent messages have the same
+   key.
+3. A rejected operation does not change the transaction. A commit applies all operations or none. After a failed commit,
+   and after a rollback, settled messages are still locked.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from sbclient.broker.fragment import Fragment
 from sbclient.errors import InvalidOperationError
 
 MAX_OPERATIONS: Final = 100
-MAX_SPAN_S: Final = 120.0
+MAX_DURATION_S: Final = 120.0
 
 
 class Scope(NamedTuple):
-    """Where a transaction happens: the path of one entity, and its fragment."""
+    """The entity and the fragment that a transaction is bound to."""
 
     path: str
     fragment_index: int
@@ -33,10 +34,10 @@ class Step:
     """One operation of a transaction.
 
     Attributes:
-        check: raises what stands against doing it, at that moment.
-        apply: does it; cannot fail once every check has passed.
-        fragment: where.
-        size_bytes: what it adds there.
+        check: raises an error if the operation is not possible now.
+        apply: does the operation; cannot fail after all checks have passed.
+        fragment: of the operation.
+        size_bytes: the bytes that it adds to the fragment.
     """
 
     check: Callable[[float], object]
@@ -46,7 +47,7 @@ class Step:
 
 
 class Transaction:
-    """Operations that happen together or not at all."""
+    """Operations of which all or none are applied."""
 
     def __init__(self) -> None:
         self.key: str | None = None
@@ -58,22 +59,24 @@ class Transaction:
         self._is_over = False
 
     def check_open(self, now: float) -> None:
-        """
+        """Check that the transaction accepts operations.
+
         Raises:
-            InvalidOperationError: the transaction has ended, or lasted too long.
+            InvalidOperationError: it has ended, or has exceeded its maximum duration.
         """
         if self._is_over:
             raise InvalidOperationError("the transaction has ended: begin a new one")
         if self._ends_at is not None and now >= self._ends_at:
             raise InvalidOperationError(
-                f"the transaction began {now - self._ends_at + MAX_SPAN_S:.0f} s ago, {MAX_SPAN_S:.0f} s are allowed: "
-                "it is rolled back, begin a new one"
+                f"the transaction began {now - self._ends_at + MAX_DURATION_S:.0f} s ago and is rolled back: "
+                f"the maximum duration is {MAX_DURATION_S:.0f} s. Begin a new one"
             )
 
     def check_scope(self, scope: Scope, operation_count: int) -> None:
-        """
+        """Check that operations on a fragment belong to the transaction.
+
         Raises:
-            InvalidOperationError: the transaction belongs elsewhere, or has too many operations with these.
+            InvalidOperationError: the transaction is bound to another fragment, or has too many operations.
         """
         if self.scope is not None and self.scope != scope:
             raise InvalidOperationError(
@@ -88,23 +91,25 @@ class Transaction:
             )
 
     def check_fragments(self, existing: Sequence[Fragment]) -> None:
-        """
+        """Check that the fragments of all operations still exist.
+
         Args:
-            existing: the fragments that the transaction's scope has now.
+            existing: the present fragments of the transaction's scope.
 
         Raises:
-            InvalidOperationError: operations are bound to others, since the entity was deleted and made again.
+            InvalidOperationError: the entity was deleted and created again.
         """
         if not all(step.fragment in existing for step in self._steps):
             raise InvalidOperationError(
-                "the transaction began on an entity that was deleted and made again since: it is rolled back, "
+                "the entity of the transaction was deleted and created again: the transaction is rolled back, "
                 "begin a new one"
             )
 
     def check_settled_once(self, token: int) -> None:
-        """
+        """Check that the transaction does not settle a message twice.
+
         Raises:
-            InvalidOperationError: the transaction settles that message already.
+            InvalidOperationError: it does.
         """
         if token in self._tokens:
             raise InvalidOperationError("the transaction settles this message already: settle each message once")
@@ -112,9 +117,9 @@ class Transaction:
     def add(
         self, step: Step, scope: Scope, now: float, *, operation_count: int = 1, key: str | None = None, token: int = 0
     ) -> None:
-        """Keep an operation whose checks have passed."""
+        """Store an operation whose checks have passed."""
         if self._ends_at is None:
-            self._ends_at = now + MAX_SPAN_S
+            self._ends_at = now + MAX_DURATION_S
         self.scope = scope
         self.key = key if key is not None else self.key
         self._count += operation_count
@@ -123,7 +128,7 @@ class Transaction:
             self._tokens.add(token)
 
     def commit(self, now: float) -> None:
-        """Do everything, or raise the first thing that stands against it; either way the transaction is over."""
+        """Apply all operations, or raise the first error; the transaction is over in both cases."""
         try:
             self.check_open(now)
             for step in self._steps:
@@ -136,5 +141,5 @@ class Transaction:
             step.apply(now)
 
     def rollback(self) -> None:
-        """Do nothing of it. Safe to call twice."""
+        """End the transaction without applying anything. Safe to call twice."""
         self._is_over = True

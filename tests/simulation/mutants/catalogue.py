@@ -167,8 +167,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a message is lost when it moves off a fragment that is struck",
         (
             "broker/placement.py",
-            "                self._turns[call.front_end] = fragment.index + 1\n",
-            "                self._turns[call.front_end] = fragment.index + 1\n"
+            "                self._next_indexes[call.front_end] = fragment.index + 1\n",
+            "                self._next_indexes[call.front_end] = fragment.index + 1\n"
             "                if first_fault is not None:\n                    return deepcopy(fragment)\n",
         ),
         (
