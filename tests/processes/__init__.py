@@ -1,1 +1,1 @@
-"""The product as processes of the system over loopback, on roads that fail, with an account at the end."""
+"""The product as processes of the system over loopback, on proxies that fail, with an account at the end."""

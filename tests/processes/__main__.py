@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.processes", description=__doc__)
     parser.add_argument("--configurations", default=str(len(CONFIGURATIONS)), help="how many, or names by comma")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long each storm lasts; 12 at least")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long each chaos lasts; 12 at least")
     parser.add_argument("--seed", type=int, default=1, help="fixes the schedules")
     parser.add_argument("--keep", type=Path, help="a folder in which all histories and logs are kept")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")

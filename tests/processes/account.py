@@ -1,7 +1,7 @@
 """The account of a run: what was accepted, what arrived, and what must hold between the two.
 
 Everything is judged from the outside: from what the programs wrote before and behind each step, from what passed the
-roads, and from what struck. `../../docs` promises nothing here that this page does not check:
+proxies, and from the injected faults. `../../docs` promises nothing here that this page does not check:
 
 1. An accepted message arrives at every destination of its own, or lies among the dead letters with a true reason.
 2. What was refused for certain is nowhere, and nothing arrives that was never sent.

@@ -1,11 +1,11 @@
-"""The configurations: what is run, who takes part, and what strikes them."""
+"""The configurations of the runs: programs, traffic and faults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.processes.strikes import PRIMARY, SECONDARY, Gust, Kind
+from tests.processes.faults import PRIMARY, SECONDARY, FaultSource, Kind
 
 _FRAGMENT_FAULTS: Final = (
     {"kind": "down", "entity": "orders", "fragments": [0, 5, 9, 13]},
@@ -27,7 +27,7 @@ class Configuration:
     Attributes:
         name, purpose: for people.
         outages: what certainly takes the primary away, and whatever goes with it, long enough for a failover.
-        gusts: what strikes besides.
+        sources: sources of further faults.
         keys: see `SendingPlan`.
         queue: how `orders` is made; of a topic, how its subscriptions are.
         rules: the subscriptions of the topic `orders`, with a SQL filter each; none = it is a queue.
@@ -37,8 +37,8 @@ class Configuration:
 
     name: str
     purpose: str
-    outages: tuple[Gust, ...]
-    gusts: tuple[Gust, ...]
+    outages: tuple[FaultSource, ...]
+    sources: tuple[FaultSource, ...]
     keys: str = "none"
     ordering: str = "none"
     queue: dict[str, Any] = field(default_factory=dict)
@@ -65,27 +65,27 @@ CONFIGURATIONS: Final = (
     Configuration(
         name="plain",
         purpose="a plain queue; connections are reset, also in the midst of a frame; answers get lost",
-        outages=(Gust(Kind.RESET, PRIMARY),),
-        gusts=(
-            Gust(Kind.MID_FRAME, "sender-*>primary"),
-            Gust(Kind.MID_FRAME, "receiver-*>primary"),
-            Gust(Kind.MID_FRAME, "syphon-*>primary"),
-            Gust(Kind.MID_FRAME, "syphon-*>secondary"),
-            Gust(Kind.LOST_ANSWERS, "sender-*>primary", 6.0),
-            Gust(Kind.LOST_ANSWERS, "sender-*>secondary", 6.0),
-            Gust(Kind.RESET, "syphon-*>secondary", 1.0),
+        outages=(FaultSource(Kind.RESET, PRIMARY),),
+        sources=(
+            FaultSource(Kind.MID_FRAME, "sender-*>primary"),
+            FaultSource(Kind.MID_FRAME, "receiver-*>primary"),
+            FaultSource(Kind.MID_FRAME, "syphon-*>primary"),
+            FaultSource(Kind.MID_FRAME, "syphon-*>secondary"),
+            FaultSource(Kind.LOST_ANSWERS, "sender-*>primary", 6.0),
+            FaultSource(Kind.LOST_ANSWERS, "sender-*>secondary", 6.0),
+            FaultSource(Kind.RESET, "syphon-*>secondary", 1.0),
         ),
         sending={"mortal_share": 0.03, "scheduled_share": 0.03},
     ),
     Configuration(
         name="partitioned",
         purpose="a partitioned queue with partition keys; fragments are down or hang, and the primary with them",
-        outages=(Gust(Kind.FAULT, PRIMARY, faults=({"kind": "down", "entity": "orders"},)),),
-        gusts=(
-            Gust(Kind.FAULT, PRIMARY, 5.0, faults=_FRAGMENT_FAULTS),
-            Gust(Kind.RESET, "sender-*>primary", 1.5),
-            Gust(Kind.LOST_ANSWERS, "sender-*>primary", 5.0),
-            Gust(Kind.RESET, "receiver-*>primary", 1.0),
+        outages=(FaultSource(Kind.FAULT, PRIMARY, switches=({"kind": "down", "entity": "orders"},)),),
+        sources=(
+            FaultSource(Kind.FAULT, PRIMARY, 5.0, switches=_FRAGMENT_FAULTS),
+            FaultSource(Kind.RESET, "sender-*>primary", 1.5),
+            FaultSource(Kind.LOST_ANSWERS, "sender-*>primary", 5.0),
+            FaultSource(Kind.RESET, "receiver-*>primary", 1.0),
         ),
         keys="partition",
         queue={"enable_partitioning": True},
@@ -94,14 +94,14 @@ CONFIGURATIONS: Final = (
     Configuration(
         name="sessions",
         purpose="sessions in order across failovers, with ordering=session; the syphon is ended and started again",
-        outages=(Gust(Kind.BLACK_HOLE, PRIMARY),),
-        gusts=(
-            Gust(Kind.TERMINATE, "syphon-*", 1.0),
-            Gust(Kind.RESET, "sender-*>primary", 1.0),
-            Gust(Kind.LOST_ANSWERS, "sender-*>primary", 5.0),
-            Gust(Kind.RESET, "receiver-*>primary", 0.5),
-            Gust(Kind.RESET, "syphon-*>primary", 1.0),
-            Gust(Kind.LATENCY, "sender-*>secondary", 3.0),
+        outages=(FaultSource(Kind.BLACK_HOLE, PRIMARY),),
+        sources=(
+            FaultSource(Kind.TERMINATE, "syphon-*", 1.0),
+            FaultSource(Kind.RESET, "sender-*>primary", 1.0),
+            FaultSource(Kind.LOST_ANSWERS, "sender-*>primary", 5.0),
+            FaultSource(Kind.RESET, "receiver-*>primary", 0.5),
+            FaultSource(Kind.RESET, "syphon-*>primary", 1.0),
+            FaultSource(Kind.LATENCY, "sender-*>secondary", 3.0),
         ),
         keys="session",
         ordering="session",
@@ -111,11 +111,11 @@ CONFIGURATIONS: Final = (
     Configuration(
         name="topic",
         purpose="a topic with subscriptions and filters; faults of the emulator's wire",
-        outages=(Gust(Kind.BLACK_HOLE, PRIMARY),),
-        gusts=(
-            Gust(Kind.FAULT, PRIMARY, 2.0, faults=_WIRE_FAULTS),
-            Gust(Kind.FAULT, SECONDARY, 1.0, faults=_WIRE_FAULTS[:2]),
-            Gust(Kind.MID_FRAME, PRIMARY),
+        outages=(FaultSource(Kind.BLACK_HOLE, PRIMARY),),
+        sources=(
+            FaultSource(Kind.FAULT, PRIMARY, 2.0, switches=_WIRE_FAULTS),
+            FaultSource(Kind.FAULT, SECONDARY, 1.0, switches=_WIRE_FAULTS[:2]),
+            FaultSource(Kind.MID_FRAME, PRIMARY),
         ),
         rules={"all": "1=1", "red": "color = 'red'", "not-red": "color <> 'red'"},
         failover_interval_s=1.0,
@@ -124,14 +124,14 @@ CONFIGURATIONS: Final = (
     Configuration(
         name="duplicates",
         purpose="duplicate detection; answers get lost on both sides, senders are killed and send again what they left",
-        outages=(Gust(Kind.LOST_ANSWERS, PRIMARY),),
-        gusts=(
-            Gust(Kind.LOST_ANSWERS, "sender-*>primary", 6.0),
-            Gust(Kind.LOST_ANSWERS, "sender-*>secondary", 6.0),
-            Gust(Kind.LOST_ANSWERS, "syphon-*>primary", 4.0),
-            Gust(Kind.LOST_ANSWERS, "syphon-*>secondary", 4.0),
-            Gust(Kind.KILL, "sender-*", 1.0),
-            Gust(Kind.KILL, "syphon-*", 1.0),
+        outages=(FaultSource(Kind.LOST_ANSWERS, PRIMARY),),
+        sources=(
+            FaultSource(Kind.LOST_ANSWERS, "sender-*>primary", 6.0),
+            FaultSource(Kind.LOST_ANSWERS, "sender-*>secondary", 6.0),
+            FaultSource(Kind.LOST_ANSWERS, "syphon-*>primary", 4.0),
+            FaultSource(Kind.LOST_ANSWERS, "syphon-*>secondary", 4.0),
+            FaultSource(Kind.KILL, "sender-*", 1.0),
+            FaultSource(Kind.KILL, "syphon-*", 1.0),
         ),
         queue={"requires_duplicate_detection": True},
         resumes=True,
@@ -139,12 +139,12 @@ CONFIGURATIONS: Final = (
     Configuration(
         name="killed senders",
         purpose="senders and receivers are killed again and again, in the midst of everything",
-        outages=(Gust(Kind.RESET, PRIMARY),),
-        gusts=(
-            Gust(Kind.KILL, "sender-*", 1.0),
-            Gust(Kind.KILL, "sender-*", 1.0),
-            Gust(Kind.KILL, "receiver-*", 1.0),
-            Gust(Kind.LATENCY, "sender-*>primary", 3.0),
+        outages=(FaultSource(Kind.RESET, PRIMARY),),
+        sources=(
+            FaultSource(Kind.KILL, "sender-*", 1.0),
+            FaultSource(Kind.KILL, "sender-*", 1.0),
+            FaultSource(Kind.KILL, "receiver-*", 1.0),
+            FaultSource(Kind.LATENCY, "sender-*>primary", 3.0),
         ),
         senders=3,
         resumes=True,
@@ -152,82 +152,82 @@ CONFIGURATIONS: Final = (
     Configuration(
         name="killed syphon",
         purpose="the syphon is killed while it moves messages, between send and complete too",
-        outages=(Gust(Kind.RESET, "sender-1>primary"), Gust(Kind.RESET, "sender-2>primary")),
-        gusts=(
-            Gust(Kind.KILL, "syphon-*", 0.8),
-            Gust(Kind.LATENCY, "syphon-*>primary", 3.0),
-            Gust(Kind.LATE_ANSWERS, "syphon-*>secondary", 2.0),
-            Gust(Kind.RESET, "sender-*>primary", 2.0),
+        outages=(FaultSource(Kind.RESET, "sender-1>primary"), FaultSource(Kind.RESET, "sender-2>primary")),
+        sources=(
+            FaultSource(Kind.KILL, "syphon-*", 0.8),
+            FaultSource(Kind.LATENCY, "syphon-*>primary", 3.0),
+            FaultSource(Kind.LATE_ANSWERS, "syphon-*>secondary", 2.0),
+            FaultSource(Kind.RESET, "sender-*>primary", 2.0),
         ),
         keys="partition",
     ),
     Configuration(
         name="three syphons",
         purpose="three syphons side by side; they are killed, ended and stopped for longer than a lock lasts",
-        outages=(Gust(Kind.RESET, "sender-1>primary"), Gust(Kind.BLACK_HOLE, "sender-2>primary")),
-        gusts=(
-            Gust(Kind.TERMINATE, "syphon-*", 1.0),
-            Gust(Kind.KILL, "syphon-*", 1.0),
-            Gust(Kind.FREEZE, "syphon-*", 9.0),
-            Gust(Kind.MID_FRAME, "syphon-*>primary"),
-            Gust(Kind.MID_FRAME, "syphon-*>secondary"),
-            Gust(Kind.RESET, "sender-*>primary", 2.0),
+        outages=(FaultSource(Kind.RESET, "sender-1>primary"), FaultSource(Kind.BLACK_HOLE, "sender-2>primary")),
+        sources=(
+            FaultSource(Kind.TERMINATE, "syphon-*", 1.0),
+            FaultSource(Kind.KILL, "syphon-*", 1.0),
+            FaultSource(Kind.FREEZE, "syphon-*", 9.0),
+            FaultSource(Kind.MID_FRAME, "syphon-*>primary"),
+            FaultSource(Kind.MID_FRAME, "syphon-*>secondary"),
+            FaultSource(Kind.RESET, "sender-*>primary", 2.0),
         ),
         syphons=3,
     ),
     Configuration(
         name="frozen",
         purpose="the primary's process is stopped for longer than every timeout; so are senders and receivers",
-        outages=(Gust(Kind.FREEZE, PRIMARY),),
-        gusts=(
-            Gust(Kind.FREEZE, "sender-*", 8.0),
-            Gust(Kind.FREEZE, "receiver-*", 8.0),
-            Gust(Kind.FREEZE, SECONDARY, 3.0),
+        outages=(FaultSource(Kind.FREEZE, PRIMARY),),
+        sources=(
+            FaultSource(Kind.FREEZE, "sender-*", 8.0),
+            FaultSource(Kind.FREEZE, "receiver-*", 8.0),
+            FaultSource(Kind.FREEZE, SECONDARY, 3.0),
         ),
         sending={"scheduled_share": 0.05},
     ),
     Configuration(
         name="both away",
         purpose="both namespaces in a black hole at once: senders are told that nothing was accepted",
-        outages=(Gust(Kind.BLACK_HOLE, PRIMARY), Gust(Kind.BLACK_HOLE, SECONDARY)),
-        gusts=(
-            Gust(Kind.BLACK_HOLE, "sender-*>primary", 6.0),
-            Gust(Kind.RESET, SECONDARY, 2.0),
-            Gust(Kind.RESET, "sender-*>primary", 2.0),
+        outages=(FaultSource(Kind.BLACK_HOLE, PRIMARY), FaultSource(Kind.BLACK_HOLE, SECONDARY)),
+        sources=(
+            FaultSource(Kind.BLACK_HOLE, "sender-*>primary", 6.0),
+            FaultSource(Kind.RESET, SECONDARY, 2.0),
+            FaultSource(Kind.RESET, "sender-*>primary", 2.0),
         ),
         sending={"mortal_share": 0.05},
     ),
     Configuration(
         name="slow",
         purpose="slow links, late answers, tiny slices and large messages",
-        outages=(Gust(Kind.LOST_REQUESTS, PRIMARY),),
-        gusts=(
-            Gust(Kind.SLICES, PRIMARY, 4.0),
-            Gust(Kind.SLICES, SECONDARY, 4.0),
-            Gust(Kind.SLOW_LINK, "sender-*>primary", 5.0),
-            Gust(Kind.SLOW_LINK, "syphon-*>secondary", 5.0),
-            Gust(Kind.LATENCY, PRIMARY, 4.0),
-            Gust(Kind.LATE_ANSWERS, PRIMARY, 3.0),
-            Gust(Kind.MID_FRAME, "sender-*>primary"),
+        outages=(FaultSource(Kind.LOST_REQUESTS, PRIMARY),),
+        sources=(
+            FaultSource(Kind.SLICES, PRIMARY, 4.0),
+            FaultSource(Kind.SLICES, SECONDARY, 4.0),
+            FaultSource(Kind.SLOW_LINK, "sender-*>primary", 5.0),
+            FaultSource(Kind.SLOW_LINK, "syphon-*>secondary", 5.0),
+            FaultSource(Kind.LATENCY, PRIMARY, 4.0),
+            FaultSource(Kind.LATE_ANSWERS, PRIMARY, 3.0),
+            FaultSource(Kind.MID_FRAME, "sender-*>primary"),
         ),
         sending={"least_bytes": 50, "most_bytes": 20_000, "pause_s": 0.5},
     ),
     Configuration(
         name="everything",
-        purpose="partition keys and duplicate detection on a partitioned queue, and a little of all that can strike",
-        outages=(Gust(Kind.LOST_REQUESTS, PRIMARY),),
-        gusts=(
-            Gust(Kind.RESET, PRIMARY, 2.0),
-            Gust(Kind.LOST_ANSWERS, "sender-*>primary", 5.0),
-            Gust(Kind.BLACK_HOLE, "sender-*>secondary", 4.0),
-            Gust(Kind.KILL, "sender-*", 1.0),
-            Gust(Kind.KILL, "receiver-*", 1.0),
-            Gust(Kind.KILL, "syphon-*", 1.0),
-            Gust(Kind.TERMINATE, "syphon-*", 1.0),
-            Gust(Kind.FREEZE, "syphon-*", 7.0),
-            Gust(Kind.FREEZE, PRIMARY, 3.0),
-            Gust(Kind.SLICES, PRIMARY, 2.0),
-            Gust(Kind.FAULT, PRIMARY, 3.0, faults=_FRAGMENT_FAULTS),
+        purpose="partition keys and duplicate detection on a partitioned queue, and a little of all that can fault",
+        outages=(FaultSource(Kind.LOST_REQUESTS, PRIMARY),),
+        sources=(
+            FaultSource(Kind.RESET, PRIMARY, 2.0),
+            FaultSource(Kind.LOST_ANSWERS, "sender-*>primary", 5.0),
+            FaultSource(Kind.BLACK_HOLE, "sender-*>secondary", 4.0),
+            FaultSource(Kind.KILL, "sender-*", 1.0),
+            FaultSource(Kind.KILL, "receiver-*", 1.0),
+            FaultSource(Kind.KILL, "syphon-*", 1.0),
+            FaultSource(Kind.TERMINATE, "syphon-*", 1.0),
+            FaultSource(Kind.FREEZE, "syphon-*", 7.0),
+            FaultSource(Kind.FREEZE, PRIMARY, 3.0),
+            FaultSource(Kind.SLICES, PRIMARY, 2.0),
+            FaultSource(Kind.FAULT, PRIMARY, 3.0, switches=_FRAGMENT_FAULTS),
         ),
         keys="partition",
         queue={"enable_partitioning": True, "requires_duplicate_detection": True},

@@ -10,10 +10,10 @@ from typing import Any, Final
 from sbclient import ServiceBusClient
 from sbclient.errors import OperationTimeoutError
 from tests.processes.account import BACKLOG_DEAD_LETTERS, DEAD_LETTERS
+from tests.processes.faults import PRIMARY, SECONDARY
 from tests.processes.receiving import note_delivery, open_receiver
 from tests.processes.record import Record
 from tests.processes.scene import Scene
-from tests.processes.strikes import PRIMARY, SECONDARY
 
 AT_ONCE: Final = 500
 WAIT_S: Final = 0.5

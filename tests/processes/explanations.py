@@ -4,12 +4,12 @@ The law: whoever sends a message towards a namespace a second time must have had
 first passing to the second one of these was true:
 
 * the application was told that it is in doubt, or was killed before it was told anything;
-* something struck the sender's roads, a namespace, or the sender itself;
+* something injected the sender's proxies, a namespace, or the sender itself;
 * the sender waited for the answer until its time was over.
 
-For a syphon, which takes each copy from the backlog once, a second passing is explained by what struck a syphon or its
-roads, by a lock of which its log says that it ended, or by its own time being over. That a syphon was told to end
-explains nothing: it lets what is on its way arrive.
+A syphon receives each copy from the backlog once. Its second transfer is explained by a fault of a syphon or its
+proxies, by a lost lock that its log reports, or by the end of its timeout. A termination of the syphon is no
+explanation, because it finishes the transfers in flight.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final, Protocol
 
+from tests.processes.chaos import InjectedFault
+from tests.processes.faults import GENTLE, PRIMARY, SECONDARY, Kind
 from tests.processes.record import Line
 from tests.processes.scene import Crossing
-from tests.processes.storm import Struck
-from tests.processes.strikes import GENTLE, PRIMARY, SECONDARY, Kind
 
 LINGER_S: Final = 1.5
-"""How long a strike may have effects after it is over: what was held arrives, what was cut is noticed."""
+"""How long a fault may have effects after its end: held data arrives, and cut connections are noticed."""
 
 SYPHON_TRY_S: Final = 20.0
 """How long a syphon waits at least, before it gives up waiting for an answer."""
@@ -47,7 +47,7 @@ class Explanations:
 
     Args:
         crossings: of each uid, in order.
-        struck: what struck.
+        injected: the injected faults.
         syphon_logs: of every life.
         timeout_s: how long a sender waits for the primary at least, before it gives up.
     """
@@ -55,13 +55,13 @@ class Explanations:
     def __init__(
         self,
         crossings: Mapping[str, Sequence[Crossing]],
-        struck: Sequence[Struck],
+        injected: Sequence[InjectedFault],
         syphon_logs: Iterable[Sequence[Line]],
         *,
         timeout_s: float,
     ) -> None:
         self._crossings = crossings
-        self._struck = [one for one in struck if one.has_struck]
+        self._injected = [one for one in injected if one.had_effect]
         self._timeout_s = timeout_s
         self._lock_losses = sorted(moment_of(line) for lines in syphon_logs for line in lines if is_lock_loss(line))
 
@@ -69,9 +69,11 @@ class Explanations:
         """Messages that passed towards the backlog."""
         return sum(any(one.side == SECONDARY for one in crossings) for crossings in self._crossings.values())
 
-    def has_struck(self, program: str, begin: float, end: float) -> bool:
-        """Whether something struck a program, its roads or a namespace between two moments."""
-        return any(one.begin <= end and one.end + LINGER_S >= begin and _concerns(one, program) for one in self._struck)
+    def had_effect(self, program: str, begin: float, end: float) -> bool:
+        """Whether a fault affected a program, its proxies or a namespace between two times."""
+        return any(
+            one.begin <= end and one.end + LINGER_S >= begin and _concerns(one, program) for one in self._injected
+        )
 
     def why_not(self, uid: str, tries: Sequence[Told], copies: int) -> str:
         """What speaks against so many copies; empty if they are explained."""
@@ -95,12 +97,12 @@ class Explanations:
     def _may_send_again(self, before: Crossing, after: Crossing, tries: Sequence[Told]) -> bool:
         is_told = any(one.outcome != "ok" and one.begin <= before.at and _ended_by(one, after.at) for one in tries)
         is_late = after.at - before.at >= self._timeout_s
-        return is_told or is_late or self.has_struck(before.program, before.at, after.at)
+        return is_told or is_late or self.had_effect(before.program, before.at, after.at)
 
     def _may_move_again(self, before: Crossing, after: Crossing) -> bool:
         lost = any(before.at - SYPHON_TRY_S <= at <= after.at + LINGER_S for at in self._lock_losses)
         is_late = after.at - before.at >= SYPHON_TRY_S
-        return lost or is_late or self.has_struck(before.program, before.at, after.at)
+        return lost or is_late or self.had_effect(before.program, before.at, after.at)
 
 
 def _ended_by(one: Told, at: float) -> bool:
@@ -121,11 +123,11 @@ def _was_refused(crossing: Crossing, tries: Sequence[Told]) -> bool:
     return all(one.outcome == "refused" for one in begun) and any(crossing.at <= one.end for one in begun)
 
 
-def _concerns(struck: Struck, program: str) -> bool:
-    strike = struck.strike
-    if strike.kind in GENTLE or (strike.kind is Kind.TERMINATE and program.startswith("syphon-")):
+def _concerns(injected: InjectedFault, program: str) -> bool:
+    fault = injected.fault
+    if fault.kind in GENTLE or (fault.kind is Kind.TERMINATE and program.startswith("syphon-")):
         return False
-    return strike.whom.partition(">")[0] in (program, PRIMARY, SECONDARY)
+    return fault.whom.partition(">")[0] in (program, PRIMARY, SECONDARY)
 
 
 def is_lock_loss(line: Line) -> bool:

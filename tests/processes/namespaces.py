@@ -20,7 +20,7 @@ FOREVER: Final = 4_000_000_000.0
 
 
 def connection_string(port: int) -> str:
-    """How to reach a namespace, or a road to one, at a port of this machine."""
+    """How to reach a namespace, or a proxy to one, at a port of this machine."""
     return (
         f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName={ROOT_KEY_NAME};SharedAccessKey={ROOT_KEY};"
         "UseDevelopmentEmulator=true;"
@@ -50,11 +50,11 @@ class Namespace(Program):
         self.port, self._http_port = ready["ports"][self.name], ready["http_port"]
 
     def client(self) -> ServiceBusClient:
-        """A client that takes none of the roads."""
+        """A client that takes none of the proxies."""
         return ServiceBusClient.from_connection_string(connection_string(self.port))
 
     async def control(self, method: str, what: str, said: Any = None) -> Any:
-        """Ask the control API, at the port that no fault of the wire strikes."""
+        """Call the control API at the port that wire faults do not affect."""
         return await asyncio.to_thread(self._control, method, what, said)
 
     def _control(self, method: str, what: str, said: Any) -> Any:

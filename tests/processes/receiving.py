@@ -18,7 +18,7 @@ from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusReceive
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusError
-from tests.processes.letters import is_whole, uid_of
+from tests.processes.bodies import is_whole, uid_of
 from tests.processes.record import Record
 
 UNWANTED: Final = "unwanted"

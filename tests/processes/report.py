@@ -23,15 +23,14 @@ _COLUMNS: Final = (
     ("diverted", "diverted"),
 )
 
-HEAD: Final = f"{'configuration':15}  " + "  ".join(title for title, _ in _COLUMNS) + "  failovers  strikes  seconds"
+HEAD: Final = f"{'configuration':15}  " + "  ".join(title for title, _ in _COLUMNS) + "  failovers  faults  seconds"
 
 
 def as_row(result: Result) -> str:
     """The numbers of a run, under `HEAD`; what was broken on lines of its own."""
     numbers = "  ".join(f"{getattr(result.account, name):>{len(title)},}" for title, name in _COLUMNS)
-    row = (
-        f"{result.name:15}  {numbers}  {result.failovers:>9}  {sum(result.struck.values()):>7}  {result.seconds:>7.0f}"
-    )
+    counts = f"{result.failovers:>9}  {sum(result.injected.values()):>7}  {result.seconds:>7.0f}"
+    row = f"{result.name:15}  {numbers}  {counts}"
     broken = [f"    BROKEN {one.invariant}: {one.text}" for one in result.account.violations[:20]]
     if len(result.account.violations) > 20:
         broken.append(f"    and {len(result.account.violations) - 20} more")
@@ -45,11 +44,11 @@ def as_text(results: Sequence[Result]) -> str:
     def summed(name: str) -> int:
         return sum(getattr(result.account, name) for result in results)
 
-    struck: dict[str, int] = {}
+    injected: dict[str, int] = {}
     for result in results:
-        for kind, number in result.struck.items():
-            struck[kind] = struck.get(kind, 0) + number
-    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(struck.items()))
+        for kind, number in result.injected.items():
+            injected[kind] = injected.get(kind, 0) + number
+    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(injected.items()))
     return (
         f"\n{summed('accepted'):,} messages accepted under faults, {summed('lost')} lost, {summed('unexpected')} "
         f"unexpected, {summed('explained_duplicates')} explained duplicates, {summed('unexplained_duplicates')} "
@@ -62,5 +61,5 @@ def as_text(results: Sequence[Result]) -> str:
 def as_json(result: Result) -> dict[str, Any]:
     """Everything that is known of a run but its messages."""
     said = asdict(result)
-    said["strikes"] = [str(strike) for strike in result.strikes]
+    said["faults"] = [str(fault) for fault in result.faults]
     return said

@@ -1,4 +1,4 @@
-"""One run of one configuration: set up, storm, quiet, account."""
+"""One run of one configuration: set-up, chaos, quiet phase, account."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from sbclient.entities import SqlRuleFilter
 from tests.processes.account import Account, Evidence, account_of
+from tests.processes.chaos import ChaosRun, InjectedFault
 from tests.processes.configurations import Configuration
 from tests.processes.drain import drain_everything
 from tests.processes.explanations import Explanations
+from tests.processes.faults import PRIMARY, Fault, draw_faults
 from tests.processes.programs import Program
 from tests.processes.record import Line
 from tests.processes.scene import BACKLOG_QUEUES, END_S, LOCK_S, PRIMARY_NAME, SYPHON_END_S, Scene
-from tests.processes.storm import Storm, Struck
-from tests.processes.strikes import PRIMARY, Strike, draw_strikes
 from tests.simulation.history import Violation
 
 TIMEOUT_S: Final = 6.0
@@ -35,17 +35,17 @@ class Result:
 
     Attributes:
         failovers, recoveries: how often a sender went over to the backlog, and came back.
-        struck: how often each kind of strike really struck something.
+        injected: how often each kind of fault really injected something.
         phases: seconds that each part of the run took.
     """
 
     name: str
     seed: int
     account: Account
-    strikes: list[Strike]
+    faults: list[Fault]
     failovers: int = 0
     recoveries: int = 0
-    struck: dict[str, int] = field(default_factory=dict)
+    injected: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
 
@@ -55,8 +55,8 @@ class Run:
 
     Args:
         folder: an empty folder for its files.
-        seconds: how long the storm lasts.
-        seed: fixes the schedule of the storm, and what programs draw.
+        seconds: how long the chaos lasts.
+        seed: fixes the schedule of the chaos, and what programs draw.
     """
 
     def __init__(self, configuration: Configuration, folder: Path, *, seconds: float, seed: int) -> None:
@@ -78,31 +78,31 @@ class Run:
         async with scene:
             await self._set_up()
             self._phase("set up")
-            strikes = draw_strikes(
-                self._seed, self._seconds, configuration.outages, configuration.gusts, list(scene.programs)
+            faults = draw_faults(
+                self._seed, self._seconds, configuration.outages, configuration.sources, list(scene.programs)
             )
-            storm = Storm(scene, strikes, self._start)
-            await storm.rage(self._seconds)
-            self._phase("storm")
+            chaos = ChaosRun(scene, faults, self._start)
+            await chaos.run(self._seconds)
+            self._phase("chaos")
             left = await self._settle_down()
-            account = account_of(self._evidence(storm.struck, left))
-        for text in (*storm.wrong, *self._wrong):
+            account = account_of(self._evidence(chaos.injected, left))
+        for text in (*chaos.wrong, *self._wrong):
             account.violations.append(Violation("I15", text))
-        result = Result(configuration.name, self._seed, account, strikes, phases=self._phases)
+        result = Result(configuration.name, self._seed, account, faults, phases=self._phases)
         result.seconds = sum(self._phases.values())
         logs = [line for _, _, lines in scene.records("sender") for line in lines if line["event"] == "log"]
         result.failovers = sum(line["name"] == "failover.engaged" for line in logs)
         result.recoveries = sum(line["name"] == "failover.recovered" for line in logs)
-        for struck in storm.struck:
-            if struck.has_struck:
-                kind = str(struck.strike.kind)
-                result.struck[kind] = result.struck.get(kind, 0) + 1
+        for injected in chaos.injected:
+            if injected.had_effect:
+                kind = str(injected.fault.kind)
+                result.injected[kind] = result.injected.get(kind, 0) + 1
         if not result.failovers or not account.diverted:
             text = f"{result.failovers} failovers and {account.diverted} diverted messages: this run shows nothing"
             account.violations.append(Violation("I16", text))
         return result
 
-    # -- before the storm ----------------------------------------------------------------------------------------
+    # -- before the faults
 
     async def _set_up(self) -> None:
         configuration, scene = self._configuration, self._scene
@@ -171,7 +171,7 @@ class Run:
         else:
             scene.start_syphon(program, ordering=configuration.ordering)
 
-    # -- after the storm -----------------------------------------------------------------------------------------
+    # -- after the faults
 
     async def _settle_down(self) -> dict[str, int]:
         """Heal, let everybody finish, bring everything home; returns what is left, by queue."""
@@ -219,7 +219,7 @@ class Run:
 
     # -- what is known -------------------------------------------------------------------------------------------
 
-    def _evidence(self, struck: list[Struck], left: dict[str, int]) -> Evidence:
+    def _evidence(self, injected: list[InjectedFault], left: dict[str, int]) -> Evidence:
         configuration, scene = self._configuration, self._scene
         received = [*scene.records("receiver"), *scene.records("drain")]
         return Evidence(
@@ -227,7 +227,7 @@ class Run:
             receiving={(program.name, life): lines for program, life, lines in received},
             explanations=Explanations(
                 scene.crossings,
-                struck,
+                injected,
                 [lines for _, _, lines in scene.syphon_logs()],
                 timeout_s=TIMEOUT_S * PRIMARY_SHARE,
             ),

@@ -1,4 +1,4 @@
-"""Everything that takes part in a run: two namespaces, the programs, and a road for each program to each namespace."""
+"""Everything that takes part in a run: two namespaces, the programs, and a proxy for each program to each namespace."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.processes.faults import PRIMARY, SECONDARY
 from tests.processes.namespaces import READY_S, Namespace, connection_string
 from tests.processes.programs import SBCLIENT, Program, until
+from tests.processes.proxy import Proxy
 from tests.processes.receiving import ReceivingPlan
 from tests.processes.record import Line, lines_of
-from tests.processes.road import Road
 from tests.processes.sending import SendingPlan
-from tests.processes.strikes import PRIMARY, SECONDARY
 
 PRIMARY_NAME: Final = "contoso"
 NAMES: Final = {PRIMARY: PRIMARY_NAME, SECONDARY: "contoso-backup"}
@@ -32,7 +32,7 @@ END_S: Final = 90.0
 """How long a program may take to end after SIGTERM, once everything is healed. Those that send try for 60 s."""
 
 SYPHON_END_S: Final = 45.0
-"""The same for a syphon, whatever is wrong with its roads: what is usually granted to a service is 90 s."""
+"""The same for a syphon, whatever is wrong with its proxies: what is usually granted to a service is 90 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class Crossing:
 
 
 class Scene:
-    """The processes and roads of one run. `async with` starts the namespaces, and ends every process and road.
+    """The processes and proxies of one run. `async with` starts the namespaces, and ends every process and proxy.
 
     Attributes:
         folder: where all files of the run are.
         namespaces: by side.
         programs: by name.
-        roads: by program and side.
+        proxies: by program and side.
         crossings: of each uid, in order.
         moved: the uids that syphons have sent to the primary.
     """
@@ -60,7 +60,7 @@ class Scene:
         self.folder = folder
         self.namespaces = {side: Namespace(name, folder) for side, name in NAMES.items()}
         self.programs: dict[str, Program] = {}
-        self.roads: dict[tuple[str, str], Road] = {}
+        self.proxies: dict[tuple[str, str], Proxy] = {}
         self.crossings: dict[str, list[Crossing]] = {}
         self.moved: set[str] = set()
 
@@ -80,8 +80,8 @@ class Scene:
     async def _close(self) -> None:
         for program in (*self.programs.values(), *self.namespaces.values()):
             program.kill()
-        for road in self.roads.values():
-            await road.close()
+        for proxy in self.proxies.values():
+            await proxy.close()
 
     # -- what is there -------------------------------------------------------------------------------------------
 
@@ -89,12 +89,12 @@ class Scene:
         """`sender`, `receiver` or `syphon`."""
         return [program for name, program in self.programs.items() if name.startswith(f"{kind}-")]
 
-    def roads_of(self, whom: str) -> Iterator[Road]:
-        """The roads that `Strike.whom` means: all to a namespace, all of a program, or one."""
+    def proxies_of(self, whom: str) -> Iterator[Proxy]:
+        """Return the proxies of `Fault.whom`: all to a namespace, all of a program, or one."""
         program, _, end = whom.partition(">")
-        for (owner, side), road in self.roads.items():
+        for (owner, side), proxy in self.proxies.items():
             if (end and (owner, side) == (program, end)) or (not end and program in (owner, side)):
-                yield road
+                yield proxy
 
     def records(self, kind: str) -> Iterator[tuple[Program, int, list[Line]]]:
         """The histories of all lives of all programs of a kind."""
@@ -126,11 +126,11 @@ class Scene:
                     await create(name, **description, requires_session=True)
 
     async def add(self, name: str) -> Program:
-        """A program, and its roads to both namespaces."""
+        """A program, and its proxies to both namespaces."""
         program = self.programs[name] = Program(name, self.folder)
         for side, namespace in self.namespaces.items():
-            road = self.roads[name, side] = Road(namespace.port, self._witness(name, side))
-            await road.start()
+            proxy = self.proxies[name, side] = Proxy(namespace.port, self._witness(name, side))
+            await proxy.start()
         return program
 
     def _witness(self, program: str, side: str) -> Any:
@@ -143,7 +143,7 @@ class Scene:
 
     def way(self, program: str, side: str) -> str:
         """The connection string by which a program reaches a namespace."""
-        return connection_string(self.roads[program, side].port)
+        return connection_string(self.proxies[program, side].port)
 
     # -- starting ------------------------------------------------------------------------------------------------
 

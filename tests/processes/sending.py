@@ -22,7 +22,7 @@ from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
-from tests.processes.letters import body_of
+from tests.processes.bodies import body_of
 from tests.processes.record import Line, Record, lines_of
 
 COLORS: Final = ("red", "green", "blue")

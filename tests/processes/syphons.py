@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from tests.processes.account import Account, Evidence, account_of
+from tests.processes.chaos import InjectedFault
 from tests.processes.drain import drain_everything, left_in
 from tests.processes.explanations import Explanations
+from tests.processes.faults import PRIMARY, Fault, Kind
 from tests.processes.programs import Program, until
-from tests.processes.road import Trouble
+from tests.processes.proxy import Trouble
 from tests.processes.scene import PRIMARY_NAME, SYPHON_END_S, Scene
-from tests.processes.storm import Struck
-from tests.processes.strikes import PRIMARY, Kind, Strike
 from tests.simulation.history import Violation
 
 DESTINATIONS: Final = [f"orders-{number}" for number in range(4)]
@@ -76,7 +76,7 @@ class Syphoning:
         self._messages = messages
         self._within_s = within_s
         self._limits = ["--max-messages-per-second", str(rate)] if rate is not None else []
-        self._struck: list[Struck] = []
+        self._injected: list[InjectedFault] = []
         self._wrong: list[Violation] = []
 
     async def run(self) -> Show:
@@ -99,7 +99,7 @@ class Syphoning:
             account,
             backlog=backlog,
             statuses=statuses,
-            killed=sum(one.strike.kind is Kind.KILL for one in self._struck),
+            killed=sum(one.fault.kind is Kind.KILL for one in self._injected),
             fill_s=round(fill_s, 1),
             home_s=round(home_s, 1),
             per_second=round(backlog / home_s, 1),
@@ -120,7 +120,7 @@ class Syphoning:
         senders = [await scene.add(f"sender-{number}") for number in range(1, SENDERS + 1)]
         shares = [len(range(number, self._messages, SENDERS)) for number in range(SENDERS)]
         for sender, share in zip(senders, shares, strict=True):
-            scene.roads[sender.name, PRIMARY].begin(Trouble(refuses=True))
+            scene.proxies[sender.name, PRIMARY].begin(Trouble(refuses=True))
             pairing = {
                 "failover_interval_s": 0.0,
                 "ping_primary_interval_s": 60.0,
@@ -181,7 +181,7 @@ class Syphoning:
         status = await syphon.terminate(SYPHON_END_S)
         self._check_end(syphon, status)
         self._start(syphon)
-        self._struck.append(Struck(Strike(0.0, 0.0, Kind.TERMINATE, syphon.name), begin, time.time()))
+        self._injected.append(InjectedFault(Fault(0.0, 0.0, Kind.TERMINATE, syphon.name), begin, time.time()))
         return status
 
     async def _kill(self, syphon: Program) -> None:
@@ -189,7 +189,7 @@ class Syphoning:
         begin = time.time()
         syphon.kill()
         # What it held comes back when the locks end, and until then may be sent a second time.
-        self._struck.append(Struck(Strike(0.0, 0.0, Kind.KILL, syphon.name), begin, begin + LOCK_S))
+        self._injected.append(InjectedFault(Fault(0.0, 0.0, Kind.KILL, syphon.name), begin, begin + LOCK_S))
 
     def _check_end(self, syphon: Program, status: int | None) -> None:
         if status != 0:
@@ -210,7 +210,7 @@ class Syphoning:
             receiving={(program.name, life): lines for program, life, lines in scene.records("drain")},
             explanations=Explanations(
                 scene.crossings,
-                self._struck,
+                self._injected,
                 [lines for _, _, lines in scene.syphon_logs()],
                 timeout_s=TIMEOUT_S,
             ),

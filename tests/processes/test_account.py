@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.processes.account import BACKLOG_DEAD_LETTERS, DEAD_LETTERS, Account, Evidence, account_of
+from tests.processes.chaos import InjectedFault
 from tests.processes.explanations import Explanations
+from tests.processes.faults import PRIMARY, SECONDARY, Fault, Kind
 from tests.processes.record import Line
 from tests.processes.scene import Crossing
-from tests.processes.storm import Struck
-from tests.processes.strikes import PRIMARY, SECONDARY, Kind, Strike
 
 T = 1_700_000_000.0
 LOCK_S = 8.0
@@ -26,7 +26,7 @@ class Story:
     sending: dict[tuple[str, int], list[Line]] = field(default_factory=dict)
     receiving: dict[tuple[str, int], list[Line]] = field(default_factory=dict)
     crossings: dict[str, list[Crossing]] = field(default_factory=dict)
-    struck: list[Struck] = field(default_factory=list)
+    injected: list[InjectedFault] = field(default_factory=list)
     syphon_log: list[Line] = field(default_factory=list)
 
     def sends(self, uid: str, at: float = 1.0, outcome: str = "ok", *, end: float | None = None, **facts: Any) -> Story:
@@ -76,8 +76,8 @@ class Story:
                 lines.append({"at": T + at + 0.2, "event": "settled", "mode": settled, "outcome": outcome, **copy})
         return self
 
-    def strikes(self, kind: Kind, whom: str, begin: float, end: float) -> Story:
-        self.struck.append(Struck(Strike(begin, end - begin, kind, whom), T + begin, T + end))
+    def faults(self, kind: Kind, whom: str, begin: float, end: float) -> Story:
+        self.injected.append(InjectedFault(Fault(begin, end - begin, kind, whom), T + begin, T + end))
         return self
 
     def account(self, **more: Any) -> Account:
@@ -85,7 +85,7 @@ class Story:
         evidence = Evidence(
             sending=self.sending,
             receiving=self.receiving,
-            explanations=Explanations(self.crossings, self.struck, logs, timeout_s=TIMEOUT_S),
+            explanations=Explanations(self.crossings, self.injected, logs, timeout_s=TIMEOUT_S),
             expected_paths=lambda facts: ["orders"],
             **more,
         )
@@ -236,9 +236,9 @@ def test_a_second_sending_needs_a_reason() -> None:
 
 
 @pytest.mark.parametrize("whom", ["sender-1", "sender-1>primary", PRIMARY])
-def test_what_struck_its_way_meanwhile_is_one(whom: str) -> None:
+def test_what_injected_its_way_meanwhile_is_one(whom: str) -> None:
     story = twice(honest()).passes("a", (3.0, "sender-1", PRIMARY))
-    account = story.strikes(Kind.LOST_ANSWERS, whom, 1.0, 2.9).account()
+    account = story.faults(Kind.LOST_ANSWERS, whom, 1.0, 2.9).account()
     assert account.violations == []
     assert account.explained_duplicates == 1
 
@@ -251,9 +251,9 @@ def test_what_struck_its_way_meanwhile_is_one(whom: str) -> None:
         (Kind.LATENCY, "sender-1>primary", 1.0, 2.9),
     ],
 )
-def test_what_struck_others_or_later_or_harmed_nobody_is_none(kind: Kind, whom: str, begin: float, end: float) -> None:
+def test_unrelated_fault_explains_no_duplicate(kind: Kind, whom: str, begin: float, end: float) -> None:
     story = twice(honest()).passes("a", (3.0, "sender-1", PRIMARY))
-    assert story.strikes(kind, whom, begin, end).broken() == ["I6"]
+    assert story.faults(kind, whom, begin, end).broken() == ["I6"]
 
 
 def test_an_answer_that_did_not_come_in_time_is_one() -> None:
@@ -273,7 +273,7 @@ def test_one_that_was_refused_for_certain_is_none() -> None:
 
 
 def test_where_duplicates_are_detected_there_is_one_copy_whatever_happened() -> None:
-    story = twice(honest()).passes("a", (3.0, "sender-1", PRIMARY)).strikes(Kind.RESET, PRIMARY, 1.0, 2.9)
+    story = twice(honest()).passes("a", (3.0, "sender-1", PRIMARY)).faults(Kind.RESET, PRIMARY, 1.0, 2.9)
     assert story.broken(detects_duplicates=True) == ["I7"]
 
 
@@ -294,12 +294,12 @@ def test_a_diverted_message_comes_once() -> None:
 def test_a_syphon_that_was_killed_explains_a_second_move() -> None:
     story = twice(diverted()).passes("a", (9.0, "syphon-2", PRIMARY))
     assert story.broken() == ["I6"]
-    assert story.strikes(Kind.KILL, "syphon-1", 5.1, 6.0).broken() == []
+    assert story.faults(Kind.KILL, "syphon-1", 5.1, 6.0).broken() == []
 
 
 def test_a_syphon_that_was_told_to_end_explains_nothing() -> None:
     story = twice(diverted()).passes("a", (9.0, "syphon-2", PRIMARY))
-    assert story.strikes(Kind.TERMINATE, "syphon-1", 5.1, 6.0).broken() == ["I6"]
+    assert story.faults(Kind.TERMINATE, "syphon-1", 5.1, 6.0).broken() == ["I6"]
 
 
 def test_a_lock_that_a_syphon_lost_explains_a_second_move() -> None:
@@ -312,7 +312,7 @@ def test_a_message_in_the_primary_and_in_the_backlog_needs_a_reason_too() -> Non
     ways = [(1.05, "sender-1", PRIMARY), (3.0, "sender-1", SECONDARY), (6.0, "syphon-1", PRIMARY)]
     story = twice(Story().sends("a", end=3.1).receives("a").passes("a", *ways))
     assert story.broken() == ["I6"]
-    assert story.strikes(Kind.RESET, "sender-1>primary", 1.0, 2.5).broken() == []
+    assert story.faults(Kind.RESET, "sender-1>primary", 1.0, 2.5).broken() == []
 
 
 # -- one copy again ----------------------------------------------------------------------------------------------------

@@ -41,4 +41,4 @@ def test_no_message_is_lost(results: dict[str, Result], name: str) -> None:
     assert result.failovers > 0
     assert result.account.accepted > 50
     assert result.account.delivered > 50
-    assert set(result.struck) - {"latency", "slices", "slow link"}
+    assert set(result.injected) - {"latency", "slices", "slow link"}

@@ -12,7 +12,7 @@ from azure.servicebus._pyamqp.aio._client_async import ReceiveClientAsync
 from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.emulator import Emulator
 from tests.processes.namespaces import connection_string
-from tests.processes.road import Road, Trouble, Way
+from tests.processes.proxy import Proxy, Trouble, Way
 
 pytestmark = pytest.mark.real_time
 
@@ -27,11 +27,11 @@ async def emulator() -> AsyncIterator[Emulator]:
 
 
 @pytest.fixture
-async def road(emulator: Emulator) -> AsyncIterator[Road]:
-    road = Road(emulator.ports["contoso"], lambda uid: None)
-    await road.start()
-    yield road
-    await road.close()
+async def proxy(emulator: Emulator) -> AsyncIterator[Proxy]:
+    proxy = Proxy(emulator.ports["contoso"], lambda uid: None)
+    await proxy.start()
+    yield proxy
+    await proxy.close()
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def outcomes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_settling_interrupts_a_wait_and_what_arrives_meanwhile_is_kept(
-    emulator: Emulator, road: Road, outcomes: list[str]
+    emulator: Emulator, proxy: Proxy, outcomes: list[str]
 ) -> None:
     async with (
         ServiceBusClient.from_connection_string(emulator.connection_string) as direct,
-        ServiceBusClient.from_connection_string(connection_string(road.port)) as slow,
+        ServiceBusClient.from_connection_string(connection_string(proxy.port)) as slow,
     ):
         await direct.administration.create_queue("orders")
         sender = direct.get_queue_sender("orders")
@@ -64,7 +64,7 @@ async def test_settling_interrupts_a_wait_and_what_arrives_meanwhile_is_kept(
             held += await receiver.receive_messages(SMALL - len(held), max_wait_time=5.0)
         waiting = asyncio.ensure_future(receiver.receive_messages(1, max_wait_time=30.0))
         await asyncio.sleep(0.1)
-        road.begin(Trouble(ways=(Way.BACK,), bytes_per_s=60_000.0))
+        proxy.begin(Trouble(ways=(Way.BACK,), bytes_per_s=60_000.0))
         await sender.send_messages(ServiceBusMessage(LARGE))
         for message in held:
             await asyncio.sleep(0.03)

@@ -1,7 +1,7 @@
-"""What the bodies of these runs say of themselves: whose they are, and whether they came whole.
+"""Message bodies that contain the uid of their message and can be checked for completeness.
 
-A body is some filler that follows from the uid, and the uid between two tildes. The mark stands at the end, so that
-whoever watches a wire and sees it knows that the whole message has passed.
+A body is filler derived from the uid, followed by the uid between two tildes. The mark is at the end, so that a proxy
+that sees it knows that the whole body has passed.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ LONGEST_MARK: Final = 62
 
 
 def body_of(uid: str, size: int) -> bytes:
-    """The body for a uid of small letters, digits, dots and hyphens, with so many bytes of filler."""
+    """Return the body for a uid of lower-case letters, digits, dots and hyphens, with `size` bytes of filler."""
     return f"{_filler(uid, size)}~{uid}~".encode()
 
 
 def uid_of(body: bytes) -> str:
-    """The uid of a body; empty if it bears none."""
+    """Return the uid of a body; empty if it has none."""
     found = MARK.search(body[-LONGEST_MARK:])
     return found[1].decode() if found else ""
 
 
 def is_whole(body: bytes) -> bool:
-    """Whether a body is, byte for byte, what was made for its uid."""
+    """Whether a body equals the one made for its uid."""
     uid = uid_of(body)
     return bool(uid) and body == body_of(uid, len(body) - len(uid) - 2)
 

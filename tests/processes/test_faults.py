@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.processes.configurations import CONFIGURATIONS, Configuration, named
-from tests.processes.strikes import PRIMARY, QUIET_FROM, SECONDARY, Gust, Kind, draw_strikes
+from tests.processes.faults import PRIMARY, QUIET_FROM, SECONDARY, FaultSource, Kind, draw_faults
 
 PROGRAMS = ["sender-1", "sender-2", "receiver-1", "receiver-2", "syphon-1", "syphon-2", "syphon-3"]
 
@@ -17,7 +17,7 @@ each_configuration = pytest.mark.parametrize(
 @each_configuration
 def test_a_seed_fixes_the_schedule(configuration: Configuration) -> None:
     def drawn(seed: int) -> list[str]:
-        return [str(one) for one in draw_strikes(seed, 60.0, configuration.outages, configuration.gusts, PROGRAMS)]
+        return [str(one) for one in draw_faults(seed, 60.0, configuration.outages, configuration.sources, PROGRAMS)]
 
     assert drawn(7) == drawn(7)
     assert drawn(7) != drawn(8)
@@ -28,21 +28,21 @@ def test_a_seed_fixes_the_schedule(configuration: Configuration) -> None:
 def test_it_has_an_outage_long_enough_for_a_failover_and_a_quiet_end(
     configuration: Configuration, seconds: float
 ) -> None:
-    strikes = draw_strikes(3, seconds, configuration.outages, configuration.gusts, PROGRAMS)
+    faults = draw_faults(3, seconds, configuration.outages, configuration.sources, PROGRAMS)
     for outage in configuration.outages:
-        first = [one for one in strikes if one.kind is outage.kind and one.whom == outage.whom and one.span_s >= 5.0]
+        first = [one for one in faults if one.kind is outage.kind and one.whom == outage.whom and one.span_s >= 5.0]
         assert first
         assert first[0].at_s < 0.2 * seconds
-    assert all(one.at_s < QUIET_FROM * seconds for one in strikes)
-    assert strikes == sorted(strikes, key=lambda one: one.at_s)
-    assert len(strikes) >= seconds / 4
+    assert all(one.at_s < QUIET_FROM * seconds for one in faults)
+    assert faults == sorted(faults, key=lambda one: one.at_s)
+    assert len(faults) >= seconds / 4
 
 
 @each_configuration
-def test_it_strikes_programs_that_there_are(configuration: Configuration) -> None:
+def test_it_faults_programs_that_there_are(configuration: Configuration) -> None:
     for seed in range(20):
-        for strike in draw_strikes(seed, 60.0, configuration.outages, configuration.gusts, PROGRAMS):
-            program, _, end = strike.whom.partition(">")
+        for fault in draw_faults(seed, 60.0, configuration.outages, configuration.sources, PROGRAMS):
+            program, _, end = fault.whom.partition(">")
             assert program in (*PROGRAMS, PRIMARY, SECONDARY)
             assert end in ("", PRIMARY, SECONDARY)
 
@@ -52,9 +52,9 @@ def test_ten_distinct_configurations_at_least() -> None:
     assert len({one.purpose for one in CONFIGURATIONS}) == len(CONFIGURATIONS)
 
 
-def test_together_they_strike_with_everything_there_is() -> None:
-    struck = {gust.kind for one in CONFIGURATIONS for gust in (*one.outages, *one.gusts)}
-    assert struck == set(Kind)
+def test_together_they_fault_with_everything_there_is() -> None:
+    injected = {source.kind for one in CONFIGURATIONS for source in (*one.outages, *one.sources)}
+    assert injected == set(Kind)
 
 
 def test_a_configuration_is_found_by_its_name() -> None:
@@ -64,7 +64,7 @@ def test_a_configuration_is_found_by_its_name() -> None:
 
 
 def test_facts_of_a_fault_are_its_own() -> None:
-    fault = {"kind": "down", "entity": "orders"}
-    (strike,) = draw_strikes(1, 15.0, [Gust(Kind.FAULT, PRIMARY, faults=(fault,))], [], PROGRAMS)
-    assert strike.facts == fault
-    assert strike.facts is not fault
+    switch = {"kind": "down", "entity": "orders"}
+    (fault,) = draw_faults(1, 15.0, [FaultSource(Kind.FAULT, PRIMARY, switches=(switch,))], [], PROGRAMS)
+    assert fault.facts == switch
+    assert fault.facts is not switch

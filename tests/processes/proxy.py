@@ -1,7 +1,7 @@
-"""A program's way to a namespace: a TCP proxy that can delay, slow down, slice, hold and cut what passes, each way.
+"""A TCP proxy between a program and a namespace that can delay, slow down, slice, hold and cut connections.
 
-What is done to a road is a `Trouble`; several may be on it at once. A road also bears witness: it notes when the mark
-of a message passes towards the namespace, so that afterwards nobody need believe any program.
+A `Trouble` describes a fault of a proxy; several can be active at once. The proxy also records when the mark of a
+message passes towards the namespace, as evidence that is independent of the programs.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tests.processes.letters import LONGEST_MARK, MARK
+from tests.processes.bodies import LONGEST_MARK, MARK
 
 READ_BYTES: Final = 64 * 1024
 RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER by which closing sends a reset, and drops what was not sent."""
+"""A value of SO_LINGER with which closing sends a reset and drops unsent data."""
 
 
 class Way(StrEnum):
-    """The two directions of a road."""
+    """The two directions of a proxy."""
 
     OUT = "out"
     """From the program to the namespace."""
@@ -32,7 +32,7 @@ class Way(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Trouble:
-    """What is wrong with a road for a while.
+    """What is wrong with a proxy for a while.
 
     Attributes:
         ways: in which direction.
@@ -52,13 +52,13 @@ class Trouble:
 
 
 GRAIN_S: Final = 0.02
-"""A slow road passes on so much at once as it takes in this time."""
+"""A slow proxy passes on so much at once as it takes in this time."""
 
 Witness = Callable[[str], None]
 """Is told the uid of each message that is about to pass towards the namespace; one that is not told of never does."""
 
 
-class Road:
+class Proxy:
     """Listens on a port of its own and passes everything on to a namespace's port.
 
     Attributes:

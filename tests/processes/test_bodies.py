@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.processes.letters import body_of, is_whole, uid_of
+from tests.processes.bodies import body_of, is_whole, uid_of
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 20_000])

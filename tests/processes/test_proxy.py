@@ -1,4 +1,4 @@
-"""A road passes on what it is given, and hurts it as it is told."""
+"""A proxy passes on what it is given, and hurts it as it is told."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.processes.letters import body_of
-from tests.processes.road import Road, Trouble, Way
+from tests.processes.bodies import body_of
+from tests.processes.proxy import Proxy, Trouble, Way
 
 pytestmark = pytest.mark.real_time
 
@@ -16,7 +16,7 @@ PATIENCE_S = 20.0
 
 
 class Town:
-    """What lies behind the road: it keeps what arrives, and answers each piece with its length."""
+    """What lies behind the proxy: it keeps what arrives, and answers each piece with its length."""
 
     def __init__(self) -> None:
         self.heard = bytearray()
@@ -74,15 +74,15 @@ def witnessed() -> list[str]:
 
 
 @pytest.fixture
-async def road(town: Town, witnessed: list[str]) -> AsyncIterator[Road]:
-    road = Road(town.port, witnessed.append)
-    await road.start()
-    yield road
-    await road.close()
+async def proxy(town: Town, witnessed: list[str]) -> AsyncIterator[Proxy]:
+    proxy = Proxy(town.port, witnessed.append)
+    await proxy.start()
+    yield proxy
+    await proxy.close()
 
 
 class Traveller:
-    """A connection by way of the road."""
+    """A connection by way of the proxy."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -105,8 +105,8 @@ class Traveller:
 
 
 @pytest.fixture
-async def traveller(road: Road) -> AsyncIterator[Traveller]:
-    traveller = Traveller(*await asyncio.open_connection("127.0.0.1", road.port))
+async def traveller(proxy: Proxy) -> AsyncIterator[Traveller]:
+    traveller = Traveller(*await asyncio.open_connection("127.0.0.1", proxy.port))
     yield traveller
     traveller.writer.close()
 
@@ -120,79 +120,79 @@ async def test_it_passes_on_both_ways_and_the_end_too(traveller: Traveller, town
     assert town.heard == b"hello"
 
 
-async def test_a_cut_resets_both_ends(traveller: Traveller, road: Road, town: Town) -> None:
+async def test_a_cut_resets_both_ends(traveller: Traveller, proxy: Proxy, town: Town) -> None:
     traveller.say(b"hello")
     await traveller.hears()
-    assert road.cut() == 1
+    assert proxy.cut() == 1
     assert await town.ending() == "reset"
     with pytest.raises(ConnectionResetError):
         await traveller.hears()
-    assert (road.cut(), road.cut_count) == (0, 1)
+    assert (proxy.cut(), proxy.cut_count) == (0, 1)
 
 
-async def test_a_cut_in_a_frame_lets_a_few_bytes_pass(traveller: Traveller, road: Road, town: Town) -> None:
+async def test_a_cut_in_a_frame_lets_a_few_bytes_pass(traveller: Traveller, proxy: Proxy, town: Town) -> None:
     traveller.say(b"hello")
     await traveller.hears()
-    road.cut_after(3)
+    proxy.cut_after(3)
     traveller.say(b"a whole frame")
     assert await town.ending() == "reset"
     assert bytes(town.heard) in (b"hello", b"helloa w")  # a reset may take with it what was not read yet
-    assert road.cut_count == 1
+    assert proxy.cut_count == 1
 
 
-async def test_what_a_cut_has_not_met_is_spared(traveller: Traveller, road: Road) -> None:
+async def test_what_a_cut_has_not_met_is_spared(traveller: Traveller, proxy: Proxy) -> None:
     traveller.say(b"hello")
     await traveller.hears()
-    road.cut_after(3)
-    road.spare()
+    proxy.cut_after(3)
+    proxy.spare()
     traveller.say(b"a whole frame")
     assert await traveller.hears() == b"18;"
-    assert road.cut_count == 0
+    assert proxy.cut_count == 0
 
 
-async def test_a_road_that_refuses_resets_who_comes(road: Road) -> None:
+async def test_a_proxy_that_refuses_resets_who_comes(proxy: Proxy) -> None:
     trouble = Trouble(refuses=True)
-    road.begin(trouble)
-    late = Traveller(*await asyncio.open_connection("127.0.0.1", road.port))
+    proxy.begin(trouble)
+    late = Traveller(*await asyncio.open_connection("127.0.0.1", proxy.port))
     with pytest.raises(ConnectionResetError):
         await late.hears()
     late.writer.close()
-    road.end(trouble)
-    later = Traveller(*await asyncio.open_connection("127.0.0.1", road.port))
+    proxy.end(trouble)
+    later = Traveller(*await asyncio.open_connection("127.0.0.1", proxy.port))
     later.say(b"x")
     assert await later.hears() == b"1;"
     later.writer.close()
 
 
-async def test_a_black_hole_holds_everything_until_it_ends(traveller: Traveller, road: Road, town: Town) -> None:
+async def test_a_black_hole_holds_everything_until_it_ends(traveller: Traveller, proxy: Proxy, town: Town) -> None:
     trouble = Trouble(holds=True)
-    road.begin(trouble)
+    proxy.begin(trouble)
     traveller.say(b"hello")
     assert await traveller.hears_nothing()
     assert town.heard == b""
-    road.end(trouble)
+    proxy.end(trouble)
     assert await traveller.hears() == b"5;"
 
 
 async def test_answers_that_are_held_and_cut_are_lost_and_the_work_is_done(
-    traveller: Traveller, road: Road, town: Town
+    traveller: Traveller, proxy: Proxy, town: Town
 ) -> None:
-    road.begin(Trouble(ways=(Way.BACK,), holds=True))
+    proxy.begin(Trouble(ways=(Way.BACK,), holds=True))
     traveller.say(b"hello")
     assert await town.has_heard(5) == b"hello"
     assert await traveller.hears_nothing()
-    road.cut()
+    proxy.cut()
     with pytest.raises(ConnectionResetError):
         await traveller.hears()
 
 
-async def test_requests_that_are_held_and_cut_never_arrive(traveller: Traveller, road: Road, town: Town) -> None:
+async def test_requests_that_are_held_and_cut_never_arrive(traveller: Traveller, proxy: Proxy, town: Town) -> None:
     traveller.say(b"one")
     await traveller.hears()
-    road.begin(Trouble(ways=(Way.OUT,), holds=True))
+    proxy.begin(Trouble(ways=(Way.OUT,), holds=True))
     traveller.say(b"two")
     assert await traveller.hears_nothing()
-    road.cut()
+    proxy.cut()
     assert await town.ending() == "reset"
     assert town.heard == b"one"
 
@@ -200,38 +200,38 @@ async def test_requests_that_are_held_and_cut_never_arrive(traveller: Traveller,
 @pytest.mark.parametrize(
     "trouble", [Trouble(slice_bytes=3), Trouble(bytes_per_s=50_000), Trouble(delay_s=0.05, slice_bytes=700)]
 )
-async def test_slow_and_sliced_roads_lose_nothing(
-    traveller: Traveller, road: Road, town: Town, trouble: Trouble
+async def test_slow_and_sliced_proxies_lose_nothing(
+    traveller: Traveller, proxy: Proxy, town: Town, trouble: Trouble
 ) -> None:
-    road.begin(trouble)
+    proxy.begin(trouble)
     text = bytes(range(256)) * 20
     traveller.say(text)
     assert await town.has_heard(len(text)) == text
 
 
 async def test_a_mark_is_witnessed_once_however_it_is_sliced(
-    traveller: Traveller, road: Road, town: Town, witnessed: list[str]
+    traveller: Traveller, proxy: Proxy, town: Town, witnessed: list[str]
 ) -> None:
     uids = [f"sender-1.0-{number}" for number in range(50)]
-    road.begin(Trouble(slice_bytes=7))
+    proxy.begin(Trouble(slice_bytes=7))
     traveller.say(b"".join(body_of(uid, 40) for uid in uids))
     await town.has_heard(sum(len(body_of(uid, 40)) for uid in uids))
     assert witnessed == uids
 
 
-async def test_what_is_held_is_not_witnessed(traveller: Traveller, road: Road, witnessed: list[str]) -> None:
+async def test_what_is_held_is_not_witnessed(traveller: Traveller, proxy: Proxy, witnessed: list[str]) -> None:
     trouble = Trouble(ways=(Way.OUT,), holds=True)
-    road.begin(trouble)
+    proxy.begin(trouble)
     traveller.say(body_of("sender-1.0-1", 10))
     assert await traveller.hears_nothing()
     assert witnessed == []
-    road.end(trouble)
+    proxy.end(trouble)
     await traveller.hears()
     assert witnessed == ["sender-1.0-1"]
 
 
-async def test_a_namespace_that_does_not_listen_ends_the_connection(road: Road, town: Town) -> None:
-    nowhere = Road(1, lambda uid: None)
+async def test_a_namespace_that_does_not_listen_ends_the_connection(proxy: Proxy, town: Town) -> None:
+    nowhere = Proxy(1, lambda uid: None)
     await nowhere.start()
     lost = Traveller(*await asyncio.open_connection("127.0.0.1", nowhere.port))
     with pytest.raises(ConnectionResetError):

@@ -1,4 +1,4 @@
-"""What strikes a run, and when: a schedule that follows from the seed alone."""
+"""The schedule of faults of a run, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, Final
 
 
 class Kind(StrEnum):
-    """What can strike."""
+    """The kinds of faults."""
 
     RESET = "reset"
-    """Every connection is reset, and new ones for a while."""
+    """All connections are reset; new ones are refused for a time."""
     MID_FRAME = "cut in a frame"
-    """Every connection is reset in the midst of the next thing that is sent, after a few bytes of it."""
+    """All connections are reset within the next data, after a few bytes of it."""
     BLACK_HOLE = "black hole"
-    """Nothing passes in either direction; at the end what was held arrives, or is lost with its connection."""
+    """No data passes in either direction; at the end it arrives, or is lost with its connection."""
     LOST_ANSWERS = "lost answers"
-    """What is asked for is done, and the answer is held back until its connection is cut."""
+    """Responses are held until the connection is cut."""
     LOST_REQUESTS = "lost requests"
-    """What is asked for does not arrive, and its connection is cut in the end."""
+    """Requests are held until the connection is cut."""
     LATE_ANSWERS = "late answers"
-    """Answers are held back, and arrive in the end."""
+    """Responses are held and arrive at the end."""
     LATENCY = "latency"
     SLOW_LINK = "slow link"
     SLICES = "slices"
-    """Everything comes a few bytes at a time."""
+    """Data arrives a few bytes at a time."""
     KILL = "SIGKILL"
     """A program is killed, and started again after a while."""
     TERMINATE = "SIGTERM"
@@ -41,7 +41,7 @@ class Kind(StrEnum):
 PRIMARY: Final = "primary"
 SECONDARY: Final = "secondary"
 
-OF_ROADS: Final = (
+OF_PROXIES: Final = (
     Kind.RESET,
     Kind.MID_FRAME,
     Kind.BLACK_HOLE,
@@ -53,18 +53,18 @@ OF_ROADS: Final = (
     Kind.SLICES,
 )
 GENTLE: Final = (Kind.LATENCY, Kind.SLOW_LINK, Kind.SLICES)
-"""Those by which nothing is lost."""
+"""Faults that lose nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
-    """One thing that strikes.
+class Fault:
+    """A scheduled fault.
 
     Attributes:
-        at_s: after the beginning of the run.
-        span_s: how long it lasts; of a kill and a termination, until the program is started again.
-        whom: a namespace, for all roads to it or for its process; a program; or `sender-1>primary` for one road.
-        facts: how bad it is.
+        at_s: seconds after the start of the run.
+        span_s: its duration; for a kill or termination, the time until the program restarts.
+        whom: a namespace (all proxies to it, or its process), a program, or `sender-1>primary` for one proxy.
+        facts: its parameters.
     """
 
     at_s: float
@@ -79,20 +79,19 @@ class Strike:
 
 
 @dataclass(frozen=True, slots=True)
-class Gust:
-    """Something that may strike again and again.
+class FaultSource:
+    """A source of repeated faults.
 
     Attributes:
-        kind: what.
-        whom: as for `Strike`; `sender-*` and `sender-*>primary` draw one of the programs.
-        longest_s: how long at most.
-        faults: of `Kind.FAULT`, the switches of which one is drawn.
+        whom: as for `Fault`; `sender-*` and `sender-*>primary` draw one of the programs.
+        longest_s: the longest duration.
+        switches: for `Kind.FAULT`, the faults of the emulator from which one is drawn.
     """
 
     kind: Kind
     whom: str
     longest_s: float = 2.0
-    faults: tuple[dict[str, Any], ...] = ()
+    switches: tuple[dict[str, Any], ...] = ()
 
 
 SHORTEST_S: Final = 0.3
@@ -100,52 +99,52 @@ FIRST_AT: Final = 0.12
 """The share of a run after which the outage begins."""
 
 QUIET_FROM: Final = 0.85
-"""The share of a run from which nothing new strikes."""
+"""The share of a run after which no new fault begins."""
 
 
-def draw_strikes(
-    seed: int, seconds: float, outages: Sequence[Gust], gusts: Sequence[Gust], programs: Sequence[str]
-) -> list[Strike]:
-    """The schedule of a run, by rising moments.
+def draw_faults(
+    seed: int, seconds: float, outages: Sequence[FaultSource], sources: Sequence[FaultSource], programs: Sequence[str]
+) -> list[Fault]:
+    """Return the schedule of a run in order of time.
 
-    It begins with one outage for each of `outages`, side by side and long enough for a failover. Behind it come gusts,
-    and, in long runs, more outages now and then.
+    It starts with one outage for each of `outages` at the same time, long enough for a failover. Other
+    faults follow, and in long runs more outages.
 
     Args:
-        programs: the names for which stars stand.
+        programs: the names that a star matches.
     """
     chance = Random(seed)
-    strikes: list[Strike] = []
+    faults: list[Fault] = []
     first_s = min(max(0.3 * seconds, 5.0), 12.0)
     for outage in outages:
         at_s = FIRST_AT * seconds + chance.uniform(0, 0.5)
-        strikes.append(_struck(chance, outage, at_s, first_s, programs))
+        faults.append(_injected(chance, outage, at_s, first_s, programs))
     now_s = 0.5
     next_outage_s = FIRST_AT * seconds + first_s + 12.0
-    while gusts and (now_s := now_s + chance.uniform(0.4, 2.5)) < QUIET_FROM * seconds:
+    while sources and (now_s := now_s + chance.uniform(0.4, 2.5)) < QUIET_FROM * seconds:
         if now_s >= next_outage_s and now_s + first_s < seconds:
-            strikes += [_struck(chance, outage, now_s, first_s, programs) for outage in outages]
+            faults += [_injected(chance, outage, now_s, first_s, programs) for outage in outages]
             next_outage_s = now_s + first_s + chance.uniform(8.0, 14.0)
-        gust = chance.choice(gusts)
-        strikes.append(_struck(chance, gust, now_s, chance.uniform(SHORTEST_S, gust.longest_s), programs))
-    return sorted(strikes, key=lambda strike: strike.at_s)
+        source = chance.choice(sources)
+        faults.append(_injected(chance, source, now_s, chance.uniform(SHORTEST_S, source.longest_s), programs))
+    return sorted(faults, key=lambda fault: fault.at_s)
 
 
-def _struck(chance: Random, gust: Gust, at_s: float, span_s: float, programs: Sequence[str]) -> Strike:
-    whom, _, end = gust.whom.partition(">")
+def _injected(chance: Random, source: FaultSource, at_s: float, span_s: float, programs: Sequence[str]) -> Fault:
+    whom, _, end = source.whom.partition(">")
     if whom.endswith("*"):
         whom = chance.choice([name for name in programs if name.startswith(whom[:-1])])
-    return Strike(
+    return Fault(
         round(at_s, 3),
         round(span_s, 3),
-        gust.kind,
+        source.kind,
         f"{whom}>{end}" if end else whom,
-        _facts(chance, gust),
+        _facts(chance, source),
     )
 
 
-def _facts(chance: Random, gust: Gust) -> dict[str, Any]:
-    match gust.kind:
+def _facts(chance: Random, source: FaultSource) -> dict[str, Any]:
+    match source.kind:
         case Kind.MID_FRAME:
             return {"after_bytes": chance.randint(1, 60)}
         case Kind.BLACK_HOLE:
@@ -157,6 +156,6 @@ def _facts(chance: Random, gust: Gust) -> dict[str, Any]:
         case Kind.SLICES:
             return {"slice_bytes": chance.randint(3, 90)}
         case Kind.FAULT:
-            return dict(chance.choice(gust.faults))
+            return dict(chance.choice(source.switches))
         case _:
             return {}
