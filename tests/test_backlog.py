@@ -26,7 +26,7 @@ async def divert(pair: MemoryPair, client: ServiceBusClient, count: int, *, queu
 
 
 async def dead_letter(pair: MemoryPair, body: str, **properties: str) -> None:
-    """A message in backlog queue 0 that the syphon cannot bring home."""
+    """A message in backlog queue 0 that the syphon cannot forward."""
     async with (
         pair.unpaired_client(secondary=True) as stranger,
         stranger.get_queue_sender("contoso/x-servicebus-transfer/0") as sender,
@@ -47,7 +47,7 @@ async def test_a_survey_counts_what_waits_by_queue_and_destination(clock: Virtua
         assert sum(view.depth for view in await Backlog(client.pair).survey(limit=100)) == 100
 
 
-async def test_parked_messages_and_dead_letters_are_told_apart(clock: VirtualClock) -> None:
+async def test_parked_messages_and_dead_letters_are_distinguished(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await client.administration.create_queue("orders")
@@ -68,7 +68,7 @@ async def test_a_message_without_a_destination_is_counted_as_unknown(clock: Virt
         assert view.destinations == {"(unknown)": 1}
 
 
-async def test_resubmitted_dead_letters_come_home(clock: VirtualClock) -> None:
+async def test_resubmitted_dead_letters_are_drained(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await client.administration.create_queue("parcels", requires_session=True)
@@ -113,7 +113,7 @@ async def test_missing_queues_are_told_and_an_unknown_one_is_refused(clock: Virt
             await surveyor.resubmit(queue="orders")
 
 
-async def test_what_waits_is_told_for_each_destination(clock: VirtualClock) -> None:
+async def test_what_waits_is_counted_for_each_destination(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await divert(pair, client, 2)
@@ -129,7 +129,7 @@ async def test_what_waits_is_told_for_each_destination(clock: VirtualClock) -> N
         assert view.oldest_utc == orders.oldest_utc
 
 
-async def test_whoever_watches_is_told_how_far_it_is(clock: VirtualClock) -> None:
+async def test_progress_is_reported(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         for _ in range(3):

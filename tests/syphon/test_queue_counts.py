@@ -1,4 +1,4 @@
-"""What is known of a queue between two looks at it, with literal moments."""
+"""Counts of a queue between two scans, with literal times."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ async def test_one_session_tries_and_the_others_have_their_turn_after_it(clock: 
     assert backoff.due() == "b"
 
 
-async def test_a_try_that_nobody_hears_of_again_holds_up_the_others_for_20_s(clock: VirtualClock) -> None:
+async def test_a_try_without_a_result_delays_the_others_for_20_s(clock: VirtualClock) -> None:
     backoff = await refused(clock, "a", "b")
     await clock.sleep(1.0)
     assert backoff.due() == "a"
@@ -75,7 +75,7 @@ async def test_an_answer_ends_the_rest_of_all_its_sessions(clock: VirtualClock) 
     assert (len(backoff), backoff.count, list(backoff.errors)) == (1, 1, ["bills"])
 
 
-async def test_only_sessions_that_are_not_known_to_rest_are_told_of_and_those_that_are_gone_forgotten(
+async def test_only_sessions_that_are_not_known_to_rest_are_reported_and_those_that_are_gone_forgotten(
     clock: VirtualClock, chance: Random
 ) -> None:
     backoff = await refused(clock, "a", "b")

@@ -1,4 +1,4 @@
-"""The syphon over session-enabled backlog queues: one session after the other, in order."""
+"""The syphon over session queues: the messages of each session are forwarded in order."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def ended(run: asyncio.Future[Any]) -> None:
     assert run.cancelled()
 
 
-async def test_sessions_come_home_in_order(pair: MemoryPair) -> None:
+async def test_sessions_are_drained_in_order(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, *(text for number in range(30) for text in (f"a{number}", f"b{number}")))
         report = await client.run_syphon(until="empty")
@@ -65,7 +65,7 @@ async def test_sessions_come_home_in_order(pair: MemoryPair) -> None:
     assert [text for text in received if text[0] == "b"] == numbered("b", 30)
 
 
-async def test_enable_syphon_brings_sessions_home_as_they_come(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_enable_syphon_drains_sessions_as_they_arrive(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(options(ordering="session", enable_syphon=True)) as client:
         for number in range(10):
             await divert(client, f"a{number}")
@@ -209,7 +209,7 @@ async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(
 async def test_a_session_with_a_short_lock_is_kept_too_and_nothing_of_it_sent_twice(
     pair: MemoryPair, fault: Fault
 ) -> None:
-    """Somebody has made the queue, with a lock shorter than what a busy server is given, or a slow one takes."""
+    """The user created the queue with a lock that is shorter than the pause for a busy server, or than a slow send."""
     async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
         home = await other.administration.get_queue(HOME)
         await other.administration.update_queue(replace(home, lock_duration=timedelta(seconds=5)))
@@ -244,7 +244,7 @@ async def test_a_deleted_backlog_queue_is_empty(pair: MemoryPair) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_syphon_cancelled_at_any_moment_loses_nothing_and_keeps_the_order(
+async def test_a_syphon_cancelled_at_any_time_loses_nothing_and_keeps_the_order(
     pair: MemoryPair, clock: VirtualClock, seed: int
 ) -> None:
     chance = Random(seed)
@@ -277,7 +277,9 @@ async def test_two_syphons_do_not_overtake_each_other(pair: MemoryPair) -> None:
 
 
 @pytest.mark.parametrize("error", [MessagingEntityNotFoundError, ServiceBusConnectionError])
-async def test_health_is_told_in_events(pair: MemoryPair, clock: VirtualClock, error: type[ServiceBusError]) -> None:
+async def test_health_is_reported_in_events(
+    pair: MemoryPair, clock: VirtualClock, error: type[ServiceBusError]
+) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, "a0")
         pair.primary.inject(Fault(FaultKind.ERROR, error=error, operations=[Operation.SEND], count=2))

@@ -1,4 +1,4 @@
-"""The syphon over plain backlog queues: everything comes home once, whatever happens on the way."""
+"""The syphon over plain backlog queues: every message is forwarded once, whatever fails."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def divert(client: ServiceBusClient, *numbers: int, queue: str = QUEUE, **
 
 
 async def foreign(pair: MemoryPair, message: ServiceBusMessage, queue: str = BACKLOG[0]) -> None:
-    """Somebody puts a message of his own into a backlog queue."""
+    """Send a message that was not diverted to a backlog queue."""
     async with pair.unpaired_client(secondary=True) as client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(message)
 
@@ -59,7 +59,7 @@ def expected(*numbers: int, queue: str = QUEUE) -> list[str]:
 # -- the way home ------------------------------------------------------------------------------------------------------
 
 
-async def test_everything_comes_home_and_the_report_says_so(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_everything_is_drained_and_the_report_says_so(pair: MemoryPair, client: ServiceBusClient) -> None:
     for number in range(100):
         await divert(client, number)
     report = await client.run_syphon(until="empty")
@@ -73,7 +73,7 @@ async def test_an_empty_backlog_ends_at_once(pair: MemoryPair, client: ServiceBu
     assert clock.monotonic() < 2.0
 
 
-async def test_messages_of_one_queue_come_home_in_order(pair: MemoryPair) -> None:
+async def test_messages_of_one_queue_are_drained_in_order(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(250))
         await client.run_syphon(until="empty")
@@ -89,7 +89,7 @@ async def test_the_syphon_sends_by_way_of_no_pair_even_while_failed_over(
     assert texts(await taken(pair)) == expected(1)
 
 
-async def test_enable_syphon_brings_home_in_the_background(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_enable_syphon_drains_in_the_background(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(options(enable_syphon=True)) as client:
         await divert(client, 1, 2, 3)
         await clock.sleep(1.0)
@@ -193,7 +193,7 @@ async def test_i11_a_schedule_that_passed_in_the_backlog_is_due_at_once(
     assert texts(await taken(pair)) == expected(1)
 
 
-# -- what can never be brought home ------------------------------------------------------------------------------------
+# -- messages that can never be forwarded -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -661,7 +661,7 @@ async def test_two_syphons_share_what_one_of_them_parked(pair: MemoryPair, clock
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_a_syphon_cancelled_at_any_moment_loses_nothing(pair: MemoryPair, clock: VirtualClock, seed: int) -> None:
+async def test_a_syphon_cancelled_at_any_time_loses_nothing(pair: MemoryPair, clock: VirtualClock, seed: int) -> None:
     chance = Random(seed)
     async with pair.client(options(backlog_queue_count=3)) as client:
         for number in range(60):
@@ -683,7 +683,7 @@ async def test_a_syphon_cancelled_at_any_moment_loses_nothing(pair: MemoryPair, 
     assert await diverted(pair) == []
 
 
-async def test_a_cancelled_syphon_gives_back_at_once_what_it_had_in_hand(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_cancelled_syphon_releases_at_once_what_it_had_in_flight(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(50))
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND]))
@@ -770,7 +770,7 @@ async def test_a_partitioned_backlog_queue_is_drained_and_scanned_too(pair: Memo
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_in_hand_is_bounded_in_number_and_bytes(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_what_is_in_flight_is_bounded_in_number_and_bytes(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
@@ -805,7 +805,7 @@ async def test_destinations_for_which_nothing_waits_are_forgotten(
         assert len(run._destinations) <= 5
         await clock.sleep(1000.0)
         await ended(task)
-    for name in names:  # one that was parked meanwhile may come behind the other
+    for name in names:  # one that was parked in between may come behind the other
         assert sorted(texts(await taken(pair, name))) == expected(1, 2, queue=name)
 
 
@@ -865,7 +865,7 @@ async def test_no_more_messages_are_sent_in_a_second_than_allowed(pair: MemoryPa
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(200)))
 
 
-async def test_under_a_rate_little_is_in_hand_and_nothing_is_put_aside(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_under_a_rate_little_is_in_flight_and_nothing_is_parked(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(500))
         run = Syphon(client.pair, limits=SyphonLimits(max_messages_per_second=1.0))
@@ -880,9 +880,7 @@ async def test_under_a_rate_little_is_in_hand_and_nothing_is_put_aside(pair: Mem
         assert clock.monotonic() < 101.0
 
 
-async def test_a_rate_to_each_destination_is_kept_and_nothing_is_put_aside(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_rate_to_each_destination_is_kept_and_nothing_is_parked(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(options(backlog_queue_count=4)) as client:
         for number in range(300):

@@ -123,7 +123,7 @@ async def test_an_entity_that_is_needed_now_and_then_is_kept(pair: MemoryPair, c
 
 
 @pytest.mark.parametrize("early_s", [0.002, 0.0, -0.002])
-async def test_a_message_that_comes_as_its_entity_is_forgotten_comes_home(
+async def test_a_message_that_comes_as_its_entity_is_forgotten_is_drained(
     pair: MemoryPair, clock: VirtualClock, early_s: float
 ) -> None:
     async with running(pair):
@@ -201,7 +201,7 @@ async def test_what_is_forgotten_still_shows_in_the_status(pair: MemoryPair, clo
         assert run.syphon.status().is_stalled  # what accepted something did so before
 
 
-async def test_a_place_is_not_taken_from_an_entity_for_which_a_message_is_being_put_aside(
+async def test_a_place_is_not_taken_from_an_entity_for_which_a_message_is_being_parked(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 1)
@@ -282,7 +282,7 @@ async def test_idle_hands_keep_no_message_alive(
             assert alive() == []
 
 
-async def test_a_message_that_is_put_aside_is_kept_alive_by_nobody(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_message_that_is_parked_is_not_kept_alive(pair: MemoryPair, clock: VirtualClock) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
     async with running(pair) as run:
         await clock.sleep(1.0)
@@ -322,7 +322,7 @@ async def test_many_sessions_of_one_entity_that_refuses_cost_what_one_costs(
         assert len(await taken(pair)) == 100
 
 
-async def test_a_session_behind_many_whose_entity_refuses_comes_home_within_a_minute(
+async def test_a_session_behind_many_whose_entity_refuses_is_drained_within_a_minute(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "other")
@@ -338,7 +338,7 @@ async def test_a_session_behind_many_whose_entity_refuses_comes_home_within_a_mi
         assert len(await taken(pair, "other")) == 10
 
 
-async def test_where_sessions_cannot_be_listed_others_still_come_home_and_little_is_asked(
+async def test_where_sessions_cannot_be_listed_others_still_are_drained_and_little_is_asked(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(self: CountedTransport, *args: Any, **kwargs: Any) -> Any:
@@ -368,7 +368,7 @@ async def test_while_everything_refuses_a_queue_is_looked_through_once_a_minute(
         assert run.secondary.asked[Operation.PEEK] - peeks <= 60 * 2 + 4 * 2  # two pages, and each long poll
 
 
-async def test_parked_messages_that_nobody_can_take_note_of_are_looked_for_more_and_more_rarely(
+async def test_parked_messages_that_are_not_remembered_are_scanned_for_ever_more_rarely(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination, "PARKED_KNOWN", 3)

@@ -1,4 +1,4 @@
-"""One emulated namespace as a process: prints how to reach it, then does what it is told on standard input.
+"""One emulated namespace as a process: prints how to reach it, then executes commands from standard input.
 
 python -m tests.wire_pair.served contoso
 {"connection_string": "Endpoint=…", "certificate": "/…/authority.pem"}

@@ -1,4 +1,4 @@
-"""An outage of the primary over real sockets, from its first moment to the last message brought home."""
+"""An outage of the primary over real sockets, from its start until the last message is forwarded."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_a_syphon_that_runs_meanwhile_brings_everything_home(
         clock = Clock()
         deadline = clock.monotonic() + PATIENCE_S
         while len(seen) < 2 * KEYS * EACH:
-            assert clock.monotonic() < deadline, f"only {len(seen)} came home"
+            assert clock.monotonic() < deadline, f"only {len(seen)} arrived"
             seen += await drained(client)
     assert (account.in_doubt, account.refused) == (set(), {})
     assert seen == Counter(account.accepted)

@@ -75,9 +75,9 @@ async def test_it_works_tells_how_it_stands_and_ends_in_order(
 ) -> None:
     bodies = await make_backlog(primary, secondary, 300)
     worker.start("--http-port", "0", "--json", NOTIFY_SOCKET=listener.path, WATCHDOG_USEC="500000")
-    told = await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 300)
-    assert told["reasons"] == []
-    assert told["primary"]["is_reachable"]
+    content = await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 300)
+    assert content["reasons"] == []
+    assert content["primary"]["is_reachable"]
     assert (await worker.asked("/healthz"))[0] == 200
     status, content_type, text = await worker.asked("/metrics")
     assert (status, content_type.partition(";")[0]) == (200, "text/plain")
@@ -104,11 +104,11 @@ async def test_signals_pause_and_resume_it_and_ctrl_c_ends_it(
     await worker.readiness_is(lambda _, said: said["drained"] > 0)
     worker.program.signal(signal.SIGUSR1)
     await worker.heard_of("worker.paused")
-    status, told = await worker.readiness()
-    assert (status, told["state"], told["reasons"]) == (503, "paused", ["the worker is paused"])
-    assert 0 < told["drained"] < 300
+    status, content = await worker.readiness()
+    assert (status, content["state"], content["reasons"]) == (503, "paused", ["the worker is paused"])
+    assert 0 < content["drained"] < 300
     await asyncio.sleep(1.0)
-    assert (await worker.readiness())[1]["drained"] == told["drained"]
+    assert (await worker.readiness())[1]["drained"] == content["drained"]
     worker.program.signal(signal.SIGUSR2)
     await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 300)
     worker.program.signal(signal.SIGINT)
@@ -116,7 +116,7 @@ async def test_signals_pause_and_resume_it_and_ctrl_c_ends_it(
     assert await arrived(primary) == Counter(bodies)
 
 
-async def test_told_to_end_in_the_middle_it_gives_everything_back(
+async def test_stopped_in_the_middle_it_releases_everything(
     primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
 ) -> None:
     bodies = await make_backlog(primary, secondary, 400)
@@ -134,15 +134,15 @@ async def test_told_to_end_in_the_middle_it_gives_everything_back(
     assert await arrived(primary) == Counter(bodies)
 
 
-async def test_told_to_end_while_it_starts_it_ends_in_order(
+async def test_stopped_while_it_starts_it_ends_in_order(
     primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
 ) -> None:
     bodies = await make_backlog(primary, secondary, 10)
     secondary.hurt("frozen")
     worker.start("--http-port", "0")
     await worker.heard_of("worker.started")
-    status, told = await worker.readiness()
-    assert (status, told["state"]) == (503, "starting")
+    status, content = await worker.readiness()
+    assert (status, content["state"]) == (503, "starting")
     assert (await worker.asked("/healthz"))[0] == 200
     worker.program.signal(signal.SIGTERM)
     assert await worker.program.ended(10.0) == 0
@@ -151,7 +151,7 @@ async def test_told_to_end_while_it_starts_it_ends_in_order(
     assert await arrived(primary) == Counter(bodies)
 
 
-async def test_told_to_end_while_it_is_loaded_it_ends_too(
+async def test_stopped_while_it_is_loaded_it_ends_too(
     primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
 ) -> None:
     await make_backlog(primary, secondary, 1)
@@ -193,21 +193,21 @@ async def test_a_second_signal_ends_it_at_once(
     assert await worker.program.ended(3.0) == 130
 
 
-async def test_an_outage_of_either_namespace_is_told_and_survived(
+async def test_an_outage_of_either_namespace_is_reported_and_survived(
     primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
 ) -> None:
     bodies = await make_backlog(primary, secondary, 20)
     primary.hurt("refuse")
     primary.hurt("reset")
     worker.start("--http-port", "0", "--probe-interval", "1", "--long-poll", "2")
-    told = await worker.readiness_is(lambda status, said: status == 503 and said["state"] == "running")
-    assert not told["primary"]["is_reachable"]
+    content = await worker.readiness_is(lambda status, said: status == 503 and said["state"] == "running")
+    assert not content["primary"]["is_reachable"]
     primary.heal("reset")
     await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 20)
     secondary.hurt("refuse")
     secondary.hurt("reset")
-    told = await worker.readiness_is(lambda status, said: not said["secondary"]["is_reachable"])
-    assert "the secondary" in told["reasons"][0]
+    content = await worker.readiness_is(lambda status, said: not said["secondary"]["is_reachable"])
+    assert "the secondary" in content["reasons"][0]
     secondary.heal("reset")
     await worker.readiness_is(lambda status, _: status == 200)
     worker.program.signal(signal.SIGTERM)

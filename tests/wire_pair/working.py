@@ -1,4 +1,4 @@
-"""A worker as a process: `sbclient syphon` as anybody runs it, its HTTP port and its log."""
+"""A worker as a process: `sbclient syphon` with its HTTP port and its log."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class WorkerProcess:
     async def readiness_is(self, is_so: Callable[[int, dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until `/readyz` says so; returns what it says."""
         for _ in range(int(PATIENCE_S / 0.1)):
-            status, told = await self.readiness()
-            if is_so(status, told):
-                return told
+            status, content = await self.readiness()
+            if is_so(status, content):
+                return content
             await asyncio.sleep(0.1)
-        raise AssertionError(f"{status} {told}")
+        raise AssertionError(f"{status} {content}")
 
     def close(self) -> None:
         self.program.kill()

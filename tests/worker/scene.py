@@ -55,7 +55,7 @@ class Run:
         return str(self.worker.state)
 
     async def ended(self, reason: str | None = "the test says so") -> SyphonReport:
-        """Tell it to end, unless the reason is None, and wait for that."""
+        """Stop the worker, unless the reason is None, and wait for its end."""
         if reason is not None:
             self.worker.stop(reason)
         return await self._task

@@ -135,7 +135,7 @@ def test_both_at_once_are_refused(tmp_path: Path) -> None:
     assert "--primary-file" in said
 
 
-def test_a_connection_string_that_cannot_be_read_is_told_with_its_origin_and_never_shown(tmp_path: Path) -> None:
+def test_a_connection_string_that_cannot_be_read_is_reported_with_its_origin_and_never_shown(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("Endpoint=sb://contoso/;SharedAccessKey=SECRET\n")
     for said in (
         refusal({"primary": "Endpoint=sb://contoso/;SharedAccessKey=SECRET"}),
@@ -146,7 +146,7 @@ def test_a_connection_string_that_cannot_be_read_is_told_with_its_origin_and_nev
         assert "option --" in said
 
 
-def test_what_is_told_of_the_settings_holds_no_secret() -> None:
+def test_the_shown_settings_contain_no_secret() -> None:
     told = given({"primary": "Endpoint=sb://a.b/;SharedAccessKeyName=n;SharedAccessKey=SECRET"}).rows()
     assert "SECRET" not in str(told)
     assert told[0] == {"name": "primary", "value": "(hidden)", "from": "option --primary"}
@@ -167,7 +167,7 @@ def test_an_unknown_variable_is_refused_with_what_was_meant(variable: str, advic
     assert "SECRET" not in said
 
 
-def test_variables_that_kubernetes_makes_of_a_service_are_nobodys_mistake() -> None:
+def test_variables_that_kubernetes_makes_of_a_service_are_ignored() -> None:
     given(
         environment={
             "SBCLIENT_SYPHON_SERVICE_HOST": "10.0.0.1",

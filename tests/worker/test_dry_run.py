@@ -20,7 +20,7 @@ async def looked(pair: MemoryPair, *, queues: list[str] | None = None, are_chose
         return await dry_run(client, queues or BACKLOG, are_chosen=are_chosen, entity=None)
 
 
-async def test_what_would_be_moved_is_told_by_queue_and_destination_and_nothing_is(pair: MemoryPair) -> None:
+async def test_what_would_be_moved_is_reported_by_queue_and_destination_and_nothing_is(pair: MemoryPair) -> None:
     await make_queue(pair, "visits")
     await make_backlog(pair, *range(7))
     await make_backlog(pair, *range(3), queue="visits")
@@ -38,7 +38,7 @@ async def test_what_would_be_moved_is_told_by_queue_and_destination_and_nothing_
     assert {message.delivery_count for message in left} == {0}
 
 
-async def test_what_would_stay_is_told_with_the_reason(pair: MemoryPair) -> None:
+async def test_what_would_stay_is_reported_with_the_reason(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
     async with pair.unpaired_client(secondary=True) as client, client.get_queue_sender(BACKLOG[0]) as sender:
         await sender.send_messages(ServiceBusMessage("a", application_properties={"x-ms-path": "missing"}))
@@ -51,7 +51,7 @@ async def test_what_would_stay_is_told_with_the_reason(pair: MemoryPair) -> None
     assert "would be dead-lettered" in found.answers["(unknown)"]
 
 
-async def test_a_missing_queue_is_told(pair: MemoryPair) -> None:
+async def test_a_missing_queue_is_reported(pair: MemoryPair) -> None:
     await make_backlog(pair, backlog_queue_count=3)
     found = await looked(pair)
     assert [view.queue for view in found.queues if not view.is_present] == BACKLOG[3:]

@@ -45,23 +45,23 @@ async def test_a_worker_that_works_is_alive_and_ready(pair: MemoryPair, clock: V
         assert content(asked(run, clock, "/healthz")) == {"status": "alive"}
         ready = asked(run, clock, "/readyz")
     assert ready.status == 200
-    told = content(ready)
-    assert (told["status"], told["reasons"], told["state"]) == ("ready", [], "running")
-    assert told["primary"] == {
+    body = content(ready)
+    assert (body["status"], body["reasons"], body["state"]) == ("ready", [], "running")
+    assert body["primary"] == {
         "namespace": "memory://contoso",
         "is_reachable": True,
         "answered_s_ago": 10.0,
         "error": None,
     }
-    assert [queue["queue"] for queue in told["queues"]] == BACKLOG
-    assert told["queues"][0] == {
+    assert [queue["queue"] for queue in body["queues"]] == BACKLOG
+    assert body["queues"][0] == {
         "queue": BACKLOG[0],
         "in_flight": 0,
         "answered_s_ago": None,
         "waits_for_s": 10.0,
         "error": None,
     }
-    assert (told["drained"], told["dead_lettered"], told["parked"]) == (5, {}, 0)
+    assert (body["drained"], body["dead_lettered"], body["parked"]) == (5, {}, 0)
 
 
 async def test_one_that_cannot_work_is_alive_and_not_ready_and_says_why(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -71,14 +71,14 @@ async def test_one_that_cannot_work_is_alive_and_not_ready_and_says_why(pair: Me
         await clock.sleep(10.0)
         assert (asked(run, clock, "/healthz")).status == 200
         ready = asked(run, clock, "/readyz")
-        told = content(ready)
+        body = content(ready)
     assert ready.status == 503
-    assert told["status"] == "not ready"
-    assert len(told["reasons"]) == 2
-    assert told["primary"]["is_reachable"] is False
-    assert told["secondary"]["is_reachable"] is True
-    assert told["refusing_count"] == 1
-    assert told["refusing"][QUEUE]["error"].startswith("ServiceBusConnectionError: ")
+    assert body["status"] == "not ready"
+    assert len(body["reasons"]) == 2
+    assert body["primary"]["is_reachable"] is False
+    assert body["secondary"]["is_reachable"] is True
+    assert body["refusing_count"] == 1
+    assert body["refusing"][QUEUE]["error"].startswith("ServiceBusConnectionError: ")
 
 
 async def test_before_the_secondary_was_reached_it_is_not_ready(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -87,10 +87,10 @@ async def test_before_the_secondary_was_reached_it_is_not_ready(pair: MemoryPair
     async with Run(pair) as run:
         assert (asked(run, clock, "/readyz")).status == 503  # nothing at all has happened yet
         await clock.sleep(10.0)
-        told = content(asked(run, clock, "/readyz"))
-    assert told["state"] == "starting"
-    assert told["secondary"]["error_for_s"] == 10.0
-    assert told["queues"] == []
+        body = content(asked(run, clock, "/readyz"))
+    assert body["state"] == "starting"
+    assert body["secondary"]["error_for_s"] == 10.0
+    assert body["queues"] == []
 
 
 async def test_it_pauses_and_resumes(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -157,7 +157,7 @@ async def test_without_the_packages_for_metrics_it_says_what_to_install(pair: Me
     assert "metrics" in content(response)["error"]
 
 
-async def test_what_there_is_not_and_what_it_does_not_take_are_told(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_what_there_is_not_and_what_it_does_not_take_are_reported(pair: MemoryPair, clock: VirtualClock) -> None:
     async with Run(pair, provision=True) as run:
         assert content(asked(run, clock, "/"))["paths"] == ["/healthz", "/readyz", "/metrics", "/pause", "/resume"]
         assert (asked(run, clock, "/elsewhere")).status == 404

@@ -37,7 +37,7 @@ def expected(*numbers: int) -> list[str]:
 # -- a quiet life ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_backlog_comes_home_until_it_is_told_to_end(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_the_backlog_is_drained_until_it_is_stopped(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(20))
     async with Run(pair) as run:
         await clock.sleep(5.0)
@@ -144,7 +144,7 @@ async def test_the_wait_at_the_start_can_be_bounded(
 
 
 @pytest.mark.parametrize("is_secondary_down", [True, False])
-async def test_being_told_to_end_during_the_start_ends_it_at_once(
+async def test_a_stop_during_the_start_ends_it_at_once(
     pair: MemoryPair, clock: VirtualClock, is_secondary_down: bool
 ) -> None:
     await make_backlog(pair, 1)
@@ -190,7 +190,7 @@ async def test_queues_that_do_not_exist_end_the_start(pair: MemoryPair, chosen: 
     assert "primary_name" in caught.value.message
 
 
-async def test_some_queues_that_do_not_exist_are_told_of_and_hold_up_nobody(
+async def test_some_queues_that_do_not_exist_are_reported_and_delay_no_other(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     await make_backlog(pair, *range(5), backlog_queue_count=3)
@@ -208,7 +208,7 @@ async def test_a_queue_with_sessions_where_none_is_expected_ends_the_start(pair:
         await run.ended(None)
 
 
-async def test_one_queue_that_cannot_be_read_at_the_start_holds_up_nobody(
+async def test_one_queue_that_cannot_be_read_at_the_start_delays_no_other(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     await make_backlog(pair, *range(5), backlog_queue_count=3)
@@ -223,7 +223,7 @@ async def test_one_queue_that_cannot_be_read_at_the_start_holds_up_nobody(
 # -- outages -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_secondary_that_goes_away_is_told_of_and_come_back_to(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_secondary_that_goes_away_is_reported_and_come_back_to(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, 1)
     async with Run(pair, http_port=0, long_poll=30.0) as run:
         await clock.sleep(100.0)
@@ -251,7 +251,7 @@ async def test_an_idle_worker_notices_an_outage_of_either_namespace_by_asking(
             namespace.heal(fault)
 
 
-async def test_without_a_port_nobody_is_asked(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_without_a_port_no_namespace_is_probed(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair)
     async with Run(pair):
         await clock.sleep(10.0)
@@ -295,7 +295,7 @@ async def test_until_empty_a_short_outage_of_the_secondary_is_waited_out(pair: M
     assert await diverted(pair) == []
 
 
-async def test_what_nobody_expected_is_logged_and_begun_anew(
+async def test_an_unexpected_exception_is_logged_and_the_syphon_restarted(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_backlog(pair, 1)
@@ -367,7 +367,7 @@ async def test_it_can_be_paused_before_it_has_started(pair: MemoryPair, clock: V
         assert run.worker.report().drained == 1
 
 
-async def test_it_can_be_told_to_end_while_paused(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_it_can_be_stopped_while_paused(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, 1)
     async with Run(pair) as run:
         run.worker.pause()

@@ -30,7 +30,7 @@ def test_an_abstract_address_is_understood() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/notify", "@nobody-listens-here"])
-def test_where_nobody_listens_nothing_fails(address: str) -> None:
+def test_without_a_listener_nothing_fails(address: str) -> None:
     ServiceManager({"NOTIFY_SOCKET": address} if address else {}).is_ready("running")
 
 
@@ -45,5 +45,7 @@ def test_where_nobody_listens_nothing_fails(address: str) -> None:
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_the_watchdog_is_told_twice_as_often_as_it_wants(environment: dict[str, str], expected: float | None) -> None:
+def test_the_watchdog_is_notified_twice_as_often_as_it_wants(
+    environment: dict[str, str], expected: float | None
+) -> None:
     assert ServiceManager({"NOTIFY_SOCKET": "/nowhere", **environment}).watchdog_s == expected
