@@ -1,9 +1,9 @@
-"""The broker as a server in this process: one port for each namespace, for any Service Bus client.
+"""The emulator: the broker as a server in this process, with one port for each namespace, for any Service Bus client.
 
     async with Emulator("contoso", "contoso-backup") as emulator:
         client = ServiceBusClient.from_connection_string(emulator.connection_string)
 
-Entities are made through the management API, or come from a Config.json.
+Create entities by the management API or by a Config.json.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-OF_PORTS: Final = (errno.EADDRINUSE, errno.EACCES)
-"""Errors for which the port is to blame; for any other it is the address."""
+PORT_ERRORS: Final = (errno.EADDRINUSE, errno.EACCES)
+"""Errors caused by the port; other errors are caused by the address."""
 
 
 class _Served(NamedTuple):
@@ -62,26 +62,26 @@ class Emulator:
     """One or more namespaces of the broker, served over AMQP, HTTP and WebSockets, each plain and over TLS.
 
     Args:
-        namespaces: `"contoso"`, or `"contoso:5672"` with the port. One namespace named `sbemulatorns` if neither these
-            nor a configuration name any.
-        first_port: of the first namespace for which no port is named, the next ones follow; 0 = any that are free.
-        config: Microsoft's Config.json: a path. A namespace named in both has the entities from there and the port from
-            here.
-        host: the address to listen on; all of them with `"0.0.0.0"`.
-        http_port: one more port, for the first namespace, as Microsoft's emulator has at 5300; None = none, 0 = any.
+        namespaces: `"contoso"`, or `"contoso:5672"` with the port. The default is one namespace `sbemulatorns`, unless
+            a configuration names others.
+        first_port: of the first namespace without a port; the others get the next ones. 0 = any free ports.
+        config: the path of a Config.json of Microsoft's emulator. A namespace that is named here as well has the
+            entities from there and the port from here.
+        host: the address to listen on; `"0.0.0.0"` = all.
+        http_port: an additional port for HTTP, like 5300 of Microsoft's emulator; None = none, 0 = any free one.
         profile: tier and year, or its name.
         auth: `"sas"`, `"none"` or `"jwt-any"`.
         key: the value of the root key of every namespace.
-        seed: of all chance in the broker, so that a run can be repeated.
-        certificate_directory: where the certificate is kept; the user's cache by default.
-        certificate_names: names that it bears besides those of this machine.
+        seed: of the random generators of the broker, for repeatable runs.
+        certificate_directory: of the certificate; the cache of the user by default.
+        certificate_names: host names in the certificate besides those of this machine.
         clock: for all times.
         settings: limits of the servers.
 
     Raises:
-        InvalidOperationError: a name, port, profile or mode cannot be used.
-        ConfigError: the configuration cannot be used.
-        OSError: it cannot be read.
+        InvalidOperationError: a name, port, profile or mode is not valid.
+        ConfigError: the configuration is not valid.
+        OSError: the configuration cannot be read.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Emulator:
     ) -> None:
         if not key or ";" in key:
             raise InvalidOperationError(
-                f"the key {'is empty' if not key else 'has a semicolon'}, and could not stand in a connection string: "
-                "give another"
+                f"the key {'is empty' if not key else 'has a semicolon'}, which a connection string does not allow: "
+                "give another one"
             )
         self._host = host
         self._key = key
@@ -120,9 +120,9 @@ class Emulator:
         self._http: Listener | None = None
         self._ports: dict[str, int] = {}
         configs = chosen_namespaces(namespaces, config, self._profile, first_port=first_port)
-        self._served: dict[str, _Served] = {each.name: self._serving(each) for each in configs}
+        self._served: dict[str, _Served] = {each.name: self._prepare(each) for each in configs}
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ start and stop
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -137,21 +137,21 @@ class Emulator:
         """Listen on every port.
 
         Raises:
-            InvalidOperationError: a port is in use, or may not be used.
+            InvalidOperationError: a port is in use or cannot be used.
         """
         self._loop = asyncio.get_running_loop()
         try:
             for name, served in self._served.items():
                 port = served.config.port or 0
-                advice = f"choose another with --namespace {name}:<port>, 0 for any that is free"
+                advice = f"choose another one with --namespace {name}:<port>, 0 for any free one"
                 self._ports[name] = await self._listen(served.listener, port, f"namespace {name}", advice)
             self._registry.ports.update(self._ports)
             if self._http_port is not None:
                 first = next(iter(self._served.values()))
-                front = Router(first.context, self._registry, reports_all=True)
-                unharmed = replace(first.context, wire_faults=WireFaults(Random(0)))  # here they are healed
-                self._http = Listener(unharmed, front.answer, self._certificate.server_context)
-                advice = "choose another with --http-port, 0 for any that is free"
+                router = Router(first.context, self._registry, reports_all=True)
+                unaffected = replace(first.context, wire_faults=WireFaults(Random(0)))  # to heal faults here
+                self._http = Listener(unaffected, router.answer, self._certificate.server_context)
+                advice = "choose another one with --http-port, 0 for any free one"
                 self._http_port = await self._listen(self._http, self._http_port, "HTTP", advice)
                 self._registry.http_port = self._http_port
         except BaseException:
@@ -165,7 +165,7 @@ class Emulator:
         )
 
     async def close(self) -> None:
-        """End every connection and stop listening; what was stored is gone. Safe to call twice."""
+        """End every connection and stop listening. All messages are lost. Safe to call twice."""
         for listener in [*(served.listener for served in self._served.values()), *([self._http] if self._http else [])]:
             await listener.close()
         await self._certificate.close()
@@ -174,7 +174,7 @@ class Emulator:
         try:
             return await listener.start(self._host, port)
         except OSError as error:
-            if error.errno not in OF_PORTS:
+            if error.errno not in PORT_ERRORS:
                 raise InvalidOperationError(
                     f"{what} cannot listen on {self._host} ({error.strerror}): give an address of this machine with "
                     "--host, 0.0.0.0 for all"
@@ -182,31 +182,31 @@ class Emulator:
             reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
             raise InvalidOperationError(f"port {port} of {what} {reason} on {self._host}: {advice}") from error
 
-    # ------------------------------------------------------------------ how to reach it
+    # ------------------------------------------------------------------ addresses
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the namespaces."""
         return tuple(self._served)
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """The port of each namespace that listens."""
+        """The port of each namespace that is started."""
         return dict(self._ports)
 
     @property
     def http_port(self) -> int | None:
-        """The port for HTTP alone, if there is one."""
+        """The additional port for HTTP; None if there is none."""
         return self._http_port
 
     @property
     def connection_string(self) -> str:
-        """How to reach the first namespace."""
+        """The connection string of the first namespace."""
         return self.connection_strings[self.namespaces[0]]
 
     @property
     def connection_strings(self) -> Mapping[str, str]:
-        """How to reach each namespace; with the key, which is public unless another was given."""
+        """The connection string of each namespace, with its root key."""
         host = (
             "localhost"
             if self._host in ("127.0.0.1", "0.0.0.0")
@@ -224,43 +224,44 @@ class Emulator:
 
     @property
     def certificate_path(self) -> Path:
-        """What a client must trust to speak TLS to this; the file is made when it is first asked for, if need be."""
+        """The certificate that TLS clients must trust. The first use creates the file if necessary."""
         self._certificate.make()
         return self._certificate.path
 
     def check_certificate_directory(self) -> None:
-        """See whether `certificate_path` can be made.
+        """Check that `certificate_path` can be created.
 
         Raises:
-            OSError: it cannot.
+            OSError: it cannot be created.
         """
         self._certificate.check_directory()
 
     @property
     def expected_certificate_path(self) -> Path:
-        """Where that file is, or will be once somebody has needed it."""
+        """The path of that file, which may not exist yet."""
         return self._certificate.path
 
     # ------------------------------------------------------------------ entities, from any thread
 
     def create_queue(self, name: str, namespace: str | None = None, **settings: Any) -> None:
-        """Make a queue in a namespace, the first one unless it is named.
+        """Create a queue.
 
         Args:
+            namespace: None = the first one.
             settings: as for `create_queue` of the administration client: `requires_session=True`, …
 
         Raises:
-            MessagingEntityAlreadyExistsError: it is there.
+            MessagingEntityAlreadyExistsError: the queue exists.
             InvalidOperationError: a setting is out of its range.
         """
         self._create(namespace, EntityAddress(EntityKind.QUEUE, (name,)), QueueProperties(name, **settings))
 
     def create_topic(self, name: str, namespace: str | None = None, **settings: Any) -> None:
-        """Make a topic; as `create_queue`."""
+        """Create a topic; see `create_queue`."""
         self._create(namespace, EntityAddress(EntityKind.TOPIC, (name,)), TopicProperties(name, **settings))
 
     def create_subscription(self, topic: str, name: str, namespace: str | None = None, **settings: Any) -> None:
-        """Make a subscription of a topic; as `create_queue`."""
+        """Create a subscription of a topic; see `create_queue`."""
         address = EntityAddress(EntityKind.SUBSCRIPTION, (topic, name))
         self._create(namespace, address, SubscriptionProperties(name, **settings))
 
@@ -269,18 +270,18 @@ class Emulator:
         call = Call(Operation.MANAGE, self._clock.now())
         self._in_loop(lambda: broker.management.create(call, address, properties))
 
-    # ------------------------------------------------------------------ switches, from any thread
+    # ------------------------------------------------------------------ faults and resets, from any thread
 
     def context(self, namespace: str | None = None) -> NamespaceContext:
-        """What serves a namespace, the first one unless it is named: its broker, faults and events.
+        """The broker, faults and events of a namespace; None = the first one.
 
         Raises:
-            InvalidOperationError: there is none of that name.
+            InvalidOperationError: the namespace does not exist.
         """
         return self._find(namespace).context
 
     def inject(self, fault: Fault | WireFault, namespace: str | None = None) -> None:
-        """Throw a switch, of the broker or of the wire, in a namespace, the first one unless it is named."""
+        """Inject a fault of the broker or of the wire into a namespace; None = the first one."""
         context = self.context(namespace)
         self._in_loop(lambda: context.inject(fault))
 
@@ -290,15 +291,15 @@ class Emulator:
         self._in_loop(lambda: context.heal(fault))
 
     def reset(self, namespace: str | None = None) -> None:
-        """Make a namespace, or all, what they were at the start: configured entities, no messages, no faults."""
+        """Restore the start of a namespace, or of all: configured entities, no messages, no faults."""
         for served in self._served.values() if namespace is None else [self._find(namespace)]:
             self._in_loop(partial(self._reset, served))
 
     def purge(self, path: str | None = None, namespace: str | None = None) -> int:
-        """Remove the messages of one entity, or of all, in a namespace; returns how many there were.
+        """Remove the messages of one entity, or of all, in a namespace; returns how many.
 
         Raises:
-            MessagingEntityNotFoundError: there is no such entity.
+            MessagingEntityNotFoundError: the entity does not exist.
         """
         broker = self.context(namespace).host.namespace
         return self._in_loop(lambda: purge(broker, self._clock.now(), path))
@@ -312,7 +313,7 @@ class Emulator:
         served.context.publish("namespace.reset")
 
     def _in_loop(self, work: Callable[[], T]) -> T:
-        """Do something where the servers run: sockets and waiting receivers belong to that loop's thread alone."""
+        """Call `work` in the thread of the event loop, which owns the sockets and the waiting receivers."""
         loop = self._loop
         if loop is None or not loop.is_running() or loop is _running_loop():
             return work()
@@ -325,12 +326,12 @@ class Emulator:
     def _find(self, namespace: str | None) -> _Served:
         name = self.namespaces[0] if namespace is None else namespace
         if name not in self._served:
-            raise InvalidOperationError(f"there is no namespace {name!r}: there are {', '.join(self._served)}")
+            raise InvalidOperationError(f"namespace {name!r} does not exist: use one of {', '.join(self._served)}")
         return self._served[name]
 
     # ------------------------------------------------------------------ parts
 
-    def _serving(self, config: NamespaceConfig) -> _Served:
+    def _prepare(self, config: NamespaceConfig) -> _Served:
         random = Random(self._seed)
         host = BrokerHost(config.name, clock=self._clock, random=random, profile=self._profile)
         make_entities(config, host)
@@ -341,8 +342,8 @@ class Emulator:
         )
         context = NamespaceContext(host, authorizer, WireFaults(random), random, settings=self._settings)
         self._registry.add(context, lambda: self.reset(config.name))
-        front = Router(context, self._registry)
-        return _Served(config, context, Listener(context, front.answer, self._certificate.server_context))
+        router = Router(context, self._registry)
+        return _Served(config, context, Listener(context, router.answer, self._certificate.server_context))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -356,7 +357,7 @@ def _profile_of(profile: Profile | str) -> Profile:
     if isinstance(profile, Profile):
         return profile
     if profile not in PROFILES:
-        raise InvalidOperationError(f"there is no profile {profile!r}: choose one of {', '.join(PROFILES)}")
+        raise InvalidOperationError(f"profile {profile!r} does not exist: choose one of {', '.join(PROFILES)}")
     return PROFILES[profile]
 
 
@@ -365,5 +366,5 @@ def _mode_of(auth: str) -> AuthorizationMode:
         return AuthorizationMode(auth)
     except ValueError as error:
         raise InvalidOperationError(
-            f"there is no authorization mode {auth!r}: choose one of {', '.join(AuthorizationMode)}"
+            f"authorization mode {auth!r} does not exist: choose one of {', '.join(AuthorizationMode)}"
         ) from error

@@ -1,4 +1,4 @@
-"""What happens in a namespace, told to everybody who watches: entities, faults, connections, resets; never messages."""
+"""Events of a namespace for its subscribers: entities, faults, connections and resets, but not messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sbclient.clock import Clock
 
 Event: TypeAlias = dict[str, Any]
 
-MAX_WAITING: Final = 1_000
-"""Events that wait for one watcher; of a slower one the oldest are dropped, and it is told how many."""
+MAX_QUEUED: Final = 1_000
+"""Events queued for one subscriber. The oldest ones of a slow subscriber are dropped, and it gets their number."""
 
 MAX_SUBSCRIBERS: Final = 100
 HEARTBEAT_S: Final = 15.0
@@ -24,50 +24,50 @@ class EventFeed:
     """The events of one namespace."""
 
     def __init__(self) -> None:
-        self._watchers: dict[Watcher, None] = {}
+        self._subscriptions: dict[Subscription, None] = {}
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may watch."""
-        return len(self._watchers) < MAX_SUBSCRIBERS
+        """Whether the number of subscribers is below the limit."""
+        return len(self._subscriptions) < MAX_SUBSCRIBERS
 
     def publish(self, name: str, at: float, **facts: Any) -> None:
-        """Tell everybody. Facts can be written as JSON, and hold no body, key or token.
+        """Send an event to all subscribers. Its facts are JSON values, without bodies, keys or tokens.
 
         Args:
             name: dotted: `entity.created`.
             at: seconds since 1970.
         """
-        for watcher in self._watchers:
-            watcher.put({"event": name, "at": at, **facts})
+        for subscription in self._subscriptions:
+            subscription.put({"event": name, "at": at, **facts})
 
-    def watch(self) -> Watcher:
-        """Events from now on, until the watcher is closed."""
-        watcher = Watcher(self._watchers)
-        self._watchers[watcher] = None
-        return watcher
+    def subscribe(self) -> Subscription:
+        """Subscribe to the events from now on, until the subscription is closed."""
+        subscription = Subscription(self._subscriptions)
+        self._subscriptions[subscription] = None
+        return subscription
 
 
-class Watcher:
-    """One who watches, and the events that wait for him."""
+class Subscription:
+    """The queue of events of one subscriber."""
 
-    def __init__(self, all_watchers: dict[Watcher, None]) -> None:
-        self._all_watchers = all_watchers
-        self._waiting: deque[Event] = deque()
+    def __init__(self, subscriptions: dict[Subscription, None]) -> None:
+        self._subscriptions = subscriptions
+        self._queue: deque[Event] = deque()
         self._dropped = 0
         self._has_some = asyncio.Event()
 
     def put(self, event: Event) -> None:
-        if len(self._waiting) == MAX_WAITING:
-            self._waiting.popleft()
+        if len(self._queue) == MAX_QUEUED:
+            self._queue.popleft()
             self._dropped += 1
-        self._waiting.append(event)
+        self._queue.append(event)
         self._has_some.set()
 
-    def taken(self) -> list[Event]:
-        """The events that wait, without waiting for one."""
-        events = list(self._waiting)
-        self._waiting.clear()
+    def take_all(self) -> list[Event]:
+        """The queued events, possibly none."""
+        events = list(self._queue)
+        self._queue.clear()
         self._has_some.clear()
         if self._dropped:
             events.insert(0, {"event": "events.dropped", "count": self._dropped})
@@ -75,32 +75,32 @@ class Watcher:
         return events
 
     async def next(self) -> Event:
-        """The next event, after waiting for one."""
+        """Wait for the next event."""
         await self._has_some.wait()
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
             return {"event": "events.dropped", "count": dropped}
-        event = self._waiting.popleft()
-        if not self._waiting:
+        event = self._queue.popleft()
+        if not self._queue:
             self._has_some.clear()
         return event
 
     def close(self) -> None:
-        """Watch no more. Safe to call twice."""
-        self._all_watchers.pop(self, None)
+        """Unsubscribe. Safe to call twice."""
+        self._subscriptions.pop(self, None)
 
 
 class EventStream:
-    """Events as the server-sent events of HTML, with a comment now and then that keeps the connection alive.
+    """Events as server-sent events of HTML, with regular comments that keep the connection open.
 
     Args:
-        watcher: has them; closed with this.
+        subscription: closed with this stream.
         clock: for the comments and the end.
-        ends_at: when no more may be seen, in seconds since 1970; infinity = never.
+        ends_at: when the stream ends, in seconds since 1970; infinity = never.
     """
 
-    def __init__(self, watcher: Watcher, clock: Clock, ends_at: float = math.inf) -> None:
-        self._watcher = watcher
+    def __init__(self, subscription: Subscription, clock: Clock, ends_at: float = math.inf) -> None:
+        self._subscription = subscription
         self._clock = clock
         self._ends_at = ends_at
         self._pending: asyncio.Task[Event] | None = None
@@ -110,7 +110,7 @@ class EventStream:
 
     async def __anext__(self) -> bytes:
         if self._pending is None:
-            self._pending = asyncio.create_task(self._watcher.next())
+            self._pending = asyncio.create_task(self._subscription.next())
         left_s = self._ends_at - self._clock.now()
         if left_s <= 0:
             raise StopAsyncIteration
@@ -120,8 +120,8 @@ class EventStream:
         return f"event: {event['event']}\ndata: {json.dumps(event)}\n\n".encode()
 
     async def aclose(self) -> None:
-        """Watch no more."""
-        self._watcher.close()
+        """Unsubscribe."""
+        self._subscription.close()
         if self._pending is not None:
             self._pending.cancel()
             with suppress(asyncio.CancelledError):

@@ -1,17 +1,17 @@
-"""What goes wrong between the broker and its clients: switches for tests, thrown and healed at run time.
+"""Faults between the broker and its clients, which tests inject and heal at run time.
 
-They are beside the faults of the broker (`broker.faults`), which strike fragments and entities: these strike the wire.
+The faults of the broker (`broker.faults`) affect fragments and entities; these affect connections and links.
 
-1. Refused: a new connection is reset before a byte is read; those that stand stay.
-2. Reset: those that stand are cut at once, and new ones as soon as they are made. The store is kept.
-3. A black hole holds what is sent, both ways, and accepts new connections in silence. When it is healed all that was
-   held arrives, as in a network that was cut and mended.
-4. Latency holds up everything that is sent to clients.
-5. A dropped acknowledgement: the work is done, the client is told nothing.
-6. Detached: links are ended with a chosen condition; new ones too, until it is healed.
-7. Busy: what is sent is refused with `com.microsoft:server-busy`.
+1. REFUSE: a new connection is reset before a byte is read. Open connections stay.
+2. RESET: open connections are reset at once, and new ones as soon as they are made. Messages are kept.
+3. BLACK_HOLE: data is held back in both directions, and new connections are accepted in silence. When the fault is
+   healed, the data arrives, as after a network partition.
+4. LATENCY: everything that is sent to clients is delayed.
+5. DROP_ACKNOWLEDGEMENT: the operation is carried out, but the client gets no answer.
+6. DETACH: links end with a chosen condition, and new ones too, until the fault is healed.
+7. SERVER_BUSY: requests are refused with `com.microsoft:server-busy`.
 
-1 to 4 are done below the protocols, by `server.listener`; 5 and 6 by the AMQP side; 7 by both sides.
+`listener` implements 1 to 4, below the protocols; `amqp` implements 5 and 6; `amqp` and `management` implement 7.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ OF_CONNECTIONS: Final = (
     WireFaultKind.BLACK_HOLE,
     WireFaultKind.LATENCY,
 )
-"""Those that know of no entity."""
+"""The faults of connections, which have no entity."""
 
 
 @dataclass(slots=True, eq=False)
 class WireFault:
-    """One switch.
+    """One fault.
 
     Attributes:
-        kind: what happens.
-        entity_path: whose, with its subscriptions and sub-queues; None = all. Only where links are struck.
-        probability: with which it strikes each time.
-        count: how often it strikes before it heals by itself; None = no limit.
+        kind: the effect.
+        entity_path: of the affected entity, with its subscriptions and sub-queues; None = all. Faults of connections
+            have none.
+        probability: of each occurrence.
+        count: how often it occurs before it heals by itself; None = no limit.
         until_at: when it heals by itself, in seconds of the broker's clock.
         latency_s: of LATENCY.
         condition, description: of DETACH.
-        is_healed: whether somebody healed it; one that has struck as often as it may still holds those it struck.
+        is_healed: whether it was healed. A fault whose count is used up still affects the connections that it has hit.
     """
 
     kind: WireFaultKind
@@ -68,13 +69,13 @@ class WireFault:
     until_at: float = math.inf
     latency_s: float = 1.0
     condition: str = "amqp:link:detach-forced"
-    description: str = "the link was ended by a fault that was asked for"
+    description: str = "the link was ended by an injected fault"
     is_healed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if self.entity_path is not None and self.kind in OF_CONNECTIONS:
             raise InvalidOperationError(
-                f"{self.kind} strikes connections, not {self.entity_path!r}: leave the path out"
+                f"{self.kind} affects connections, not {self.entity_path!r}: leave out the entity"
             )
         if not 0 < self.probability <= 1:
             raise InvalidOperationError(
@@ -87,10 +88,10 @@ class WireFault:
 
 
 class WireFaults:
-    """The switches of one namespace.
+    """The faults of the wire in one namespace.
 
     Args:
-        random: for faults that strike now and then.
+        random: for faults with a probability.
     """
 
     def __init__(self, random: Random) -> None:
@@ -100,69 +101,69 @@ class WireFaults:
         self._listeners: dict[Callable[[], None], None] = {}
 
     def inject(self, fault: WireFault) -> WireFault:
-        """Throw a switch; returns it, to be healed by."""
+        """Activate a fault; returns it."""
         self._faults.append(fault)
-        self._tell()
+        self._notify()
         return fault
 
     def heal(self, fault: WireFault | None = None) -> None:
-        """Heal one fault, or all of them. One that has healed by itself is ignored."""
+        """Heal one fault, or all of them. A fault that has healed by itself is ignored."""
         for healed in [*self._faults, *self._spent] if fault is None else [fault]:
             healed.is_healed = True
         self._faults = [other for other in self._faults if not other.is_healed]
         self._spent = [other for other in self._spent if not other.is_healed]
-        self._tell()
+        self._notify()
 
     def active(self, now: float) -> list[WireFault]:
-        """The faults that can still strike, oldest first."""
+        """The faults that can still occur, oldest first."""
         if self._faults:
             self._faults = [fault for fault in self._faults if fault.until_at > now]
             self._spent = [fault for fault in self._spent if fault.until_at > now]
         return list(self._faults)
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` whenever a switch is thrown or healed; returns what ends that."""
+        """Call `changed` whenever a fault is injected or healed; returns a function that ends this."""
         self._listeners[changed] = None
         return lambda: self._forget(changed)
 
     # ------------------------------------------------------------------ below the protocols
 
     def refuses(self, now: float) -> bool:
-        """Whether a connection that is made now is cut at once."""
-        return self._strikes(WireFaultKind.REFUSE, now) is not None or self.resets(now)
+        """Whether a new connection is reset."""
+        return self._occurring(WireFaultKind.REFUSE, now) is not None or self.resets(now)
 
     def resets(self, now: float) -> bool:
-        """Whether a connection that stands is cut now."""
-        return self._strikes(WireFaultKind.RESET, now) is not None
+        """Whether an open connection is reset."""
+        return self._occurring(WireFaultKind.RESET, now) is not None
 
     def black_hole(self, now: float) -> WireFault | None:
-        """The fault, if any, that swallows what a connection sends and is sent from now on, until it is healed."""
-        return self._strikes(WireFaultKind.BLACK_HOLE, now)
+        """The fault, if any, that holds back the data of a connection from now on."""
+        return self._occurring(WireFaultKind.BLACK_HOLE, now)
 
     def is_active(self, fault: WireFault, now: float) -> bool:
-        """Whether a fault still holds those that it struck."""
+        """Whether a fault still affects the connections that it has hit."""
         return not fault.is_healed and fault.until_at > now
 
     def latency_s(self, now: float) -> float:
-        """By how much what is sent to a client now is held up, in seconds; 0 = not at all."""
-        fault = self._strikes(WireFaultKind.LATENCY, now)
+        """The delay of data that is sent to a client now, in seconds."""
+        fault = self._occurring(WireFaultKind.LATENCY, now)
         return 0.0 if fault is None else fault.latency_s
 
     # ------------------------------------------------------------------ in the protocols
 
     def drops_acknowledgement(self, path: str, now: float) -> bool:
-        """Whether the client is not told what became of what it asked for; the work is done."""
-        return self._strikes(WireFaultKind.DROP_ACKNOWLEDGEMENT, now, path) is not None
+        """Whether the answer to an operation that is done is dropped."""
+        return self._occurring(WireFaultKind.DROP_ACKNOWLEDGEMENT, now, path) is not None
 
     def is_busy(self, path: str, now: float) -> bool:
-        """Whether a request to an entity is refused with server-busy, and nothing done."""
-        return self._strikes(WireFaultKind.SERVER_BUSY, now, path) is not None
+        """Whether a request to an entity is refused with server-busy."""
+        return self._occurring(WireFaultKind.SERVER_BUSY, now, path) is not None
 
     def detaching(self, path: str, now: float) -> WireFault | None:
-        """The fault, if any, by whose condition a link to an entity ends now."""
-        return self._strikes(WireFaultKind.DETACH, now, path)
+        """The fault, if any, that ends a link to an entity now, with its condition."""
+        return self._occurring(WireFaultKind.DETACH, now, path)
 
-    def _strikes(self, kind: WireFaultKind, now: float, path: str | None = None) -> WireFault | None:
+    def _occurring(self, kind: WireFaultKind, now: float, path: str | None = None) -> WireFault | None:
         if not self._faults:
             return None
         for fault in self.active(now):
@@ -178,7 +179,7 @@ class WireFaults:
             return fault
         return None
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for changed in list(self._listeners):
             changed()
 

@@ -1,4 +1,4 @@
-"""One port of one namespace: AMQP, HTTP, either over TLS, and AMQP over WebSockets, told apart by the first byte."""
+"""The port of one namespace. The first byte tells AMQP, HTTP and TLS apart; HTTP can upgrade to a WebSocket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Listener:
     Args:
         context: the namespace.
         handler: answers HTTP requests.
-        tls: awaited for the certificate when the first client speaks TLS.
+        tls: returns the certificate when a client uses TLS.
     """
 
     def __init__(
@@ -49,14 +49,17 @@ class Listener:
         self._timers: list[asyncio.TimerHandle] = []
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which is a free one where 0 was asked for.
+        """Listen; returns the port.
+
+        Args:
+            port: 0 = any free one.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port cannot be used.
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._new_stream, host, port, backlog=BACKLOG)
-        self._forget = self._context.wire_faults.listen(self._look_at_faults)
+        self._forget = self._context.wire_faults.listen(self._apply_faults)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
@@ -74,7 +77,7 @@ class Listener:
         await self._context.clock.sleep(0)  # lets the last sockets close
 
     def _new_stream(self) -> SocketStream:
-        return SocketStream(self._context.wire_faults, self._context.clock, self._accepted, self._ended)
+        return SocketStream(self._context.wire_faults, self._context.clock, self._accepted, self._streams.discard)
 
     def _accepted(self, stream: SocketStream) -> None:
         if self._tasks.is_closed:
@@ -83,18 +86,15 @@ class Listener:
         self._streams.add(stream)
         self._tasks.start(self._serve(stream), name=f"serve {stream.peer}")
 
-    def _ended(self, stream: SocketStream) -> None:
-        self._streams.discard(stream)
-
-    def _look_at_faults(self) -> None:
+    def _apply_faults(self) -> None:
         for stream in list(self._streams):
-            stream.look_at_faults()
+            stream.apply_faults()
         for timer in self._timers:
             timer.cancel()
         clock, faults = self._context.clock, self._context.wire_faults
         now = clock.now()
         ends = {fault.until_at - now for fault in faults.active(now) if fault.until_at - now < 1e9}
-        self._timers = [clock.call_later(span_s, self._look_at_faults) for span_s in ends]
+        self._timers = [clock.call_later(delay_s, self._apply_faults) for delay_s in ends]
 
     async def _serve(self, stream: SocketStream) -> None:
         protocol, began_at = "none", self._context.clock.now()
@@ -118,7 +118,7 @@ class Listener:
             await stream.close()
 
     async def _opened(self, stream: SocketStream) -> tuple[ByteStream, bytes] | None:
-        """What carries the client's protocol, and its first bytes; None if nothing of use comes in time."""
+        """The stream of the protocol of the client, and its first bytes; None if there is no protocol in time."""
         try:
             async with self._context.clock.timeout(self._context.settings.handshake_timeout_s):
                 first = await stream.read()
@@ -143,14 +143,14 @@ class Listener:
         await serve_amqp(stream, self._context, first)
 
     async def _serve_http(self, stream: ByteStream, first: bytes) -> None:
-        from sbclient.emulator.net.http import serve_http  # its libraries are not needed by AMQP clients
+        from sbclient.emulator.net.http import serve_http  # imported late, because AMQP clients do not need it
 
         await serve_http(stream, self._context, first, self._handler, self._serve_websocket)
 
-    async def _serve_websocket(self, stream: ByteStream, asked: h11.Request, after: bytes) -> None:
+    async def _serve_websocket(self, stream: ByteStream, request: h11.Request, after: bytes) -> None:
         from sbclient.emulator.net.websocket_stream import accept_websocket
 
-        websocket = await accept_websocket(stream, asked, after, self._context.clock)
+        websocket = await accept_websocket(stream, request, after, self._context.clock)
         if websocket is None:
             return
         try:

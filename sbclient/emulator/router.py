@@ -1,7 +1,7 @@
-"""Who answers an HTTP request: the page, health, the control API, or the management API.
+"""Routes an HTTP request to the page, the health check, the control API or the management API.
 
-`GET /` is the page, and `GET /health` is about the emulator, unless they say an api-version or bring a token, as
-management clients do: then they are about the namespace, and about the queue or topic of that name.
+`GET /` is the page and `GET /health` the health check. With an api-version or a token, which management clients send,
+they are requests about the namespace, or about an entity named `health`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ CONTROL: Final = "$control"
 HEALTH: Final = "health"
 PAGE: Final = "$page"
 
-_LOOKING: Final = ("GET", "HEAD")
+_READING: Final = ("GET", "HEAD")
 
 
 class Router:
     """Answers the HTTP requests of one port.
 
     Args:
-        context: the namespace that the port serves.
-        registry: it and those that are served beside it: the page shows all of them, and the control API of each is
-            reached by `?namespace=`.
-        reports_all: whether the health is that of all of them, and not of this one alone.
+        context: the namespace of the port.
+        registry: all namespaces of the emulator, for the page, and for `?namespace=` of the control API.
+        reports_all: whether the health check covers all namespaces instead of this one.
     """
 
     def __init__(self, context: NamespaceContext, registry: NamespaceRegistry, *, reports_all: bool = False) -> None:
         self._context = context
         self._registry = registry
-        self._tells_of_all = reports_all
+        self._reports_all = reports_all
 
     @cached_property
     def _management(self) -> ManagementApi:
-        from sbclient.emulator.management.api import ManagementApi  # loaded when somebody first asks for it
+        from sbclient.emulator.management.api import ManagementApi  # imported late, for a fast start
 
         return ManagementApi(self._context)
 
@@ -53,7 +52,7 @@ class Router:
         """
         first = request.segments[0].casefold() if request.segments else ""
         if first == HEALTH and len(request.segments) == 1 and "api-version" not in request.query:
-            if request.method in _LOOKING:
+            if request.method in _READING:
                 return await self._health()
         elif first in (CONTROL, PAGE) or _is_for_page(request):
             from sbclient.emulator.page.browsers import reason_to_refuse
@@ -65,9 +64,9 @@ class Router:
         return await self._management.answer(request)
 
     async def _answer_control(self, request: Request) -> Response:
-        from sbclient.emulator.page.watch_api import ABOUT_ALL
+        from sbclient.emulator.page.watch_api import RESOURCES
 
-        if len(request.segments) > 1 and request.segments[1].casefold() in ABOUT_ALL:
+        if len(request.segments) > 1 and request.segments[1].casefold() in RESOURCES:
             return await self._registry.watch.answer(request)
         controls, name = self._registry.controls, request.query.get("namespace", self._context.name)
         if name not in controls:
@@ -76,18 +75,18 @@ class Router:
         return await controls[name].answer(request)
 
     async def _health(self) -> Response:
-        contexts = self._registry.contexts if self._tells_of_all else {self._context.name: self._context}
+        contexts = self._registry.contexts if self._reports_all else {self._context.name: self._context}
         found = {name: await health_of(context.host) for name, context in contexts.items()}
         is_healthy = not any(found.values())
-        said = {
+        health = {
             "status": "healthy" if is_healthy else "unhealthy",
-            "namespaces": {name: wrong or "healthy" for name, wrong in found.items()},
+            "namespaces": {name: problem or "healthy" for name, problem in found.items()},
         }
-        return json_response(200 if is_healthy else 503, said)
+        return json_response(200 if is_healthy else 503, health)
 
 
 def _is_for_page(request: Request) -> bool:
-    if request.segments or request.method not in _LOOKING:
+    if request.segments or request.method not in _READING:
         return False
     return "api-version" not in request.query and "authorization" not in request.headers
 
@@ -95,6 +94,6 @@ def _is_for_page(request: Request) -> bool:
 def _page(request: Request) -> Response:
     from sbclient.emulator.page.files import INDEX, page_file
 
-    if request.method not in _LOOKING:
-        return Response(405, b"the page is only looked at: use GET", TEXT)
+    if request.method not in _READING:
+        return Response(405, b"the page is read-only: use GET", TEXT)
     return page_file(request.segments[1] if len(request.segments) == 2 else "" if request.segments else INDEX)

@@ -1,16 +1,16 @@
-"""Who may do what: tokens that carry their own proof, and the keys they are proved by.
+"""Authorization by shared access signatures: tokens, and the keys that sign them.
 
 Laws (source: shared access signatures of Service Bus, documented, unless said otherwise):
 
-1. A token is `SharedAccessSignature sr=<URI>&sig=<HMAC-SHA256, base64>&se=<Unix seconds>&skn=<key name>`. What is
-   signed is `sr` as it stands there, still percent-encoded, then a line feed, then `se`.
-2. A token counts for the path of its URI and what lies below it, by whole segments: one for `q1` never grants `q10`.
-   Where the path names an entity, only that entity's parts lie below it: one for `q1` does not grant the queue `q1/x`
-   either, one for `contoso` does if no entity has that name. Scheme and host of the URI are not compared, for a broker
-   on one's own machine has many names (both our choice).
-3. A key is one of the namespace, or of the queue or topic that the path of the URI belongs to. It grants the rights of
-   its rule. Either of its two values proves a token.
-4. Whatever is wrong is told without the token, its signature or a key in the text.
+1. A token is `SharedAccessSignature sr=<URI>&sig=<HMAC-SHA256, base64>&se=<Unix seconds>&skn=<key name>`. The signed
+   text is `sr`, still percent-encoded, then a line feed, then `se`.
+2. A token covers the path of its URI and the paths below, by whole segments: one for `q1` does not cover `q10`. If the
+   path is that of an entity, only the parts of that entity are below it: a token for `q1` does not cover the queue
+   `q1/x`, but one for `contoso` covers `contoso/x` if no entity has the name `contoso`. Scheme and host of the URI are
+   not compared, because a local broker has many names (both our choice).
+3. A key belongs to the namespace, or to the queue or topic in the path of the URI. It grants the rights of its rule.
+   Either of its two values is valid.
+4. No error text contains a token, a signature or a key.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ from sbclient.rules.entity_path import canonical, entity_of
 
 ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
 ROOT_KEY: Final = "SAS_KEY_VALUE"
-"""The key of every namespace unless another is given. Source: Microsoft's emulator; it is meant to be public."""
+"""The default key of every namespace. Source: the emulator of Microsoft; it is public on purpose."""
 
 ALL_RIGHTS: Final = frozenset(AccessRights)
 MAX_TOKEN_LENGTH: Final = 65_536
 MAX_URI_LENGTH: Final = 1_024
-"""Of the resource that a token is for; the longest path of an entity is far shorter."""
+"""Of the URI in a token; the longest entity path is far shorter."""
 
 LATEST_EXPIRY: Final = 253_402_300_800
-"""The end of the year 9999: what ends later never ends."""
+"""The end of the year 9999: a token with a later expiry never expires."""
 
 _SCHEME: Final = "SharedAccessSignature "
 _FIELDS: Final = ("sr", "sig", "se", "skn")
 
 
 class AuthorizationMode(StrEnum):
-    """What proves who a client is."""
+    """How clients authenticate."""
 
     SAS = "sas"
-    """Tokens signed with a known key."""
+    """By tokens that are signed with a known key."""
 
     NONE = "none"
-    """Nothing: everybody may do everything."""
+    """Not at all: every client has all rights."""
 
     ANY_JWT = "jwt-any"
-    """Signed tokens, and besides any well-formed JSON web token, whose signature is not looked at."""
+    """By signed tokens, or by any well-formed JSON web token, whose signature is not checked."""
 
 
 class Grant(NamedTuple):
-    """What a token allows.
+    """The rights that a token grants.
 
     Attributes:
-        path: the entity that it is for, and everything below; empty = the whole namespace.
+        path: covered with everything below; empty = the whole namespace.
         rights: Manage includes the other two.
         expires_at: seconds since 1970; infinity = never.
-        entity: the canonical path of the queue or topic whose parts alone it is for; None = all that lies below `path`.
+        entity: the canonical path of the queue or topic that the grant is limited to; None = no limit.
     """
 
     path: str
@@ -74,13 +74,13 @@ class Grant(NamedTuple):
     entity: str | None = None
 
     def covers(self, path: str) -> bool:
-        """Whether it is for an entity, or a part of one."""
+        """Whether the grant covers a path."""
         return is_at_or_below(path, self.path) and self.entity in (None, entity_of(path))
 
     def check(self, path: str, right: AccessRights) -> None:
         """
         Raises:
-            ServiceBusAuthorizationError: it does not allow that.
+            ServiceBusAuthorizationError: the grant lacks the right on that path.
         """
         if not self.covers(path):
             raise ServiceBusAuthorizationError(
@@ -89,7 +89,7 @@ class Grant(NamedTuple):
             )
         if right not in self.rights:
             raise ServiceBusAuthorizationError(
-                f"{right} is needed on {path or 'the namespace'!r} and the token's key grants "
+                f"{right} is needed on {path or 'the namespace'!r}, but the key of the token grants "
                 f"{', '.join(sorted(self.rights)) or 'nothing'}: use a key that does"
             )
 
@@ -98,13 +98,13 @@ EVERYTHING: Final = Grant("", ALL_RIGHTS)
 
 
 def is_at_or_below(path: str, scope: str) -> bool:
-    """Whether a path is a scope or lies below it; the empty scope is the whole namespace."""
+    """Whether a path equals a scope or is below it; the empty scope is the whole namespace."""
     inner, outer = canonical(path).strip("/"), canonical(scope).strip("/")
     return not outer or inner == outer or inner.startswith(outer + "/")
 
 
 def root_rule(key: str = ROOT_KEY) -> AuthorizationRule:
-    """The rule that every namespace has."""
+    """The authorization rule that every namespace has."""
     rights = [AccessRights.MANAGE, AccessRights.SEND, AccessRights.LISTEN]
     return AuthorizationRule(key_name=ROOT_KEY_NAME, rights=rights, primary_key=key)
 
@@ -113,9 +113,9 @@ class Authorizer:
     """Checks tokens for one namespace.
 
     Args:
-        mode: what proves who a client is.
+        mode: how clients authenticate.
         rules: of the namespace.
-        entity_rules: asked for the rules of the queue or topic of a path; None where there is none.
+        entity_rules: returns the rules of the queue or topic with a path; None if there is none.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class Authorizer:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may do everything, without a token."""
+        """Whether every client has all rights without a token."""
         return self.mode is AuthorizationMode.NONE
 
     def authenticate(self, token: str, now: float) -> Grant:
-        """What a token allows. Its kind is told from its text; `Bearer` before it is skipped.
+        """The grant of a token. The text of the token determines its type; a leading `Bearer` is skipped.
 
         Raises:
-            ServiceBusAuthenticationError: it proves nothing, or no longer.
+            ServiceBusAuthenticationError: the token is not valid, or has expired.
         """
         if self.is_open:
             return EVERYTHING
@@ -146,20 +146,20 @@ class Authorizer:
         if token[:7].casefold() == "bearer ":
             token = token[7:].lstrip()
         if not token:
-            raise ServiceBusAuthenticationError("there is no token: sign one with a key of the namespace")
+            raise ServiceBusAuthenticationError("the token is missing: sign one with a key of the namespace")
         if len(token) > MAX_TOKEN_LENGTH:
             raise _refuse(f"has {len(token)} characters, {MAX_TOKEN_LENGTH} are allowed")
         if token[: len(_SCHEME)].casefold() == _SCHEME.casefold():
             return self._of_signature(token[len(_SCHEME) :], now)
         if self.mode is AuthorizationMode.ANY_JWT:
             return _of_web_token(token, now)
-        raise _refuse(f"is no SharedAccessSignature, and the broker runs with --auth {self.mode}")
+        raise _refuse(f"is not a SharedAccessSignature, and the emulator runs with --auth {self.mode}")
 
     def authenticate_key(self, key_name: str, key: str) -> Grant:
-        """What the key itself allows, as it is given in SASL PLAIN; keys of entities prove nothing there.
+        """The grant of a key of the namespace, given by SASL PLAIN; keys of entities are not accepted there.
 
         Raises:
-            ServiceBusAuthenticationError: it is none of the namespace.
+            ServiceBusAuthenticationError: the namespace has no such key.
         """
         if self.is_open:
             return EVERYTHING
@@ -168,7 +168,7 @@ class Authorizer:
                 if rule.key_name == key_name and hmac.compare_digest(known.encode(), key.encode()):
                     return Grant("", _rights(rule))
         raise ServiceBusAuthenticationError(
-            f"key {key_name[:64]!r} is none of the namespace, or has another value: give a key of the namespace"
+            f"key {key_name[:64]!r} is not a key of the namespace, or has another value: give a key of the namespace"
         )
 
     def _of_signature(self, text: str, now: float) -> Grant:
@@ -177,7 +177,7 @@ class Authorizer:
         try:
             expires_at = float(int(fields["se"]))
         except (ValueError, OverflowError) as error:
-            raise _refuse("has an expiry (se) that is no whole number of seconds") from error
+            raise _refuse("has an expiry (se) that is not a whole number of seconds") from error
         signed = f"{fields['sr']}\n{fields['se']}".encode()
         signature = unquote(fields["sig"]).encode()
         entity = entity_of(scope)
@@ -194,7 +194,7 @@ class Authorizer:
 
 
 def sign(uri: str, key_name: str, key: str, expires_at: float) -> str:
-    """A token for a URI, `sb://host/path`, as the SDKs make it."""
+    """A token for a URI, `sb://host/path`, in the form of the SDKs."""
     encoded, expiry = quote_plus(uri), str(int(expires_at))
     proof = b64encode(hmac.digest(key.encode(), f"{encoded}\n{expiry}".encode(), "sha256"))
     return f"{_SCHEME}sr={encoded}&sig={quote_plus(proof)}&se={expiry}&skn={quote_plus(key_name)}"
@@ -228,7 +228,7 @@ def _path_of(encoded_uri: str) -> str:
         raise _refuse(f"is for a resource (sr) of {len(uri)} characters, {MAX_URI_LENGTH} are allowed")
     host, slash, path = rest.partition("?")[0].partition("/")
     if not host or not (has_scheme or slash):
-        raise _refuse("is for a resource (sr) that is no URI such as sb://host/queue")
+        raise _refuse("is for a resource (sr) that is not a URI such as sb://host/queue")
     return unquote(path).strip("/")
 
 
@@ -249,8 +249,8 @@ def _of_web_token(token: str, now: float) -> Grant:
         raise _refuse("is a JSON web token whose header names no algorithm")
     expires_at = claims.get("exp", LATEST_EXPIRY)
     is_number = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
-    if not (is_number and expires_at >= 0):  # NaN, which JSON texts may hold here, is not
-        raise _refuse("is a JSON web token whose expiry (exp) is no number of seconds since 1970")
+    if not (is_number and expires_at >= 0):  # false for NaN, which Python accepts in JSON
+        raise _refuse("is a JSON web token whose expiry (exp) is not a number of seconds since 1970")
     if expires_at >= LATEST_EXPIRY:
         expires_at = math.inf
     if expires_at <= now:
@@ -261,8 +261,8 @@ def _of_web_token(token: str, now: float) -> Grant:
 def _json_part(part: str) -> dict[str, Any]:
     try:
         value = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    except (binascii.Error, ValueError, RecursionError):  # it would show the part
-        raise _refuse("is a JSON web token with a part that is no JSON") from None
+    except (binascii.Error, ValueError, RecursionError):  # the original error shows the part
+        raise _refuse("is a JSON web token with a part that is not JSON") from None
     if not isinstance(value, dict):
-        raise _refuse("is a JSON web token with a part that is no JSON object")
+        raise _refuse("is a JSON web token with a part that is not a JSON object")
     return value

@@ -8,15 +8,15 @@ import json
 import pytest
 
 from sbclient.clock import VirtualClock
-from sbclient.emulator.events import MAX_SUBSCRIBERS, MAX_WAITING, EventFeed, EventStream
+from sbclient.emulator.events import MAX_QUEUED, MAX_SUBSCRIBERS, EventFeed, EventStream
 
 
 async def test_every_watcher_hears_what_happens_after_he_came() -> None:
     feed = EventFeed()
     feed.publish("before", 1.0)
-    one = feed.watch()
+    one = feed.subscribe()
     feed.publish("a", 2.0, path="orders")
-    two = feed.watch()
+    two = feed.subscribe()
     feed.publish("b", 3.0)
     assert [await one.next(), await one.next()] == [
         {"event": "a", "at": 2.0, "path": "orders"},
@@ -27,8 +27,8 @@ async def test_every_watcher_hears_what_happens_after_he_came() -> None:
 
 async def test_slow_watcher_loses_the_oldest_and_is_told() -> None:
     feed = EventFeed()
-    watcher = feed.watch()
-    for index in range(MAX_WAITING + 5):
+    watcher = feed.subscribe()
+    for index in range(MAX_QUEUED + 5):
         feed.publish("tick", float(index))
     assert await watcher.next() == {"event": "events.dropped", "count": 5}
     assert (await watcher.next())["at"] == 5.0
@@ -36,7 +36,7 @@ async def test_slow_watcher_loses_the_oldest_and_is_told() -> None:
 
 async def test_watchers_are_bounded_and_leave_room_when_they_go() -> None:
     feed = EventFeed()
-    watchers = [feed.watch() for _ in range(MAX_SUBSCRIBERS)]
+    watchers = [feed.subscribe() for _ in range(MAX_SUBSCRIBERS)]
     assert not feed.has_room
     watchers[0].close()
     watchers[0].close()
@@ -50,7 +50,7 @@ async def test_watchers_are_bounded_and_leave_room_when_they_go() -> None:
 
 async def test_stream_writes_server_sent_events(clock: VirtualClock) -> None:
     feed = EventFeed()
-    stream = EventStream(feed.watch(), clock)
+    stream = EventStream(feed.subscribe(), clock)
     feed.publish("entity.created", 5.0, path="a\nb")
     name, data, *rest = (await anext(stream)).split(b"\n")
     assert name == b"event: entity.created"
@@ -61,7 +61,7 @@ async def test_stream_writes_server_sent_events(clock: VirtualClock) -> None:
 
 async def test_silent_stream_says_now_and_then_that_it_is_there(clock: VirtualClock) -> None:
     feed = EventFeed()
-    stream = EventStream(feed.watch(), clock)
+    stream = EventStream(feed.subscribe(), clock)
     began_at = clock.now()
     assert await anext(stream) == b":\n\n"
     assert clock.now() - began_at == 15.0
@@ -73,7 +73,7 @@ async def test_silent_stream_says_now_and_then_that_it_is_there(clock: VirtualCl
 
 async def test_stream_ends_when_no_more_may_be_seen(clock: VirtualClock) -> None:
     feed = EventFeed()
-    stream = EventStream(feed.watch(), clock, clock.now() + 20)
+    stream = EventStream(feed.subscribe(), clock, clock.now() + 20)
     feed.publish("early", 1.0)
     pieces = [piece async for piece in stream]
     assert b"early" in pieces[0]

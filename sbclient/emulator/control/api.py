@@ -191,7 +191,7 @@ class ControlApi:
         if not self.context.events.has_room:
             return json_response(503, {"error": "too many clients follow the events: disconnect one of them"})
         expires_at = self.check_right(request).expires_at
-        stream = EventStream(self.context.events.watch(), self.context.clock, expires_at)
+        stream = EventStream(self.context.events.subscribe(), self.context.clock, expires_at)
         return Response(200, b": watching\n\n", "text/event-stream", {"Cache-Control": "no-store"}, events=stream)
 
 

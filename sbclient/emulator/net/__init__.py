@@ -1,1 +1,1 @@
-"""Byte streams and HTTP of the emulator: TCP, TLS, WebSockets, and their faults."""
+"""Byte streams and HTTP of the emulator: TCP, TLS and WebSockets, with injected faults."""

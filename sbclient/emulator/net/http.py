@@ -1,12 +1,12 @@
-"""The server's side of HTTP/1.1: bytes of one connection to requests, and responses to bytes.
+"""One HTTP/1.1 connection on the side of the server: bytes to requests, and responses to bytes.
 
 Laws:
 
-1. One request at a time. The connection stays for the next one unless either side says otherwise.
-2. What a client can make this side hold is bounded: `ServerSettings` limits head and body, a request that has begun
-   must be whole in time, an answer must be read in time, and a silent connection ends.
-3. What is wrong with a request is told with a status, and that ends the connection; a handler's own fault is a 500.
-4. However much a client sends, all others have their turn in between: see `server.turn`.
+1. Requests are served one at a time. The connection stays open for the next one unless either side closes it.
+2. The memory for a client is bounded: `ServerSettings` limits head and body. A request must be complete in time, the
+   client must read the response in time, and a silent connection ends.
+3. An invalid request gets an error status, and its connection ends. An unexpected error of a handler is a 500.
+4. A client that sends much does not block the others: see `net.time_slice`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ log = get_logger(__name__)
 WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 MAX_TARGET_LENGTH: Final = 8192
 MAX_HEADER_LINES: Final = 200
-"""Of one request: each costs some time to read, and a head of `max_header_bytes` has room for thousands."""
+"""Of one request: each takes time to parse, and `max_header_bytes` has room for thousands."""
 
 _END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 
 Upgrade: TypeAlias = Callable[[ByteStream, Any, bytes], Awaitable[None]]
-"""Takes over a connection: with the `h11.Request` that asked for it, and the bytes that came after."""
+"""Takes over a connection, with the `h11.Request` for the upgrade and the bytes that followed it."""
 
 
 class Serving(Protocol):
-    """What is served: here, how long that may take and how much it may hold."""
+    """The clock and the limits of a server."""
 
     @property
     def clock(self) -> Clock: ...
@@ -56,9 +56,9 @@ async def serve_http(
     """Serve one connection until it ends.
 
     Args:
-        first: what was read already.
+        first: the bytes that were read to detect the protocol.
         handler: answers requests.
-        upgrade: takes over a connection that becomes a WebSocket; None = none does.
+        upgrade: takes over a connection that becomes a WebSocket; None = upgrades are ignored.
     """
     connection = _Connection(stream, context, handler, upgrade)
     try:
@@ -80,45 +80,45 @@ class _Connection:
         self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=context.settings.max_header_bytes)
 
     async def serve(self, first: bytes) -> None:
-        if first:  # nothing would mean the end of the connection
+        if first:  # h11 takes empty data as the end of the connection
             self._engine.receive_data(first)
         try:
             while await self._serve_request():
                 self._engine.start_next_cycle()
         except h11.RemoteProtocolError as error:
-            # The library's text may show what the client sent, a token among it.
-            await self._refuse(error.error_status_hint, "the request cannot be understood: send HTTP/1.1")
+            # The text of the library may show what the client sent, such as a token.
+            await self._refuse(error.error_status_hint, "the request is malformed: send HTTP/1.1")
         except TimeoutError:
-            await self._refuse(408, f"the request was not whole within {self._settings.request_timeout_s:g} s")
+            await self._refuse(408, f"the request was not complete within {self._settings.request_timeout_s:g} s")
 
     async def _serve_request(self) -> bool:
-        """Answer one request; False if there will be no other on this connection."""
-        if not await self._begun():
+        """Serve one request; returns whether the connection stays open."""
+        if not await self._await_request():
             return False
         async with self._clock.timeout(self._settings.request_timeout_s):
-            asked = await self._event()
-            if not isinstance(asked, h11.Request):
+            head = await self._event()
+            if not isinstance(head, h11.Request):
                 return False
-            if asked.http_version not in (b"1.0", b"1.1"):
-                await self._refuse(505, "the request is of another version: send HTTP/1.1")
+            if head.http_version not in (b"1.0", b"1.1"):
+                await self._refuse(505, "the version is not supported: send HTTP/1.1")
                 return False
-            upgrade = self._upgrade if _wants_websocket(asked) else None
+            upgrade = self._upgrade if _wants_websocket(head) else None
             body = await self._body() if upgrade is None else b""
         if upgrade is not None:
-            await upgrade(self._stream, asked, self._engine.trailing_data[0])
+            await upgrade(self._stream, head, self._engine.trailing_data[0])
             return False
         if body is None:
             await self._refuse(413, f"the body is larger than the {self._settings.max_body_bytes} bytes allowed")
             return False
-        request = _request_of(asked, body, self._stream.peer)
+        request = _request_of(head, body, self._stream.peer)
         if request is None:
-            await self._refuse(400, "the target of the request cannot be read")
+            await self._refuse(400, "the target of the request is malformed: send a path with percent encoding")
             return False
-        await self._respond(await self._answer(request), is_head=asked.method == b"HEAD")
+        await self._respond(await self._answer(request), is_head=head.method == b"HEAD")
         return self._engine.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 
-    async def _begun(self) -> bool:
-        """Wait for the first byte of a request; False if none comes."""
+    async def _await_request(self) -> bool:
+        """Wait for the first byte of a request; returns whether there is one."""
         if self._engine.trailing_data[0]:
             await self._time_slice.start_next()
             return True
@@ -145,14 +145,14 @@ class _Connection:
             self._engine.receive_data(await self._stream.read())
 
     def _check_head(self) -> None:
-        """Look at the head of a request before the engine reads all of it at one go."""
-        came, _ = self._engine.trailing_data
-        end = _END_OF_HEAD.search(came)
-        if came.count(b"\n", 0, end.start() if end else len(came)) > MAX_HEADER_LINES:
+        """Check the number of header lines before the engine parses all of them in one step."""
+        received, _ = self._engine.trailing_data
+        end = _END_OF_HEAD.search(received)
+        if received.count(b"\n", 0, end.start() if end else len(received)) > MAX_HEADER_LINES:
             raise h11.RemoteProtocolError(f"more than {MAX_HEADER_LINES} headers", error_status_hint=431)
 
     async def _body(self) -> bytes | None:
-        """The whole body; None if it is too large."""
+        """The body; None if it is too large."""
         parts, size_bytes = [], 0
         while isinstance(event := await self._event(), h11.Data):
             size_bytes += len(event.data)
@@ -174,7 +174,7 @@ class _Connection:
                 error=error,
                 exc_info=error,
             )
-            return Response(500, b"an error that was not expected: see the log")
+            return Response(500, b"unexpected error: see the log")
 
     async def _refuse(self, status: int, text: str) -> None:
         if self._engine.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -195,10 +195,10 @@ class _Connection:
             await self._stream.drain()
 
     async def _stream_out(self, events: EventSource) -> None:
-        """Send events as they come; a client that says anything, or goes, has had enough.
+        """Send events until the client sends anything or disconnects.
 
         Raises:
-            NoResponse: it does not read what it is sent.
+            NoResponse: the client does not read the events.
         """
         gone = asyncio.ensure_future(self._stream.read())
 
@@ -225,23 +225,23 @@ class _Connection:
             self._stream.write(data)
 
 
-def _wants_websocket(asked: h11.Request) -> bool:
-    path = unquote(asked.target.partition(b"?")[0].decode("ascii", "replace"))
+def _wants_websocket(head: h11.Request) -> bool:
+    path = unquote(head.target.partition(b"?")[0].decode("ascii", "replace"))
     return path.casefold() == WEBSOCKET_PATH and any(
-        name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in asked.headers
+        name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in head.headers
     )
 
 
-def _request_of(asked: h11.Request, body: bytes, client: str) -> Request | None:
-    """The request, or None if its target cannot be read."""
-    target = asked.target.decode("ascii", "replace")
+def _request_of(head: h11.Request, body: bytes, client: str) -> Request | None:
+    """The request; None if its target is malformed."""
+    target = head.target.decode("ascii", "replace")
     if "://" in target[:12]:
         target = "/" + target.partition("://")[2].partition("/")[2]
     path, _, query = target.partition("?")
     if not path.startswith("/") or len(target) > MAX_TARGET_LENGTH:
         return None
     headers: dict[str, str] = {}
-    for raw_name, raw_value in asked.headers:
+    for raw_name, raw_value in head.headers:
         name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     try:
@@ -250,7 +250,7 @@ def _request_of(asked: h11.Request, body: bytes, client: str) -> Request | None:
     except ValueError:
         return None
     return Request(
-        method=asked.method.decode("ascii").upper(),
+        method=head.method.decode("ascii").upper(),
         segments=() if segments == ("",) else segments,
         query=fields,
         headers=headers,

@@ -1,4 +1,4 @@
-"""One port that speaks plain HTTP and nothing else: for probes, for Prometheus and for people."""
+"""One port for plain HTTP only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sbclient.emulator.net.socket_stream import SocketStream
 from sbclient.tasks import OwnedTasks
 
 CONNECTIONS: Final = 100
-"""Served at once; whoever comes on top is cut."""
+"""Open at a time; further ones are reset."""
 
 
 class HttpPort:
@@ -28,7 +28,7 @@ class HttpPort:
 
     def __init__(self, handler: Handler, clock: Clock, settings: ServerSettings | None = None) -> None:
         self._handler = handler
-        self._faults = WireFaults(Random(0))  # none: here nothing is tried out
+        self._faults = WireFaults(Random(0))  # no faults are injected here
         self._tasks = OwnedTasks()
         self._streams: set[SocketStream] = set()
         self._server: asyncio.Server | None = None
@@ -36,10 +36,13 @@ class HttpPort:
         self.settings = settings or ServerSettings()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which is a free one where 0 was asked for.
+        """Listen; returns the port.
+
+        Args:
+            port: 0 = any free one.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port cannot be used.
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._new_stream, host, port)
@@ -67,6 +70,6 @@ class HttpPort:
         self._tasks.start(self._serve(stream), name=f"serve {stream.peer}")
 
     async def _serve(self, stream: SocketStream) -> None:
-        from sbclient.emulator.net.http import serve_http  # its library is loaded for the first client
+        from sbclient.emulator.net.http import serve_http  # imported late, for a fast start
 
         await serve_http(stream, self, b"", self._handler)

@@ -1,13 +1,13 @@
-"""One TCP connection, with the faults of the wire that strike below the protocols.
+"""One TCP connection, with the injected faults that act below the protocols.
 
 Laws:
 
-1. What has come and was not read is bounded: the socket is not read while too much waits.
-2. What was written leaves in order, each piece as late as the latency says, and nothing while the connection is in a
-   black hole; then what has come is not handed out either.
-3. A connection that is cut tells its peer so with a reset, not with an orderly end.
-4. Between two reads every other connection has its turn, however much waits here.
-5. What has come over a connection that broke is forgotten, for nobody can be answered; after an orderly end it is read.
+1. The receive buffer is bounded: the socket is not read while the buffer is full.
+2. Data is sent in order, each piece delayed by the injected latency. While the connection is in a black hole, nothing
+   is sent and nothing is read.
+3. A connection that a fault ends is reset.
+4. Other connections run between two reads, also if much data is buffered.
+5. The receive buffer of a lost connection is dropped, because no answer can be sent; after an orderly end it is read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sbclient.clock import Clock
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.net.stream import READ_BYTES
 
-MAX_WAITING_BYTES: Final = 2**20
+MAX_RECEIVED_BYTES: Final = 2**20
 MAX_HELD_BYTES: Final = 2**20
 CLOSING_S: Final = 2.0
-"""How long a peer may take to read what is left when its connection is closed."""
+"""The time that a client has to read the rest when its connection is closed."""
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -36,10 +36,10 @@ class SocketStream(asyncio.Protocol):
     """A `ByteStream` over a TCP connection.
 
     Args:
-        faults: of the wire.
+        faults: those of the wire.
         clock: for faults.
-        accepted: told when the connection stands.
-        ended: told when it is gone.
+        accepted: called when the connection is open.
+        ended: called when the connection has ended.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SocketStream(asyncio.Protocol):
         self._accepted = accepted
         self._ended = ended
         self._hole: WireFault | None = None
-        self._came = bytearray()
+        self._received = bytearray()
         self._is_at_end = False
         self._is_closing = False
         self._is_paused = False
@@ -66,7 +66,7 @@ class SocketStream(asyncio.Protocol):
         self._can_write.set()
         self._is_gone = asyncio.Event()
 
-    # ------------------------------------------------------------------ what asyncio tells
+    # ------------------------------------------------------------------ callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -81,8 +81,8 @@ class SocketStream(asyncio.Protocol):
         self._accepted(self)
 
     def data_received(self, data: bytes) -> None:
-        self._came += data
-        if len(self._came) > MAX_WAITING_BYTES and not self._is_paused:
+        self._received += data
+        if len(self._received) > MAX_RECEIVED_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
         self._wake_reader()
@@ -101,7 +101,7 @@ class SocketStream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_at_end = self._is_closing = True
-        self._came.clear()
+        self._received.clear()
         self._hole = None
         self._held.clear()
         if self._flush_timer is not None:
@@ -111,31 +111,31 @@ class SocketStream(asyncio.Protocol):
         self._wake_reader()
         self._ended(self)
 
-    # ------------------------------------------------------------------ what servers use
+    # ------------------------------------------------------------------ the interface of a byte stream
 
     @property
     def peer(self) -> str:
         return self._peer
 
     async def read(self) -> bytes:
-        if self._came:
+        if self._received:
             await self._clock.sleep(0)
-        while self._hole is not None or not (self._came or self._is_at_end):
+        while self._hole is not None or not (self._received or self._is_at_end):
             self._reader = asyncio.get_running_loop().create_future()
             try:
                 await self._reader
             finally:
                 self._reader = None
-        data = bytes(self._came[:READ_BYTES])
-        del self._came[:READ_BYTES]
-        if self._is_paused and len(self._came) <= MAX_WAITING_BYTES // 2:
+        data = bytes(self._received[:READ_BYTES])
+        del self._received[:READ_BYTES]
+        if self._is_paused and len(self._received) <= MAX_RECEIVED_BYTES // 2:
             self._is_paused = False
             self._transport.resume_reading()
         return data
 
     def write(self, data: bytes) -> None:
         if self._is_closing or self._transport.is_closing() or not data:
-            return  # a transport that met an error is closing before it says so
+            return  # a transport with an error is closing before it calls connection_lost
         latency_s = self._faults.latency_s(self._clock.now())
         if not latency_s and not self._held and self._hole is None:
             self._transport.write(data)
@@ -155,7 +155,7 @@ class SocketStream(asyncio.Protocol):
             if not self._held and self._hole is None:
                 self._transport.close()
         if self._hole is not None:
-            return  # nobody hears of the end before the network is mended
+            return  # the client learns of the end when the black hole is healed
         with suppress(TimeoutError):
             async with self._clock.timeout(CLOSING_S):
                 await self._is_gone.wait()
@@ -171,8 +171,8 @@ class SocketStream(asyncio.Protocol):
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.abort()
 
-    def look_at_faults(self) -> None:
-        """A switch was thrown or healed."""
+    def apply_faults(self) -> None:
+        """Apply the current faults; called whenever one is injected or healed."""
         now = self._clock.now()
         if self._faults.resets(now):
             self.cut()
@@ -184,7 +184,7 @@ class SocketStream(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
-        """Let everything go that is due and has nothing before it that is not, and come back for the rest."""
+        """Send the pieces that are due, in order, and set a timer for the next one."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None

@@ -1,4 +1,4 @@
-"""TLS over any stream: the cryptography is done in memory, so that peeking, faults and pacing stay where they are."""
+"""TLS over any byte stream. It works in memory, so that faults and flow control of the stream below still apply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sbclient.clock import Clock
 from sbclient.emulator.net.stream import READ_BYTES, ByteStream
 
 HANDSHAKE_RECORD: Final = 0x16
-"""The first byte of a client that speaks TLS."""
+"""The first byte that a TLS client sends."""
 
 
 class TlsStream:
@@ -19,8 +19,8 @@ class TlsStream:
     Args:
         stream: carries the records; closed with this one.
         context: with the certificate.
-        first: what was read already.
-        clock: gives all others their turn between two records.
+        first: the bytes that were read to detect the protocol.
+        clock: lets other connections run between two records.
     """
 
     def __init__(self, stream: ByteStream, context: ssl.SSLContext, first: bytes, clock: Clock) -> None:
@@ -36,7 +36,7 @@ class TlsStream:
         return self._stream.peer
 
     async def handshake(self) -> bool:
-        """Agree on keys; False if the client cannot, and then the stream is of no use."""
+        """Do the handshake; returns whether it succeeded."""
         while True:
             try:
                 self._engine.do_handshake()
@@ -59,7 +59,7 @@ class TlsStream:
                 data = self._engine.read(READ_BYTES)
             except ssl.SSLWantReadError:
                 self._send()
-                await self._stream.drain()  # who asks for new keys has to read the answers
+                await self._stream.drain()  # a client that requests new keys must read the answers
                 await self._receive()
             except ssl.SSLError:
                 self._is_over = True

@@ -1,7 +1,7 @@
-"""A WebSocket as a stream of bytes, for AMQP clients that can only reach port 443.
+"""A WebSocket as a byte stream, for AMQP clients that can only reach port 443.
 
-Source: AMQP WebSocket binding; the sub-protocol is `AMQPWSB10` for Service Bus clients and `amqp` by the standard.
-Where one message ends and the next begins means nothing.
+Source: AMQP WebSocket binding; the sub-protocol is `AMQPWSB10` for Service Bus clients and `amqp` by the standard. The
+boundaries of WebSocket messages have no meaning.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class WebSocketStream:
 
     Args:
         stream: carries the frames; closed with this one.
-        engine: has accepted.
-        clock: for the turns of others.
+        engine: has accepted the upgrade.
+        clock: for time slices.
     """
 
     def __init__(self, stream: ByteStream, engine: WSConnection, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class WebSocketStream:
         self._engine = engine
         self._time_slice = TimeSlice(clock)
         self._events = engine.events()
-        self._came = bytearray()
+        self._received = bytearray()
         self._is_over = False
 
     @property
@@ -53,7 +53,7 @@ class WebSocketStream:
         return self._stream.peer
 
     def take(self, data: bytes) -> None:
-        """Frames, or parts of them, that have come; nothing = there will be no more."""
+        """Take frames, or parts of them; empty = the end of the stream."""
         if not data:
             self._is_over = True
             return
@@ -62,12 +62,12 @@ class WebSocketStream:
 
     async def read(self) -> bytes:
         await self._take_events()
-        while not self._came and not self._is_over:
+        while not self._received and not self._is_over:
             self.take(await self._stream.read())
             await self._take_events()
-            await self._stream.drain()  # who asks for pongs has to read them
-        data = bytes(self._came)
-        self._came.clear()
+            await self._stream.drain()  # a client that sends pings must read the pongs
+        data = bytes(self._received)
+        self._received.clear()
         return data
 
     def write(self, data: bytes) -> None:
@@ -82,7 +82,7 @@ class WebSocketStream:
         await self._stream.close()
 
     async def _take_events(self) -> None:
-        """Take what has come, with turns for others in between."""
+        """Process the events that have arrived, in time slices."""
         try:
             for event in self._events:
                 self._take(event)
@@ -96,7 +96,7 @@ class WebSocketStream:
     def _take(self, event: Event) -> None:
         match event:
             case BytesMessage():
-                self._came += event.data
+                self._received += event.data
             case Ping():
                 self._send(event.response())
             case CloseConnection():
@@ -110,34 +110,34 @@ class WebSocketStream:
             self._is_over = True
 
     def _send(self, event: Event) -> None:
-        with suppress(LocalProtocolError):  # the close was said already
+        with suppress(LocalProtocolError):  # the close was sent before
             self._stream.write(self._engine.send(event))
 
 
-async def accept_websocket(stream: ByteStream, asked: Any, after: bytes, clock: Clock) -> WebSocketStream | None:
-    """Answer a request to become a WebSocket; None if it was refused.
+async def accept_websocket(stream: ByteStream, request: Any, after: bytes, clock: Clock) -> WebSocketStream | None:
+    """Answer an upgrade request; None if it was refused.
 
     Args:
-        asked: the `h11.Request`.
-        after: the bytes that came after it.
-        clock: for the turns of others.
+        request: the `h11.Request`.
+        after: the bytes that followed it.
+        clock: for time slices.
     """
-    assert isinstance(asked, h11.Request)
+    assert isinstance(request, h11.Request)
     engine = WSConnection(ConnectionType.SERVER)
-    headers = [(bytes(name), bytes(value)) for name, value in asked.headers]
+    headers = [(bytes(name), bytes(value)) for name, value in request.headers]
     try:
-        engine.initiate_upgrade_connection(headers, asked.target.decode("ascii", "replace"))
-        request = next(iter(engine.events()), None)
+        engine.initiate_upgrade_connection(headers, request.target.decode("ascii", "replace"))
+        upgrade = next(iter(engine.events()), None)
     except RemoteProtocolError as error:
-        request = None
+        upgrade = None
         if isinstance(error.event_hint, RejectConnection):
             stream.write(engine.send(error.event_hint))
             return None
-    if not isinstance(request, Request):
+    if not isinstance(upgrade, Request):
         stream.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         return None
-    chosen = next((name for name in SUB_PROTOCOLS if name in request.subprotocols), None)
-    if request.subprotocols and chosen is None:
+    chosen = next((name for name in SUB_PROTOCOLS if name in upgrade.subprotocols), None)
+    if upgrade.subprotocols and chosen is None:
         stream.write(engine.send(RejectConnection(status_code=400)))
         return None
     stream.write(engine.send(AcceptConnection(subprotocol=chosen)))

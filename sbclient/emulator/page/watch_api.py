@@ -21,7 +21,7 @@ from sbclient.emulator.sas import Grant
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 
 MAX_VIEWERS: Final = 20
-ABOUT_ALL: Final = ("overview", "watch")
+RESOURCES: Final = ("overview", "watch")
 """What is answered here and not by the control API of one namespace."""
 
 
@@ -46,7 +46,7 @@ class WatchApi:
         self.namespace_watcher = namespace_watcher
 
     async def answer(self, request: Request) -> Response:
-        """Carry out one request for what `ABOUT_ALL` names."""
+        """Carry out one request for what `RESOURCES` names."""
         what = request.segments[1].casefold()
         if len(request.segments) > 2 or request.method != "GET":
             return json_response(405, {"error": f"{what} is read-only: use GET /$control/{what}"})
@@ -87,7 +87,7 @@ class WatchApi:
             self.namespace_watcher,
             names,
             detail=lambda: detail_in(control, path) if control is not None and path else None,
-            watchers={name: self._controls[name].context.events.watch() for name in names},
+            watchers={name: self._controls[name].context.events.subscribe() for name in names},
             ended=self._ended,
             ends_at=min(grant.expires_at for grant in grants.values()),
         )

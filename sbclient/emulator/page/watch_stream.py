@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from sbclient.broker.directory import Entity
 from sbclient.emulator.control.api import ControlApi
-from sbclient.emulator.events import Watcher
+from sbclient.emulator.events import Subscription
 from sbclient.emulator.page.namespace_watcher import NO_SNAPSHOT, NamespaceSnapshot, NamespaceWatcher, Snapshot
 from sbclient.emulator.page.overview import detail_of
 
@@ -46,7 +46,7 @@ class WatchStream:
         names: Collection[str],
         *,
         detail: Callable[[], Facts | None],
-        watchers: Mapping[str, Watcher],
+        watchers: Mapping[str, Subscription],
         ended: Callable[[], None],
         ends_at: float = math.inf,
     ) -> None:
@@ -92,7 +92,7 @@ class WatchStream:
         events = [
             {**event, "namespace": name}
             for name, watcher in self._watchers.items()
-            for event in watcher.taken()
+            for event in watcher.take_all()
             if not event["event"].startswith("connection.")
         ]
         if events:

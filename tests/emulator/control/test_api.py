@@ -223,7 +223,7 @@ class TestEvents:
         assert context.events.has_room
 
     async def test_too_many_watchers_are_refused(self, control: Control, context: NamespaceContext) -> None:
-        watchers = [context.events.watch() for _ in range(MAX_SUBSCRIBERS)]
+        watchers = [context.events.subscribe() for _ in range(MAX_SUBSCRIBERS)]
         answer = await control.api.answer(request("GET", "/$control/events"))
         assert answer.status == 503
         for watcher in watchers:

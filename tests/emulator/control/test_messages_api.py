@@ -181,7 +181,7 @@ class TestDeadLetters:
         self, control: Control, orders: BrokerHost, context: NamespaceContext
     ) -> None:
         await self._dead_letter(orders, "a", "b")
-        watcher = context.events.watch()
+        watcher = context.events.subscribe()
         listed = await control.ask("GET", f"messages?entity={DEAD}")
         assert [(each["preview"], each["dead_letter_reason"]) for each in listed["messages"]] == [
             ("a", "bad"),
@@ -190,7 +190,7 @@ class TestDeadLetters:
         said = await control.ask("POST", "resubmit", {"entity": DEAD, "sequence_numbers": [1]})
         assert said == {"resubmitted": 1, "held": 0, "sessionless": 0}
         assert await control.ask("POST", "resubmit", {"entity": DEAD}) == said
-        assert [event["count"] for event in watcher.taken()] == [1, 1]
+        assert [event["count"] for event in watcher.take_all()] == [1, 1]
         received = await orders.receive("orders", max_message_count=9, max_wait_time_s=1)
         assert [bytes(each.content) for each in received] == [b"a", b"b"]
 

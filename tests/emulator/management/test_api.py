@@ -719,7 +719,7 @@ class TestRefusals:
 
 
 async def test_changes_are_told_to_those_who_watch(api: ManagementApi, context: NamespaceContext) -> None:
-    watcher = context.events.watch()
+    watcher = context.events.subscribe()
     await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION), ("/t/subscriptions/s/rules/r", TRUE_RULE))
     await api.answer(request("PUT", "/t", TOPIC, if_match="*"))
     await api.answer(request("DELETE", "/t"))

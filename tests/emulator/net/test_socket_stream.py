@@ -14,7 +14,7 @@ import pytest
 
 from sbclient.clock import Clock
 from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
-from sbclient.emulator.net.socket_stream import MAX_WAITING_BYTES, SocketStream
+from sbclient.emulator.net.socket_stream import MAX_RECEIVED_BYTES, SocketStream
 from sbclient.emulator.net.stream import READ_BYTES
 
 pytestmark = pytest.mark.real_time
@@ -33,11 +33,11 @@ class Served:
         self.port = 0
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
-        self.faults.listen(self._look_at_faults)
+        self.faults.listen(self._apply_faults)
 
-    def _look_at_faults(self) -> None:
+    def _apply_faults(self) -> None:
         for stream in list(self.standing):
-            stream.look_at_faults()
+            stream.apply_faults()
 
     def _accepted(self, stream: SocketStream) -> None:
         self.standing.add(stream)
@@ -186,7 +186,7 @@ async def test_what_comes_and_is_not_read_is_bounded(served: Served) -> None:
     for _ in range(60):
         writer.write(b"x" * 1_000_000)
     await asyncio.sleep(SHORT_S)
-    assert len(stream._came) < MAX_WAITING_BYTES + 2**19
+    assert len(stream._received) < MAX_RECEIVED_BYTES + 2**19
     total = 0
     while total < 60_000_000:
         data = await asyncio.wait_for(stream.read(), 2)

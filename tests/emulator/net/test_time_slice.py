@@ -27,7 +27,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.net.http import serve_http
 from sbclient.emulator.net.http_messages import Request, Response
-from sbclient.emulator.net.time_slice import LONGEST_S, MOST_EVENTS, TimeSlice
+from sbclient.emulator.net.time_slice import MAX_DURATION_S, MAX_EVENTS, TimeSlice
 from sbclient.emulator.net.tls_stream import TlsStream
 from sbclient.emulator.net.websocket_stream import WebSocketStream
 from sbclient.emulator.sas import Authorizer
@@ -70,7 +70,7 @@ async def bystander() -> AsyncIterator[list[int]]:
 class TestTurn:
     async def test_is_over_after_its_events(self, clock: VirtualClock) -> None:
         turn = TimeSlice(clock)
-        for _ in range(MOST_EVENTS):
+        for _ in range(MAX_EVENTS):
             assert not turn.is_over
             turn.count()
         assert turn.is_over
@@ -79,9 +79,9 @@ class TestTurn:
 
     async def test_is_over_after_its_time(self, clock: VirtualClock) -> None:
         turn = TimeSlice(clock)
-        await asyncio.sleep(LONGEST_S * 0.9)
+        await asyncio.sleep(MAX_DURATION_S * 0.9)
         assert not turn.is_over
-        await asyncio.sleep(LONGEST_S * 0.2)
+        await asyncio.sleep(MAX_DURATION_S * 0.2)
         assert turn.is_over
 
     async def test_is_over_after_what_is_heavy(self, clock: VirtualClock) -> None:
@@ -144,7 +144,7 @@ class TestAmqp:
                 while len(host.namespace.queue("q")) < 3_200:
                     before = len(host.namespace.queue("q"))
                     await asyncio.sleep(0)
-                    assert len(host.namespace.queue("q")) - before <= MOST_EVENTS
+                    assert len(host.namespace.queue("q")) - before <= MAX_EVENTS
             assert turns[0] >= 100
 
     async def test_between_requests(self, context: NamespaceContext, host: BrokerHost) -> None:

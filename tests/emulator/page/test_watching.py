@@ -275,7 +275,7 @@ class TestWatch:
         assert emulated.primary.events.has_room
 
     async def test_no_room_among_the_events_is_no_room_here(self, emulated: Emulated) -> None:
-        watchers = [emulated.secondary.events.watch() for _ in range(MAX_SUBSCRIBERS)]
+        watchers = [emulated.secondary.events.subscribe() for _ in range(MAX_SUBSCRIBERS)]
         assert (await emulated.api.answer(request("GET", "/$control/watch"))).status == 503
         for watcher in watchers:
             watcher.close()
