@@ -45,7 +45,7 @@ class DemoPage:
         self._speed = speed
         self._started_at = outage.clock.now()
         # The page needs no authorization: the messages are made up and the page is local.
-        self._registry = registry = NamespaceRegistry(tell=self._told, interval_s=INTERVAL_S * speed)
+        self._registry = registry = NamespaceRegistry(report=self._client_report, interval_s=INTERVAL_S * speed)
         first, second = (_context(host) for host in (pair.primary, pair.secondary))
         for context in (first, second):
             registry.add(context, lambda: None)
@@ -73,7 +73,7 @@ class DemoPage:
         """Take snapshots without a viewer too, so that a late viewer sees the history."""
         seen = 0
         while True:
-            seen = (await self._registry.watch.namespace_watcher.next(seen)).number
+            seen = (await self._registry.watch.watcher.next(seen)).number
 
     async def until_interrupted(self) -> None:
         """Serve the page until Ctrl-C."""
@@ -85,7 +85,7 @@ class DemoPage:
         while not ended.is_set():
             await self._outage.clock.sleep(self._speed / 4)
 
-    def _told(self) -> ClientReport:
+    def _client_report(self) -> ClientReport:
         outage, status = self._outage, self._outage.status
         return ClientReport([] if status is None else [self._pair(status())], self._facts(outage))
 

@@ -1,6 +1,6 @@
-"""What the address of a link names: the token node, a management node, or an entity.
+"""The addresses of links, which name the token node, a management node or an entity.
 
-Clients write addresses as bare paths or as `amqps://host:port/path`, also on plain TCP; what counts is the path.
+Clients write addresses as bare paths or as `amqps://host:port/path`, also on plain TCP. Only the path is used.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ CBS: Final = "$cbs"
 MANAGEMENT: Final = "$management"
 
 MAX_ADDRESS_LENGTH: Final = 2048
-"""Characters, host and all."""
+"""Characters, including the host."""
 
 MAX_PATH_LENGTH: Final = 512
-"""Characters; the longest there is, of the node of a subscription's transfer dead letters, has fewer than 400."""
+"""Characters; the longest valid path, to the transfer dead letters of a subscription, has fewer than 400."""
 
 
 class Node(NamedTuple):
-    """Where a link leads.
+    """The node of a link.
 
     Attributes:
-        path: of the entity; empty for the token node and for the namespace's own management node.
+        path: of the entity; empty for the token node and for the management node of the namespace.
         kind: `"$cbs"`, `"$management"`, or `""` for the entity itself.
     """
 
@@ -34,10 +34,10 @@ class Node(NamedTuple):
 
 
 def node_of(address: Any) -> Node:
-    """The node that the address of a source, a target or a token's audience names.
+    """The node that the address of a source, a target or the audience of a token names.
 
     Raises:
-        WireError: it is no text, or too long.
+        WireError: the address is not a string, or too long.
     """
     if not isinstance(address, str):
         raise WireError(INVALID_FIELD, f"the address of a link is a {type(address).__name__}, a string is expected")
@@ -57,7 +57,7 @@ def node_of(address: Any) -> Node:
 
 
 def entity_path_of(address: str) -> str:
-    """The path in an address, without scheme, host, query and the slashes around it; percent signs are resolved."""
+    """The path in an address, percent-decoded, without scheme, host, query and outer slashes."""
     _, scheme, rest = address.partition("://")
     path = rest.partition("/")[2] if scheme else address
     return unquote(path.partition("?")[0]).strip("/")

@@ -1,7 +1,7 @@
-"""Our errors in the words of AMQP: the condition a client is told, and the status of a management reply.
+"""The AMQP conditions of errors, and the statuses of management replies.
 
-Source: the service's documented conditions. The client chooses its exception by the condition alone, so a status may
-repeat but a condition must not mean two things.
+Source: the documented conditions of the service. A client chooses its exception by the condition alone, so conditions
+are unambiguous, while statuses are not.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ _STATUS: Final[Mapping[str, int]] = MappingProxyType(
 
 
 class UnknownTransactionError(InvalidOperationError):
-    """The transaction that is named was never declared on this connection, or is over."""
+    """The transaction was never declared on this connection, or has ended."""
 
     condition = UNKNOWN_TRANSACTION
 
 
 class ArgumentError(InvalidOperationError):
-    """A request lacks a value, or has one of the wrong type."""
+    """A value of a request is missing, or has the wrong type."""
 
     condition = ARGUMENT_ERROR
 
 
-_UNEXPECTED: Final = "the broker has met an error of its own: see its log"
+_UNEXPECTED: Final = "unexpected error of the broker: see its log"
 
 
 def amqp_error_of(error: BaseException) -> AmqpError:
-    """What a client is told of an error; of one that is no `ServiceBusError` only that there was one."""
+    """The AMQP form of an error; an unexpected error has no details."""
     if isinstance(error, WireError):
         return error.error
     if isinstance(error, ServiceBusError):
@@ -86,10 +86,10 @@ def amqp_error_of(error: BaseException) -> AmqpError:
 
 
 def status_of(condition: str) -> int:
-    """The status of a management reply that carries a condition."""
+    """The status of a management reply with a condition."""
     return _STATUS.get(condition, INTERNAL)
 
 
 def ends_connection(error: BaseException) -> bool:
-    """Whether an error means that the namespace cannot be reached at all, so that the connection goes too."""
+    """Whether an error means that the namespace is unreachable, so that the connection ends as well."""
     return isinstance(error, ServiceBusConnectionError)

@@ -1,7 +1,7 @@
-"""What a client is sent for a stored message: the bytes, and the token that names the delivery.
+"""Encodes stored messages for delivery to a client.
 
-The sender's own sections go out as the bytes that came in; header and annotations are the broker's. What came in some
-other way than over AMQP is encoded first.
+The sections of the sender are sent as the bytes that arrived; the broker replaces header and annotations. A message
+that did not arrive over AMQP is encoded first.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class EncodedDelivery(NamedTuple):
-    """A message on its way to a client.
+    """An encoded message for a client.
 
     Attributes:
-        payload: encoded, with the broker's header and annotations.
-        token: of its lock; None for one that is deleted or only looked at.
+        payload: with the header and annotations of the broker.
+        token: of the lock; None for a message that is deleted or peeked.
     """
 
     payload: bytes
@@ -35,10 +35,10 @@ class EncodedDelivery(NamedTuple):
 
 
 def encode_entry(entry: Entry, *, is_peeked: bool = False) -> EncodedDelivery:
-    """What a client is given for an entry.
+    """Encode an entry.
 
     Args:
-        is_peeked: without the lock, if somebody holds it.
+        is_peeked: leave out the lock that a receiver may have.
     """
     content = entry.content
     sections = content.sections if isinstance(content, WireMessage) else Sections(encode_message(content))
@@ -50,7 +50,7 @@ def encode_entry(entry: Entry, *, is_peeked: bool = False) -> EncodedDelivery:
         entry.number,
         _milliseconds(entry.enqueued_at),
         entry.delivery_count,
-        _life_ms(entry),
+        _time_to_live_ms(entry),
         locked_until_ms,
         token,
         entry.original_number,
@@ -62,18 +62,18 @@ def encode_entry(entry: Entry, *, is_peeked: bool = False) -> EncodedDelivery:
 
 
 def _milliseconds(at: float) -> int:
-    """Whole milliseconds, rounded down, but not below the one that is meant where a float falls short of it."""
+    """Whole milliseconds, rounded down, with a tolerance for the rounding of floats."""
     return math.floor(at * 1000 + 1e-4)
 
 
-def _life_ms(entry: Entry) -> int | None:
-    """The life that the sender gave, or what the entity has left of it."""
-    asked = entry.content.time_to_live
-    asked_ms = None if asked is None else asked // _MILLISECOND
+def _time_to_live_ms(entry: Entry) -> int | None:
+    """The time to live of the sender, limited by the entity."""
+    requested = entry.content.time_to_live
+    requested_ms = None if requested is None else requested // _MILLISECOND
     if entry.expires_at == math.inf:
-        return asked_ms
+        return requested_ms
     left_ms = round((entry.expires_at - entry.enqueued_at) * 1000)
-    return left_ms if asked_ms is None else min(asked_ms, left_ms)
+    return left_ms if requested_ms is None else min(requested_ms, left_ms)
 
 
 def _added(entry: Entry) -> dict[str, PropertyValue] | None:

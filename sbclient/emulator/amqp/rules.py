@@ -1,4 +1,4 @@
-"""The rules of a subscription as `$management` speaks of them: a map when one is added, described lists later.
+"""The AMQP form of the rules of a subscription: a map when one is added, described lists when they are listed.
 
 Source: the service's documented request-response operations.
 """
@@ -28,7 +28,7 @@ SQL_FILTER: Final = 0x1370000006
 TRUE_FILTER: Final = 0x1370000007
 FALSE_FILTER: Final = 0x1370000008
 CORRELATION_FILTER: Final = 0x1370000009
-"""What describes each list."""
+"""The descriptor of each list."""
 
 _SQL_COMPATIBILITY_LEVEL: Final = 20
 
@@ -37,7 +37,7 @@ def rule_of(name: str, description: Any) -> RuleProperties:
     """The rule that a map describes.
 
     Raises:
-        ArgumentError: the map is none, or says nothing of a filter.
+        ArgumentError: the description is not a map, or has no filter.
     """
     if not isinstance(description, Mapping):
         raise ArgumentError(f"the description of rule {name!r} is a {type(description).__name__}: give a map")
@@ -45,7 +45,7 @@ def rule_of(name: str, description: Any) -> RuleProperties:
 
 
 def described(rule: RuleProperties) -> dict[str, Any]:
-    """One entry of the list of rules."""
+    """A rule as an entry of the list of rules."""
     action: Any = Described(ULong(EMPTY_ACTION), [])
     if rule.action is not None:
         action = Described(ULong(SQL_ACTION), [rule.action.sql_expression, _SQL_COMPATIBILITY_LEVEL])
@@ -62,7 +62,7 @@ def _filter_of(name: str, description: Mapping[str, Any]) -> RuleFilter:
         fields = {field: _text(name, key, correlation.get(key)) for field, key in keys.items()}
         properties = correlation.get("properties")
         if properties is not None and not isinstance(properties, Mapping):
-            raise ArgumentError(f"the properties in the filter of rule {name!r} are no map: give names and values")
+            raise ArgumentError(f"the properties in the filter of rule {name!r} are not a map: give names and values")
         return CorrelationRuleFilter(properties=dict(properties or {}) or None, **fields)
     if "true-filter" in description:
         return TrueRuleFilter()

@@ -1,13 +1,13 @@
-"""What the outcome that a receiver states means to the broker, and how it is confirmed.
+"""The settlement for each AMQP outcome of a receiver, and its confirmation.
 
     accepted                        complete
-    rejected(error)                 dead-letter; reason and description stand in the error's info, or are the error
+    rejected(error)                 dead-letter; the info of the error, or the error itself, has the reason
     modified, undeliverable-here    defer
-    modified                        abandon, a failed delivery whatever delivery-failed says
-    released, or none               put back as if never delivered
+    modified                        abandon, as a failed delivery for any value of delivery-failed
+    released, or none               release, as if it was never delivered
 
-Source: the service's documented outcomes. The confirmation repeats the outcome, a rejected one without its error: with
-one it would say that the settlement failed.
+Source: the service's documented outcomes. The confirmation repeats the outcome, but a rejected one without its
+error, because an error would mean that the settlement failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEFER = Settlement(SettleMode.DEFER)
 
 
 def settlement_of(outcome: DeliveryState | None) -> Settlement | None:
-    """How a message ends by an outcome; None = it is released."""
+    """The settlement for an outcome; None = release the message."""
     if isinstance(outcome, Accepted):
         return _COMPLETE
     if isinstance(outcome, Modified):
@@ -38,7 +38,7 @@ def settlement_of(outcome: DeliveryState | None) -> Settlement | None:
 
 
 def confirmation_of(outcome: DeliveryState | None) -> DeliveryState:
-    """What the client is told once its outcome has taken effect."""
+    """The state that confirms an outcome."""
     if isinstance(outcome, Rejected):
         return Rejected()
     return RELEASED if outcome is None else outcome

@@ -1,11 +1,11 @@
-"""The emulator's configuration: Microsoft's Config.json, and what we add to it, read into entities.
+"""Reads the configuration of the emulator: the Config.json of Microsoft, with additions of our own.
 
 Laws (source: the file's documented form, unless said otherwise):
 
-1. What a queue or subscription does not say is as in Microsoft's emulator: messages live an hour, three deliveries, a
-   lock of a minute, a duplicate window of 20 s. Values may be anything that the profile allows, beyond its limits.
-2. Rules that a subscription names take the place of the rule that lets every message pass.
-3. Names of fields count in any case of letters; an unknown one is an error, for it is a setting that has no effect.
+1. Defaults are those of Microsoft's emulator: a time to live of an hour, three deliveries, a lock of a minute, a
+   duplicate window of 20 s. The profile limits the values, not Microsoft's emulator.
+2. The rules of a subscription replace the default rule, which accepts every message.
+3. Field names are case-insensitive. An unknown field is an error, because it would have no effect.
 4. Ours: several namespaces, each with a Port and AuthorizationRules; EnablePartitioning, MaxSizeInMegabytes,
    AutoDeleteOnIdle, Status, UserMetadata and AuthorizationRules of entities; the filter types True and False.
 """
@@ -27,6 +27,7 @@ from sbclient.emulator.config.values import (
     choice_of,
     count_of,
     destination_of,
+    duration_of,
     entries_of,
     fields_of,
     flag_of,
@@ -34,7 +35,6 @@ from sbclient.emulator.config.values import (
     name_of,
     required,
     scalar_of,
-    span_of,
     status_of,
     text_of,
     whole_of,
@@ -67,21 +67,21 @@ def read_config(text: str, source: str, profile: Profile) -> list[NamespaceConfi
 
     Args:
         source: the name of the file, for errors.
-        profile: whose limits the values must keep.
+        profile: the limits for the values.
 
     Raises:
-        ConfigError: it cannot be used; the text names file, line, path and what is allowed.
+        ConfigError: the configuration is not valid; the text names file, line, path and the allowed values.
     """
     document = read_located(text, source)
     place = fields_of(document, "UserConfig", "$schema").get("userconfig")
     if place is None:
-        raise document.error("has no UserConfig: put the Namespaces in one")
+        raise document.error("has no UserConfig: put the Namespaces into one")
     config = fields_of(place, "Namespaces", "Logging")
     if "logging" in config:
         fields_of(config["logging"], "Type")
     namespaces = [_namespace(each, profile) for each in entries_of(config.get("namespaces"))]
     if not namespaces:
-        raise place.error("has no Namespaces: name at least one")
+        raise place.error("has no Namespaces: add at least one")
     _check_unique(
         [(namespace.name, each) for namespace, each in zip(namespaces, entries_of(config["namespaces"]), strict=True)]
     )
@@ -115,9 +115,9 @@ def _entity(place: Located, kind: EntityKind, parents: tuple[str, ...], profile:
     described, table = _TABLES[kind]
     properties = described(name, **{key: value for key, value in _DEFAULTS.items() if key in _attributes(table)})
     if "properties" in fields:
-        said = fields_of(fields["properties"], *table)
+        given = fields_of(fields["properties"], *table)
         for label, (attribute, read) in table.items():
-            each = said.get(label.casefold())
+            each = given.get(label.casefold())
             if each is not None:
                 value = read(each)
                 _check_value(each, described(name, **{attribute: value}), profile)
@@ -138,14 +138,14 @@ def _subscriptions(place: Located, topic: EntityConfig, profile: Profile) -> lis
 def _rule(place: Located, parents: tuple[str, ...]) -> EntityConfig:
     fields = fields_of(place, "Name", "Properties")
     name = name_of(required(place, fields, "Name"), EntityKind.RULE)
-    said = required(place, fields, "Properties")
-    parts = fields_of(said, "FilterType", "CorrelationFilter", "SqlFilter", "Action")
+    described = required(place, fields, "Properties")
+    parts = fields_of(described, "FilterType", "CorrelationFilter", "SqlFilter", "Action")
     action = _sql(parts["action"]) if "action" in parts else None
-    rule = RuleProperties(name, _filter(said, parts), None if action is None else SqlRuleAction(action))
+    rule = RuleProperties(name, _filter(described, parts), None if action is None else SqlRuleAction(action))
     try:
         Rule(rule)
     except InvalidOperationError as error:
-        raise said.error(f"cannot be used: {error.message}") from error
+        raise described.error(f"cannot be used: {error.message}") from error
     return EntityConfig(EntityAddress(EntityKind.RULE, (*parents, name)), rule, place)
 
 
@@ -161,10 +161,10 @@ def _filter(place: Located, parts: Mapping[str, Located]) -> RuleFilter:
         properties = {}
         if "properties" in fields:
             if not isinstance(fields["properties"].value, dict):
-                raise fields["properties"].error("is no object: give names and values")
+                raise fields["properties"].error("is not an object: give names and values")
             properties = {key: scalar_of(each) for key, each in fields["properties"].value.items()}
         if not given and not properties:
-            raise place.error("has a CorrelationFilter that says nothing: give at least one property")
+            raise place.error("has an empty CorrelationFilter: give at least one property")
         return CorrelationRuleFilter(**given, properties=properties or None)
     if kind.value == "Sql":
         return SqlRuleFilter(_sql(required(place, parts, "SqlFilter")))
@@ -178,7 +178,7 @@ def _sql(place: Located) -> str:
 
 
 def _check_value(place: Located, description: Description, profile: Profile) -> None:
-    """Let the broker itself say whether a value is allowed, so that the ranges are in one place."""
+    """Check a value by the rules of the broker, which owns the ranges."""
     try:
         completed(description, profile)
     except InvalidOperationError as error:
@@ -190,7 +190,7 @@ def _check_unique(named: list[tuple[str, Located]]) -> None:
     for name, place in named:
         before = seen.setdefault(canonical(name), place)
         if before is not place:
-            raise place.error(f"is named {name!r} as is {before.path} in line {before.line}: rename one")
+            raise place.error(f"has the name {name!r} of {before.path} in line {before.line}: rename one")
 
 
 def _authorization_rules(place: Located) -> list[AuthorizationRule]:
@@ -212,16 +212,16 @@ def _authorization_rules(place: Located) -> list[AuthorizationRule]:
 
 Table: TypeAlias = Mapping[str, tuple[str, Callable[[Located], Any]]]
 
-_LIFE: Final[Table] = {"DefaultMessageTimeToLive": ("default_message_time_to_live", span_of)}
+_TIME_TO_LIVE: Final[Table] = {"DefaultMessageTimeToLive": ("default_message_time_to_live", duration_of)}
 _WINDOW: Final[Table] = {
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_history_time_window", span_of),
+    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_history_time_window", duration_of),
     "RequiresDuplicateDetection": ("requires_duplicate_detection", flag_of),
 }
 _RECEIVED_FROM: Final[Table] = {
     "DeadLetteringOnMessageExpiration": ("dead_lettering_on_message_expiration", flag_of),
     "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_messages_to", destination_of),
     "ForwardTo": ("forward_to", destination_of),
-    "LockDuration": ("lock_duration", span_of),
+    "LockDuration": ("lock_duration", duration_of),
     "MaxDeliveryCount": ("max_delivery_count", count_of),
     "RequiresSession": ("requires_session", flag_of),
 }
@@ -232,14 +232,14 @@ _STORE: Final[Table] = {
     "AuthorizationRules": ("authorization_rules", _authorization_rules),
 }
 _ANY: Final[Table] = {
-    "AutoDeleteOnIdle": ("auto_delete_on_idle", span_of),
+    "AutoDeleteOnIdle": ("auto_delete_on_idle", duration_of),
     "Status": ("status", status_of),
     "UserMetadata": ("user_metadata", text_of),
 }
 _TABLES: Final[Mapping[EntityKind, tuple[type[Description], Table]]] = {
-    EntityKind.QUEUE: (QueueProperties, {**_LIFE, **_WINDOW, **_RECEIVED_FROM, **_STORE, **_ANY}),
-    EntityKind.TOPIC: (TopicProperties, {**_LIFE, **_WINDOW, **_STORE, **_ANY}),
-    EntityKind.SUBSCRIPTION: (SubscriptionProperties, {**_LIFE, **_RECEIVED_FROM, **_ANY}),
+    EntityKind.QUEUE: (QueueProperties, {**_TIME_TO_LIVE, **_WINDOW, **_RECEIVED_FROM, **_STORE, **_ANY}),
+    EntityKind.TOPIC: (TopicProperties, {**_TIME_TO_LIVE, **_WINDOW, **_STORE, **_ANY}),
+    EntityKind.SUBSCRIPTION: (SubscriptionProperties, {**_TIME_TO_LIVE, **_RECEIVED_FROM, **_ANY}),
 }
 _FIELDS_BESIDE: Final = {
     EntityKind.QUEUE: ("Name", "Properties"),

@@ -1,4 +1,4 @@
-"""What a configuration names, and how it is made in a namespace: first all entities, then who forwards to whom."""
+"""The entities of a configuration, and their creation in a namespace: first all entities, then the forwarding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SUB_CODE = re.compile(r"SubCode=\d{5}\. *")
 
 @dataclass(frozen=True, slots=True)
 class EntityConfig:
-    """One entity, and where it stands in the file."""
+    """One entity, and its place in the file."""
 
     address: EntityAddress
     properties: Description | RuleProperties
@@ -40,9 +40,9 @@ class NamespaceConfig:
     """One namespace.
 
     Attributes:
-        port: None = not said, 0 = any that is free.
+        port: None = not given, 0 = any free one.
         rules: keys of the namespace besides the root key.
-        entities: in an order in which they can be made.
+        entities: in an order in which they can be created.
     """
 
     name: str
@@ -52,23 +52,23 @@ class NamespaceConfig:
 
 
 def make_entities(config: NamespaceConfig, host: BrokerHost) -> None:
-    """Make what a configuration names, in a namespace that has none of it.
+    """Create the entities of a configuration in an empty namespace.
 
     Raises:
-        ConfigError: the namespace refuses an entity; the text names its line and path.
+        ConfigError: the namespace rejects an entity; the text names its line and path.
     """
     call = Call(Operation.MANAGE, host.clock.now())
     named = {entity.address.names[:2] for entity in config.entities if entity.address.kind is EntityKind.RULE}
     for entity in config.entities:
-        _make(entity, host, call)
+        _create(entity, host, call)
         if entity.address.kind is EntityKind.SUBSCRIPTION and entity.address.names in named:
             default = EntityAddress(EntityKind.RULE, (*entity.address.names, DEFAULT_RULE_NAME))
             host.namespace.management.delete(call, default)
     for entity in config.entities:
-        _direct(entity, host, call)
+        _set_forwarding(entity, host, call)
 
 
-def _make(entity: EntityConfig, host: BrokerHost, call: Call) -> None:
+def _create(entity: EntityConfig, host: BrokerHost, call: Call) -> None:
     properties = entity.properties
     if not isinstance(properties, RuleProperties | TopicProperties):
         properties = replace(properties, forward_to=None, forward_dead_lettered_messages_to=None)
@@ -78,7 +78,7 @@ def _make(entity: EntityConfig, host: BrokerHost, call: Call) -> None:
         raise _refused(entity, error) from error
 
 
-def _direct(entity: EntityConfig, host: BrokerHost, call: Call) -> None:
+def _set_forwarding(entity: EntityConfig, host: BrokerHost, call: Call) -> None:
     properties = entity.properties
     if isinstance(properties, RuleProperties | TopicProperties):
         return
@@ -91,9 +91,9 @@ def _direct(entity: EntityConfig, host: BrokerHost, call: Call) -> None:
 
 
 def without_sub_code(error: ServiceBusError) -> str:
-    """The text of an error, without the number that is meant for management clients."""
+    """The text of an error without its sub-code."""
     return _SUB_CODE.sub("", error.message)
 
 
 def _refused(entity: EntityConfig, error: ServiceBusError) -> ConfigError:
-    return entity.place.error(f"cannot be made: {without_sub_code(error)}")
+    return entity.place.error(f"cannot be created: {without_sub_code(error)}")

@@ -1,4 +1,4 @@
-"""JSON with comments, each value with where it stands, so that an error can say which value of which line is wrong."""
+"""Reads JSON with comments. Each value has its line and path, so that errors can name them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _TOKEN = re.compile(
 
 
 class ConfigError(InvalidOperationError):
-    """A configuration cannot be used; the text names file, line and path of the value, and what is allowed."""
+    """A configuration is not valid; the text names file, line and path of the value, and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A value and where it stands.
+    """A value and its place.
 
     Attributes:
-        value: None, a bool, a number or a text; for objects a dict and for arrays a list of `Located`.
+        value: None, a bool, a number or a string; for objects a dict and for arrays a list of `Located`.
         path: `$.UserConfig.Namespaces[0].Name`.
         line: from 1.
         source: the file.
@@ -42,21 +42,21 @@ class Located:
     source: str
 
     def error(self, text: str) -> ConfigError:
-        """What is wrong with it, to be raised."""
+        """An error about this value, to raise."""
         return ConfigError(f"{self.source}, line {self.line}: {self.path} {text}")
 
     def plain(self) -> Any:
-        """The value without where it stands."""
+        """The value without places."""
         if isinstance(self.value, dict):
             return {name: each.plain() for name, each in self.value.items()}
         return [each.plain() for each in self.value] if isinstance(self.value, list) else self.value
 
 
 def read_located(text: str, source: str) -> Located:
-    """The value of a document. `//` and `/* */` comments and a comma after the last entry are allowed.
+    """Read a document. `//` and `/* */` comments and a comma after the last entry are allowed.
 
     Raises:
-        ConfigError: it is no JSON; the text says in which line.
+        ConfigError: the document is not JSON; the text names the line.
     """
     reader = _Reader(text.removeprefix("\ufeff"), source)
     root = reader.value("$", 0)
@@ -82,24 +82,24 @@ class _Reader:
         if self._kind == "mark" and token == "[":
             return Located(self._array(path, depth), path, line, self._source)
         if self._kind not in ("string", "number", "word"):
-            raise self._error(f"there is {self._shown} where a value is expected")
+            raise self._error(f"found {self._shown} where a value is expected")
         value = self._read(token, "value")
         self._advance()
         return Located(value, path, line, self._source)
 
     def expect_end(self) -> None:
         if self._kind != "end":
-            raise self._error(f"there is {self._shown} after the end of the document")
+            raise self._error(f"found {self._shown} after the end of the document")
 
     def _object(self, path: str, depth: int) -> dict[str, Located]:
         found: dict[str, Located] = {}
         self._advance()
         while self._token != "}" or self._kind != "mark":
             if self._kind != "string":
-                raise self._error(f"there is {self._shown} where a name in quotation marks is expected")
+                raise self._error(f"found {self._shown} where a name in quotation marks is expected")
             name = self._read(self._token, "name")
             if name in found:
-                raise self._error(f"{path}.{name} is there twice")
+                raise self._error(f"{path}.{name} is given twice")
             self._advance()
             self._take(":")
             found[name] = self.value(f"{path}.{name}", depth + 1)
@@ -119,18 +119,18 @@ class _Reader:
     def _read(self, token: str, what: str) -> Any:
         try:
             return json.loads(token)
-        except ValueError:  # it would show the text
-            raise self._error(f"{self._shown} is no {what}") from None
+        except ValueError:  # the original error shows the text
+            raise self._error(f"{self._shown} is not a {what}") from None
 
     def _separate(self, closing: str) -> None:
         if self._kind == "mark" and self._token == ",":
             self._advance()
         elif self._kind != "mark" or self._token != closing:
-            raise self._error(f"there is {self._shown} where ',' or '{closing}' is expected")
+            raise self._error(f"found {self._shown} where ',' or '{closing}' is expected")
 
     def _take(self, mark: str) -> None:
         if self._kind != "mark" or self._token != mark:
-            raise self._error(f"there is {self._shown} where '{mark}' is expected")
+            raise self._error(f"found {self._shown} where '{mark}' is expected")
         self._advance()
 
     def _advance(self) -> None:
@@ -142,7 +142,7 @@ class _Reader:
             self._token_line = self._line
             if match is None:
                 column = self._at - self._text.rfind("\n", 0, self._at)
-                raise self._error(f"what begins with {self._text[self._at]!r} in column {column} is not understood")
+                raise self._error(f"unexpected {self._text[self._at]!r} in column {column}")
             self._at = match.end()
             self._line += match[0].count("\n")
             if match.lastgroup != "blank":
@@ -151,8 +151,8 @@ class _Reader:
 
     @property
     def _shown(self) -> str:
-        """What stands here; of a text only that it is one, for it may be a key."""
-        return {"end": "the end", "string": "a text"}.get(self._kind, self._token[:32])
+        """The current token for an error text; a string is not shown, because it may be a key."""
+        return {"end": "the end", "string": "a string"}.get(self._kind, self._token[:32])
 
     def _error(self, text: str) -> ConfigError:
         return ConfigError(f"{self._source}, line {self._token_line}: {text}")

@@ -1,4 +1,4 @@
-"""Which namespaces an emulator serves, and on which ports."""
+"""Determines the namespaces of an emulator and their ports."""
 
 from __future__ import annotations
 
@@ -13,32 +13,30 @@ from sbclient.errors import InvalidOperationError
 DEFAULT_NAMESPACE: Final = "sbemulatorns"
 """The name of the only namespace of Microsoft's emulator."""
 
-
 MAX_PORT: Final = 65_535
 
 
 def chosen_namespaces(
     namespaces: Sequence[str], path: str | Path | None, profile: Profile, *, first_port: int = 0
 ) -> list[NamespaceConfig]:
-    """The namespaces to serve: those of a configuration, then those that are asked for by name.
+    """The namespaces to serve: those of the configuration, then those given by name.
 
     Args:
-        namespaces: `"contoso"` or `"contoso:5672"`; one that is configured as well takes its port from here.
-        path: of the configuration, if there is one.
-        first_port: of the first namespace for which no port is named; the next ones have the ports after it that are
-            not taken by others. 0 = any that are free.
+        namespaces: `"contoso"` or `"contoso:5672"`; for a namespace of the configuration, only the port is used.
+        path: of the configuration; None = there is none.
+        first_port: of the first namespace without a port; the others get the next unused ones. 0 = any free ports.
 
     Raises:
-        InvalidOperationError: a name or port cannot be used, or is there twice; the configuration is not UTF-8.
-        ConfigError: the configuration cannot be used.
-        OSError: it cannot be read.
+        InvalidOperationError: a name or port is not valid or not unique; the configuration is not UTF-8.
+        ConfigError: the configuration is not valid.
+        OSError: the configuration cannot be read.
     """
     configured = [] if path is None else _read(Path(path), profile)
-    asked = [_namespace_of(text) for text in namespaces]
-    names = [each.name for each in asked]
-    for each in asked:
+    named = [_namespace_of(text) for text in namespaces]
+    names = [each.name for each in named]
+    for each in named:
         if names.count(each.name) > 1:
-            raise InvalidOperationError(f"namespace {each.name!r} is named twice: rename one")
+            raise InvalidOperationError(f"namespace {each.name!r} is given twice: rename one")
         twin = next((config for config in configured if config.name == each.name), None)
         if twin is None:
             configured.append(each)
@@ -64,14 +62,14 @@ def _give_ports(namespaces: Sequence[NamespaceConfig], first_port: int) -> None:
 
 
 def _read(path: Path, profile: Profile) -> list[NamespaceConfig]:
-    from sbclient.emulator.config.config import read_config  # not needed by those who have no file
+    from sbclient.emulator.config.config import read_config  # imported late, because it is rarely needed
 
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidOperationError(
-            f"{path.name} is not UTF-8, byte {error.object[error.start]:#04x} has no meaning in it: save it as UTF-8"
-        ) from None  # the error has the bytes
+            f"{path.name} is not UTF-8, byte {error.object[error.start]:#04x} is not valid there: save it as UTF-8"
+        ) from None  # the original error shows the bytes
     return read_config(text, path.name, profile)
 
 
@@ -81,7 +79,7 @@ def _namespace_of(text: str) -> NamespaceConfig:
     is_port = not colon or (port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= MAX_PORT)
     if not is_name or not is_port:
         raise InvalidOperationError(
-            f"{text!r} names no namespace: give letters, digits and hyphens, and a port from 0 to 65535 after a colon, "
+            f"{text!r} is not a namespace: give letters, digits and hyphens, and a port from 0 to 65535 after a colon, "
             "as in contoso:5672"
         )
     return NamespaceConfig(name, int(port) if colon else None)

@@ -1,6 +1,6 @@
-"""The values of a configuration, each read as what it must be.
+"""Functions that read the values of a configuration by type.
 
-Each function raises a `ConfigError` for a value that is something else: with its place, and what is expected.
+Each one raises `ConfigError` for a value of another type, with the place of the value and the expected type.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def fields_of(place: Located, *names: str) -> dict[str, Located]:
-    """The fields of an object, by name in small letters."""
+    """The fields of an object, by lower-case name."""
     if not isinstance(place.value, dict):
         raise place.error(f"is {shown(place)}: an object with {', '.join(names)} is expected")
     allowed = {name.casefold() for name in names}
     found: dict[str, Located] = {}
     for name, each in place.value.items():
         if name.casefold() not in allowed:
-            raise each.error(f"is not known: {place.path} may have {', '.join(names)}")
+            raise each.error(f"is unknown: {place.path} may have {', '.join(names)}")
         if name.casefold() in found:
-            raise each.error(f"is there twice, also in line {found[name.casefold()].line}: keep one")
+            raise each.error(f"is given twice, also in line {found[name.casefold()].line}: keep one")
         if each.value is not None:
             found[name.casefold()] = each
     return found
 
 
 def entries_of(place: Located | None) -> list[Located]:
-    """The entries of an array; none where there is no array."""
+    """The entries of an array; none if there is no array."""
     if place is None:
         return []
     if not isinstance(place.value, list):
@@ -45,14 +45,14 @@ def entries_of(place: Located | None) -> list[Located]:
 
 
 def required(place: Located, fields: Mapping[str, Located], name: str) -> Located:
-    """The field of that name, which must be there."""
+    """The field with a name, which is required."""
     if name.casefold() not in fields:
         raise place.error(f"has no {name}: give one")
     return fields[name.casefold()]
 
 
 def shown(place: Located) -> str:
-    """A value as an error shows it; nothing of what may be a key that stands in a wrong place."""
+    """A value for an error text; only its type if it may be a key in a wrong place."""
     if ".authorizationrules" in place.path.casefold():
         return f"a {type(place.value).__name__}"
     if isinstance(place.value, dict | list):
@@ -61,21 +61,21 @@ def shown(place: Located) -> str:
 
 
 def text_of(place: Located) -> str:
-    """A text."""
+    """A string."""
     if not isinstance(place.value, str):
-        raise place.error(f"is {shown(place)}: a text is expected")
+        raise place.error(f"is {shown(place)}: a string is expected")
     return place.value
 
 
 def key_of(place: Located) -> str:
-    """A key, which no error shows."""
+    """A key; no error shows it."""
     if not isinstance(place.value, str) or not place.value:
-        raise place.error("is no key: a text that is not empty is expected")
+        raise place.error("is not a key: a non-empty string is expected")
     return place.value
 
 
 def name_of(place: Located, kind: EntityKind) -> str:
-    """A name that an entity of that kind may have."""
+    """A valid name for an entity of a kind."""
     name = text_of(place)
     try:
         return check_entity_path(name, kind.value[0])
@@ -84,9 +84,9 @@ def name_of(place: Located, kind: EntityKind) -> str:
 
 
 def scalar_of(place: Located) -> Any:
-    """A text, a number or a flag."""
+    """A string, a number or a flag."""
     if not isinstance(place.value, str | int | float | bool):
-        raise place.error(f"is {shown(place)}: a text, a number, true or false is expected")
+        raise place.error(f"is {shown(place)}: a string, a number, true or false is expected")
     return place.value
 
 
@@ -98,7 +98,7 @@ def flag_of(place: Located) -> bool:
 
 
 def whole_of(place: Located, least: int = -(2**31), most: int = 2**31 - 1) -> int:
-    """A whole number of that range."""
+    """A whole number in a range."""
     is_whole = isinstance(place.value, int) and not isinstance(place.value, bool)
     if not is_whole or not least <= place.value <= most:
         raise place.error(f"is {shown(place)}: a whole number from {least} to {most} is expected")
@@ -106,12 +106,12 @@ def whole_of(place: Located, least: int = -(2**31), most: int = 2**31 - 1) -> in
 
 
 def count_of(place: Located) -> int:
-    """A whole number; its range is checked with the description that it belongs to."""
+    """A whole number; its range is checked with the description."""
     return whole_of(place)
 
 
-def span_of(place: Located) -> timedelta:
-    """A time span in ISO 8601."""
+def duration_of(place: Located) -> timedelta:
+    """A duration in ISO 8601."""
     text = text_of(place)
     try:
         return read_duration(text)
@@ -120,11 +120,11 @@ def span_of(place: Located) -> timedelta:
 
 
 def choice_of(place: Located, choices: type[Choice]) -> Choice:
-    """One of some words, in any case of letters."""
+    """A member of an enumeration, case-insensitive."""
     for choice in choices:
         if isinstance(place.value, str) and place.value.casefold() == choice.casefold():
             return choice
-    raise place.error(f"is {shown(place)}: it is one of {', '.join(choices)}")
+    raise place.error(f"is {shown(place)}: expected is one of {', '.join(choices)}")
 
 
 def status_of(place: Located) -> EntityStatus:
@@ -133,5 +133,5 @@ def status_of(place: Located) -> EntityStatus:
 
 
 def destination_of(place: Located) -> str | None:
-    """The path of an entity to forward to; an empty one means none."""
+    """The path of a forwarding destination; None for an empty one."""
     return text_of(place).strip("/") or None

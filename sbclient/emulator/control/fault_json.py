@@ -1,10 +1,10 @@
-"""Faults as the control API writes them: one object for each, with a kind and what goes with it.
+"""Faults as JSON objects of the control API.
 
     {"kind": "down", "entity": "orders", "fragments": [3], "duration_s": 30}
     {"kind": "quota", "entity": "orders", "operations": ["send"], "count": 5}
     {"kind": "detach", "entity": "orders", "condition": "com.microsoft:container-close"}
 
-The kinds are those of the broker, those of the wire, and `quota`, which is the error of a full entity.
+The kinds are those of the broker, those of the wire, and `quota`, the error of a full entity.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ _EXTRAS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def read_fault(said: Any, now: float) -> AnyFault:
-    """The switch that an object describes.
+def read_fault(fields: Any, now: float) -> AnyFault:
+    """The fault that an object describes.
 
     Raises:
-        InvalidOperationError: it describes none.
+        InvalidOperationError: the object describes none.
     """
-    if not isinstance(said, Mapping):
-        raise InvalidOperationError(f"a fault is a {type(said).__name__}: give an object with a kind")
-    kind = said.get("kind")
+    if not isinstance(fields, Mapping):
+        raise InvalidOperationError(f"a fault is a {type(fields).__name__}: give an object with a kind")
+    kind = fields.get("kind")
     if kind not in KINDS:
         raise InvalidOperationError(f"kind of a fault is {kind!r}: give one of {', '.join(KINDS)}")
     allowed = (*_COMMON, *_EXTRAS.get(kind, ()))
-    unknown = [str(name)[:64] for name in said if name not in allowed]
+    unknown = [str(name)[:64] for name in fields if name not in allowed]
     if unknown:
         raise InvalidOperationError(f"a fault of kind {kind} has no {unknown[0]!r}: it may have {', '.join(allowed)}")
-    given: dict[str, Any] = {"entity_path": said.get("entity")}
+    given: dict[str, Any] = {"entity_path": fields.get("entity")}
     for name, check in _CHECKS.items():
-        if said.get(name) is not None:
-            given[_ATTRIBUTES.get(name, name)] = check(name, said[name])
+        if fields.get(name) is not None:
+            given[_ATTRIBUTES.get(name, name)] = check(name, fields[name])
     if "until_at" in given:
         given["until_at"] += now
     if given["entity_path"] is None and given.get("fragments") is not None:
-        raise InvalidOperationError("fragments are those of an entity: give it as well")
+        raise InvalidOperationError("fragments are given without an entity: give its path as well")
     if kind in _OF_WIRE:
         return WireFault(_OF_WIRE[kind], **given)
     if kind == QUOTA:
@@ -75,30 +75,30 @@ def read_fault(said: Any, now: float) -> AnyFault:
 
 
 def write_fault(fault: AnyFault, now: float) -> dict[str, Any]:
-    """The object that describes a switch, without what is as usual."""
+    """The object that describes a fault, without members that have their default."""
     kind = fault.kind.value
     if isinstance(fault, Fault) and fault.kind is FaultKind.ERROR and fault.error is ServiceBusQuotaExceededError:
         kind = QUOTA
-    said: dict[str, Any] = {"kind": kind, "entity": fault.entity_path, "count": fault.count}
+    fields: dict[str, Any] = {"kind": kind, "entity": fault.entity_path, "count": fault.count}
     if fault.probability < 1:
-        said["probability"] = fault.probability
+        fields["probability"] = fault.probability
     if fault.until_at < math.inf:
-        said["duration_s"] = round(fault.until_at - now, 3)
+        fields["duration_s"] = round(fault.until_at - now, 3)
     for name in _EXTRAS.get(kind, ()):
         value = getattr(fault, name)
         if isinstance(value, type):
-            said[name] = value.__name__
+            fields[name] = value.__name__
         elif value is not None:
-            said[name] = list(value) if name in ("fragments", "operations") else value
-    return {name: value for name, value in said.items() if value is not None}
+            fields[name] = list(value) if name in ("fragments", "operations") else value
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _number(least: float, most: float, *, is_whole: bool = False) -> Callable[[str, Any], Any]:
     def check(name: str, value: Any) -> Any:
         is_number = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
         if not is_number or not least <= value <= most:
-            word = "a whole number" if is_whole else "a number"
-            raise InvalidOperationError(f"{name} of a fault is {value!r}: give {word} from {least:g} to {most:g}")
+            form = "a whole number" if is_whole else "a number"
+            raise InvalidOperationError(f"{name} of a fault is {value!r}: give {form} from {least:g} to {most:g}")
         return value
 
     return check
@@ -128,7 +128,7 @@ def _error(name: str, value: Any) -> type[ServiceBusError]:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 260:
-        raise InvalidOperationError(f"{name} of a fault is {value!r}: give a text of 1 to 260 characters")
+        raise InvalidOperationError(f"{name} of a fault is {value!r}: give a string of 1 to 260 characters")
     return value
 
 

@@ -1,7 +1,7 @@
-"""In which state the faults of a namespace put an entity and its fragments: a word for each, for people.
+"""The health of namespaces and fragments, as the active faults determine it.
 
-The word is that of the worst fault that strikes; `UP` where none does. A fault that strikes only now and then, only so
-often, or only some operations counts as well, and is said to be partial.
+The worst fault determines the health; without a fault it is `UP`. A fault with a probability, a count or a list of
+operations counts as well, and makes the state partial.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Health(StrEnum):
     FULL = "full"
     BUSY = "busy"
     MUTE = "mute"
-    """What is asked is done, and nobody is told."""
+    """Operations are carried out, but their answers are lost."""
 
     SLOW = "slow"
     UP = "up"
 
 
 class State(NamedTuple):
-    """How something stands, and whether only some requests notice."""
+    """A health, and whether only some requests are affected."""
 
     health: Health
     is_partial: bool = False
@@ -61,22 +61,22 @@ _HEALTH: Final[dict[FaultKind | WireFaultKind, Health]] = {
 
 
 def state_of_namespace(faults: Iterable[AnyFault]) -> State:
-    """What strikes a namespace as a whole."""
+    """The state of a namespace by the faults that affect all of it."""
     return worst(_state(fault) for fault in faults if fault.entity_path is None)
 
 
 def state_of_fragment(faults: Iterable[AnyFault], path: str, index: int) -> State:
-    """What strikes one fragment of an entity: by itself, with its entity or with its namespace."""
-    return worst(_state(fault) for fault in faults if _strikes(fault, path, index))
+    """The state of one fragment by the faults that affect it, its entity or its namespace."""
+    return worst(_state(fault) for fault in faults if _affects(fault, path, index))
 
 
 def worst(states: Iterable[State]) -> State:
-    """The worst of several; among equals the one that everybody notices."""
+    """The worst of several states; among equals one that is not partial."""
     return min(states, key=lambda state: (_ORDER[state.health], state.is_partial), default=UP)
 
 
 def together(states: Sequence[State]) -> State:
-    """The state of what consists of several: that of the worst, in part unless all stand as badly."""
+    """The combined state of several parts: the worst one, partial unless all parts have the same health."""
     found = worst(states)
     return State(found.health, found.is_partial or any(state.health is not found.health for state in states))
 
@@ -89,7 +89,7 @@ def _state(fault: AnyFault) -> State:
     return State(health, is_partial)
 
 
-def _strikes(fault: AnyFault, path: str, index: int) -> bool:
+def _affects(fault: AnyFault, path: str, index: int) -> bool:
     if fault.entity_path is not None and not belongs_to(path, fault.entity_path):
         return False
     return not isinstance(fault, Fault) or fault.fragments is None or index in fault.fragments

@@ -1,7 +1,7 @@
-"""Whether a namespace works: a message is really sent and received, in a queue that nobody else ever sees.
+"""The health check of a namespace: send a message and receive it, in a queue that no client can see.
 
-The queue is made, used and deleted in one step of the event loop, through the same door as everybody's requests, so
-that what stops them stops this.
+One request of the broker creates, uses and deletes the queue within one step of the event loop, so that faults affect
+the check as they affect the requests of clients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BODY: Final = b"healthy"
 
 
 async def health_of(host: BrokerHost) -> str | None:
-    """What is wrong with a namespace; None = nothing."""
+    """The error that a namespace answers with; None = it is healthy."""
     try:
         await host.perform(Operation.MANAGE, None, lambda call: _send_and_receive(host, call), timeout_s=TIMEOUT_S)
     except ServiceBusError as error:
@@ -42,7 +42,7 @@ def _send_and_receive(host: BrokerHost, call: Call) -> None:
         )
         call.answer_not_before(max(sending.answer_after_s, receiving.answer_after_s))
         if [bytes(entry.content) for entry in received] != [_BODY]:
-            raise ServiceBusInternalError(f"namespace {namespace.name} took a message and did not give it back")
+            raise ServiceBusInternalError(f"namespace {namespace.name} accepted a message but did not return it")
     finally:
-        # Not by a request: a fault that strikes now and then must not leave the queue behind.
+        # Not by a request, because a fault could then leave the queue behind.
         namespace.directory.remove(namespace.directory.at(address))

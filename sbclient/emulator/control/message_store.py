@@ -1,6 +1,6 @@
-"""The messages of an entity from the inside: look through them, remove some, and send dead letters back.
+"""The stored messages of an entity: list them, remove some, and resubmit dead letters.
 
-No fault stops this, nothing here is drawn by lot, and nobody who receives notices that somebody looked.
+Faults do not affect these functions, and receivers do not notice that messages were listed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from sbclient.rules.entity_path import split_sub_queue
 from sbclient.rules.size import encoded_size
 
 MAX_OF_SESSION: Final = 10_000
-"""Messages of one session that are looked through."""
+"""Messages of one session that are read."""
 
 
 class Page(NamedTuple):
-    """Some messages, and where the next ones begin in each fragment; None = there are no more."""
+    """Some messages, and the position of the next one in each fragment; None = there are no more."""
 
     entries: list[Entry]
     places: list[int] | None
 
 
 class Resubmitted(NamedTuple):
-    """How many dead letters went back, and how many did not: a receiver holds them, or they belong to no session."""
+    """The numbers of dead letters that were resubmitted, that a receiver has locked, and that lack a session."""
 
     moved: int
     held: int
@@ -44,31 +44,31 @@ class Resubmitted(NamedTuple):
 
 
 def entity_at(namespace: Namespace, path: str) -> Entity:
-    """The entity of a path, which may be that of a queue behind it.
+    """The entity with a path, which may be that of a sub-queue.
 
     Raises:
-        MessagingEntityNotFoundError: there is none.
+        MessagingEntityNotFoundError: the entity does not exist.
     """
     entity = namespace.directory.get(split_sub_queue(path)[0])
     if entity is None:
-        raise MessagingEntityNotFoundError(f"there is no entity {path!r}: create it, or check its name")
+        raise MessagingEntityNotFoundError(f"entity {path!r} does not exist: create it, or check its name")
     return entity
 
 
 def body_at(namespace: Namespace, path: str) -> Queue | Topic:
-    """The queue, topic or sub-queue of a path; nothing is made for it.
+    """The queue, topic or sub-queue with a path; it is not created.
 
     Raises:
-        MessagingEntityNotFoundError: there is none.
+        MessagingEntityNotFoundError: it does not exist.
     """
     entity, name = entity_at(namespace, path), split_sub_queue(path)[1]
     body = entity.body if name is None else entity.sub_queues.get(name)
     if body is None:
-        raise MessagingEntityNotFoundError(f"there is nothing in {path!r}: nothing was ever put there")
+        raise MessagingEntityNotFoundError(f"{path!r} is empty: it has never had a message")
     return body
 
 
-# ---------------------------------------------------------------------- look
+# ---------------------------------------------------------------------- list
 
 
 def page_of(
@@ -81,20 +81,20 @@ def page_of(
     fragment: int | None = None,
     session_id: str | None = None,
 ) -> Page:
-    """The oldest or newest messages, over all fragments in the order in which they came.
+    """The oldest or newest messages of all fragments, in the order of arrival.
 
     Args:
-        count: how many.
-        places: where to go on, of the page before.
-        fragment: only this one.
-        session_id: only this session's.
+        count: the size of the page.
+        places: those of the previous page, to continue there.
+        fragment: only messages of this one.
+        session_id: only messages of this session.
 
     Raises:
-        InvalidOperationError: there is no such fragment, or these are not the places of a page.
+        InvalidOperationError: the fragment does not exist, or the places are not those of a page.
     """
     chosen = _chosen(body, fragment, session_id)
     if places is not None and len(places) != len(chosen):
-        raise InvalidOperationError(f"{len(places)} places were given for {len(chosen)} fragments: begin anew")
+        raise InvalidOperationError(f"{len(places)} places were given for {len(chosen)} fragments: omit them")
     starts = list(places) if places is not None else [-1] * len(chosen)
     found = [
         list(islice(_from(each, now, start, session_id, newest_first=newest_first), count + 1))
@@ -115,7 +115,7 @@ def message_at(body: Queue | Topic, now: float, number: int) -> Entry:
     """One message by its sequence number.
 
     Raises:
-        MessageNotFoundError: it is not there, or no longer.
+        MessageNotFoundError: the message does not exist.
     """
     for fragment in body.fragments:
         if number in fragment:
@@ -126,7 +126,7 @@ def message_at(body: Queue | Topic, now: float, number: int) -> Entry:
 
 
 def sessions_of(body: Queue | Topic, now: float) -> list[tuple[int, str, Session]]:
-    """Every session, by id, with the fragment that has it."""
+    """All sessions in the order of their ids, each with the index of its fragment."""
     found = [(fragment.index, name, session) for fragment in body.fragments for name, session in fragment.sessions(now)]
     return sorted(found, key=lambda each: each[1])
 
@@ -153,7 +153,7 @@ def _from(fragment: Fragment, now: float, start: int, session_id: str | None, *,
 
 
 def _timed(entries: Sequence[Entry], *, newest_first: bool) -> Iterator[tuple[float, int, Entry]]:
-    """Each with when it came, told so that the order of the fragment stays: what came later counts as later."""
+    """The entries with times by which they can be merged: those of one fragment keep their order."""
     at = math.inf if newest_first else 0.0
     for entry in entries:
         came_at = entry.enqueued_at or at
@@ -165,17 +165,17 @@ def _timed(entries: Sequence[Entry], *, newest_first: bool) -> Iterator[tuple[fl
 
 
 def purge(namespace: Namespace, now: float, path: str | None = None, numbers: Collection[int] | None = None) -> int:
-    """Remove messages, whoever holds them.
+    """Remove messages, also locked ones.
 
     Args:
-        path: of an entity, with its sub-queues and, for a topic, its subscriptions; of a sub-queue, it alone; None =
-            all entities.
-        numbers: only these, of the queue that the path names and nothing behind it; None = all.
+        path: of an entity, with its sub-queues and, for a topic, its subscriptions; or of one sub-queue; None = all
+            entities.
+        numbers: only the messages of the queue at the path with these sequence numbers; None = all.
 
-    Returns: how many.
+    Returns: how many were removed.
 
     Raises:
-        MessagingEntityNotFoundError: there is no such entity.
+        MessagingEntityNotFoundError: the entity does not exist.
     """
     if path is None:
         bodies = [body for entity in namespace.directory.all() for body in entity.queues()]
@@ -188,22 +188,21 @@ def purge(namespace: Namespace, now: float, path: str | None = None, numbers: Co
 
 
 def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[int] | None = None) -> Resubmitted:
-    """Put dead letters back where they came from, each in its fragment, with a new life and no failed delivery.
+    """Put dead letters back into their queue, each into its fragment, with a new time to live and no failed delivery.
 
-    They go straight to their queue or subscription: other subscriptions see no second copy, and duplicate detection
-    does not take them for one. Those that a receiver holds stay, as do those without a session where one is required:
-    no receiver could ever be given them.
+    They bypass topics and duplicate detection: other subscriptions get no second copy. Locked messages stay, and so do
+    messages without a session where one is required, because no receiver could get them.
 
     Args:
         path: of a dead-letter queue, or of a transfer dead-letter queue.
-        numbers: only these; None = all.
+        numbers: only messages with these sequence numbers; None = all.
 
     Raises:
-        InvalidOperationError: the path is of something else.
-        MessagingEntityNotFoundError: there is no such queue.
+        InvalidOperationError: the path is not that of a dead-letter queue.
+        MessagingEntityNotFoundError: the queue does not exist.
     """
     if split_sub_queue(path)[1] is None:
-        raise InvalidOperationError(f"{path!r} is no dead-letter queue: name the one behind it")
+        raise InvalidOperationError(f"{path!r} is not a dead-letter queue: add /$DeadLetterQueue")
     entity, dead_letters = entity_at(namespace, path), body_at(namespace, path)
     moved = held = sessionless = 0
     for fragment in dead_letters.fragments:
@@ -213,19 +212,19 @@ def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[in
             if entry.token:
                 held += 1
                 continue
-            home = entity.body if entry.destination is None else entity.require_sub_queue("transfer")
-            if home.requires_session and entry.content.session_id is None:
+            target = entity.body if entry.destination is None else entity.require_sub_queue("transfer")
+            if target.requires_session and entry.content.session_id is None:
                 sessionless += 1
                 continue
             fragment.remove(entry)
-            home.fragments[fragment.index].append(_revived(entry), now)
+            target.fragments[fragment.index].append(_revived(entry), now)
             moved += 1
     namespace.advance(now)
     return Resubmitted(moved, held, sessionless)
 
 
 def _revived(entry: Entry) -> Entry:
-    """The message as it was before it was dead-lettered."""
+    """The message before it was dead-lettered."""
     content = _without_reasons(entry.content)
     revived = Entry(content, entry.size_bytes if content is entry.content else encoded_size(content))
     revived.destination = entry.destination
@@ -233,7 +232,7 @@ def _revived(entry: Entry) -> Entry:
 
 
 def _without_reasons(content: ServiceBusMessage) -> ServiceBusMessage:
-    """Those that were forwarded from one dead-letter queue to another carry their reasons as properties."""
+    """A message that was forwarded from one dead-letter queue to another has its reason as properties."""
     reasons = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
     properties = content.application_properties
     if not any(name in properties for name in reasons):

@@ -1,4 +1,4 @@
-"""A namespace from the inside, for tests and the curious: what each fragment holds, and how it becomes as it was."""
+"""The contents of each fragment of a namespace, and the reset of a namespace."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from sbclient.emulator.control.message_store import entity_at
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessageState
 
-MAX_LOOKED_AT: Final = 10_000
-"""Messages of one fragment that are looked at for locks and states; its counts are exact all the same."""
+MAX_READ: Final = 10_000
+"""Messages of one fragment that are read for locks and states; the other counts are exact in any case."""
 
 MAX_LISTED: Final = 100
-"""Locks and sessions of one fragment that are named."""
+"""Locks and sessions of one fragment that are listed."""
 
 
 def state_of(namespace: Namespace, now: float, path: str | None = None) -> dict[str, Any]:
-    """All entities, or one, as values that can be written as JSON.
+    """All entities, or one, as JSON values.
 
     Raises:
-        MessagingEntityNotFoundError: there is no such entity.
+        MessagingEntityNotFoundError: the entity does not exist.
     """
     entities = list(namespace.directory.all()) if path is None else [entity_at(namespace, path)]
     return {
@@ -37,9 +37,9 @@ def state_of(namespace: Namespace, now: float, path: str | None = None) -> dict[
 
 
 def clear(host: BrokerHost) -> None:
-    """Heal every fault and remove every entity: the namespace is as it was at first.
+    """Heal every fault and remove every entity.
 
-    This is no request: nothing at the door, where idle entities vanish and requests cost credits, can end it half way.
+    This is not a request of the broker, so that no throttling and no fault can end it half way.
     """
     host.heal()
     directory = host.namespace.directory
@@ -66,9 +66,9 @@ def _entity_state(entity: Entity, now: float) -> dict[str, Any]:
 
 
 def _fragment_state(fragment: Fragment, now: float) -> dict[str, Any]:
-    looked_at = list(islice(fragment.browse(now, 0), MAX_LOOKED_AT))
-    held = [entry for entry in looked_at if entry.token]
-    states = [entry.state for entry in looked_at]
+    messages = list(islice(fragment.browse(now, 0), MAX_READ))
+    held = [entry for entry in messages if entry.token]
+    states = [entry.state for entry in messages]
     sessions = fragment.session_ids(now, state_set_after=None) if fragment.has_sessions else []
     return {
         "index": fragment.index,
@@ -88,5 +88,5 @@ def _fragment_state(fragment: Fragment, now: float) -> dict[str, Any]:
             }
             for entry in held[:MAX_LISTED]
         ],
-        "is_complete": len(looked_at) == len(fragment),
+        "is_complete": len(messages) == len(fragment),
     }

@@ -1,12 +1,12 @@
-"""The management API: requests about the entities of a namespace, answered from the broker's management side.
+"""The management API: HTTP requests that create, read, update and delete the entities of a namespace.
 
 Laws (source: the service's documents and recorded answers, unless said otherwise):
 
-1. Everything needs the Manage right on the entity asked about; the namespace and its lists need it on the namespace. A
-   token for the address of the list itself, such as `$Resources/Queues`, is as good.
-2. PUT creates, and with an If-Match header updates: what is there already is a conflict, what is not there is missing.
-3. Forwarding needs Manage on the destination too, by the token of the request or a supplementary one.
-4. An error has a status and a sub-code; 500 and 503 mean "try again". A namespace that is down does not answer at all.
+1. A request needs the Manage right on its entity. Requests about the namespace and about lists need it on the
+   namespace; a token for the address of the list, such as `$Resources/Queues`, is sufficient as well.
+2. PUT creates an entity; with an If-Match header it updates one. Creating an entity that exists is a conflict.
+3. Forwarding also needs Manage on the destination, by the token of the request or by a supplementary one.
+4. An error has a status and a sub-code; 500 and 503 mean "try again". A namespace that is down does not answer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _SUPPLEMENTARY: Final = {
 
 
 class _MissingDestinationError(InvalidOperationError):
-    """What an entity is to forward to is not there: a bad value, where a missing entity itself would be a 404."""
+    """The destination of forwarding does not exist: status 400, while a missing entity itself is a 404."""
 
 
 class ManagementApi:
@@ -96,10 +96,10 @@ class ManagementApi:
         """Carry out one request.
 
         Raises:
-            NoResponse: the namespace is down, or its answer is lost.
+            NoResponse: the namespace is down, or a fault drops its answer.
         """
         try:
-            answer = await self._carried_out(request)
+            answer = await self._respond(request)
         except ServiceBusConnectionError as error:
             raise NoResponse from error
         except ServiceBusError as error:
@@ -108,7 +108,7 @@ class ManagementApi:
             raise NoResponse
         return answer
 
-    async def _carried_out(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> Response:
         if self._context.wire_faults.is_busy("/".join(request.segments), self._context.clock.now()):
             raise ServiceBusServerBusyError(f"{self._context.name} is too busy: wait 10 seconds and try again")
         grant = self._grant(request)
@@ -153,7 +153,7 @@ class ManagementApi:
     async def _list(self, request: Request, target: Target) -> Response:
         skip, top = bounds_of(request)
         kind = target.kind
-        assert kind is not None  # every list is of one kind
+        assert kind is not None  # every list has one kind
 
         def listed(call: Call) -> tuple[list[Shown | RuleProperties], bool]:
             found = self._management.listed(call, kind, target.names)
@@ -179,8 +179,8 @@ class ManagementApi:
         kind = kind_of(element)
         if (target.kind or kind) is not kind or len(target.names) != kind.value[1]:
             raise InvalidOperationError(
-                f"SubCode=40000. {'/'.join(target.names)} is no {kind.value[0]}: "
-                "send the description that fits the path"
+                f"SubCode=40000. {'/'.join(target.names)} is not a {kind.value[0]}: "
+                "send a description of the kind in the path"
             )
         address = EntityAddress(kind, target.names)
         properties = read_properties(element, target.names[-1])
@@ -238,7 +238,7 @@ class ManagementApi:
         return made
 
     def _checked(self, work: Callable[[], T], properties: EntityProperties) -> T:
-        """Do something with a description; a destination that is missing is the description's fault."""
+        """Call `work`; report a missing destination as an error of the description."""
         try:
             return work()
         except MessagingEntityNotFoundError as error:
@@ -257,14 +257,14 @@ class ManagementApi:
             elif path is not None:
                 grant.check(path, AccessRights.MANAGE)
 
-    # ------------------------------------------------------------------ what both need
+    # ------------------------------------------------------------------ shared
 
     async def _ask(self, target: Target | None, work: Callable[[Call], T]) -> T:
         path = "/".join(target.names[:1]) if target is not None else ""
         return await self._host.perform(Operation.MANAGE, path or None, work, timeout_s=TIMEOUT_S)
 
     def _existing(self, target: Target) -> EntityAddress:
-        """The address of what a path names; of a path alone only what is there says whether it is a queue or topic."""
+        """The address of a target. Whether a path alone names a queue or a topic depends on the existing entity."""
         if target.kind is not None:
             return EntityAddress(target.kind, target.names)
         entity = self._host.namespace.directory.get(target.names[0])
@@ -293,7 +293,7 @@ class ManagementApi:
 
 
 def _covered(grant: Grant, scopes: Sequence[str]) -> str:
-    """The first of some paths that a token covers; of those that it does not, the first."""
+    """The first path that a token covers; the first of all if it covers none."""
     return next((scope for scope in scopes if grant.covers(scope)), scopes[0])
 
 
@@ -302,7 +302,7 @@ def _name_of(shown: Shown | RuleProperties) -> str:
 
 
 def _with_keys(properties: EntityProperties, now: datetime) -> EntityProperties:
-    """A description whose authorization rules have keys and times; keys that were not given are made."""
+    """The description with keys and times in its authorization rules; missing keys are generated."""
     if isinstance(properties, RuleProperties | SubscriptionProperties) or not properties.authorization_rules:
         return properties
     return replace(properties, authorization_rules=[_with_key(rule, now) for rule in properties.authorization_rules])

@@ -1,10 +1,10 @@
-"""The documents of the management API: entries, feeds and errors, and the description inside a request.
+"""The XML documents of the management API: entries, feeds and errors, and the description in a request.
 
 Laws (source: the service's recorded answers):
 
-1. An entry's title is the entity's name, and that is what lists are read by.
-2. The second link of a feed is the next page. There is one exactly if there are more entries.
-3. An error says its sub-code in the detail, for programs that look for it there.
+1. The title of an entry is the name of its entity. Clients read names from it.
+2. The second link of a feed is the next page. It is present exactly if there are more entries.
+3. The detail of an error contains its sub-code, from which programs read it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Entry:
     """One entity in a document.
 
     Attributes:
-        url: where it is.
-        name: its own, without those it lies below.
-        content: its description, written.
-        updated_at: when it last changed.
+        url: the address of the entity.
+        name: its own name, without its parents.
+        content: its description as XML.
+        updated_at: the time of its last change.
     """
 
     url: str
@@ -63,7 +63,7 @@ class Entry:
 
 
 def entry_of(shown: Shown | RuleProperties | NamespaceProperties, url: str, at: datetime) -> Entry:
-    """The entry of anything that has one; `at` is said where nothing is known about times."""
+    """The entry of an entity or the namespace; `at` is the time for one that has no times."""
     namespaces = {"xmlns": SERVICE_BUS, "xmlns_i": SCHEMA_INSTANCE}
     if isinstance(shown, Shown):
         content = write_description(shown, **namespaces)
@@ -77,15 +77,15 @@ def entry_of(shown: Shown | RuleProperties | NamespaceProperties, url: str, at: 
 
 
 def entry_document(entry: Entry, namespace: str) -> bytes:
-    """One entity."""
+    """A document with one entity."""
     return _entry(entry, namespace, xmlns=ATOM).encode()
 
 
 def feed_document(title: str, url: str, next_url: str | None, entries: Sequence[Entry], namespace: str) -> bytes:
-    """A page of entities.
+    """A document with a page of entities.
 
     Args:
-        next_url: of the next page; None = this is the last.
+        next_url: of the next page; None = this is the last one.
     """
     updated = max((entry.updated_at for entry in entries), default=None)
     parts = [
@@ -100,11 +100,11 @@ def feed_document(title: str, url: str, next_url: str | None, entries: Sequence[
 
 
 def error_document(status: int, sub_code: int, text: str, tracking_id: str, at: datetime) -> bytes:
-    """What went wrong; a sub-code in the text itself counts more."""
+    """A document with an error; a sub-code in the text takes precedence."""
     match = _SUB_CODE.match(text)
     code, text = (match[1], text[match.end() :]) if match else (str(sub_code), text)
-    said = text.rstrip(". ")
-    detail = f"SubCode={code}. {said}. TrackingId:{tracking_id}, SystemTracker:NoSystemTracker, Timestamp:"
+    message = text.rstrip(". ")
+    detail = f"SubCode={code}. {message}. TrackingId:{tracking_id}, SystemTracker:NoSystemTracker, Timestamp:"
     return tag("Error", [tag("Code", str(status)), text_tag("Detail", f"{detail}{at:%Y-%m-%dT%H:%M:%S}")]).encode()
 
 
@@ -112,34 +112,34 @@ def described(document: bytes) -> Element:
     """The element in the body of a request that describes an entity.
 
     Raises:
-        InvalidOperationError: there is none.
+        InvalidOperationError: the body has none.
     """
     root = read_xml(document)
     content = root.child("content") if root.name == "entry" else None
     found = None if content is None else next((child for child in content.children if child.name in KINDS), None)
     if found is None:
         raise InvalidOperationError(
-            f"the body is no Atom entry whose content is one of {', '.join(KINDS)}: send the description of the entity"
+            f"the body is not an Atom entry with one of {', '.join(KINDS)}: send the description of the entity"
         )
     return found
 
 
 def kind_of(element: Element) -> EntityKind:
-    """What such an element describes."""
+    """The kind of entity that a description element describes."""
     return KINDS[element.name]
 
 
 def read_properties(element: Element, name: str) -> EntityProperties:
-    """The description that such an element gives the entity of that name.
+    """The description in a description element, for the entity with that name.
 
     Raises:
-        InvalidOperationError: a value cannot be read.
+        InvalidOperationError: a value is not valid.
     """
     return read_rule(element, name) if element.name == "RuleDescription" else read_description(element, name)
 
 
 def read_default_rule(element: Element) -> RuleProperties | None:
-    """The rule that a new subscription is to have instead of the one that lets every message pass, if it is said."""
+    """The default rule in the description of a new subscription; None = the rule that accepts every message."""
     rule = element.child("DefaultRuleDescription")
     if rule is None or rule.child("Filter") is None:
         return None

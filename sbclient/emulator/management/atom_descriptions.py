@@ -1,11 +1,11 @@
-"""Queues, topics, subscriptions and the namespace as the management documents write them, field by field.
+"""The elements of queues, topics, subscriptions and the namespace in the management documents.
 
 Laws (source: the service's documents and recorded answers):
 
-1. Fields stand in the order of the tables below; a reader accepts any order and skips what it does not know.
-2. What was not set is not said on the way in, and everything is said on the way out, but counts and the time of access
-   of an entity that was created just now.
-3. Entities that others forward to are named by URL on the wire and by path inside.
+1. Fields have the order of the tables below. The reader accepts any order and skips unknown fields.
+2. A request contains only the fields that are set. A response contains all, except counts and the time of access for
+   an entity that was just created.
+3. The destination of forwarding is a URL in documents and a path in descriptions.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ Description: TypeAlias = QueueProperties | TopicProperties | SubscriptionPropert
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A description with all that stands beside it in a document.
+    """A description with the other facts in its document.
 
     Attributes:
-        runtime: counts and times; of an entity that was created just now its times alone are said.
-        base: what stands before a path that is forwarded to: `sb://localhost:5672/`.
+        runtime: counts and times.
+        base: the URL before the path of a forwarding destination: `sb://localhost:5672/`.
+        is_new: whether the entity was just created; its counts and time of access are left out.
     """
 
     description: Description
@@ -56,7 +57,7 @@ class Shown:
 
 
 class _Field(NamedTuple):
-    """One element: how it is written, and where it is settable how it is read; None is not written."""
+    """One element: the function that writes it (None = leave it out) and, if it can be set, the one that reads it."""
 
     name: str
     write: Callable[[Shown], str | None]
@@ -80,7 +81,7 @@ def _status_of(element: Element) -> EntityStatus:
         return EntityStatus(element.text.strip())
     except ValueError as error:
         raise InvalidOperationError(
-            f"{element.text[:64]!r} is no status: write one of {', '.join(EntityStatus)}"
+            f"{element.text[:64]!r} is not a status: write one of {', '.join(EntityStatus)}"
         ) from error
 
 
@@ -96,7 +97,7 @@ def _flag(name: str, attribute: str) -> _Field:
     return _settable(name, attribute, lambda element: read_flag(element.text), write_flag)
 
 
-def _span(name: str, attribute: str) -> _Field:
+def _duration(name: str, attribute: str) -> _Field:
     return _settable(name, attribute, lambda element: read_duration(element.text), write_duration)
 
 
@@ -124,7 +125,7 @@ def _counted(name: str, count: Callable[[Shown], int]) -> _Field:
     return _Field(name, lambda shown: tag(name, str(count(shown))))
 
 
-def _moment(name: str, attribute: str) -> _Field:
+def _timestamp(name: str, attribute: str) -> _Field:
     return _Field(name, lambda shown: text_tag(name, write_timestamp(getattr(shown.runtime, attribute))))
 
 
@@ -160,7 +161,7 @@ def _read_rules(element: Element) -> list[AuthorizationRule]:
 def _read_rule(element: Element) -> AuthorizationRule:
     texts = {child.name: child.text for child in element.children}
     if not texts.get("KeyName"):
-        raise InvalidOperationError("an AuthorizationRule has no KeyName: name it")
+        raise InvalidOperationError("an AuthorizationRule has no KeyName: give one")
     rights = element.child("Rights")
     created, modified = texts.get("CreatedTime"), texts.get("ModifiedTime")
     return AuthorizationRule(
@@ -178,7 +179,7 @@ def _read_right(element: Element) -> AccessRights:
         return AccessRights(element.text.strip())
     except ValueError as error:
         raise InvalidOperationError(
-            f"{element.text[:64]!r} is no right: write one of {', '.join(AccessRights)}"
+            f"{element.text[:64]!r} is not a right: write one of {', '.join(AccessRights)}"
         ) from error
 
 
@@ -210,11 +211,11 @@ def _write_ordering(shown: Shown) -> str:
 
 # ---------------------------------------------------------------------- the tables
 
-_LIFE = _span("DefaultMessageTimeToLive", "default_message_time_to_live")
-_LOCK = _span("LockDuration", "lock_duration")
+_TIME_TO_LIVE = _duration("DefaultMessageTimeToLive", "default_message_time_to_live")
+_LOCK = _duration("LockDuration", "lock_duration")
 _SIZE = _number("MaxSizeInMegabytes", "max_size_in_megabytes")
 _DUPLICATES = _flag("RequiresDuplicateDetection", "requires_duplicate_detection")
-_WINDOW = _span("DuplicateDetectionHistoryTimeWindow", "duplicate_detection_history_time_window")
+_WINDOW = _duration("DuplicateDetectionHistoryTimeWindow", "duplicate_detection_history_time_window")
 _SESSION = _flag("RequiresSession", "requires_session")
 _EXPIRED = _flag("DeadLetteringOnMessageExpiration", "dead_lettering_on_message_expiration")
 _DELIVERIES = _number("MaxDeliveryCount", "max_delivery_count")
@@ -224,12 +225,12 @@ _MESSAGES = _counted("MessageCount", lambda shown: shown.runtime.total_message_c
 _ANONYMOUS = _constant("IsAnonymousAccessible", "false")
 _RULES = _Field("AuthorizationRules", _write_rules, "authorization_rules", _read_rules)
 _STATUS = _settable("Status", "status", _status_of)
-_CREATED = _moment("CreatedAt", "created_at_utc")
-_UPDATED = _moment("UpdatedAt", "updated_at_utc")
+_CREATED = _timestamp("CreatedAt", "created_at_utc")
+_UPDATED = _timestamp("UpdatedAt", "updated_at_utc")
 _ACCESSED = _Field("AccessedAt", _write_accessed)
 _ORDERING = _Field("SupportOrdering", _write_ordering)
 _COUNTS = _Field("CountDetails", _write_counts)
-_IDLE = _span("AutoDeleteOnIdle", "auto_delete_on_idle")
+_IDLE = _duration("AutoDeleteOnIdle", "auto_delete_on_idle")
 _PARTITIONING = _flag("EnablePartitioning", "enable_partitioning")
 _AVAILABILITY = _Field("EntityAvailabilityStatus", _write_availability)
 _EXPRESS = _flag("EnableExpress", "enable_express")
@@ -239,12 +240,12 @@ _FORWARD_DEAD = _destination("ForwardDeadLetteredMessagesTo", "forward_dead_lett
 _MESSAGE_SIZE = _number("MaxMessageSizeInKilobytes", "max_message_size_in_kilobytes")
 
 _QUEUE: Final = (
-    *(_LOCK, _SIZE, _DUPLICATES, _SESSION, _LIFE, _EXPIRED, _WINDOW, _DELIVERIES, _BATCHED, _BYTES, _MESSAGES),
+    *(_LOCK, _SIZE, _DUPLICATES, _SESSION, _TIME_TO_LIVE, _EXPIRED, _WINDOW, _DELIVERIES, _BATCHED, _BYTES, _MESSAGES),
     *(_ANONYMOUS, _RULES, _STATUS, _CREATED, _UPDATED, _ACCESSED, _ORDERING, _COUNTS, _IDLE, _PARTITIONING),
     *(_AVAILABILITY, _EXPRESS, _FORWARD, _METADATA, _FORWARD_DEAD, _MESSAGE_SIZE),
 )
 _TOPIC: Final = (
-    *(_LIFE, _SIZE, _DUPLICATES, _WINDOW, _BATCHED, _BYTES),
+    *(_TIME_TO_LIVE, _SIZE, _DUPLICATES, _WINDOW, _BATCHED, _BYTES),
     _flag("FilteringMessagesBeforePublishing", "filtering_messages_before_publishing"),
     *(_ANONYMOUS, _RULES, _STATUS, _CREATED, _UPDATED, _ACCESSED, _ORDERING, _COUNTS),
     _counted("SubscriptionCount", lambda shown: shown.runtime.subscription_count),
@@ -254,7 +255,7 @@ _TOPIC: Final = (
     *(_METADATA, _MESSAGE_SIZE),
 )
 _SUBSCRIPTION: Final = (
-    *(_LOCK, _SESSION, _LIFE, _EXPIRED),
+    *(_LOCK, _SESSION, _TIME_TO_LIVE, _EXPIRED),
     _flag("DeadLetteringOnFilterEvaluationExceptions", "dead_lettering_on_filter_evaluation_exceptions"),
     *(_MESSAGES, _DELIVERIES, _BATCHED, _STATUS, _FORWARD, _CREATED, _UPDATED, _ACCESSED, _COUNTS, _FORWARD_DEAD),
     *(_IDLE, _AVAILABILITY, _METADATA),
@@ -271,14 +272,14 @@ KINDS: Final = {
     "SubscriptionDescription": EntityKind.SUBSCRIPTION,
     "RuleDescription": EntityKind.RULE,
 }
-"""What each element describes."""
+"""The kind of entity that each element describes."""
 
 
 def read_description(element: Element, name: str) -> Description:
-    """The description in a QueueDescription, TopicDescription or SubscriptionDescription; what it does not say is None.
+    """The description in a QueueDescription, TopicDescription or SubscriptionDescription; missing values are None.
 
     Raises:
-        InvalidOperationError: a value cannot be read; the text names its element.
+        InvalidOperationError: a value is not valid; the text names its element.
     """
     described, table = _TABLES[element.name]
     return described(name, **dict(_read_fields(element, table, name)))
@@ -299,7 +300,7 @@ def write_description(shown: Shown, **attributes: str) -> str:
     """The element of a description, with these attributes."""
     for name, (described, table) in _TABLES.items():
         if isinstance(shown.description, described):
-            return tag(name, [said for field in table if (said := field.write(shown)) is not None], **attributes)
+            return tag(name, [text for field in table if (text := field.write(shown)) is not None], **attributes)
     raise AssertionError(f"no document for {type(shown.description).__name__}")
 
 

@@ -1,6 +1,6 @@
-"""Rules, filters and actions as the management documents write them.
+"""The elements of rules, filters and actions in the management documents.
 
-Source: the service's documents. The kind of a filter or an action is told by `i:type`; a TrueFilter is the SQL `1=1`
+Source: the documents of the service. `i:type` names the kind of a filter or an action. A TrueFilter is the SQL `1=1`,
 and a FalseFilter `1=0`.
 """
 
@@ -36,11 +36,11 @@ def read_rule(element: Element, name: str) -> RuleProperties:
     """The rule in a RuleDescription.
 
     Raises:
-        InvalidOperationError: filter or action is missing, of no known kind, or has a value that cannot be read.
+        InvalidOperationError: the filter is missing, or the kind or a value of filter or action is not valid.
     """
     chosen, action = element.child("Filter"), element.child("Action")
     if chosen is None:
-        raise InvalidOperationError(f"rule {name!r} has no Filter: give one, a TrueFilter lets every message pass")
+        raise InvalidOperationError(f"rule {name!r} has no Filter: give one, a TrueFilter accepts every message")
     return RuleProperties(name, _read_filter(chosen, name), None if action is None else _read_action(action, name))
 
 
@@ -111,12 +111,12 @@ def _read_values(element: Element | None) -> dict[str, Any] | None:
 
 def _write_filter(chosen: RuleFilter) -> str:
     if isinstance(chosen, CorrelationRuleFilter):
-        said = [
+        elements = [
             text_tag(name, value)
             for name, attribute in CORRELATION_ELEMENTS.items()
             if (value := getattr(chosen, attribute)) is not None
         ]
-        return tag("Filter", [*said, _write_values("Properties", chosen.properties)], i_type="CorrelationFilter")
+        return tag("Filter", [*elements, _write_values("Properties", chosen.properties)], i_type="CorrelationFilter")
     if isinstance(chosen, SqlRuleFilter):
         return _write_sql("Filter", "SqlFilter", chosen.sql_expression, chosen.parameters)
     if isinstance(chosen, TrueRuleFilter):
@@ -139,6 +139,6 @@ def _write_values(name: str, values: Mapping[str, Any] | None) -> str:
     pairs = []
     for key, value in (values or {}).items():
         kind, text = write_any(value)
-        said = text_tag("Value", text, i_type=f"d6p1:{kind}", xmlns_d6p1=XML_SCHEMA)
-        pairs.append(tag("KeyValueOfstringanyType", [text_tag("Key", key), said]))
+        element = text_tag("Value", text, i_type=f"d6p1:{kind}", xmlns_d6p1=XML_SCHEMA)
+        pairs.append(tag("KeyValueOfstringanyType", [text_tag("Key", key), element]))
     return tag(name, pairs) if pairs else ""

@@ -1,6 +1,6 @@
-"""What a management client is told of an error: the status, and the sub-code for programs that look for one.
+"""Errors as responses of the management API, with a status and a sub-code.
 
-Source: the service's documented sub-codes. The one in an error's own text counts more than the one here.
+Source: the documented sub-codes of the service. A sub-code in the text of an error takes precedence over this table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REFUSALS: Final[tuple[tuple[type[ServiceBusError], _Refusal], ...]] = (
 
 
 def refusal_of(error: ServiceBusError, at: datetime) -> Response:
-    """The answer that tells an error."""
+    """The response for an error."""
     status, sub_code = next(refusal for kind, refusal in _REFUSALS if isinstance(error, kind))
     body = error_document(status, sub_code, error.message, token_hex(16), at)
     return Response(status, body, ERROR_TYPE, {"WWW-Authenticate": "SharedAccessSignature"} if status == 401 else {})

@@ -1,10 +1,10 @@
-"""What the target of a management request names: an entity, or a list of them.
+"""The paths of management requests, which name an entity or a list of entities.
 
 Laws (source: the service's documents and recorded answers, unless said otherwise):
 
-1. A name's own slashes are written `%2F`; a path with plain ones is accepted where it cannot mean anything else (ours).
-2. Words such as `subscriptions` count in any case of letters.
-3. A page has at most 100 entities; the next one is asked for with `$skip` and `$top`, which are not negative.
+1. The slashes in a name are written `%2F`. A path with plain slashes is accepted if it is unambiguous (our choice).
+2. Keywords such as `subscriptions` are case-insensitive.
+3. A page has at most 100 entities. `$skip` and `$top`, which are not negative, select the next one.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LISTS: Final = {"queues": EntityKind.QUEUE, "topics": EntityKind.TOPIC}
 
 
 class MethodError(InvalidOperationError):
-    """What is asked for is not done with that method."""
+    """The resource does not support the HTTP method."""
 
 
 class Target(NamedTuple):
-    """What a path names.
+    """The target of a request.
 
     Attributes:
-        names: of the entity, or of what the list lies below.
-        kind: None = a queue or a topic, whichever is there.
-        is_list: whether all entities below are meant.
+        names: of the entity, or of the parent of a list.
+        kind: None = a queue or a topic, whichever exists.
+        is_list: whether the target is the list of all entities of that kind below.
     """
 
     names: tuple[str, ...]
@@ -48,10 +48,10 @@ class Target(NamedTuple):
 
 
 def target_of(segments: Sequence[str]) -> Target:
-    """What the path of a request names.
+    """The target that the path of a request names.
 
     Raises:
-        InvalidOperationError: it names nothing that there could be.
+        InvalidOperationError: the path has no valid form.
     """
     words = [segment.casefold() for segment in segments]
     match len(segments):
@@ -69,14 +69,14 @@ def target_of(segments: Sequence[str]) -> Target:
             return Target(("/".join(segments),), None)
     raise InvalidOperationError(
         f"SubCode=40000. /{'/'.join(segments)[:300]} names no entity: "
-        "ask for /queue, /topic/subscriptions/name/rules/name or /$Resources/queues"
+        "use /queue, /topic/subscriptions/name/rules/name or /$Resources/queues"
     )
 
 
 def scopes_of(target: Target) -> tuple[str, ...]:
-    """Paths, one of which a token must cover: an entity's own; for lists that of what they lie below, or their own.
+    """The paths of which a token must cover one: that of the entity; for a list that of its parent, or its own.
 
-    A rule may be asked for by a token for its subscription, or for an address of its own.
+    A token for a rule may cover its subscription, or the address of the rule itself.
     """
     scope = "".join(target.names[:1])
     if len(target.names) > 1:
@@ -89,7 +89,7 @@ def scopes_of(target: Target) -> tuple[str, ...]:
 
 
 def parts(target: Target) -> tuple[str, ...]:
-    """The segments of the path of what is named, or of what a list lies below."""
+    """The path segments of the entity, or of the parent of a list."""
     labels = ("", "subscriptions", "rules")
     return tuple(part for label, name in zip(labels, target.names, strict=False) for part in (label, name) if part)
 
@@ -100,12 +100,12 @@ def title_of(kind: EntityKind) -> str:
 
 
 def url(request: Request, *segments: str) -> str:
-    """Where something is, as the client calls this server."""
+    """A URL with the host name that the client uses for this server."""
     return f"https://{request.authority}/{'/'.join(quote(segment, safe='$') for segment in segments)}"
 
 
 def list_url(request: Request, target: Target, skip: int, top: int) -> str:
-    """Where one page of a list is."""
+    """The URL of one page of a list."""
     kind = target.kind or EntityKind.QUEUE
     label = title_of(kind).lower()
     where = url(request, *parts(target), label) if target.names else url(request, "$Resources", label)
@@ -116,19 +116,19 @@ def list_url(request: Request, target: Target, skip: int, top: int) -> str:
 def check_method(request: Request, *allowed: str) -> None:
     """
     Raises:
-        MethodError: the request uses another.
+        MethodError: the request has another method.
     """
     if request.method not in allowed:
         raise MethodError(
-            f"{request.method[:16]} is not done with /{'/'.join(request.segments)[:300]}: use {' or '.join(allowed)}"
+            f"{request.method[:16]} is not allowed for /{'/'.join(request.segments)[:300]}: use {' or '.join(allowed)}"
         )
 
 
 def version_of(request: Request) -> str | None:
-    """The api-version asked for; None = the newest.
+    """The api-version of a request; None = the newest.
 
     Raises:
-        InvalidOperationError: it is none.
+        InvalidOperationError: it is not a version.
     """
     version = request.query.get("api-version")
     if version is not None and _VERSION.fullmatch(version) is None:
@@ -140,7 +140,7 @@ def bounds_of(request: Request) -> tuple[int, int]:
     """How many entities to skip, and how many a page has.
 
     Raises:
-        InvalidOperationError: one of them is no number, or negative.
+        InvalidOperationError: one of them is not a number, or negative.
     """
     bounds = []
     for name, default in (("$skip", 0), ("$top", MAX_PAGE)):

@@ -1,10 +1,10 @@
-"""XML in and out: a document is read into a plain tree, safely, and written from one.
+"""Reads XML documents safely into plain trees, and writes XML.
 
 Laws:
 
-1. A document type declaration is refused before anything it declares is looked at: no entities, so no expansion.
+1. A document type declaration is rejected before it is read, so that no entities can be expanded.
 2. Names are compared without their namespaces, which clients write in many ways.
-3. A character that XML cannot say is written as U+FFFD.
+3. A character that XML does not allow is written as U+FFFD.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sbclient.errors import InvalidOperationError
 MAX_DEPTH: Final = 32
 MAX_ELEMENTS: Final = 20_000
 
-_UNSAYABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(slots=True)
 class Element:
-    """One element that was read.
+    """An element.
 
     Attributes:
         name: without its namespace.
@@ -37,19 +37,19 @@ class Element:
     name: str
     attributes: dict[str, str]
     children: list[Element] = field(default_factory=list)
-    text: str = field(default="", repr=False)  # of some a key
+    text: str = field(default="", repr=False)  # may be a key
 
     def child(self, name: str) -> Element | None:
-        """The first child of that name."""
+        """The first child with a name; None if there is none."""
         return next(self.all(name), None)
 
     def all(self, name: str) -> Iterator[Element]:
-        """The children of that name."""
+        """The children with a name."""
         return (child for child in self.children if child.name == name)
 
     @property
     def type_name(self) -> str:
-        """What `i:type` says, without its prefix; empty if it says nothing."""
+        """The value of `i:type` without its prefix; empty if there is none."""
         return self.attributes.get("type", "").rpartition(":")[2]
 
 
@@ -57,7 +57,7 @@ def read_xml(document: bytes) -> Element:
     """The root of a document.
 
     Raises:
-        InvalidOperationError: it is no well-formed XML, or is larger or deeper than any description.
+        InvalidOperationError: the document is not well-formed, or larger or deeper than any description.
     """
     reader = _Reader()
     parser = expat.ParserCreate(namespace_separator="\n")
@@ -71,7 +71,7 @@ def read_xml(document: bytes) -> Element:
     except (expat.ExpatError, ValueError, LookupError) as error:
         if isinstance(error, InvalidOperationError):
             raise
-        raise InvalidOperationError(f"the body is no well-formed XML: {error}") from error
+        raise InvalidOperationError(f"the body is not well-formed XML: {error}") from error
     return reader.root
 
 
@@ -111,22 +111,22 @@ def _local(name: str) -> str:
 
 
 def xml_text(text: str) -> str:
-    """A text as it stands between two tags."""
-    return escape(_UNSAYABLE.sub("�", text))
+    """Escape text for the content of an element."""
+    return escape(_NOT_ALLOWED.sub("�", text))
 
 
 def xml_attribute(text: str) -> str:
-    """A text as the value of an attribute, with its quotes."""
-    return quoteattr(_UNSAYABLE.sub("�", text))
+    """Escape and quote text for the value of an attribute."""
+    return quoteattr(_NOT_ALLOWED.sub("�", text))
 
 
 def tag(name: str, content: str | Sequence[str] = "", **attributes: str) -> str:
-    """An element around XML that is written already. An underscore in an attribute's name stands for a colon."""
-    said = "".join(f" {key.replace('_', ':')}={xml_attribute(value)}" for key, value in attributes.items())
+    """An element with XML as content. An underscore in the name of an attribute is written as a colon."""
+    written = "".join(f" {key.replace('_', ':')}={xml_attribute(value)}" for key, value in attributes.items())
     inner = content if isinstance(content, str) else "".join(content)
-    return f"<{name}{said}>{inner}</{name}>" if inner else f"<{name}{said}/>"
+    return f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>"
 
 
 def text_tag(name: str, text: str, **attributes: str) -> str:
-    """An element around a text."""
+    """An element with text as content."""
     return tag(name, xml_text(text), **attributes)

@@ -1,12 +1,11 @@
-"""Which requests of web browsers are let in to the page and the control API. What other programs ask is not concerned.
+"""Rejects requests that other web pages make to the page and the control API. Other programs are not affected.
 
-A browser carries out what any web page tells it, also towards servers on its user's own machine. Two checks keep other
-pages out:
+Any web page can make a browser send requests, also to servers on the machine of its user. Two checks reject them:
 
-1. A request that another page has made says so, in `Origin` or `Sec-Fetch-Site`: it is refused.
-2. A name on the internet may be made to lead to this machine, so that another page counts as this one (DNS rebinding).
-   So the host that the browser believes to talk to must be a name that nobody on the internet can have: `localhost` and
-   names below it, an address, a name of one word, as in a network of containers, or one that the emulator was given.
+1. Cross-site requests: `Origin` or `Sec-Fetch-Site` names another site.
+2. DNS rebinding: a name on the internet may resolve to this machine, so that another page counts as the same site. The
+   `Host` must therefore be a name that does not exist on the internet: `localhost` or a name below it, an address, a
+   name without a dot, as in a network of containers, or a name that the emulator was given.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ _OWN_SITES: Final = ("same-origin", "none")
 
 
 def reason_to_refuse(request: Request, own_names: Collection[str] = ()) -> str | None:
-    """Why a request is not answered; None = it is.
+    """The reason to reject a request; None = accept it.
 
     Args:
-        own_names: hosts, besides those that are always this machine.
+        own_names: host names besides those that are always local.
     """
     host = host_of(request.authority)
     if not is_local_name(host) and host not in {name.casefold() for name in own_names}:
         return (
-            f"this emulator does not go by the name {host[:100]!r}: open it as localhost, or start it with "
+            f"the emulator does not know the host name {host[:100]!r}: open it as localhost, or start it with "
             "--tls-name and that name"
         )
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
     if origin is not None and origin.partition("://")[2].casefold() != request.authority.casefold():
-        return "another web page has asked for this: only the emulator's own page may"
+        return "the request comes from another web page: only the page of the emulator may send it"
     if site not in _OWN_SITES and not _is_followed_link(request):
-        return "another web page has asked for this: only the emulator's own page may"
+        return "the request comes from another web page: only the page of the emulator may send it"
     return None
 
 
@@ -49,7 +48,7 @@ def host_of(authority: str) -> str:
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a host is an address, or a name that nobody on the internet can have."""
+    """Whether a host is an address, or a name that cannot exist on the internet."""
     if "." not in host and ":" not in host:
         return True
     if host.endswith(".localhost") or host == "host.docker.internal":
@@ -62,5 +61,5 @@ def is_local_name(host: str) -> bool:
 
 
 def _is_followed_link(request: Request) -> bool:
-    """Whether somebody came here by a link on another page: he sees this page then, and the other one does not."""
+    """Whether the user followed a link on another page. Then the other page cannot read the response."""
     return request.headers.get("sec-fetch-mode") == "navigate" and request.method in ("GET", "HEAD")

@@ -1,4 +1,4 @@
-"""The files of the page, as browsers are sent them, with what it may not do there: load anything from elsewhere."""
+"""The files of the page, with headers that forbid it to load anything from other sites."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLICY: Final = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",  # text can never become markup by mistake
+        "require-trusted-types-for 'script'",  # so that text cannot become markup by mistake
         "trusted-types 'none'",
     )
 )
@@ -44,10 +44,10 @@ HEADERS: Final = {
 
 
 def page_file(name: str) -> Response:
-    """One file of the page, by its name; the page itself is `INDEX`."""
+    """One file of the page by its name."""
     path = _files().get(name)
     if path is None:
-        return Response(404, b"the page has no such file", TEXT)
+        return Response(404, b"the file does not exist", TEXT)
     return Response(200, path.read_bytes(), _TYPES[path.suffix], HEADERS)
 
 

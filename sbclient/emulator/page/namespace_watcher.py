@@ -1,11 +1,11 @@
-"""The namespaces of one emulator as they stand, looked at a few times a second while somebody watches, and only then.
+"""Snapshots of all namespaces of one emulator, taken a few times a second while a client watches.
 
 Laws:
 
-1. However many watch, there is one look for all of them, and none when nobody asks for it.
-2. A look lets everybody else have a turn after each few hundred fragments, and the next one comes only after nine times
-   as long as the last one took: watching never costs more than a tenth of the processor.
-3. What has not changed is the same object as at the look before, so that what has can be told without comparing.
+1. All clients share one snapshot. Without clients there is none.
+2. A snapshot lets other tasks run after each few hundred fragments. The pause before the next one is nine times its
+   duration, so that watching takes at most a tenth of the processor.
+3. A part that has not changed is the same object as in the snapshot before, so that changes are found by identity.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from sbclient.emulator.page.overview import row_of
 from sbclient.emulator.page.pair_observer import PairObserver, backlog_queues_of, primary_of
 
 Facts: TypeAlias = dict[str, Any]
-Moment: TypeAlias = tuple[float, int, int]
-"""When, and how many messages had come and gone by then, since somebody looks."""
+HistoryPoint: TypeAlias = tuple[float, int, int]
+"""A time, and the numbers of messages that had arrived and left since the first snapshot."""
 
 INTERVAL_S: Final = 0.5
 HISTORY_KEPT: Final = 1_200
-FRAGMENTS_IN_A_ROW: Final = 256
-REST: Final = 9.0
-"""How many times as long as a look takes nothing is looked at."""
+MAX_FRAGMENTS_IN_A_ROW: Final = 256
+PAUSE_FACTOR: Final = 9.0
+"""The pause after a snapshot, as a multiple of its duration."""
 
 
 @dataclass(slots=True)
 class NamespaceSnapshot:
-    """One namespace at one moment.
+    """One namespace at one time.
 
     Attributes:
-        facts: about the whole of it.
+        facts: about the namespace.
         rows: about each entity, by path.
-        history: how many had come and gone at each look at which it was another number, oldest first.
+        history: the points at which the numbers changed, oldest first.
     """
 
     facts: Facts = field(default_factory=dict)
     rows: dict[str, Facts] = field(default_factory=dict)
-    history: deque[Moment] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
+    history: deque[HistoryPoint] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one moment.
+    """All namespaces at one time.
 
     Attributes:
-        number: of the look, rising.
-        at: seconds of the namespaces' clock.
-        pairs: those that the broker sees, and those that it was told of.
-        story: what was told besides.
+        number: rising from 1.
+        at: seconds of the clock of the namespaces.
+        pairs: those that the broker observes, and those that the clients report.
+        story: that of the client report.
     """
 
     number: int
@@ -69,13 +69,13 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """What a program that holds the clients itself knows better than the broker.
+    """The facts that a program with its own clients knows and the broker does not.
 
     Attributes:
-        pairs: how its clients see their pairs: primary, secondary, entities (path, state, since_at, diverted,
+        pairs: the state of each pair in its client: primary, secondary, entities (path, state, since_at, diverted,
             is_forced), events (at, name, path, facts) and quarantined queues.
-        story: what it shows: phase, elapsed_s, total_s, outage (from and to), speed, numbers (name and value) and
-            is_over; None = nothing.
+        story: the demonstration that runs: phase, elapsed_s, total_s, outage (from and to), speed, numbers (name and
+            value) and is_over; None = none.
     """
 
     pairs: Sequence[Facts] = ()
@@ -87,13 +87,13 @@ NO_SNAPSHOT: Final = Snapshot(0, 0.0, {}, (), None)
 
 
 class NamespaceWatcher:
-    """Looks at all namespaces.
+    """Takes the snapshots.
 
     Args:
         controls: the control API of each namespace.
-        ports: of those that have one.
-        tell: what somebody in this process has to add.
-        interval_s: between two looks.
+        ports: of the namespaces that have one.
+        report: returns what a program in this process adds.
+        interval_s: between two snapshots.
     """
 
     def __init__(
@@ -101,51 +101,51 @@ class NamespaceWatcher:
         controls: Mapping[str, ControlApi],
         *,
         ports: Mapping[str, int],
-        tell: Callable[[], ClientReport] = lambda: NO_REPORT,
+        report: Callable[[], ClientReport] = lambda: NO_REPORT,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._controls = controls
         self._ports = ports
-        self._tell = tell
+        self._report = report
         self._interval_s = interval_s
-        self._turn = asyncio.Lock()
-        self._sight = NO_SNAPSHOT
+        self._lock = asyncio.Lock()
+        self._snapshot = NO_SNAPSHOT
         self._due_at = 0.0
         self._pairs: dict[tuple[str, str], PairObserver] = {}
-        self._fragments_seen = 0
+        self._fragment_count = 0
 
     async def next(self, seen: int) -> Snapshot:
-        """A snapshot later than the one of that number, and no older than the interval.
+        """A snapshot with a number above `seen`, which is no older than the interval.
 
         Args:
             seen: 0 = none.
         """
-        async with self._turn:
+        async with self._lock:
             wait_s = self._due_at - self._clock.monotonic()
             if wait_s > 0:
-                if seen < self._sight.number:
-                    return self._sight
+                if seen < self._snapshot.number:
+                    return self._snapshot
                 await self._clock.sleep(wait_s)
             began_at = self._clock.monotonic()
-            self._sight = await self._look()
+            self._snapshot = await self._take()
             took_s = self._clock.monotonic() - began_at
-            self._due_at = began_at + took_s + max(self._interval_s - took_s, REST * took_s)
-            return self._sight
+            self._due_at = began_at + took_s + max(self._interval_s - took_s, PAUSE_FACTOR * took_s)
+            return self._snapshot
 
     @property
     def _clock(self) -> Clock:
         return next(iter(self._controls.values())).context.clock
 
-    # ------------------------------------------------------------------ one look
+    # ------------------------------------------------------------------ one snapshot
 
-    async def _look(self) -> Snapshot:
-        before = self._sight.namespaces
+    async def _take(self) -> Snapshot:
+        before = self._snapshot.namespaces
         namespaces = {name: await self._namespace(name, before.get(name)) for name in self._controls}
-        now, told = self._clock.now(), self._tell()
+        now, report = self._clock.now(), self._report()
         for snapshot in namespaces.values():
-            _note(snapshot.history, self._sight.at, now, snapshot.facts["arrived"], snapshot.facts["left"])
-        pairs = _with_told(self._seen_pairs(now), told.pairs)
-        return Snapshot(self._sight.number + 1, now, namespaces, pairs, told.story)
+            _note(snapshot.history, self._snapshot.at, now, snapshot.facts["arrived"], snapshot.facts["left"])
+        pairs = _with_reports(self._observed_pairs(now), report.pairs)
+        return Snapshot(self._snapshot.number + 1, now, namespaces, pairs, report.story)
 
     async def _namespace(self, name: str, before: NamespaceSnapshot | None) -> NamespaceSnapshot:
         control = self._controls[name]
@@ -154,7 +154,7 @@ class NamespaceWatcher:
         namespace.advance(context.clock.now())
         faults = context.active_faults()
         rows: dict[str, Facts] = {}
-        came, went = old.facts.get("arrived", 0), old.facts.get("left", 0)
+        arrived, left = old.facts.get("arrived", 0), old.facts.get("left", 0)
         for entity in namespace.directory.all():
             await self._let_others_run(entity)
             entity.advance(context.clock.now())
@@ -162,8 +162,8 @@ class NamespaceWatcher:
             rows[entity.path] = known if known == row else row
             if before is not None:
                 since = known or {"arrived": 0, "left": 0}
-                came += max(row["arrived"] - since["arrived"], 0) if entity.topic is None else 0
-                went += max(row["left"] - since["left"], 0) if row["kind"] != "topic" else 0
+                arrived += max(row["arrived"] - since["arrived"], 0) if entity.topic is None else 0
+                left += max(row["left"] - since["left"], 0) if row["kind"] != "topic" else 0
         namespace.advance(context.clock.now())
         health = state_of_namespace(faults)
         facts = {
@@ -173,18 +173,18 @@ class NamespaceWatcher:
             "state": health.health.value,
             "is_partial": health.is_partial,
             "faults": control.numbered_faults(),
-            "arrived": came,
-            "left": went,
+            "arrived": arrived,
+            "left": left,
         }
         return NamespaceSnapshot(old.facts if old.facts == facts else facts, rows, old.history)
 
     async def _let_others_run(self, entity: Entity) -> None:
-        self._fragments_seen += len(entity.body.fragments)
-        if self._fragments_seen >= FRAGMENTS_IN_A_ROW:
-            self._fragments_seen = 0
+        self._fragment_count += len(entity.body.fragments)
+        if self._fragment_count >= MAX_FRAGMENTS_IN_A_ROW:
+            self._fragment_count = 0
             await self._clock.sleep(0)
 
-    def _seen_pairs(self, now: float) -> list[Facts]:
+    def _observed_pairs(self, now: float) -> list[Facts]:
         namespaces = {name: control.context.host.namespace for name, control in self._controls.items()}
         pairs: dict[tuple[str, str], PairObserver] = {}
         facts = []
@@ -192,24 +192,24 @@ class NamespaceWatcher:
             for primary, queues in backlog_queues_of(secondary).items():
                 pair = self._pairs.get((primary, name)) or PairObserver(primary, secondary)
                 pairs[primary, name] = pair
-                facts.append(pair.look(queues, primary_of(primary, namespaces, self._ports), now))
+                facts.append(pair.observe(queues, primary_of(primary, namespaces, self._ports), now))
         self._pairs = pairs
         return facts
 
 
-def _note(history: deque[Moment], before_at: float, at: float, came: int, went: int) -> None:
-    """Keep the last moment at which nothing had changed yet, and the one at which it had."""
-    if history and history[-1][1:] == (came, went):
+def _note(history: deque[HistoryPoint], before_at: float, at: float, arrived: int, left: int) -> None:
+    """Add a point if the numbers have changed, after the last point at which they had not."""
+    if history and history[-1][1:] == (arrived, left):
         return
     if history and before_at > history[-1][0]:
         history.append((before_at, *history[-1][1:]))
-    history.append((at, came, went))
+    history.append((at, arrived, left))
 
 
-def _with_told(seen: Sequence[Facts], told: Sequence[Facts]) -> list[Facts]:
-    """What is seen of each pair, with what its client says of it under `client`."""
-    by_names = {(pair["primary"], pair["secondary"]): pair for pair in seen}
-    for client in told:
+def _with_reports(observed: Sequence[Facts], reports: Sequence[Facts]) -> list[Facts]:
+    """The observed pairs, each with the report of its client under `client`."""
+    by_names = {(pair["primary"], pair["secondary"]): pair for pair in observed}
+    for client in reports:
         names = client["primary"], client["secondary"]
         bare = {"primary": names[0], "secondary": names[1], "is_primary_here": True}
         by_names[names] = {"queues": [], "destinations": [], "unread": 0, **bare, **by_names.get(names, {})} | {

@@ -1,7 +1,7 @@
-"""A namespace in numbers, cheap enough to be made twice a second: one row for each entity, more for the one looked at.
+"""The numbers of each entity for the page, and the details of one entity.
 
-Nothing here reads a message: counts are those that the broker keeps anyway, so that a row costs microseconds however
-much an entity holds.
+No function here reads a message. The broker keeps all counts, so that a row takes microseconds for any number of
+messages, and can be made twice a second.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sbclient.entities import CORRELATION_FIELDS, CorrelationRuleFilter, SqlRule
 Facts: TypeAlias = dict[str, Any]
 
 ROOM_BYTES: Final = 1024
-"""A fragment that does not take so small a message is shown as full."""
+"""A fragment without room for a message of this size is shown as full."""
 
 
 def row_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
-    """What a list of entities says of one."""
+    """An entity as a row of a list."""
     fragments = entity.body.fragments
     stored = scheduled = locked = arrived = size_bytes = sessions = 0
     for fragment in fragments:
@@ -54,12 +54,12 @@ def row_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
         "size_bytes": size_bytes,
         "arrived": arrived,
         "left": arrived - stored,
-        **_words(state),
+        **_state_facts(state),
     }
 
 
 def detail_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
-    """What is shown of the one entity that somebody looks at."""
+    """The details of one entity."""
     body, policy = entity.body, entity.body.policy
     dead_letters = entity.sub_queues.get("deadletter")
     description = entity.description
@@ -97,7 +97,7 @@ def _part_of(fragment: Fragment, dead_letters: Queue | None, path: str, faults: 
         "max_bytes": fragment.policy.max_size_bytes,
         "arrived": fragment.arrived_count,
         "left": fragment.arrived_count - len(fragment),
-        **_words(_state_of(fragment, path, faults)),
+        **_state_facts(_state_of(fragment, path, faults)),
     }
 
 
@@ -106,7 +106,7 @@ def _state_of(fragment: Fragment, path: str, faults: Sequence[AnyFault]) -> Stat
     return worst((own, state_of_fragment(faults, path, fragment.index))) if faults else own
 
 
-def _words(state: State) -> Facts:
+def _state_facts(state: State) -> Facts:
     return {"state": state.health.value, "is_partial": state.is_partial}
 
 
@@ -116,17 +116,17 @@ def _count_in(entity: Entity, name: str) -> int:
 
 
 def _rule_of(rule: Rule) -> Facts:
-    """A rule in words: its filter as SQL, or what a correlation filter compares."""
+    """A rule: its filter as SQL, or the comparisons of a correlation filter."""
     condition, action = rule.properties.filter, rule.properties.action
     if isinstance(condition, SqlRuleFilter):
-        said = condition.sql_expression
+        text = condition.sql_expression
     elif isinstance(condition, CorrelationRuleFilter):
-        said = _correlation(condition)
+        text = _correlation(condition)
     else:
-        said = "every message" if isinstance(condition, TrueRuleFilter) else "no message"
+        text = "every message" if isinstance(condition, TrueRuleFilter) else "no message"
     return {
         "name": rule.properties.name,
-        "filter": said,
+        "filter": text,
         "action": None if action is None else getattr(action, "sql_expression", None),
     }
 
@@ -137,5 +137,5 @@ def _correlation(condition: CorrelationRuleFilter) -> str:
     return " AND ".join([*named, *(f"{name} = {value!r}" for name, value in (condition.properties or {}).items())])
 
 
-def _finite(span: float) -> float | None:
-    return span if span < 1e12 else None
+def _finite(duration_s: float) -> float | None:
+    return duration_s if duration_s < 1e12 else None

@@ -1,8 +1,8 @@
-"""What a broker can see of the pairs among its namespaces. The failover itself is decided in the clients.
+"""Observes the pairs among the namespaces of the emulator. The clients decide about the failover itself.
 
-A namespace with queues called `<primary>/x-servicebus-transfer/n` is the secondary of a pair. What lies there says
-which entities of the primary are diverted, how much of them waits and since when; pings at the primary say whether
-somebody asks for it again, and what he was told.
+A namespace with queues named `<primary>/x-servicebus-transfer/n` is the secondary of a pair. The messages there show
+which entities of the primary are diverted, how many messages wait and since when. The pings at the primary show whether
+a client checks it, and with which result.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sbclient.rules.envelope import PATH
 Facts: TypeAlias = dict[str, Any]
 
 MAX_KNOWN: Final = 20_000
-"""Messages of one backlog queue whose destinations are known at a time; of a longer one the oldest count."""
+"""Messages of one fragment of a backlog queue whose destinations are kept; of a longer one, those of the oldest."""
 
 MAX_READ: Final = 2_000
-"""Messages that are read at one look, so that it stays short; the others wait for the next."""
+"""Messages that one observation reads, so that it stays short; the next one reads the others."""
 
 MAX_DESTINATIONS: Final = 200
 RECENT_S: Final = 10.0
-"""A destination whose last message came within so many seconds is being diverted."""
+"""A destination whose last message arrived within so many seconds is diverted."""
 
 UNKNOWN: Final = "(unknown)"
 
@@ -41,13 +41,13 @@ _PORT = re.compile(r".*-([0-9]{1,5})")
 
 @dataclass(slots=True)
 class _Known:
-    """One fragment of a backlog queue: number, destination and time of each message that was read."""
+    """The messages of one fragment of a backlog queue: the destination and time of each, by number."""
 
     messages: dict[int, tuple[str, float]] = field(default_factory=dict)
     last_number: int = 0
 
-    def look(self, fragment: Fragment, now: float, at_most: int) -> list[tuple[str, float]]:
-        """Forget what is gone and read what has come; returns the latter."""
+    def update(self, fragment: Fragment, now: float, at_most: int) -> list[tuple[str, float]]:
+        """Remove the messages that have left and read those that have arrived; returns the latter."""
         for number in [number for number in self.messages if number not in fragment]:
             del self.messages[number]
         room = min(at_most, MAX_KNOWN - len(self.messages))
@@ -60,7 +60,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Destination:
-    """What is known of one entity of a primary: messages that wait, and those that came since somebody looks."""
+    """One entity of a primary: the messages that wait, and those that arrived since the first observation."""
 
     waiting: int = 0
     oldest_at: float | None = None
@@ -69,11 +69,11 @@ class _Destination:
 
 
 class PairObserver:
-    """One pair, as far as the broker can see.
+    """Observes one pair.
 
     Args:
-        primary: its name, as the backlog queues have it.
-        secondary: the namespace that holds them.
+        primary: its name in the names of the backlog queues.
+        secondary: the namespace of the backlog queues.
     """
 
     def __init__(self, primary: str, secondary: Namespace) -> None:
@@ -82,12 +82,12 @@ class PairObserver:
         self._known: dict[Fragment, _Known] = {}
         self._destinations: dict[str, _Destination] = {}
 
-    def look(self, queues: Iterable[Entity], primary: Namespace | None, now: float) -> Facts:
-        """How it stands.
+    def observe(self, queues: Iterable[Entity], primary: Namespace | None, now: float) -> Facts:
+        """The state of the pair.
 
         Args:
             queues: its backlog queues.
-            primary: None = it is not served here.
+            primary: None = the emulator does not serve it.
         """
         rows, fragments = [], []
         for queue in queues:
@@ -107,7 +107,7 @@ class PairObserver:
         self._known = {fragment: self._known.get(fragment) or _Known() for fragment in fragments}
         left = MAX_READ
         for fragment, known in self._known.items():
-            new = known.look(fragment, now, left)
+            new = known.update(fragment, now, left)
             left -= len(new)
             for path, at in new:
                 if path in self._destinations or len(self._destinations) < MAX_DESTINATIONS:
@@ -123,24 +123,24 @@ class PairObserver:
                 found.oldest_at = min(found.oldest_at or at, at)
 
     def _row(self, path: str, primary: Namespace | None, now: float) -> Facts:
-        seen = self._destinations[path]
+        destination = self._destinations[path]
         ping = None if primary is None else primary.pings.last(path)
         return {
             "path": path,
-            "waiting": seen.waiting,
-            "oldest_at": seen.oldest_at,
-            "arrived": seen.arrived,
-            "latest_at": seen.latest_at,
-            "is_diverted": _is_diverted(seen, ping, now),
+            "waiting": destination.waiting,
+            "oldest_at": destination.oldest_at,
+            "arrived": destination.arrived,
+            "latest_at": destination.latest_at,
+            "is_diverted": _is_diverted(destination, ping, now),
             "ping": None if ping is None else {"at": ping.at, "refusal": ping.refusal},
         }
 
 
-def _is_diverted(seen: _Destination, ping: Ping | None, now: float) -> bool:
-    """Whether messages still come, and no ping was accepted after the last of them, which ends a failover."""
-    if seen.latest_at is None or now - seen.latest_at >= RECENT_S:
+def _is_diverted(destination: _Destination, ping: Ping | None, now: float) -> bool:
+    """Whether messages still arrive, and no ping was accepted since the last one, which would end the failover."""
+    if destination.latest_at is None or now - destination.latest_at >= RECENT_S:
         return False
-    return ping is None or ping.refusal is not None or ping.at < seen.latest_at
+    return ping is None or ping.refusal is not None or ping.at < destination.latest_at
 
 
 def backlog_queues_of(namespace: Namespace) -> dict[str, list[Entity]]:
@@ -153,7 +153,7 @@ def backlog_queues_of(namespace: Namespace) -> dict[str, list[Entity]]:
 
 
 def primary_of(name: str, namespaces: Mapping[str, Namespace], ports: Mapping[str, int]) -> Namespace | None:
-    """The namespace that backlog queues are named after: by its own name, or by a host and its port."""
+    """The namespace in the names of backlog queues, which is its own name, or a host and the port of the namespace."""
     for each in namespaces.values():
         if each.name.casefold() == name.casefold():
             return each

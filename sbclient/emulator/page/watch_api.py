@@ -1,10 +1,10 @@
-"""The part of the control API that is about all namespaces of an emulator at once.
+"""The requests of the control API about all namespaces of an emulator.
 
     GET /$control/overview                              everything, once
-    GET /$control/watch[?namespace=contoso&entity=q]    everything, then what changes, as server-sent events
+    GET /$control/watch[?namespace=contoso&entity=q]    everything, then the changes, as server-sent events
 
-Who asks sees those namespaces on which he has the Manage right, and watches as long as his token lasts. The entity that
-is named is told of in detail.
+A client sees the namespaces on which it has the Manage right, until its token expires. The entity in the query is shown
+in detail.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizati
 
 MAX_VIEWERS: Final = 20
 RESOURCES: Final = ("overview", "watch")
-"""What is answered here and not by the control API of one namespace."""
+"""The resources that belong to no single namespace."""
 
 
 class WatchApi:
-    """Tells of all namespaces.
+    """The API for all namespaces.
 
     Args:
-        controls: the control API of each.
-        namespace_watcher: looks at them.
-        about: what is to be said of the emulator itself.
+        controls: the control API of each namespace.
+        watcher: takes the snapshots.
+        about: returns facts about the emulator itself.
     """
 
     def __init__(
         self,
         controls: Mapping[str, ControlApi],
-        namespace_watcher: NamespaceWatcher,
+        watcher: NamespaceWatcher,
         about: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._controls = controls
         self._about = about
         self._viewer_count = 0
-        self.namespace_watcher = namespace_watcher
+        self.watcher = watcher
 
     async def answer(self, request: Request) -> Response:
-        """Carry out one request for what `RESOURCES` names."""
+        """Carry out one request for one of `RESOURCES`."""
         what = request.segments[1].casefold()
         if len(request.segments) > 2 or request.method != "GET":
             return json_response(405, {"error": f"{what} is read-only: use GET /$control/{what}"})
@@ -62,8 +62,8 @@ class WatchApi:
         return await self._overview(list(grants)) if what == "overview" else self._watch(request, grants)
 
     async def _overview(self, names: list[str]) -> Response:
-        snapshot = await self.namespace_watcher.next(0)
-        said = {
+        snapshot = await self.watcher.next(0)
+        overview = {
             "at": snapshot.at,
             "about": self._about(),
             "namespaces": [
@@ -73,7 +73,7 @@ class WatchApi:
             "pairs": pairs_of(snapshot, names),
             "story": snapshot.story,
         }
-        return json_response(200, said)
+        return json_response(200, overview)
 
     def _watch(self, request: Request, grants: Mapping[str, Grant]) -> Response:
         names = list(grants)
@@ -84,10 +84,10 @@ class WatchApi:
         name, path = request.query.get("namespace", names[0]), request.query.get("entity")
         control = self._controls[name] if name in names else None
         stream = WatchStream(
-            self.namespace_watcher,
+            self.watcher,
             names,
             detail=lambda: detail_in(control, path) if control is not None and path else None,
-            watchers={name: self._controls[name].context.events.subscribe() for name in names},
+            subscriptions={name: self._controls[name].context.events.subscribe() for name in names},
             ended=self._ended,
             ends_at=min(grant.expires_at for grant in grants.values()),
         )

@@ -1,10 +1,10 @@
-"""What one who watches is sent: everything at first, then what has changed since, as server-sent events.
+"""The events for one client that watches: everything at first, then the changes, as server-sent events.
 
     event: snapshot
     data: {"at": 1700000000.0, "is_whole": true, "namespaces": [{..., "entities": [...], "removed": []}],
            "pairs": [...], "detail": {...}, "events": [...]}
 
-Nothing waits for a slow watcher: whoever reads late is sent the changes of a longer time at once.
+A slow client does not delay the others: it gets the changes of a longer time in one event.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from sbclient.emulator.page.overview import detail_of
 Facts: TypeAlias = dict[str, Any]
 
 MAX_EVENTS: Final = 200
-"""Events that one message tells of, at most; of more the newest."""
+"""Events of the namespaces in one message; of more, the newest."""
 
 _NOTHING: Final = NamespaceSnapshot()
 
 
 class WatchStream:
-    """One who watches.
+    """The stream of one client.
 
     Args:
-        namespace_watcher: shared by all.
-        names: of the namespaces that may be seen.
-        detail: what is said of the one entity that is looked at, if one is.
-        watchers: of the events of each namespace.
-        ended: told when nobody watches any more.
-        ends_at: when no more may be seen, in seconds since 1970; infinity = never.
+        watcher: shared by all streams.
+        names: of the namespaces that the client may see.
+        detail: returns the details of the entity that the client has chosen; None if there is none.
+        subscriptions: to the events of each namespace; closed with this stream.
+        ended: called at the end of the stream.
+        ends_at: when the stream ends, in seconds since 1970; infinity = never.
     """
 
     def __init__(
         self,
-        namespace_watcher: NamespaceWatcher,
+        watcher: NamespaceWatcher,
         names: Collection[str],
         *,
         detail: Callable[[], Facts | None],
-        watchers: Mapping[str, Subscription],
+        subscriptions: Mapping[str, Subscription],
         ended: Callable[[], None],
         ends_at: float = math.inf,
     ) -> None:
-        self._namespace_watcher = namespace_watcher
+        self._watcher = watcher
         self._names = names
         self._detail = detail
-        self._watchers = watchers
+        self._subscriptions = subscriptions
         self._ended = ended
         self._ends_at = ends_at
-        self._told: dict[str, NamespaceSnapshot] = {}
+        self._sent: dict[str, NamespaceSnapshot] = {}
         self._last = NO_SNAPSHOT
         self._last_detail: Facts | None = None
 
@@ -64,54 +64,54 @@ class WatchStream:
         return self
 
     async def __anext__(self) -> bytes:
-        snapshot = await self._namespace_watcher.next(self._last.number)
+        snapshot = await self._watcher.next(self._last.number)
         if snapshot.at >= self._ends_at:
             raise StopAsyncIteration
-        said = json.dumps(self._changes(snapshot), separators=(",", ":"), default=str)
+        changes = json.dumps(self._changes(snapshot), separators=(",", ":"), default=str)
         self._last = snapshot
-        return f"event: snapshot\ndata: {said}\n\n".encode()
+        return f"event: snapshot\ndata: {changes}\n\n".encode()
 
     async def aclose(self) -> None:
-        """Watch no more."""
-        for watcher in self._watchers.values():
-            watcher.close()
+        """End the stream."""
+        for subscription in self._subscriptions.values():
+            subscription.close()
         self._ended()
 
     def _changes(self, snapshot: Snapshot) -> Facts:
-        said: Facts = {"at": snapshot.at, "is_whole": not self._last.number}
+        changes: Facts = {"at": snapshot.at, "is_whole": not self._last.number}
         namespaces = [self._namespace(name, snapshot.namespaces[name]) for name in self._names]
-        said["namespaces"] = [each for each in namespaces if each]
+        changes["namespaces"] = [each for each in namespaces if each]
         pairs = pairs_of(snapshot, self._names)
         if pairs != pairs_of(self._last, self._names):
-            said["pairs"] = pairs
+            changes["pairs"] = pairs
         if snapshot.story != self._last.story:
-            said["story"] = snapshot.story
+            changes["story"] = snapshot.story
         detail = self._detail()
         if detail != self._last_detail:
-            said["detail"] = self._last_detail = detail
+            changes["detail"] = self._last_detail = detail
         events = [
             {**event, "namespace": name}
-            for name, watcher in self._watchers.items()
-            for event in watcher.take_all()
+            for name, subscription in self._subscriptions.items()
+            for event in subscription.take_all()
             if not event["event"].startswith("connection.")
         ]
         if events:
-            said["events"] = events[-MAX_EVENTS:]
-        return said
+            changes["events"] = events[-MAX_EVENTS:]
+        return changes
 
     def _namespace(self, name: str, snapshot: NamespaceSnapshot) -> Facts:
-        told = self._told.get(name, _NOTHING)
-        self._told[name] = snapshot
-        changed = [row for path, row in snapshot.rows.items() if told.rows.get(path) is not row]
-        removed = [path for path in told.rows if path not in snapshot.rows]
-        if not changed and not removed and told.facts is snapshot.facts:
+        sent = self._sent.get(name, _NOTHING)
+        self._sent[name] = snapshot
+        changed = [row for path, row in snapshot.rows.items() if sent.rows.get(path) is not row]
+        removed = [path for path in sent.rows if path not in snapshot.rows]
+        if not changed and not removed and sent.facts is snapshot.facts:
             return {}
-        history = {"history": list(snapshot.history)} if told is _NOTHING else {}
+        history = {"history": list(snapshot.history)} if sent is _NOTHING else {}
         return {**snapshot.facts, **history, "entities": changed, "removed": removed}
 
 
 def pairs_of(snapshot: Snapshot, names: Collection[str]) -> Sequence[Facts]:
-    """The pairs of which both namespaces may be seen, or the one that is here."""
+    """The pairs of which the client may see all namespaces that the emulator serves."""
     return [
         pair
         for pair in snapshot.pairs
@@ -120,7 +120,7 @@ def pairs_of(snapshot: Snapshot, names: Collection[str]) -> Sequence[Facts]:
 
 
 def detail_in(control: ControlApi, path: str) -> Facts | None:
-    """What is shown of one entity; None = it is not there."""
+    """The details of one entity; None if it does not exist."""
     entity: Entity | None = control.context.host.namespace.directory.get(path)
     if entity is None:
         return None

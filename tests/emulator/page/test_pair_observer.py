@@ -42,7 +42,7 @@ class Watched:
 
     def look(self) -> Mapping[str, Any]:
         queues = backlog_queues_of(self.secondary.namespace)["contoso"]
-        return self.pair.look(queues, None if self.primary is None else self.primary.namespace, self.secondary.now)
+        return self.pair.observe(queues, None if self.primary is None else self.primary.namespace, self.secondary.now)
 
     def destinations(self) -> dict[str, Any]:
         return {each["path"]: each for each in self.look()["destinations"]}

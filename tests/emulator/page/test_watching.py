@@ -45,10 +45,10 @@ def served(name: str, clock: VirtualClock, key: str = "SAS_KEY_VALUE") -> Namesp
 class Emulated:
     """Two namespaces that are watched."""
 
-    def __init__(self, clock: VirtualClock, tell: Callable[[], ClientReport] = ClientReport) -> None:
+    def __init__(self, clock: VirtualClock, report: Callable[[], ClientReport] = ClientReport) -> None:
         self.primary = served("contoso", clock)
         self.secondary = served("contoso-backup", clock)
-        self.registry = NamespaceRegistry(tell=tell)
+        self.registry = NamespaceRegistry(report=report)
         for context in (self.primary, self.secondary):
             self.registry.add(context, lambda: None)
         self.registry.ports.update({"contoso": 5672, "contoso-backup": 5673})
@@ -308,16 +308,16 @@ class TestWatch:
         emulated.queue("q0")
         for number in range(100):
             create(emulated.secondary.host, EntityKind.QUEUE, f"q{number}", enable_partitioning=True)
-        namespace_watcher = NamespaceWatcher(emulated.registry.controls, ports={}, interval_s=0.001)
-        seen = (await namespace_watcher.next(0)).number
+        watcher = NamespaceWatcher(emulated.registry.controls, ports={}, interval_s=0.001)
+        seen = (await watcher.next(0)).number
         emulated.send("q0", ServiceBusMessage(b"x"))
-        broken = asyncio.create_task(namespace_watcher.next(seen))
+        broken = asyncio.create_task(watcher.next(seen))
         await asyncio.sleep(0.001)
         for _ in range(5):
             await asyncio.sleep(0)
         assert not broken.done()
         broken.cancel()
-        assert (await namespace_watcher.next(seen)).namespaces["contoso"].facts["arrived"] == 1
+        assert (await watcher.next(seen)).namespaces["contoso"].facts["arrived"] == 1
 
 
 class TestPairs:
@@ -393,10 +393,10 @@ class TestCost:
     async def test_rows_that_have_not_changed_are_the_same(self, emulated: Emulated) -> None:
         emulated.queue("orders")
         emulated.queue("jobs")
-        namespace_watcher = NamespaceWatcher(emulated.registry.controls, ports={})
-        first = await namespace_watcher.next(0)
+        watcher = NamespaceWatcher(emulated.registry.controls, ports={})
+        first = await watcher.next(0)
         emulated.send("orders", ServiceBusMessage(b"x"))
-        second = await namespace_watcher.next(first.number)
+        second = await watcher.next(first.number)
         rows = first.namespaces["contoso"].rows, second.namespaces["contoso"].rows
         assert rows[0]["jobs"] is rows[1]["jobs"]
         assert rows[0]["orders"] is not rows[1]["orders"]
