@@ -1,13 +1,12 @@
-"""Fixtures for whoever tests a program that uses Service Bus; pytest finds them once `sbclient` is installed.
+"""Pytest fixtures for programs that use Service Bus. pytest finds them if `sbclient` is installed.
 
     servicebus_namespace   a namespace of the bundled broker: `.client()`, `.inject(fault)`, `.heal()`, `.host`
     servicebus_pair        two of them: `.client(options)`, `.unpaired_client()`, `.primary`, `.secondary`
     servicebus_emulator    the broker as a server, for programs with another client: `.connection_string`
 
-An async test that uses one of them needs no other plugin: it runs on virtual time, with `servicebus_emulator` on real
-time. Where another plugin runs it, `sbclient.testing.in_virtual_time` puts it on virtual time. After the test what it
-used is looked through: a message that is still locked, or still in the backlog, fails it, unless the test is marked
-`servicebus_leftovers`.
+An async test with one of them needs no other plugin. It runs in virtual time, or with `servicebus_emulator` in real
+time. If another plugin runs it, `sbclient.testing.in_virtual_time` selects virtual time. A test fails if it leaves
+locked messages or backlog messages in its namespaces, unless it has the marker `servicebus_leftovers`.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test that uses one of the fixtures, if nobody else does.
+    """Run an async test that uses one of the fixtures, unless another plugin runs it.
 
-    Plugins for async tests wrap what is theirs, or come first; pytest's own refusal comes last.
+    Plugins for async tests wrap their tests, or come first; the error of pytest itself comes last.
     """
     used = FIXTURES.intersection(pyfuncitem.fixturenames)
     if not used or not inspect.iscoroutinefunction(pyfuncitem.obj):
@@ -55,7 +54,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _seed(request: pytest.FixtureRequest) -> int:
-    """The same for the same test, so that what it found by chance it finds again."""
+    """A seed that is the same in every run of a test."""
     return crc32(request.node.nodeid.encode())
 
 
@@ -96,4 +95,4 @@ def _check(request: pytest.FixtureRequest, *hosts: BrokerHost) -> None:
         return
     found = [line for host in hosts for line in leftovers(host)]
     if found:
-        pytest.fail("\n".join(["the test left something behind:", *found]), pytrace=False)
+        pytest.fail("\n".join(["the test has left messages behind:", *found]), pytrace=False)

@@ -1,4 +1,4 @@
-"""For tests and simulations: fresh namespaces, faults as switches, and an event loop on which hours pass at once.
+"""Support for tests and simulations: fresh namespaces, injected faults, and an event loop with virtual time.
 
 async def main() -> None:
     pair = memory_pair(clock=VirtualClock(), seed=1)

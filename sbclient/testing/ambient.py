@@ -1,4 +1,4 @@
-"""For tests that run on either loop: a clock that follows the loop it is asked on, and a way onto the virtual one."""
+"""A clock that works on virtual and real event loops, and a decorator that runs a test in virtual time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sbclient.clock import Clock, VirtualClock
 from sbclient.testing.virtual_loop import VirtualLoop, run_virtual
 
 HORIZON_S: Final = 30 * 86_400.0
-"""A test whose virtual time passes a month waits for something that does not come."""
+"""A test that waits for more than a month of virtual time will never end."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class AmbientClock(Clock):
     """Virtual time on a virtual loop, real time on any other.
 
-    Virtual time begins at the real moment, so that what the tested program makes of `datetime.now()` fits.
+    Virtual time starts at the current real time, so that it fits `datetime.now()` in the tested program.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class AmbientClock(Clock):
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make of an async test a plain one that runs on a virtual loop; a decorator.
+    """Decorate an async test so that it runs on a virtual loop.
 
-    It needs no plugin for async tests. Fixtures are handed in as usual; async fixtures would run on another loop.
+    It needs no plugin for async tests. Fixtures are passed as usual, but async fixtures would run on another loop.
 
     Raises:
-        DeadlockError: from the test: it waits for something that can never happen, or for more than 30 days.
+        DeadlockError: from the test, if it waits for something that can never happen, or for more than 30 days.
     """
 
     @wraps(test)

@@ -1,4 +1,4 @@
-"""What a test has left behind in a namespace: messages that somebody holds, and a backlog that nobody brought home."""
+"""Finds what a test has left in a namespace: locked messages, and backlog messages that were not drained."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from sbclient.emulator.control.namespace_state import state_of
 from sbclient.hosting.host import BrokerHost
 from sbclient.rules.backlog import is_backlog_path
 
-NO_SYPHON: Final = "no syphon brought home: `await client.run_syphon(until='empty')`"
-NEVER_HOME: Final = "can never be brought home: see why they were dead-lettered"
-LAST_LOOK: Final = 0.0
-"""A moment long past: nothing more expires, the namespace is seen as whoever used it last left it."""
+NOT_DRAINED: Final = "no syphon has drained: `await client.run_syphon(until='empty')`"
+DEAD: Final = "no syphon can drain: see why they were dead-lettered"
+LONG_AGO: Final = 0.0
+"""A time at which nothing expires, so that the state is as the test has left it."""
 
 
 def leftovers(host: BrokerHost) -> list[str]:
-    """One sentence for each thing that is left, none if all is in order."""
+    """One sentence for each problem; none if there is no problem."""
     return list(_found(host))
 
 
 def _found(host: BrokerHost) -> Iterator[str]:
-    for entity in state_of(host.namespace, LAST_LOOK)["entities"]:
+    for entity in state_of(host.namespace, LONG_AGO)["entities"]:
         path = entity["path"]
         sub_queues = {name: body["fragments"] for name, body in entity["sub_queues"].items()}
         for name, fragments in {"": entity["fragments"], **sub_queues}.items():
@@ -31,7 +31,7 @@ def _found(host: BrokerHost) -> Iterator[str]:
                 yield f"{place} has {_messages(locked)} locked: settle what you receive, or close the receiver"
             lost = sum(fragment["message_count"] for fragment in fragments) - locked
             if lost and is_backlog_path(path):
-                yield f"{place} holds {_messages(lost)} that {NEVER_HOME if name else NO_SYPHON}"
+                yield f"{place} holds {_messages(lost)} that {DEAD if name else NOT_DRAINED}"
 
 
 def _messages(count: int) -> str:

@@ -1,4 +1,4 @@
-"""For tests: fresh namespaces of the bundled broker that nobody else sees, and clients for them."""
+"""Fresh namespaces of the bundled broker for tests, separate from all others, and clients for them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sbclient.transport.memory.transport import MemoryTransport
 
 
 class MemoryNamespace:
-    """A namespace of its own, and clients for it.
+    """A separate namespace, and clients for it.
 
     Attributes:
-        host: the broker, whose `namespace` can be looked into.
+        host: the broker; its `namespace` has the state.
     """
 
     def __init__(self, host: BrokerHost, random: Random) -> None:
@@ -30,7 +30,7 @@ class MemoryNamespace:
         return ServiceBusClient(transport=MemoryTransport(self.host), **_made(self.host.clock, self._random, kwargs))
 
     def inject(self, fault: Fault) -> Fault:
-        """Throw a switch; returns it, to be healed by."""
+        """Activate a fault; returns it."""
         return self.host.inject(fault)
 
     def heal(self, fault: Fault | None = None) -> None:
@@ -48,12 +48,12 @@ def memory_namespace(
 
 
 class MemoryPair:
-    """Two namespaces of the bundled broker, of their own, and clients for them.
+    """Two separate namespaces of the bundled broker, and clients for them.
 
     Attributes:
-        primary, secondary: the namespaces; `primary.inject(Fault(FaultKind.DOWN))` is an outage, `primary.heal()` its
-            end. Their `namespace` can be looked into.
-        clock, random: what they and their clients use.
+        primary, secondary: the brokers; `primary.inject(Fault(FaultKind.DOWN))` is an outage, `primary.heal()` its
+            end. Their `namespace` has the state.
+        clock, random: those of the brokers and their clients.
     """
 
     def __init__(self, primary: BrokerHost, secondary: BrokerHost, clock: Clock, random: Random) -> None:
@@ -63,10 +63,10 @@ class MemoryPair:
         self.random = random
 
     def client(self, options: PairedNamespaceOptions | None = None, **kwargs: Any) -> ServiceBusClient:
-        """A paired client: sends to the primary, diverts to the secondary.
+        """A paired client, which sends to the primary and diverts to the secondary.
 
         Args:
-            options: how pairing behaves; None = the documented defaults.
+            options: of the pairing; None = the documented defaults.
             kwargs: as for `ServiceBusClient`.
         """
         return ServiceBusClient(
@@ -92,11 +92,11 @@ def memory_pair(
     primary_name: str = "contoso",
     secondary_name: str = "contoso-backup",
 ) -> MemoryPair:
-    """Two fresh namespaces that nobody else sees, whatever their names; cheap enough for one in each test.
+    """Two fresh namespaces, separate from all others also if their names are equal. Each test can have its own.
 
     Args:
-        clock: a `VirtualClock` on a virtual loop; None = the real one.
-        seed: makes everything by chance repeatable; None = not.
+        clock: a `VirtualClock` on a virtual loop; None = the real clock.
+        seed: of all random generators, for repeatable tests; None = a random one.
         profile: tier and year of both.
     """
     random = Random(seed)

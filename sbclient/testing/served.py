@@ -1,4 +1,4 @@
-"""The emulator in a thread of this process, for tests and programs that block or have a loop of their own."""
+"""The emulator in a thread of this process, for programs that block or run their own event loop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ START_S: Final = 30.0
 
 @contextmanager
 def served(*namespaces: str) -> Iterator[Emulator]:
-    """Serve namespaces, `"contoso"` or `"contoso:5672"`, until the body ends; by default one on any free port.
+    """Serve namespaces, `"contoso"` or `"contoso:5672"`, until the body ends; by default one on a free port.
 
-    Its switches (`inject`, `heal`, `reset`, `purge`) may be called from any thread.
+    Its methods `inject`, `heal`, `reset` and `purge` are thread-safe.
 
     Raises:
         InvalidOperationError: a port is in use.

@@ -1,4 +1,4 @@
-"""For tests and simulations: an asyncio event loop in which time is a number, so that hours of waiting pass at once.
+"""An asyncio event loop with virtual time, for tests and simulations: hours of waiting pass at once.
 
     async def main() -> float:
         await asyncio.sleep(3600)
@@ -6,17 +6,17 @@
 
     assert run_virtual(main()) == 3600.0   # at once
 
-The laws of the virtual loop:
+Laws:
 
-1. Its time starts at 0 and stands still while anything is ready to run. When nothing is, it becomes exactly the moment
-   of the next timer. Nothing really sleeps.
-2. Timers of one moment fire in the order in which they were set, and asyncio's sets of tasks have the same order in
-   every process. With the same program and the same seeds, two runs are the same step by step.
-3. While a thread works for the loop (`run_in_executor`, `asyncio.to_thread`), virtual time stands still and the loop
-   really waits. Callbacks of other threads (`call_soon_threadsafe`) run at the virtual moment at which they come in.
-4. Sockets are served when they are ready, but they do not hold up time: what waits for the network under a timeout
-   belongs on a real loop.
-5. It never hangs. Where a real loop would wait for ever it raises `DeadlockError`, which says who waits and where.
+1. Time starts at 0 and does not advance while anything is ready to run. Otherwise it advances to exactly the time of
+   the next timer. The loop does not sleep.
+2. Timers with the same time fire in the order in which they were set, and asyncio's sets of tasks have the same order
+   in every process. Two runs of a program with the same seeds are equal step by step.
+3. While a thread works for the loop (`run_in_executor`, `asyncio.to_thread`), virtual time stops and the loop waits in
+   real time. Callbacks from other threads (`call_soon_threadsafe`) run at the virtual time at which they arrive.
+4. Sockets are served when they are ready, but time does not wait for them. Use a real loop for timeouts of network
+   operations.
+5. The loop never hangs. Where a real loop would wait for ever, it raises `DeadlockError` with the tasks that wait.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 PATIENCE_S: Final = 10.0
-"""How long, in real seconds, the loop waits for threads and sockets when nothing else can go on."""
+"""Real seconds that the loop waits for threads and sockets when nothing else is ready."""
 
 _MANY_TIMERS: Final = 100
-"""With more of them asyncio looks whether most are cancelled."""
+"""With more timers, asyncio checks whether most of them are cancelled."""
 
 _LEAPS_AT_ONCE: Final = 64
-"""After so many turns without a look at the loop's own pipe there is one."""
+"""Iterations without a check of the wake-up pipe of the loop."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 class DeadlockError(RuntimeError):
-    """Nothing in a virtual loop can go on, or its time ran past the horizon. The text says which tasks wait where."""
+    """No task of a virtual loop can continue, or its time has passed the horizon. The text lists the waiting tasks."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -61,12 +61,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     Args:
         horizon_s: the loop time after which `DeadlockError` is raised, so that a periodic task does not keep a
-            forgotten program alive for ever; None = no end.
-        patience_s: real seconds to wait for threads and sockets when nothing else can go on; then `DeadlockError`.
-        speed: virtual seconds that pass in a real one, for somebody to watch; None = as fast as possible.
+            forgotten program running for ever; None = no limit.
+        patience_s: real seconds to wait for threads and sockets when nothing else is ready; then `DeadlockError`.
+        speed: virtual seconds per real second, for a viewer; None = as fast as possible.
     """
 
-    # What this class shares with `asyncio.BaseEventLoop`, unchanged from Python 3.7 on.
+    # Attributes of `asyncio.BaseEventLoop`, unchanged since Python 3.7.
     _scheduled: list[_Timer]
     _ready: deque[asyncio.Handle]
     _timer_cancelled_count: int
@@ -80,7 +80,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._speed = speed
         self._horizon_s = math.inf if horizon_s is None else horizon_s
         self._patience_s = patience_s
-        self._looked_at: float | None = None
+        self._polled_at: float | None = None
         self._threads_at_work = 0
         self._leaps = 0
         self._ranks = count()
@@ -96,7 +96,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """As in asyncio, and callbacks of the same moment are called in the order of these calls."""
+        """As in asyncio; callbacks with the same time are called in the order of these calls."""
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
         timer = _Timer(when, callback, args, self, context)
@@ -109,14 +109,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return _Task(next(self._ranks), work, loop=self, **options)
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """As in asyncio; virtual time stands still until the thread has finished."""
+        """As in asyncio; virtual time stops until the thread has finished."""
         result: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
         self._threads_at_work += 1
         result.add_done_callback(self._thread_finished)
         return result
 
     async def shutdown_default_executor(self, *args: Any) -> None:
-        """As in asyncio; virtual time stands still until the threads have ended."""
+        """As in asyncio; virtual time stops until the threads have ended."""
         self._threads_at_work += 1
         try:
             await super().shutdown_default_executor(*args)
@@ -127,10 +127,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._threads_at_work -= 1
 
     def _run_once(self) -> None:
-        """One turn, as in asyncio. Where nobody but timers can make anything ready, nobody else is asked."""
+        """Run one iteration, as in asyncio. Skip the selector if only timers can make anything ready."""
         ready, scheduled = self._ready, self._scheduled
         if self._poll.has_sockets or self._debug or len(scheduled) > _MANY_TIMERS or not (ready or self._leap()):
-            super()._run_once()  # type: ignore[misc]  # asyncio does not say that it has it
+            super()._run_once()  # type: ignore[misc]  # private in asyncio
             return
         now = self.time()
         while scheduled and ((timer := scheduled[0])._cancelled or timer._when <= now):
@@ -146,9 +146,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 handle._run()
 
     def _leap(self) -> bool:
-        """Let it be the moment of the next timer, if nothing else can come before; returns whether it is.
+        """Advance the time to the next timer if nothing else can become ready before; returns whether it has advanced.
 
-        Now and then it declines, for those who knock by the loop's own pipe: signals, and threads of others.
+        It declines regularly, so that the loop checks its wake-up pipe for signals and other threads.
         """
         scheduled = self._scheduled
         while scheduled and scheduled[0]._cancelled:
@@ -157,63 +157,63 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._leaps = (self._leaps + 1) % _LEAPS_AT_ONCE
         if not scheduled or not self._leaps or self._threads_at_work or self._speed is not None:
             return False
-        moment = scheduled[0]._when
-        if moment > self._horizon_s or moment == math.inf:
+        when_s = scheduled[0]._when
+        if when_s > self._horizon_s or when_s == math.inf:
             return False
-        self._time_becomes(max(moment, self._time_s))
+        self._set_time(max(when_s, self._time_s))
         return True
 
     def _pass_time(self, poll: _Poll, timeout_s: float | None) -> list[_Event]:
-        """What the loop does where a real one blocks.
+        """Called where a real loop blocks: advance the time or wait for sockets and threads.
 
         Args:
             poll: the sockets, and the pipe by which other threads wake the loop.
-            timeout_s: real loops would block that long; 0 = something is ready, None = there is no timer.
+            timeout_s: how long a real loop would block; 0 = something is ready, None = there is no timer.
         """
         if timeout_s == 0:
             return poll.ready(0) if poll.has_sockets else _NOTHING
-        moment = self._scheduled[0].when() if timeout_s is not None else math.inf
-        is_watched = self._speed is not None and moment < math.inf and moment <= self._horizon_s
+        when_s = self._scheduled[0].when() if timeout_s is not None else math.inf
+        is_watched = self._speed is not None and when_s < math.inf and when_s <= self._horizon_s
         if is_watched and not self._threads_at_work:
-            return self._pass_watched_time(poll, moment)
+            return self._pass_watched_time(poll, when_s)
         if events := poll.ready(0):
             return events
-        if self._threads_at_work or moment == math.inf:
-            return self._wait_for_the_world(poll)
-        if moment > self._horizon_s:
-            raise DeadlockError(self._story(f"its time would pass the horizon of {self._horizon_s:g} s"))
-        self._time_becomes(moment)
+        if self._threads_at_work or when_s == math.inf:
+            return self._wait_outside(poll)
+        if when_s > self._horizon_s:
+            raise DeadlockError(self._report(f"its time would pass the horizon of {self._horizon_s:g} s"))
+        self._set_time(when_s)
         return []
 
-    def _pass_watched_time(self, poll: _Poll, moment: float) -> list[_Event]:
-        """As `_pass_time`, with a speed: time goes on also while sockets speak, and never beyond the next timer."""
+    def _pass_watched_time(self, poll: _Poll, when_s: float) -> list[_Event]:
+        """As `_pass_time`, with a speed: time also advances while sockets are ready, but not beyond the next timer."""
         speed = self._speed or 1.0
-        waited_from, self._looked_at = self._looked_at, real_time.monotonic()
+        waited_from, self._polled_at = self._polled_at, real_time.monotonic()
         if waited_from is not None:
-            self._time_becomes(min(moment, self._time_s + (self._looked_at - waited_from) * speed))
-        span_s = (moment - self._time_s) / speed
-        events = poll.ready(min(span_s, self._patience_s))
+            self._set_time(min(when_s, self._time_s + (self._polled_at - waited_from) * speed))
+        wait_s = (when_s - self._time_s) / speed
+        events = poll.ready(min(wait_s, self._patience_s))
         now_at = real_time.monotonic()
-        is_over = not events and span_s <= self._patience_s
-        self._time_becomes(moment if is_over else min(moment, self._time_s + (now_at - self._looked_at) * speed))
-        self._looked_at = now_at
+        is_over = not events and wait_s <= self._patience_s
+        self._set_time(when_s if is_over else min(when_s, self._time_s + (now_at - self._polled_at) * speed))
+        self._polled_at = now_at
         return events
 
-    def _time_becomes(self, moment: float) -> None:
-        self._time_s = moment
+    def _set_time(self, when_s: float) -> None:
+        self._time_s = when_s
         # A timer is due when it is earlier than now plus the resolution: one float further is exactly "not later".
-        self._clock_resolution = math.ulp(moment)
+        self._clock_resolution = math.ulp(when_s)
 
-    def _wait_for_the_world(self, poll: _Poll) -> list[_Event]:
+    def _wait_outside(self, poll: _Poll) -> list[_Event]:
         if not (self._threads_at_work or poll.has_sockets or threading.active_count() > 1):
-            raise DeadlockError(self._story("nothing is ready, and no timer is set"))
+            raise DeadlockError(self._report("nothing is ready, and no timer is set"))
         if events := poll.ready(self._patience_s):
             return events
-        raise DeadlockError(self._story(f"no thread and no socket moved for {self._patience_s:g} real seconds"))
+        raise DeadlockError(self._report(f"no thread and no socket moved for {self._patience_s:g} real seconds"))
 
-    def _story(self, reason: str) -> str:
+    def _report(self, reason: str) -> str:
         waiting = sorted(asyncio.all_tasks(self), key=lambda task: (len(task.get_name()), task.get_name()))
-        lines = [f"the virtual loop stands at {self._time_s:g} s: {reason}. Who waits:"]
+        lines = [f"the virtual loop is at {self._time_s:g} s: {reason}. Waiting tasks:"]
         return "\n".join(lines + [f"  {task.get_name()} {_place(task)}" for task in waiting])
 
 
@@ -226,13 +226,13 @@ def run_virtual(
 ) -> T:
     """Run a coroutine to its end on a new virtual loop, as `asyncio.run` does on a real one.
 
-    Within it, `sbclient.clock.VirtualClock()` and `loop.time()` tell the virtual time, which starts at 0.
+    Within it, `sbclient.clock.VirtualClock()` and `loop.time()` return the virtual time, which starts at 0.
 
     Args:
-        main: what to run; tasks it leaves behind are cancelled.
+        main: tasks that it leaves running are cancelled.
         horizon_s, patience_s, speed: as in `VirtualLoop`.
 
-    Returns: what `main` returns.
+    Returns: the result of `main`.
 
     Raises:
         DeadlockError: all tasks wait for something that can never happen.
@@ -247,7 +247,7 @@ def run_virtual(
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Where a task waits: the innermost place outside asyncio, and what it awaits there."""
+    """Where a task waits: the innermost frame outside asyncio, and the awaited function."""
     frames = []
     awaited: Any = task.get_coro()
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
@@ -268,8 +268,8 @@ _NOTHING: Final[list[_Event]] = []
 class _Task(asyncio.Task[T]):
     """A task whose hash is its rank in its loop.
 
-    Task groups and `asyncio.wait` keep tasks in sets. By the address of a task, which is its hash otherwise, the tasks
-    of a group would be cancelled in another order in each process.
+    Task groups and `asyncio.wait` keep tasks in sets. The default hash is the address of a task, by which the tasks of
+    a group would be cancelled in another order in each process.
     """
 
     __slots__ = ("_rank",)
@@ -286,7 +286,7 @@ class _Task(asyncio.Task[T]):
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer that knows how many were set before it."""
+    """A timer with the number of timers that were set before it."""
 
     __slots__ = ("rank",)
 
@@ -302,10 +302,10 @@ class _Timer(asyncio.TimerHandle):
 
 
 class _Poll(selectors.BaseSelector):
-    """The sockets of a loop, where the loop itself decides whether to wait for them.
+    """The selector of a loop; the loop decides whether to wait for sockets.
 
     Args:
-        pass_time: called with this object wherever a loop would block.
+        pass_time: called with this object where a loop would block.
 
     Attributes:
         has_sockets: whether anything but the loop's own wake-up pipe is registered.
@@ -320,7 +320,7 @@ class _Poll(selectors.BaseSelector):
         self.has_sockets = len(self._system.get_map()) > 1
 
     def ready(self, real_s: float) -> list[_Event]:
-        """What is ready, or becomes ready within so many real seconds."""
+        """The events that are ready, or become ready within some real seconds."""
         return self._system.select(real_s)
 
     def select(self, timeout: float | None = None) -> list[_Event]:

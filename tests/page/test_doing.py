@@ -27,7 +27,7 @@ class TestSend:
         page.get_by_label("Session id", exact=True).fill("customer 42")
         page.get_by_text("More properties").click()
         page.get_by_label("Subject").fill("new")
-        page.get_by_label("Time to live, seconds").fill("600")
+        page.get_by_label("Time to live in seconds").fill("600")
         page.get_by_role("button", name="Add a property").click()
         page.get_by_label("Name of the property").fill("priority")
         page.get_by_label("Value of the property").fill("5")
@@ -46,7 +46,7 @@ class TestSend:
         open_entity(page, served, "orders")
         page.get_by_role("button", name="Send…").click()
         page.get_by_label("How many").fill("3")
-        page.get_by_label("Appears in, seconds").fill("3600")
+        page.get_by_label("Delay in seconds").fill("3600")
         page.get_by_role("button", name="Send", exact=True).click()
         expect(figure(page, "scheduled")).to_have_text("3")
         expect(rows(page).first).to_contain_text("in 59 min")
@@ -124,7 +124,7 @@ class TestPurge:
         expect(figure(page, "dead")).to_have_text("1")
         page.get_by_role("button", name="Purge…").first.click()
         window = page.get_by_role("dialog")
-        expect(window).to_contain_text("5 messages will be gone for good")
+        expect(window).to_contain_text("5 messages will be deleted")
         expect(window.get_by_role("button", name="Cancel")).to_be_focused()
         page.keyboard.press("Enter")
         expect(window).to_have_count(0)
@@ -195,9 +195,9 @@ class TestFaults:
     def test_a_fault_may_last_a_while_and_strike_now_and_then(self, page: Page, served: Served) -> None:
         served.queue("orders")
         open_entity(page, served, "orders", "faults")
-        page.get_by_text("Only for a while").click()
-        page.get_by_label("For so many seconds").fill("600")
-        page.get_by_label("Strikes, in per cent").fill("50")
+        page.get_by_text("Limit the duration").click()
+        page.get_by_label("Duration in seconds").fill("600")
+        page.get_by_label("Probability in per cent").fill("50")
         page.get_by_role("switch", name="Slow").click()
         expect(page.locator("#panel-faults")).to_contain_text("50 %")
         host = served.emulator.context().host
@@ -216,7 +216,7 @@ class TestFaults:
         expect(card.get_by_role("switch", name="Black hole")).to_have_attribute("aria-checked", "true")
         (fault,) = served.do(lambda: served.emulator.context().wire_faults.active(0.0))
         assert fault.kind is WireFaultKind.BLACK_HOLE
-        expect(page.locator(".activity")).to_contain_text("fault thrown")
+        expect(page.locator(".activity")).to_contain_text("fault injected")
         card.get_by_role("button", name="Heal all").click()
         expect(card.locator(".panel-head .state")).to_have_text("up")
 

@@ -138,10 +138,10 @@ class _PatientLoop(VirtualLoop):
             raise RunawayError(f"the loop stands at {self._time_s:g} s and is busy")
         return self._time_s
 
-    def _time_becomes(self, moment: float) -> None:
+    def _set_time(self, moment: float) -> None:
         if moment > self._time_s:
             self._looks = 0
-        super()._time_becomes(moment)
+        super()._set_time(moment)
 
 
 def _innermost(error: BaseException) -> str:

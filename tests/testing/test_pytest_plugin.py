@@ -88,7 +88,7 @@ def test_what_is_left_behind_fails_the_test_unless_it_is_meant(stranger: pytest.
     )
     assert outcomes == {"passed": 3, "errors": 2}
     assert "orders has 1 message locked" in out
-    assert "holds 1 message that no syphon brought home" in out
+    assert "holds 1 message that no syphon has drained" in out
 
 
 def test_the_emulator_serves_the_bare_sdk(stranger: pytest.Pytester) -> None:
@@ -256,7 +256,7 @@ def test_what_is_left_on_the_emulator_or_dead_in_the_backlog_fails_the_test_too(
     )
     assert outcomes == {"passed": 2, "errors": 2}, out
     assert "orders has 1 message locked: settle what you receive" in out
-    assert "holds 1 message that can never be brought home" in out
+    assert "holds 1 message that no syphon can drain" in out
 
 
 def documented() -> Iterator[Any]:

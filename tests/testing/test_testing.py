@@ -163,7 +163,7 @@ def test_a_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
     with pytest.raises(DeadlockError) as raised:
         run_virtual(main(), patience_s=SHORT_S)
     first, _, waiting = str(raised.value).split("\n")
-    assert "stands at 3 s" in first
+    assert "is at 3 s" in first
     assert "the one that waits" in waiting
     assert f"{__file__}:" in waiting
     assert "never" in waiting

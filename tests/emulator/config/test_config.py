@@ -290,20 +290,20 @@ class TestMistakes:
         [
             ({}, "$.UserConfig.Namespaces[0]", "Name"),
             ({"Name": "a b"}, "$.UserConfig.Namespaces[0].Name", "letters, digits and hyphens"),
-            ({"Name": 5}, "$.UserConfig.Namespaces[0].Name", "a text"),
+            ({"Name": 5}, "$.UserConfig.Namespaces[0].Name", "a string"),
             ({"Name": "n", "Port": 65536}, "$.UserConfig.Namespaces[0].Port", "0 to 65535"),
             ({"Name": "n", "Queue": []}, "$.UserConfig.Namespaces[0].Queue", "Queues"),
             ({"Name": "n", "Queues": {}}, "$.UserConfig.Namespaces[0].Queues", "an array"),
             ({"Name": "n", "Queues": [5]}, QUEUE, "an object"),
             ({"Name": "n", "Queues": [{}]}, QUEUE, "Name"),
             ({"Name": "n", "Queues": [{"Name": "a?"}]}, f"{QUEUE}.Name", "letters, digits"),
-            ({"Name": "n", "Queues": [{"Name": 5}]}, f"{QUEUE}.Name", "a text"),
+            ({"Name": "n", "Queues": [{"Name": 5}]}, f"{QUEUE}.Name", "a string"),
             ({"Name": "n", "Queues": [{"Name": "q", "Subscriptions": []}]}, f"{QUEUE}.Subscriptions", "Properties"),
             ({"Name": "n", "Queues": [{"Name": "q"}, {"Name": "Q"}]}, "$.UserConfig.Namespaces[0].Queues[1]", "rename"),
             (properties_of(LockDuratoin="PT1M"), f"{QUEUE}.Properties.LockDuratoin", "LockDuration"),
             (properties_of(LockDuration="PT6M"), f"{QUEUE}.Properties.LockDuration", "0:05:00"),
             (properties_of(LockDuration="soon"), f"{QUEUE}.Properties.LockDuration", "ISO 8601"),
-            (properties_of(LockDuration=60), f"{QUEUE}.Properties.LockDuration", "a text"),
+            (properties_of(LockDuration=60), f"{QUEUE}.Properties.LockDuration", "a string"),
             (properties_of(MaxDeliveryCount=0), f"{QUEUE}.Properties.MaxDeliveryCount", "from 1 to"),
             (properties_of(MaxDeliveryCount="3"), f"{QUEUE}.Properties.MaxDeliveryCount", "a whole number"),
             (properties_of(RequiresSession="true"), f"{QUEUE}.Properties.RequiresSession", "true or false"),
@@ -355,7 +355,7 @@ class TestMistakes:
                     }
                 ),
                 f"{RULE}.Properties.CorrelationFilter.Properties.a",
-                "a text, a number",
+                "a string, a number",
             ),
         ],
     )
@@ -413,5 +413,5 @@ class TestMistakes:
         (config,) = read([{"Name": "n", "Queues": queues}])
         with pytest.raises(ConfigError, match=named) as caught:
             make_entities(config, host)
-        assert caught.value.message.startswith(f"Config.json, line 1: {QUEUE} cannot be made: ")
+        assert caught.value.message.startswith(f"Config.json, line 1: {QUEUE} cannot be created: ")
         assert "SubCode" not in caught.value.message

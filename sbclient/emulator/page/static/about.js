@@ -1,4 +1,4 @@
-/** What an entity was made with, and for a topic or subscription what belongs to it. */
+/** The settings of an entity, and the subscriptions of a topic or the rules of a subscription. */
 
 import { h, keyed, visible, write } from "./dom.js";
 import { ago, bytes, setAgo, span } from "./format.js";
@@ -13,8 +13,8 @@ export function aboutPart() {
     update(row, detail) {
       const facts = [
         ["lock duration", detail.lock_duration_s === null ? null : span(detail.lock_duration_s)],
-        ["deliveries before it is dead-lettered", detail.max_delivery_count],
-        ["longest life of a message", detail.default_ttl_s === null ? "unlimited" : span(detail.default_ttl_s)],
+        ["maximum delivery count", detail.max_delivery_count],
+        ["default time to live", detail.default_ttl_s === null ? "unlimited" : span(detail.default_ttl_s)],
         ["expired messages are", detail.dead_letters_expired ? "dead-lettered" : "dropped"],
         [
           "duplicate detection",
@@ -55,7 +55,7 @@ function rulesPart(rules) {
       h("td", {}, h("code", {}, visible(rule.action ?? ""))),
     ),
   );
-  const heads = ["rule", "lets in", "and changes"].map((head) => h("th", { scope: "col" }, head));
+  const heads = ["rule", "accepts", "and changes"].map((head) => h("th", { scope: "col" }, head));
   return h(
     "div",
     { class: "scroll" },
@@ -65,7 +65,7 @@ function rulesPart(rules) {
 
 function subscriptionsPart({ namespace, subscriptions }) {
   if (!subscriptions) return null;
-  if (!subscriptions.length) return h("p", { class: "empty" }, "No subscriptions: what is sent here goes nowhere.");
+  if (!subscriptions.length) return h("p", { class: "empty" }, "No subscriptions: messages sent to this topic are dropped.");
   const links = subscriptions.map((each) => h("li", {}, h("a", { href: addressOf(namespace, each) }, visible(each))));
   return h("div", {}, h("h3", {}, "Subscriptions"), h("ul", {}, ...links));
 }

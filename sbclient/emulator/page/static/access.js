@@ -1,8 +1,8 @@
 /**
- * The right to look and to change things: a token of the Manage right, signed here like by any other client.
+ * Authorization of the page: a token with the Manage right, signed here as in any other client.
  *
- * It is signed with the key that every emulator has unless it is given another, which is public; if that is refused,
- * with the key that the user is asked for. A key is kept nowhere; its token, which ends after half a day, for this tab.
+ * The page signs with the public default key of every emulator. If the emulator rejects it, the page requests a key from
+ * the user. The key is not stored. The token, which expires after half a day, is stored for this tab.
  */
 
 const KEY_NAME = "RootManageSharedAccessKey";
@@ -17,12 +17,12 @@ let renewing = null;
 let isFirst = true;
 let wasAsked = false;
 
-/** Set who asks the user: called with what was wrong with the last key, resolves to `{name, key}`. */
+/** Set the function that requests a key from the user: called with the last error, resolves to `{name, key}`. */
 export function setKeyDialog(ask) {
   askForKey = ask;
 }
 
-/** What goes with each request; an emulator that wants no token (`--auth none`) looks at none. */
+/** The headers of each request; an emulator with `--auth none` ignores the token. */
 export async function headers() {
   if (isFirst) {
     isFirst = false;
@@ -32,7 +32,7 @@ export async function headers() {
   return token === null ? {} : { Authorization: token };
 }
 
-/** The token was refused: get a better one. Everybody who waits for it gets the same. */
+/** Replace a rejected token. All requests that wait for one get the same. */
 export function renew(reason) {
   renewing ??= better(reason).finally(done);
   return renewing;
@@ -42,7 +42,7 @@ function done() {
   renewing = null;
 }
 
-/** Take the next token that can be had without asking; false if there is none. */
+/** Take the next token that needs no user; false if there is none. */
 async function next() {
   while (tries.length) {
     const found = await tries.shift()();
@@ -69,7 +69,7 @@ function canSign() {
 async function signed(name, key) {
   if (!canSign()) {
     throw new Error(
-      "This address is not one that browsers trust with signatures: open the page as http://localhost, or with https.",
+      "Browsers do not allow signatures at this address: open the page as http://localhost, or with https.",
     );
   }
   const text = new TextEncoder();

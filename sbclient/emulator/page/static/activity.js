@@ -1,4 +1,4 @@
-/** What has happened, newest first: in the namespaces, and in the pairs of clients in the same process. */
+/** Events of the namespaces, and of pairs of clients in the same process, newest first. */
 
 import { h, keyed, visible, write } from "./dom.js";
 import { minutes, moment, timeOfDay } from "./format.js";
@@ -9,18 +9,18 @@ const WORDS = {
   "entity.created": "created",
   "entity.updated": "changed",
   "entity.deleted": "deleted",
-  "fault.thrown": "fault thrown",
+  "fault.thrown": "fault injected",
   "fault.healed": "fault healed",
   "fault.all_healed": "all faults healed",
   "namespace.purged": "purged",
-  "namespace.reset": "reset: as at the start",
+  "namespace.reset": "reset to the start",
   "dead_letters.resubmitted": "dead letters resubmitted",
-  "failover.suspected": "is suspect: the failover interval begins",
+  "failover.suspected": "suspected: the failover interval begins",
   "failover.engaged": "fails over: sends go to the backlog",
   "failover.recovered": "has recovered: sends go to the primary",
-  "failover.cleared": "has answered again: no failover",
-  "syphon.destination_unavailable": "refuses what the syphon brings",
-  "syphon.destination_recovered": "takes what the syphon brings",
+  "failover.cleared": "available again: no failover",
+  "syphon.destination_unavailable": "rejects messages of the syphon",
+  "syphon.destination_recovered": "accepts messages of the syphon again",
 };
 const KINDS = {
   "fault.thrown": "bad",
@@ -32,13 +32,13 @@ const KINDS = {
   "fault.all_healed": "good",
 };
 
-/** The list; its `update()` shows what is known. */
+/** The list; call `update()` after each change. */
 export function activity() {
   const list = h("ol", { class: "activity" });
   const empty = h(
     "p",
     { class: "empty" },
-    "Nothing has happened since this page was opened. What you and others change is listed here.",
+    "No events since this page was opened. Changes by you and by others are listed here.",
   );
   return {
     element: h("section", { class: "panel" }, h("h2", {}, "Activity"), empty, list),

@@ -1,10 +1,10 @@
-/** Asks the control API, and watches what changes. */
+/** Requests to the control API, and the stream of changes. */
 
 import { headers, renew } from "./access.js";
 
 const SILENCE_MS = 6000;
 
-/** The emulator said no, in its own words. */
+/** The emulator rejected a request; the message is its error text. */
 export class Refused extends Error {
   constructor(status, text, type) {
     super(text);
@@ -14,10 +14,10 @@ export class Refused extends Error {
 }
 
 /**
- * One request; resolves to its answer.
+ * Send one request; resolves to its response.
  *
- * @param what - below `/$control/`.
- * @param query - names and values; those that are null are left out.
+ * @param what - the path below `/$control/`.
+ * @param query - names and values; null values are left out.
  */
 export async function ask(method, what, query = {}, body = undefined) {
   const response = await request(what, query, {
@@ -35,7 +35,7 @@ async function request(what, query, options) {
       response = await fetch(address(what, query), { ...options, headers: token, cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Refused(0, "The emulator does not answer: it has ended, or a fault cuts the connection to this port.");
+      throw new Refused(0, "The emulator does not answer: it has ended, or a fault affects the connections of this port.");
     }
     if (response.ok) return response;
     const refused = await refusalIn(response);
@@ -60,9 +60,9 @@ async function refusalIn(response) {
 }
 
 /**
- * Watch until the signal says to stop; rejects when the stream ends or falls silent.
+ * Watch until the signal is aborted; rejects when the stream ends or is silent.
  *
- * @param told - called with the name and the content of each event.
+ * @param told - called with the name and the data of each event.
  */
 export async function watch(query, signal, told) {
   const silence = new AbortController();

@@ -1,4 +1,4 @@
-/** The body of a message as people read it: JSON in lines, text as it is, anything else in hexadecimal. */
+/** Views of a message body: formatted JSON, plain text, or hexadecimal. */
 
 import { h } from "./dom.js";
 
@@ -25,7 +25,7 @@ function isJson({ text, is_cut: isCut }) {
   }
 }
 
-/** JSON in lines, each letter of it as it was sent: numbers of any length stay what they are. */
+/** Format JSON without parsing it, so that numbers of any length are unchanged. */
 export function pretty(text) {
   const isColoured = text.length <= COLOURED_LENGTH;
   const out = [];

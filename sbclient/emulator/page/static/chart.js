@@ -1,4 +1,4 @@
-/** How much comes and goes per second: what comes in above the line, what leaves below it. */
+/** Throughput per second: arriving messages above the line, leaving messages below it. */
 
 import { h, svg, write } from "./dom.js";
 import { minutes, now, rate, short, span, timeOfDay } from "./format.js";
@@ -12,9 +12,9 @@ const BINS = 120;
 const WINDOW_S = 120;
 
 /**
- * A chart; its `update(history)` draws it again.
+ * A chart; call `update(history)` to redraw it.
  *
- * @param what - for people who hear it: "contoso".
+ * @param what - name for screen readers: "contoso".
  */
 export function chart(what) {
   const picture = svg("svg", { class: "chart", role: "img", height: HEIGHT });
@@ -80,7 +80,7 @@ export function chart(what) {
   };
 }
 
-/** Messages per second that came and went in the last seconds. */
+/** Messages per second that arrived and left in the last seconds. */
 export function recent(history, spanS = 3 * speed()) {
   const at = now();
   const [a, b] = [valueAt(history, at - spanS), valueAt(history, at)];
@@ -117,12 +117,12 @@ function plot(picture, history, width) {
   return { bins, most, width, cursor };
 }
 
-/** A moment on the axis; in a story its own minutes. */
+/** A time on the axis; in a demonstration, the minutes since its start. */
 function clockTime(at) {
   return state.story ? minutes(at - state.story.started_at) : timeOfDay(at);
 }
 
-/** From when to when is drawn: the last minutes or, where a story is told, all of it. */
+/** The period of the chart: the last minutes, or all of a demonstration. */
 function stretch() {
   const { story } = state;
   if (!story) return [now() - WINDOW_S, now()];
@@ -142,7 +142,7 @@ function binned(history, from, to) {
   });
 }
 
-/** How many had come and gone at a moment, read between the moments that are known. */
+/** The numbers of arrived and left messages at a time, interpolated between known points. */
 function valueAt(history, at) {
   if (!history.length) return [0, 0];
   let low = 0;

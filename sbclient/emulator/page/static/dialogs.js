@@ -1,15 +1,15 @@
-/** Windows over the page: a question before anything is destroyed, the key, the help; and what was done, in words. */
+/** Dialogs of the page: confirmation before anything is deleted, the key, the help; and notices. */
 
 import { h, write } from "./dom.js";
 
 const NOTICE_MS = 6000;
 
-/** Say that something was done. */
+/** Show a notice of success. */
 export function tell(text) {
   show(document.getElementById("notices"), text, "notice", NOTICE_MS);
 }
 
-/** Say that something could not be done, in the words of who refused it. */
+/** Show an error. */
 export function complain(error) {
   show(document.getElementById("alerts"), error.message, "notice notice-bad", 3 * NOTICE_MS);
 }
@@ -26,7 +26,7 @@ function show(place, text, className, lifeMs) {
   setTimeout(() => notice.remove(), lifeMs);
 }
 
-/** Do something that may be refused, and say so if it is; resolves to its answer, or undefined. */
+/** Call an async function and show its error; resolves to its result, or undefined. */
 export async function attempt(work) {
   try {
     return await work();
@@ -36,7 +36,7 @@ export async function attempt(work) {
   }
 }
 
-/** A window; returns the element, open. It closes on Escape and gives the focus back by itself. */
+/** Open a dialog; returns the element. Escape closes it, and the focus returns. */
 export function openWindow(title, className, ...content) {
   const id = `window-${document.querySelectorAll("dialog").length}`;
   const close = () => element.close();
@@ -63,9 +63,9 @@ export function openWindow(title, className, ...content) {
 }
 
 /**
- * Ask before something that cannot be undone; resolves to whether it is to be done.
+ * Confirm an action that cannot be undone; resolves to true if the user confirms.
  *
- * @param action - what the button says: "Purge 12 messages".
+ * @param action - the text of the button: "Purge 12 messages".
  */
 export function confirmed(question, explanation, action) {
   return new Promise((resolve) => {
@@ -86,7 +86,7 @@ export function confirmed(question, explanation, action) {
   });
 }
 
-/** Ask for the key of the namespaces; resolves to `{name, key}`. */
+/** Request the key of the namespaces; resolves to `{name, key}`. */
 export function askForKey(reason) {
   return new Promise((resolve) => {
     const name = h("input", {
@@ -103,7 +103,7 @@ export function askForKey(reason) {
       resolve({ name: name.value, key: key.value });
     };
     const element = openWindow(
-      "This emulator has a key of its own",
+      "This emulator has its own key",
       "key",
       h(
         "form",
@@ -111,7 +111,7 @@ export function askForKey(reason) {
         h(
           "p",
           {},
-          "The page needs the Manage right. The key stays in this tab: it signs a token and is then forgotten.",
+          "The page needs the Manage right. The key does not leave this tab: it signs a token and is not stored.",
         ),
         reason ? h("p", { class: "refusal", role: "alert" }, reason) : null,
         h("label", { for: "key-name" }, "Name of the key"),
@@ -127,11 +127,11 @@ export function askForKey(reason) {
   });
 }
 
-/** What the keys do; see `keys.js`. */
+/** The help on shortcuts; see `keys.js`. */
 export function openHelp(shortcuts, isOn, turn) {
   const box = h("input", { type: "checkbox", id: "shortcuts-on", checked: isOn, onchange: () => turn(box.checked) });
   openWindow(
-    "Keys, and what is where",
+    "Shortcuts and help",
     "help",
     h(
       "dl",
@@ -145,13 +145,13 @@ export function openHelp(shortcuts, isOn, turn) {
     h(
       "p",
       { class: "muted" },
-      "Tab goes through everything; the arrow keys go through fragments and tabs. Everything shown here is also JSON, ",
-      "under /$control: docs/page.md lists it.",
+      "Tab moves through all controls; the arrow keys move through fragments and tabs. All data is also available as JSON ",
+      "under /$control, see docs/page.md.",
     ),
   );
 }
 
-/** Say in a form what is wrong. */
+/** Show an error in a form. */
 export function refuseIn(place, error) {
   place.hidden = !error;
   write(place, error?.message ?? "");

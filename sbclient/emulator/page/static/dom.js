@@ -1,4 +1,4 @@
-/** Builds what is on the screen. Text stays text, whatever it holds: nothing here, or anywhere, reads markup. */
+/** Creates DOM elements. Text is never parsed as markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 const shown = new WeakMap();
@@ -9,7 +9,7 @@ export function h(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** An element of a picture. */
+/** An SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -20,7 +20,7 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Give an element an attribute, a listener or a property; null and false take it away. */
+/** Set an attribute, a listener or a property of an element; null and false remove an attribute. */
 export function set(element, name, value) {
   if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
   else if (PROPERTIES.has(name)) element[name] = value;
@@ -29,14 +29,14 @@ export function set(element, name, value) {
     element.setAttribute(name, value === true ? "" : String(value));
 }
 
-/** Change a text only if it is another one, so that a selection in it stays. */
+/** Change a text only if it differs, so that a selection in it stays. */
 export function write(element, text) {
   const said = String(text);
   if (element.textContent !== said) element.textContent = said;
 }
 
 /**
- * Make the children of an element show these items, each in an element of its own that stays the same.
+ * Show items as children of an element. Each item keeps its child.
  *
  * @param make - called with a new item; returns its element.
  * @param update - called with the element and the item, every time.
@@ -59,7 +59,7 @@ export function keyed(parent, items, keyOf, make, update = () => {}) {
 
 const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
 
-/** A name in one line, in which letters that show nothing, or turn the rest around, can be seen. */
+/** A name in one line, with invisible and direction-changing characters made visible. */
 export function visible(text) {
   return String(text).replace(INVISIBLE, (letter) => {
     const code = letter.codePointAt(0);

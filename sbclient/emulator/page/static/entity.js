@@ -1,4 +1,4 @@
-/** One entity: its numbers, its fragments, what comes and goes, and what lies in it. */
+/** One entity: its numbers, fragments, throughput and messages. */
 
 import { aboutPart } from "./about.js";
 import { ask } from "./api.js";
@@ -24,12 +24,12 @@ const FIGURES = [
 ];
 
 /**
- * The view; its `update()` follows what changes, `open(tab)` opens a tab.
+ * The view; call `update()` after each change, and `open(tab)` to open a tab.
  *
- * @param moved - called with the id of a tab that was opened by hand, for the address.
+ * @param moved - called with the id of a tab that the user opened, for the address.
  */
 export function entityView(namespace, path, moved) {
-  let wanted = null; // the tab of the address, until it is known whether the entity has it
+  let wanted = null; // the tab in the address, until the entity is loaded
   let chosen = null; // the fragment
   const isSubscription = /\/subscriptions\//i.test(path);
   const badge = h("span", { class: "state" });
@@ -43,7 +43,7 @@ export function entityView(namespace, path, moved) {
   const missing = h(
     "p",
     { class: "panel empty", role: "status", hidden: true },
-    `There is no ${path} in ${namespace}: it was deleted, or is not made yet. `,
+    `${path} does not exist in ${namespace}: it was deleted, or not created yet. `,
     h("a", { href: "#/" }, "Back to the overview"),
   );
 
@@ -51,8 +51,8 @@ export function entityView(namespace, path, moved) {
   const dead = messageList(
     { namespace, path: `${path}/$DeadLetterQueue` },
     "dead",
-    "No dead letters. Messages come here when their deliveries fail too often, when they expire (if the entity says " +
-      "so), or when a receiver puts them here.",
+    "No dead letters. Messages arrive here after too many failed deliveries, when they expire (if the entity is set " +
+      "so), or when a receiver dead-letters them.",
   );
   const sessions = sessionList({ namespace, path }, (id) => {
     messages.session(id);
@@ -108,10 +108,10 @@ export function entityView(namespace, path, moved) {
 
   function showFaultHead() {
     const isPartitioned = rowOf(namespace, path)?.fragments > 1;
-    const more = isPartitioned ? " Choose a fragment in the picture above to strike it alone." : "";
+    const more = isPartitioned ? " Choose a fragment in the picture above to affect it alone." : "";
     write(
       faultHead,
-      chosen === null ? `These strike the whole entity.${more}` : `These strike fragment ${chosen} alone.`,
+      chosen === null ? `These faults affect the whole entity.${more}` : `These faults affect fragment ${chosen} alone.`,
     );
   }
 
@@ -121,8 +121,8 @@ export function entityView(namespace, path, moved) {
     const all = row.active + row.scheduled + row.dead + row.transfer + row.transfer_dead;
     const below = row.kind === "topic" ? ", and those of its subscriptions," : "";
     const explanation =
-      `${plural(all, "message")}${below} will be gone for good: ${plural(row.dead, "dead letter")} among them, ` +
-      "and those that receivers hold.";
+      `${plural(all, "message")}${below} will be deleted, with ${plural(row.dead, "dead letter")} ` +
+      "and with locked messages. This cannot be undone.";
     if (!(await confirmed(`Purge ${path}?`, explanation, "Purge"))) return;
     const done = await attempt(() => ask("POST", "purge", { namespace }, { entity: path }));
     if (done) tell(`Purged ${plural(done.purged, "message")} of ${path}.`);
@@ -210,7 +210,7 @@ export function entityView(namespace, path, moved) {
         single.hidden = others.length > 0;
         write(
           single,
-          `Not partitioned: one fragment holds everything, ${bytes(first.size_bytes)} of ${bytes(first.max_bytes)}.`,
+          `Not partitioned: one fragment with ${bytes(first.size_bytes)} of ${bytes(first.max_bytes)}.`,
         );
         about.update(row, state.detail);
       }
@@ -239,7 +239,7 @@ function showHead(badge, badges, row) {
 
 function emptyText(path, isSubscription) {
   return isSubscription
-    ? "No messages. Send one to the topic; it arrives here if the rules of this subscription let it in."
+    ? "No messages. Send one to the topic; it arrives here if the rules of this subscription accept it."
     : `No messages. Send one with the button above, or: sbclient send --queue ${path}`;
 }
 

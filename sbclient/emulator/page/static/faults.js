@@ -1,4 +1,4 @@
-/** Faults as switches: of a namespace, an entity, or one fragment. What is thrown here can be healed here. */
+/** Switches that inject and heal faults of a namespace, an entity, or one fragment. */
 
 import { ask } from "./api.js";
 import { attempt, confirmed } from "./dialogs.js";
@@ -8,14 +8,14 @@ import { state } from "./store.js";
 
 const EVERYWHERE = ["namespace", "entity", "fragment"];
 
-/** The switches: where each can be thrown, and what a client then meets. */
+/** The faults: where each can be injected, and its effect on clients. */
 const SWITCHES = [
-  { kind: "down", name: "Down", says: "refuses everything", at: EVERYWHERE },
+  { kind: "down", name: "Down", says: "rejects every request", at: EVERYWHERE },
   { kind: "hang", name: "Hangs", says: "never answers, and does nothing", at: EVERYWHERE },
-  { kind: "busy", name: "Busy", says: "asks to come back in 10 s", at: EVERYWHERE },
+  { kind: "busy", name: "Busy", says: "rejects requests as server-busy", at: EVERYWHERE },
   { kind: "slow", name: "Slow", says: "answers late, by seconds:", at: EVERYWHERE, latency: 2 },
-  { kind: "lose_acknowledgement", name: "Loses answers", says: "does the work, and nobody is told", at: EVERYWHERE },
-  { kind: "quota", name: "Full", says: "says that the quota is exceeded", at: EVERYWHERE },
+  { kind: "lose_acknowledgement", name: "Loses answers", says: "carries out requests without an answer", at: EVERYWHERE },
+  { kind: "quota", name: "Full", says: "rejects sends: quota exceeded", at: EVERYWHERE },
   {
     kind: "drop_acknowledgement",
     name: "Drops acknowledgements",
@@ -26,14 +26,14 @@ const SWITCHES = [
   {
     kind: "latency",
     name: "Slow network",
-    says: "all that is sent to clients comes late, by seconds:",
+    says: "delays data to clients, by seconds:",
     at: ["namespace"],
     latency: 0.5,
   },
   {
     kind: "refuse",
     name: "Refuses connections",
-    says: "new ones; those that stand stay",
+    says: "new ones; open ones stay",
     at: ["namespace"],
     cuts: true,
   },
@@ -41,16 +41,16 @@ const SWITCHES = [
   {
     kind: "black_hole",
     name: "Black hole",
-    says: "swallows what is sent, both ways, until it is healed",
+    says: "holds back data in both directions until it is healed",
     at: ["namespace"],
     cuts: true,
   },
 ];
 
 /**
- * The switches of one place; `update()` shows which are thrown.
+ * The switches of one place; call `update()` to show which are on.
  *
- * @param place - `{namespace, entity, fragment}`; an entity or fragment that is null is not meant.
+ * @param place - `{namespace, entity, fragment}`; null = no entity, no fragment.
  */
 export function faultSwitches(place) {
   const level = place.fragment !== null ? "fragment" : place.entity !== null ? "entity" : "namespace";
@@ -71,15 +71,15 @@ export function faultSwitches(place) {
     h(
       "details",
       { class: "options" },
-      h("summary", {}, "Only for a while, or only sometimes"),
+      h("summary", {}, "Limit the duration or the number of times"),
       h(
         "div",
         { class: "fields" },
-        h("label", {}, "For so many seconds ", limits),
-        h("label", {}, "Strikes, in per cent ", share),
-        h("label", {}, "So many times ", times),
+        h("label", {}, "Duration in seconds ", limits),
+        h("label", {}, "Probability in per cent ", share),
+        h("label", {}, "Number of times ", times),
       ),
-      h("p", { class: "muted" }, "Said before a switch is thrown; then the fault ends by itself."),
+      h("p", { class: "muted" }, "Set these before you turn on a switch. The fault then ends by itself."),
     ),
     others,
   );
@@ -169,18 +169,18 @@ function row({ kind, name, says, latency, cuts }, place, options) {
   };
 }
 
-/** A fault of the connection may cut this page off as well. */
+/** Confirm a fault of connections, which may disconnect this page as well. */
 function isSafeToCut(namespace, name) {
   const port = state.about.ports[namespace];
   if (location.port !== String(port)) return true;
   const outside = state.about.http_port;
   const advice = outside
-    ? `Open http://${location.hostname}:${outside}/ to heal it: that port stands outside of all faults.`
-    : "Say first for how many seconds it is to last, for nothing else can heal it from here.";
+    ? `Open http://${location.hostname}:${outside}/ to heal it: faults do not affect that port.`
+    : "Set a duration first, because this page cannot heal it.";
   return confirmed(
     `${name}: on the port of this page?`,
-    `This page itself comes through port ${port}, and will be cut off. ${advice}`,
-    "Throw it",
+    `This page uses port ${port} and will be disconnected. ${advice}`,
+    "Inject it",
   );
 }
 

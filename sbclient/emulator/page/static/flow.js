@@ -1,4 +1,4 @@
-/** A pair as a picture: what goes to the primary, what is diverted to the backlog, and what comes home from there. */
+/** A picture of a pair: messages to the primary, diverted to the backlog, and drained from it. */
 
 import { svg } from "./dom.js";
 import { count, rate } from "./format.js";
@@ -8,7 +8,7 @@ const HEIGHT = 196;
 const BOX_HEIGHT = 62;
 const LOWER = HEIGHT - BOX_HEIGHT - 4;
 
-/** The picture; its `update(flow)` draws it: names, states, and messages per second on each way. */
+/** The picture; call `update(flow)` to draw names, states, and messages per second on each path. */
 export function flowPicture(parent) {
   const picture = svg("svg", { class: "flow", role: "img", height: HEIGHT });
   let flow = null;
@@ -64,7 +64,7 @@ function draw(picture, flow, width) {
       upper + BOX_HEIGHT,
       flow.home,
       "home",
-      isNarrow ? "home" : "brought home",
+      "drained",
     ),
   );
 }
@@ -73,7 +73,7 @@ function box(x, y, width, height, className) {
   return svg("rect", { x, y, width, height, rx: 6, class: `box ${className}` });
 }
 
-/** An arrow with its rate beside it; it moves while something is on its way. */
+/** An arrow with its rate; it moves while messages flow. */
 function way(x1, y1, x2, y2, perSecond, kind, name) {
   const isUp = x1 === x2;
   const isMoving = perSecond > 0.01;
@@ -101,6 +101,6 @@ function said(flow, state) {
   const direct = flow.direct === null ? "" : `${rate(flow.direct)} messages a second go to it, `;
   return (
     `${flow.primary} is ${standing}: ${direct}${rate(flow.diverted)} are diverted to ${flow.secondary}, ` +
-    `where ${count(flow.waiting)} wait, and ${rate(flow.home)} come home`
+    `where ${count(flow.waiting)} wait, and ${rate(flow.home)} are drained`
   );
 }

@@ -1,4 +1,4 @@
-/** Numbers, sizes and times as people read them. Moments are seconds since 1970, of the emulator's own clock. */
+/** Formats numbers, sizes and times. Timestamps are seconds since 1970 by the clock of the emulator. */
 
 import { h, write } from "./dom.js";
 
@@ -8,12 +8,12 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFracti
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
 const clock = { at: Date.now() / 1000, read: performance.now(), speed: 1 };
 
-/** The emulator has said what time it is there; it goes on from there at a speed. */
+/** Set the clock to the time of the emulator and its speed. */
 export function setClock(at, speed) {
   Object.assign(clock, { at, read: performance.now(), speed });
 }
 
-/** What time it is at the emulator. */
+/** The time of the emulator. */
 export function now() {
   return clock.at + ((performance.now() - clock.read) / 1000) * clock.speed;
 }
@@ -42,7 +42,7 @@ export function bytes(value) {
   return `${unit && size < 100 ? tenth.format(size) : whole.format(Math.round(size))} ${SIZES[unit]}`;
 }
 
-/** A span in its two largest units. */
+/** A duration in its two largest units. */
 export function span(seconds) {
   const rest = Math.max(0, seconds);
   if (rest < 1) return `${Math.round(rest * 1000)} ms`;
@@ -58,7 +58,7 @@ function two(seconds, large, largeName, small, smallName) {
   return rest ? `${said} ${pad(rest)} ${smallName}` : said;
 }
 
-/** Minutes and seconds, for a story: 02:30. */
+/** Minutes and seconds of a demonstration: 02:30. */
 export function minutes(seconds) {
   return `${pad(seconds / 60)}:${pad(seconds % 60)}`;
 }
@@ -83,7 +83,7 @@ export function plural(value, word, words = `${word}s`) {
   return `${count(value)} ${value === 1 ? word : words}`;
 }
 
-/** A moment, said as how long ago it was or how soon it will be; the moment itself is its title. */
+/** A timestamp relative to now; its title is the timestamp. */
 export function ago(at, className = null) {
   const element = h("time", { class: className });
   setAgo(element, at);
@@ -110,7 +110,7 @@ function relative(at) {
   return since < 1 ? "now" : `${span(since)} ago`;
 }
 
-/** Let every moment on the screen say again how long ago it was. */
+/** Update all relative times on the page. */
 export function refreshTimes() {
   for (const element of document.querySelectorAll("time[data-at]")) {
     write(element, relative(Number(element.getAttribute("data-at"))));

@@ -1,4 +1,4 @@
-/** The fragments of an entity as a picture: how full each is, what is held, and what strikes it. */
+/** A picture of the fragments of an entity: fill level, locked messages, and faults. */
 
 import { h, keyed, set, svg, write } from "./dom.js";
 import { bytes, count, short } from "./format.js";
@@ -17,9 +17,9 @@ const SIGNS = {
 };
 
 /**
- * The picture; its `update(parts)` shows how the fragments stand.
+ * The picture; call `update(parts)` to redraw it.
  *
- * @param choose - called with the index of a fragment that was chosen, or null when it was chosen again.
+ * @param choose - called with the index of the chosen fragment, or null when it is chosen again.
  */
 export function fragments(choose) {
   const list = h("ol", { class: "fragments" });

@@ -1,4 +1,4 @@
-/** Shortcuts: one letter each, unless somebody types or a window is open. They can be turned off. */
+/** Shortcuts of one letter, inactive in fields and while a dialog is open. They can be turned off. */
 
 import { openHelp } from "./dialogs.js";
 
@@ -7,12 +7,12 @@ const SLOT = "sbclient shortcuts";
 const shortcuts = [];
 let isOn = localStorage.getItem(SLOT) !== "off";
 
-/** Let a key do something. */
+/** Assign an action to a key. */
 export function onKey(key, what, action) {
   shortcuts.push({ keys: [key], what, action });
 }
 
-/** Show what the keys do. */
+/** The shortcuts and their descriptions. */
 export function help() {
   openHelp(shortcuts, isOn, (next) => {
     isOn = next;

@@ -1,4 +1,4 @@
-/** Puts the page together: which view is open, the state of the connection, and what the keys do. */
+/** Assembles the page: the open view, the state of the connection, and the shortcuts. */
 
 import { setKeyDialog } from "./access.js";
 import { askForKey } from "./dialogs.js";
@@ -22,7 +22,7 @@ const story = storyLine(place("story"));
 let view = null;
 let shownFor = null;
 
-/** What the address names: `#/contoso/orders/dead`, each part encoded by itself. */
+/** The parts of the address: `#/contoso/orders/dead`, each encoded by itself. */
 function route() {
   const [namespace = null, entity = null, tab = "messages"] = location.hash
     .slice(2)
@@ -60,7 +60,7 @@ function openRoute() {
   view.update();
 }
 
-/** On a narrow screen the list of entities is there when it is asked for. */
+/** On a narrow screen, a button shows the list of entities. */
 function openMenu(isOpen) {
   set(place("menu"), "aria-expanded", String(isOpen));
   document.body.classList.toggle("menu-open", isOpen);
@@ -70,7 +70,7 @@ function showLink() {
   const connection = place("connection");
   connection.dataset.link = state.link;
   write(connection, { live: "live", lost: "connection lost", connecting: "connecting" }[state.link]);
-  set(connection, "title", state.link === "live" ? `It is ${timeOfDay(now())} at the emulator` : state.reason);
+  set(connection, "title", state.link === "live" ? `Time at the emulator: ${timeOfDay(now())}` : state.reason);
   document.body.classList.toggle("stale", state.link === "lost");
   const banner = document.querySelector(".banner");
   if (state.link !== "lost") banner?.remove();
@@ -83,9 +83,9 @@ function lostBanner() {
   return h(
     "div",
     { class: "banner", role: "alert" },
-    `${state.reason ?? ""} What you see is how it was; this page tries again by itself.`,
+    `${state.reason ?? ""} The data is from before; the page tries again by itself.`,
     outside && !isOutside
-      ? h("a", { href: `http://${location.hostname}:${outside}/` }, ` Port ${outside} stands outside of all faults.`)
+      ? h("a", { href: `http://${location.hostname}:${outside}/` }, ` Faults do not affect port ${outside}.`)
       : null,
   );
 }
@@ -124,11 +124,11 @@ const openTab = (tab) => {
 onKey("?", "this help", help);
 onKey("/", "filter the entities", list.focusFilter);
 onKey("o", "the overview", () => goTo("#/"));
-onKey("j", "the next entity", () => goTo(list.neighbour(1)));
-onKey("k", "the entity before", () => goTo(list.neighbour(-1)));
+onKey("j", "the next entity", () => goTo(list.adjacent(1)));
+onKey("k", "the previous entity", () => goTo(list.adjacent(-1)));
 onKey("m", "its messages", () => openTab("messages"));
 onKey("d", "its dead letters", () => openTab("dead"));
 onKey("f", "its faults", () => openTab("faults"));
 onKey("s", "send a message to it", () => view?.send?.());
-onKey("r", "look at its messages again", () => view?.reload?.());
+onKey("r", "reload its messages", () => view?.reload?.());
 openRoute();

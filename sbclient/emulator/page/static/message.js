@@ -1,4 +1,4 @@
-/** One message in full: what it bears, its body, and what can be done with it. */
+/** One message: its body, its properties, and actions. */
 
 import { ask } from "./api.js";
 import { bodyViews } from "./body.js";
@@ -20,7 +20,7 @@ const FACTS = [
   ["dead_letter_reason", "dead-letter reason"],
   ["dead_letter_description", "description"],
   ["dead_letter_source", "dead-lettered from"],
-  ["destination", "on its way to"],
+  ["destination", "destination"],
   ["state", "state"],
   ["enqueued_at", "enqueued"],
   ["scheduled_at", "scheduled for"],
@@ -29,7 +29,7 @@ const FACTS = [
   ["time_to_live_s", "time to live"],
   ["delivery_count", "failed deliveries"],
   ["sequence_number", "sequence number"],
-  ["original_sequence_number", "number where it came from"],
+  ["original_sequence_number", "original sequence number"],
   ["fragment", "fragment"],
   ["size_bytes", "size"],
 ];
@@ -38,7 +38,7 @@ const FACTS = [
  * Open a message.
  *
  * @param place - `{namespace, path}` of the queue, or of the dead-letter queue behind it.
- * @param changed - called when it was removed or moved.
+ * @param changed - called after the message was removed or moved.
  */
 export async function openMessage(place, number, changed) {
   const message = await attempt(() =>
@@ -58,14 +58,14 @@ export async function openMessage(place, number, changed) {
   const resubmit = async () => {
     const answer = await attempt(() => ask("POST", "resubmit", { namespace: place.namespace }, said));
     if (!answer) return;
-    if (answer.held) done("A receiver holds it: it was not resubmitted.");
+    if (answer.held) done("A receiver has locked it: it was not resubmitted.");
     else if (answer.sessionless) done("It has no session, and its queue requires one: it was not resubmitted.");
     else done(`Resubmitted message ${number}.`);
   };
   const remove = async () => {
     const sure = await confirmed(
       "Delete this message?",
-      "It will be gone for good, also for a receiver that holds it.",
+      "It will be deleted, also if a receiver has locked it. This cannot be undone.",
       "Delete it",
     );
     if (sure && (await attempt(() => ask("POST", "purge", { namespace: place.namespace }, said))))
@@ -102,7 +102,7 @@ function bodyPart(body) {
   );
   const copy = async () => {
     await navigator.clipboard.writeText(place.textContent);
-    tell("Copied the body as it is shown.");
+    tell("Copied the body as shown.");
   };
   choose(views[0]);
   return h(
@@ -163,6 +163,6 @@ function propertiesPart(properties) {
     h("h3", {}, "Application properties"),
     rows.length
       ? h("table", { class: "properties" }, h("tbody", {}, ...rows))
-      : h("p", { class: "empty" }, "The sender gave it none."),
+      : h("p", { class: "empty" }, "None."),
   );
 }

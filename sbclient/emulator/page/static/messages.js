@@ -1,4 +1,4 @@
-/** The messages of a queue, or its dead letters: looked at without taking them, and kept up to date. */
+/** The list of messages or dead letters of a queue, read without locks and kept up to date. */
 
 import { ask } from "./api.js";
 import { attempt, confirmed, tell } from "./dialogs.js";
@@ -15,7 +15,7 @@ const PAUSE_MS = 1200;
  *
  * @param place - `{namespace, path}`; the path may be that of a dead-letter queue.
  * @param kind - "messages" or "dead".
- * @param emptyText - what to do where there is none.
+ * @param emptyText - shown if the list is empty.
  */
 export function messageList(place, kind, emptyText) {
   const isDead = kind === "dead";
@@ -37,7 +37,7 @@ export function messageList(place, kind, emptyText) {
   const chips = h("span", { class: "chips" });
   const all = h("input", {
     type: "checkbox",
-    "aria-label": "Choose all that are shown",
+    "aria-label": "Choose all shown messages",
     onchange: () => chooseAll(all.checked),
   });
   const remove = h("button", { type: "button", class: "quiet danger-text", onclick: removeChosen }, "Delete…");
@@ -127,7 +127,7 @@ export function messageList(place, kind, emptyText) {
     table.hidden = !messages.length;
     empty.hidden = messages.length > 0;
     const isFiltered = query.fragment !== null || query.session !== null;
-    write(empty, isFiltered ? "Nothing here that fits what you have chosen." : emptyText);
+    write(empty, isFiltered ? "No messages match the filter." : emptyText);
     more.hidden = next === null;
     showChosen();
     showChips();
@@ -219,7 +219,7 @@ export function messageList(place, kind, emptyText) {
     if (
       !(await confirmed(
         `Delete ${what}?`,
-        `Gone for good from ${place.path}, also for receivers that hold them.`,
+        `They will be deleted from ${place.path}, also locked ones. This cannot be undone.`,
         `Delete ${what}`,
       ))
     )
@@ -235,7 +235,7 @@ export function messageList(place, kind, emptyText) {
   async function purgeAll() {
     const sure = await confirmed(
       "Purge these dead letters?",
-      `All of ${place.path} will be gone for good.`,
+      `All messages of ${place.path} will be deleted. This cannot be undone.`,
       "Purge all dead letters",
     );
     if (!sure) return;
@@ -246,12 +246,12 @@ export function messageList(place, kind, emptyText) {
 
   async function resubmitThese(numbers) {
     const explanation =
-      "Each goes back where it came from, as if it had just arrived there: with a new life, and no failed delivery.";
+      "Each returns to its queue as a new message: with a new time to live and no failed delivery.";
     if (numbers === null && !(await confirmed("Resubmit all dead letters?", explanation, "Resubmit all"))) return;
     const said = numbers === null ? { entity: place.path } : { entity: place.path, sequence_numbers: numbers };
     const done = await attempt(() => ask("POST", "resubmit", { namespace: place.namespace }, said));
     if (done) {
-      const held = done.held ? `; receivers hold ${count(done.held)} more` : "";
+      const held = done.held ? `; ${count(done.held)} more are locked` : "";
       const sessionless = done.sessionless ? `; ${count(done.sessionless)} have no session and stay` : "";
       tell(`Resubmitted ${plural(done.resubmitted, "message")}${held}${sessionless}.`);
     }
@@ -276,12 +276,12 @@ export function messageList(place, kind, emptyText) {
     onClearFragment(clear) {
       filters.clearFragment = clear;
     },
-    /** The list is on the screen, or no longer. */
+    /** Called when the list is shown or hidden. */
     shown(next) {
       isShown = next;
       if (next) load();
     },
-    /** Something may have changed: these are the numbers to see it by. */
+    /** Reload if one of these numbers has changed. */
     update(...numbers) {
       const now = numbers.join();
       if (now === seen) return;

@@ -1,4 +1,4 @@
-/** Names for narrow places, and the addresses of what they name. */
+/** Short names of entities and namespaces, and the addresses of their views. */
 
 import { visible } from "./dom.js";
 import { state } from "./store.js";
@@ -6,7 +6,7 @@ import { state } from "./store.js";
 const BACKLOG = /^(.+)\/x-servicebus-transfer(-sessions)?\/(\d+)$/i;
 const PORT = /-(\d+)$/;
 
-/** An entity's path; of a backlog queue its number and whose it is. */
+/** The path of an entity; for a backlog queue, its number and its primary. */
 export function nameOf(path) {
   const backlog = BACKLOG.exec(path);
   if (!backlog) return visible(path);
@@ -20,7 +20,7 @@ function namespaceOf(primary) {
   return Object.keys(state.about.ports).find((name) => state.about.ports[name] === port) ?? primary;
 }
 
-/** Where the view of an entity is. */
+/** The address of the view of an entity. */
 export function addressOf(namespace, path, tab = null) {
   return ["#", namespace, path, tab]
     .filter((part) => part !== null)

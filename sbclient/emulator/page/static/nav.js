@@ -1,4 +1,4 @@
-/** The list of namespaces and their entities, with what waits in each; it can be filtered. */
+/** The list of namespaces and their entities, with the number of messages in each, and a filter. */
 
 import { h, keyed, set, visible, write } from "./dom.js";
 import { count, short } from "./format.js";
@@ -9,7 +9,7 @@ import { state } from "./store.js";
 const NONE = new Set();
 const order = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
-/** The list; `update(change)` follows what changes, `mark(namespace, path)` says what is looked at. */
+/** The list; call `update(change)` after each change, and `mark(namespace, path)` for the open entity. */
 export function entityList() {
   const filter = h("input", {
     type: "search",
@@ -52,8 +52,8 @@ export function entityList() {
       current = namespace === null ? null : `${namespace}/${path}`;
       update({ paths: null });
     },
-    /** The entity after or before the one looked at, as its address; null = there is none. */
-    neighbour(step) {
+    /** The address of the entity after or before the open one; null = there is none. */
+    adjacent(step) {
       const links = [...list.querySelectorAll("a.entity")];
       const at = links.findIndex((link) => link.getAttribute("aria-current") === "page");
       return links[at < 0 ? 0 : at + step]?.getAttribute("href") ?? null;

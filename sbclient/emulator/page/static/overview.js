@@ -1,4 +1,4 @@
-/** Everything at a glance: the pairs, the namespaces, and what has happened. */
+/** The overview: pairs, namespaces and events. */
 
 import { activity } from "./activity.js";
 import { chart } from "./chart.js";
@@ -18,7 +18,7 @@ const FIGURES = [
   ["dead", "dead-lettered"],
 ];
 
-/** The view; its `update()` follows what changes. */
+/** The view; call `update()` after each change. */
 export function overview() {
   const pairs = pairList();
   const cards = new Map();
@@ -65,9 +65,9 @@ function card(name) {
   const empty = h(
     "div",
     { class: "empty" },
-    h("p", {}, "There are no entities here yet. Make one from a program, or with:"),
+    h("p", {}, "This namespace has no entities. Create one in a program, or with:"),
     h("pre", {}, "sbclient admin create queue orders"),
-    h("p", {}, "or name a Config.json when the emulator is started."),
+    h("p", {}, "or start the emulator with a Config.json."),
   );
   const purge = async () => {
     const total = totals(state.namespaces.get(name).rows);
@@ -75,7 +75,7 @@ function card(name) {
     const question = `Remove every message of ${name}?`;
     const sure = await confirmed(
       question,
-      `${plural(all, "message")} will be gone from all its entities, dead letters with them. This cannot be undone.`,
+      `${plural(all, "message")} will be deleted from all entities, with all dead letters. This cannot be undone.`,
       `Purge ${plural(all, "message")}`,
     );
     if (!sure) return;
@@ -138,7 +138,7 @@ function totals(rows) {
   const sum = { active: 0, locked: 0, scheduled: 0, dead: 0, transfer: 0, transfer_dead: 0, size_bytes: 0 };
   for (const row of rows.values()) {
     for (const name of Object.keys(sum)) {
-      if (name !== "size_bytes" || row.kind !== "subscription") sum[name] += row[name]; // their bytes are the topic's
+      if (name !== "size_bytes" || row.kind !== "subscription") sum[name] += row[name]; // the topic counts their bytes
     }
   }
   return sum;

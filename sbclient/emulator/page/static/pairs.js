@@ -1,4 +1,4 @@
-/** The pairs: what each does now, which entities it holds for a primary, and how their states have followed. */
+/** The pairs: the current state of each, its entities, and the history of their states. */
 
 import { recent } from "./chart.js";
 import { h, keyed, visible, write } from "./dom.js";
@@ -19,7 +19,7 @@ const STATE_AFTER = {
   "failover.cleared": "healthy",
 };
 
-/** All pairs; its `update()` shows how they stand. */
+/** All pairs; call `update()` after each change. */
 export function pairList() {
   const element = h("div", { class: "pairs" });
   const cards = new Map();
@@ -58,7 +58,7 @@ function card(pair) {
       h(
         "table",
         { class: "destinations" },
-        h("caption", { class: "hearable" }, `Entities of ${pair.primary} that are paired`),
+        h("caption", { class: "hearable" }, `Paired entities of ${pair.primary}`),
         h(
           "thead",
           {},
@@ -123,7 +123,7 @@ function ribbonLegend(pair) {
   );
 }
 
-/** What is shown of each entity: what its client says where that is known, else what the broker can see. */
+/** The rows of the entities: as reported by the client if there is a report, else as observed by the broker. */
 function rowsOf(pair) {
   const seen = new Map(pair.destinations.map((each) => [each.path.toLowerCase(), each]));
   const rows = (pair.client?.entities ?? []).map((told) => {
@@ -216,11 +216,11 @@ function noteOf(pair) {
   const parts = [];
   if (!pair.client) {
     parts.push(
-      "The failover itself is decided in the clients: here is what the broker sees of it, by backlog and pings.",
+      "The clients decide about the failover. This view shows what the broker observes: backlog and pings.",
     );
   }
-  if (pair.unread) parts.push(`${count(pair.unread)} more wait that have not been looked at yet.`);
-  if (dead) parts.push(`${count(dead)} in the backlog are dead-lettered: they cannot be brought home as they are.`);
-  if (pair.client?.quarantined.length) parts.push(`Left out for a while: ${pair.client.quarantined.join(", ")}.`);
+  if (pair.unread) parts.push(`${count(pair.unread)} more wait that were not read yet.`);
+  if (dead) parts.push(`${count(dead)} in the backlog are dead-lettered: the syphon cannot forward them.`);
+  if (pair.client?.quarantined.length) parts.push(`Quarantined: ${pair.client.quarantined.join(", ")}.`);
   return parts.join(" ");
 }

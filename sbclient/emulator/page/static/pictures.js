@@ -1,8 +1,8 @@
-/** What all pictures share: their width, the scale of an axis, and which word and which sign a state has. */
+/** Shared by all pictures: width, scale of an axis, and the name and severity of each state. */
 
 import { svg } from "./dom.js";
 
-/** What people call a state, and how bad it is. */
+/** The name and severity of each state. */
 export const STATES = {
   up: { word: "up", kind: "good" },
   slow: { word: "slow", kind: "warn" },
@@ -24,7 +24,7 @@ export function stateOf(name) {
   return STATES[name] ?? { word: name, kind: "calm" };
 }
 
-/** Call `draw(width)` now and whenever the width changes; returns what draws again at the same width. */
+/** Call `draw(width)` now and whenever the width changes; returns a function that redraws at the same width. */
 export function sized(element, draw) {
   let width = 0;
   const redraw = () => width > 0 && draw(width);
@@ -51,7 +51,7 @@ export function label(x, y, text, className, widthPx = Infinity, anchor = "start
   return svg("text", { x, y, class: className, "text-anchor": anchor }, said);
 }
 
-/** Patterns that pictures fill shapes with, so that nothing is told by colour alone; once in the document. */
+/** Patterns for shapes, so that no information depends on colour alone; once in the document. */
 export function patterns() {
   const stripe = (id, className, width) =>
     svg(

@@ -1,4 +1,4 @@
-/** How states have followed one another: a row for each, time from left to right. */
+/** The history of states: a row for each entity, time from left to right. */
 
 import { svg } from "./dom.js";
 import { minutes, span } from "./format.js";
@@ -9,7 +9,7 @@ const BAR = 13;
 const AXIS = 20;
 const MOST_ROWS = 12;
 
-/** The picture; its `update({rows, from, to, zero})` draws it. A row is `{name, spans: [{from, to, state}]}`. */
+/** The picture; call `update({rows, from, to, zero})` to draw it. A row is `{name, spans: [{from, to, state}]}`. */
 export function ribbonPicture(parent) {
   const picture = svg("svg", { class: "ribbon", role: "img" });
   let shown = null;
@@ -68,10 +68,10 @@ function sentence(row) {
   const last = row.spans.at(-1);
   return last
     ? `${row.name} is ${stateOf(last.state).word}, for ${span(last.to - last.from)}`
-    : `${row.name}: nothing known`;
+    : `${row.name}: no data`;
 }
 
-/** Spans from moments at which a state began: each lasts until the next, the last until `to`. */
+/** Periods from the times at which states began: each lasts until the next one, the last until `to`. */
 export function spansOf(changes, to) {
   return changes.map((each, at) => ({ from: each.from, to: changes[at + 1]?.from ?? to, state: each.state }));
 }

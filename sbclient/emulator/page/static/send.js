@@ -1,4 +1,4 @@
-/** Send a message, through the broker's own door: a fault, a full queue or a wrong key is met as by any client. */
+/** Send a message as a client does: faults, full queues and wrong keys apply. */
 
 import { ask } from "./api.js";
 import { openWindow, refuseIn, tell } from "./dialogs.js";
@@ -9,7 +9,7 @@ import { rowOf } from "./store.js";
 const TEXTS = [
   ["session_id", "Session id"],
   ["partition_key", "Partition key"],
-  ["message_id", "Message id", "made if left out"],
+  ["message_id", "Message id", "generated if empty"],
   ["subject", "Subject"],
   ["content_type", "Content type", "such as application/json"],
   ["correlation_id", "Correlation id"],
@@ -19,7 +19,7 @@ const TEXTS = [
 ];
 const remembered = new Map();
 
-/** Open the window for an entity; `changed` is called when something was sent. */
+/** Open the dialog for an entity; `changed` is called after a send. */
 export function openSend(namespace, path, changed) {
   const row = rowOf(namespace, path);
   const before = remembered.get(`${namespace}/${path}`) ?? {};
@@ -38,8 +38,8 @@ export function openSend(namespace, path, changed) {
   );
   if (row?.requires_session) fields.get("session_id").required = true;
   const copies = number("send-copies", 1, before.copies ?? 1);
-  const delay = number("send-delay", 0, before.delay ?? "", "at once");
-  const life = number("send-life", 0, before.life ?? "", "the entity's own");
+  const delay = number("send-delay", 0, before.delay ?? "", "none");
+  const life = number("send-life", 0, before.life ?? "", "that of the entity");
   const properties = h("div", { class: "property-rows" });
   const refusal = h("p", { class: "refusal", role: "alert", hidden: true });
   const button = h("button", { class: "primary" }, "Send");
@@ -89,7 +89,7 @@ export function openSend(namespace, path, changed) {
         { class: "grid" },
         ...TEXTS.filter(([name]) => keys.includes(name)).map(labelled),
         field("send-copies", "How many", copies),
-        field("send-delay", "Appears in, seconds", delay),
+        field("send-delay", "Delay in seconds", delay),
       ),
       h(
         "details",
@@ -99,7 +99,7 @@ export function openSend(namespace, path, changed) {
           "div",
           { class: "grid" },
           ...TEXTS.filter(([name]) => !keys.includes(name)).map(labelled),
-          field("send-life", "Time to live, seconds", life),
+          field("send-life", "Time to live in seconds", life),
         ),
         h("h3", {}, "Application properties"),
         properties,
@@ -152,7 +152,7 @@ function propertiesIn(place) {
     if (!name.value) continue;
     if (kind.value === "number") {
       if (!value.value.trim() || Number.isNaN(Number(value.value)))
-        throw new Error(`${name.value} is to be a number, and ${value.value || "nothing"} is none.`);
+        throw new Error(`${name.value} must be a number, but is ${value.value || "empty"}.`);
       found[name.value] = Number(value.value);
     } else found[name.value] = kind.value === "text" ? value.value : value.value.trim().toLowerCase() === "true";
   }

@@ -1,4 +1,4 @@
-/** The sessions of an entity: who is held, how much waits, and how large the state is. */
+/** The sessions of an entity: locks, waiting messages, and the size of the state. */
 
 import { ask } from "./api.js";
 import { attempt } from "./dialogs.js";
@@ -13,7 +13,7 @@ const NUMBERS = new Set(["messages", "fragment"]);
 /**
  * The list.
  *
- * @param choose - called with the id of a session whose messages are to be seen.
+ * @param choose - called with the id of the session to show messages of.
  */
 export function sessionList(place, choose) {
   const filter = h("input", {
@@ -65,8 +65,8 @@ export function sessionList(place, choose) {
     write(
       empty,
       filter.value
-        ? "No session begins like that."
-        : "No sessions. One begins with the first message that bears its session id: send one.",
+        ? "No session id begins with that text."
+        : "No sessions. The first message with a session id creates one: send one.",
     );
     write(
       note,

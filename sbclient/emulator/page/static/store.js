@@ -1,4 +1,4 @@
-/** What is known of the emulator: kept up to date by the stream, and handed to whoever shows some of it. */
+/** The state of the emulator, updated by the stream, for all views. */
 
 import { Refused, watch } from "./api.js";
 import { setClock } from "./format.js";
@@ -22,7 +22,7 @@ export const state = {
 const listeners = new Set();
 let stop = null;
 
-/** Be called after each change, with the entities that have changed: `{paths}`, a set for each namespace by name. */
+/** Subscribe to changes; called with the changed entities: `{paths}`, a set for each namespace by name. */
 export function listen(changed) {
   listeners.add(changed);
   return () => listeners.delete(changed);
@@ -33,19 +33,19 @@ export function rowOf(namespace, path) {
   return state.namespaces.get(namespace)?.rows.get(path);
 }
 
-/** Virtual seconds in a real one; 1 but in a story. */
+/** Virtual seconds per real second; 1 except in a demonstration. */
 export function speed() {
   return state.story?.speed ?? 1;
 }
 
-/** Time stands still where a story is over: what is told as so long ago stays so. */
+/** Stop the clock at the end of a demonstration, so that relative times stay the same. */
 function takeTime(at) {
   const { story } = state;
   if (story?.is_over) setClock(story.started_at + story.elapsed_s, 0);
   else setClock(at, speed());
 }
 
-/** Watch everything, and one entity in detail; called again it looks at another one. */
+/** Watch everything, and one entity in detail; call again to change the entity. */
 export function lookAt(namespace = null, entity = null) {
   stop?.abort();
   stop = new AbortController();
@@ -66,7 +66,7 @@ async function keepWatching(query, signal) {
       const isSilent = error.name === "AbortError";
       setLink(
         "lost",
-        isSilent ? "The emulator has fallen silent." : error.message,
+        isSilent ? "The emulator does not send anything." : error.message,
         error instanceof Refused ? error.status : 0,
       );
     }
@@ -135,7 +135,7 @@ function takeNamespace(said, whole, before, changed) {
   state.namespaces.set(said.name, known);
 }
 
-/** Keep how many have come and gone, with the last moment at which nothing had changed yet. */
+/** Record the numbers of arrived and left messages, with the last time before the change. */
 export function note(history, at, before, { arrived, left }) {
   const last = history.at(-1);
   if (last && last[1] === arrived && last[2] === left) return;
@@ -144,7 +144,7 @@ export function note(history, at, before, { arrived, left }) {
   if (history.length > HISTORY_KEPT) history.splice(0, history.length - HISTORY_KEPT);
 }
 
-/** Keep since when a namespace has been in which state. */
+/** Record the states of a namespace and their times. */
 function noteState(namespace, at) {
   const last = namespace.states.at(-1);
   if (last?.state !== namespace.facts.state) namespace.states.push({ from: at, state: namespace.facts.state });
@@ -152,7 +152,7 @@ function noteState(namespace, at) {
 
 const seenPairs = new Map();
 
-/** Keep how the destinations and the backlog of a pair have been: the broker knows only how they are. */
+/** Record the history of a pair, because the broker reports only its current state. */
 function notePair(pair, at, before) {
   const key = `${pair.primary}\n${pair.secondary}`;
   const seen = seenPairs.get(key) ?? { destinations: new Map(), backlog: [], history: [] };
@@ -171,7 +171,7 @@ function notePair(pair, at, before) {
   note(seen.history, at, before, { arrived, left });
 }
 
-/** What the broker alone can say of an entity of a primary. */
+/** The state of an entity of a primary as observed by the broker. */
 export function stateOfDestination(destination) {
   if (destination.is_diverted) return "diverted";
   return destination.waiting ? "waiting" : "quiet";

@@ -1,4 +1,4 @@
-/** What `sbclient demo` tells while it runs: where it is in its story, and the account so far. */
+/** The progress and the results of `sbclient demo` while it runs. */
 
 import { h, keyed, write } from "./dom.js";
 import { count, minutes, now } from "./format.js";
@@ -12,7 +12,7 @@ const PHASES = {
   over: "good",
 };
 
-/** The line in the head of the page; its `update()` moves it on. */
+/** The line in the header of the page; call `update()` after each change. */
 export function storyLine(place) {
   const phase = h("span", { class: "state" });
   const time = h("span", { class: "story-time" });

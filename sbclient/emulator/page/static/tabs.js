@@ -1,4 +1,4 @@
-/** Tabs: one panel at a time; the arrow keys go from one to the next. */
+/** Tabs: one panel at a time; the arrow keys switch between them. */
 
 import { h, set, write } from "./dom.js";
 
