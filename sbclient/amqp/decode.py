@@ -1,7 +1,7 @@
-"""From AMQP bytes to Python values, within bounds that a hostile peer cannot move.
+"""Decode AMQP values, with limits on memory and nesting against hostile peers.
 
 Every decoder takes (buffer, position after the constructor, depth) and returns (value, position behind it). Sizes and
-counts are held against the bytes that are there before anything is allocated. Two tables of decoders are made from one
+counts are compared with the available bytes before anything is allocated. Two tables of decoders are made from one
 definition: `PLAIN` gives Python's own classes, for what is only read; `TYPED` gives those of `amqp.types` wherever the
 plain value would be written as another type, for what has to be written again.
 """
@@ -40,10 +40,10 @@ MAX_COUNT: Final = 65_536
 """Elements in one list, map or array (as the SDK's decoder)."""
 
 MAX_EMPTY_COUNT: Final = 255
-"""Elements of an array whose elements take no bytes at all: nothing else would bound what it claims."""
+"""Elements of an array whose elements have no bytes, which the size of the array does not limit."""
 
 MALFORMED: Final = (IndexError, struct.error, UnicodeDecodeError, ValueError, TypeError, OverflowError)
-"""What decoding may raise beside `WireError`; every entrance turns it into one."""
+"""Errors of decoders besides `WireError`; the public functions convert them."""
 
 
 def decode_value(raw: bytes, *, typed: bool = False) -> Any:
@@ -81,7 +81,7 @@ def decode_at(raw: bytes, position: int, *, typed: bool = False) -> tuple[Any, i
 def malformed(error: Exception, position: int) -> WireError:
     """The `WireError` for what went wrong while decoding what begins at `position`; raise it `from None`.
 
-    The error itself may hold the text that could not be decoded, and that may be a body.
+    The original error may contain the text that could not be decoded, which may be a body.
     """
     return WireError(DECODE_ERROR, f"the bytes from {position} on are no AMQP value ({type(error).__name__})")
 

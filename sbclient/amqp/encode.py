@@ -1,7 +1,7 @@
-"""From Python values to AMQP bytes, always in the shortest form.
+"""Encode Python values as AMQP, in the shortest form.
 
-The widths are those that `rules.size` counts: a change here is a change there. Classes of `amqp.types` say which AMQP
-type is meant where Python's own class leaves it open.
+`rules.size` computes the same lengths, so a change here needs a change there. The classes of `amqp.types` select AMQP
+types that have no Python type of their own.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _SMALL_UINT: Final = (b"\x43", *(bytes((0x52, value)) for value in range(1, 256)
 def _utf8(value: str) -> bytes:
     try:
         return value.encode()
-    except UnicodeEncodeError:  # it would show the text
-        raise EncodeError("a text holds a lone surrogate, which UTF-8 cannot write: replace it") from None
+    except UnicodeEncodeError:  # its text would contain the value
+        raise EncodeError("a string has a lone surrogate, which has no UTF-8 encoding: replace it") from None
 
 
 def encode_string(value: str) -> bytes:
@@ -125,7 +125,7 @@ def encode_double(value: float) -> bytes:
 
 
 def encode_timestamp(value: datetime | int) -> bytes:
-    """A moment, or milliseconds since 1970, rounded down to milliseconds."""
+    """A datetime rounded down to milliseconds, or milliseconds since 1970."""
     return _packed(_LONG, 0x83, milliseconds_of(value) if isinstance(value, datetime) else value)
 
 
@@ -166,7 +166,7 @@ def _pack_of(form: str) -> Encoder:
 
 
 def list_of(parts: Sequence[bytes]) -> bytes:
-    """A list of elements that are encoded already."""
+    """A list of encoded elements."""
     return sized_list(b"".join(parts), len(parts))
 
 
@@ -239,7 +239,7 @@ def encode_value(value: Any, depth: int = 0) -> bytes:
 
 
 def encode_map(items: Mapping[Any, Any], encode_key: Encoder = encode_symbol) -> bytes:
-    """A map with keys of one type, symbols unless told otherwise."""
+    """A map with keys of one type, by default symbols."""
     parts: list[bytes] = []
     for key, value in items.items():
         parts.append(encode_key(key))

@@ -181,9 +181,9 @@ class Link:
             self._end(error, closed=True)
             self._tell(error, closed=True)
 
-    def abandon(self, error: AmqpError | None, *, tell: bool) -> None:
-        """End the link without a frame, because its session is over; with `tell` emit `LinkDetached`."""
-        self._is_reported = self._is_reported or not tell
+    def abandon(self, error: AmqpError | None, *, report: bool) -> None:
+        """End the link without a frame, because its session is over; with `report` emit `LinkDetached`."""
+        self._is_reported = self._is_reported or not report
         self.on_over()
         self._tell(error, closed=True)
 

@@ -1,8 +1,8 @@
-"""Our messages to and from AMQP: written by `encode_message`, read as a `WireMessage`.
+"""Encode and decode Service Bus messages: `encode_message` and `WireMessage`.
 
-The bytes of `encode_message` are exactly as many as `rules.size.encoded_size` says, which states the layout.
-A `WireMessage` is a `ServiceBusMessage` that keeps the bytes it came in. Its ids, keys and times are read at once, its
-body and application properties when somebody asks; nothing is lost for a receiver that understands more of AMQP.
+The length of `encode_message` equals `rules.size.encoded_size`, which documents the layout. A `WireMessage` is a
+`ServiceBusMessage` that keeps its encoded bytes. It decodes ids, keys and times at once, and the body and the
+application properties at their first use. Parts that it does not decode are still delivered to receivers.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _NULLS: Final = tuple(b"\x40" * count for count in range(13))
 _MAX_NAMES: Final = 1024
 _MAX_NAME_LENGTH: Final = 64
 _names: dict[str, bytes] = {}
-"""The encoded names of application properties, which recur from message to message; bounded both ways."""
+"""Encoded names of application properties, which recur in many messages; number and length are limited."""
 
 
 def encode_message(message: ServiceBusMessage) -> bytes:
-    """The AMQP encoding of a message; of a `WireMessage` the bytes that came in.
+    """Encode a message; for a `WireMessage` return the received bytes.
 
     Raises:
-        EncodeError: a property or the body holds what AMQP cannot say.
+        EncodeError: a property or the body has a value without an AMQP type.
     """
     if isinstance(message, WireMessage):
         return message.sections.payload
@@ -122,7 +122,7 @@ def _annotations(partition_key: str | None, schedule: datetime | None) -> bytes:
 
 
 def _properties(message: ServiceBusMessage) -> bytes:
-    """The properties section, empty bytes where nothing is set; absent fields at the end are not written.
+    """Encode the properties section; empty if nothing is set. Trailing nulls are omitted.
 
     Few are set, so each is asked for by itself; a null stands for each field that was left out before it.
     """
@@ -156,14 +156,14 @@ def _properties(message: ServiceBusMessage) -> bytes:
 
 
 class WireMessage(ServiceBusMessage):
-    """A message read from the wire; `copy` gives a plain one that can be changed.
+    """A received message; `copy` returns a plain message that can be changed.
 
     Attributes:
-        sections: the bytes it came in.
+        sections: the received bytes.
 
     Raises:
         WireError: its annotations, header or properties are malformed or have the wrong type.
-        InvalidOperationError: an id has more than 128 characters, or the schedule is no moment.
+        InvalidOperationError: an id has more than 128 characters, or the scheduled time is not a timestamp.
     """
 
     __slots__ = ("_body_read", "_properties_read", "sections")
@@ -174,7 +174,7 @@ class WireMessage(ServiceBusMessage):
 
     @classmethod
     def of(cls, payload: bytes | Sections) -> Self:
-        """The message in `payload`."""
+        """Decode `payload`."""
         message = cls.__new__(cls)
         sections = Sections(payload) if isinstance(payload, bytes) else payload
         message.sections = sections
@@ -208,24 +208,24 @@ class WireMessage(ServiceBusMessage):
         self._properties_read = value
 
     def _read_properties(self, sections: Sections) -> None:
-        told = sections.properties
-        self._content_type = told.content_type
-        self._subject = told.subject
-        self._to = _text(told.to)
-        self._reply_to = _text(told.reply_to)
-        self._correlation_id = _text(told.correlation_id)
+        sent = sections.properties
+        self._content_type = sent.content_type
+        self._subject = sent.subject
+        self._to = _text(sent.to)
+        self._reply_to = _text(sent.reply_to)
+        self._correlation_id = _text(sent.correlation_id)
         self._message_id = self._session_id = self._reply_to_session_id = None
-        if told.message_id is not None:
-            self.message_id = _text(told.message_id)
-        if told.group_id is not None:
-            self.session_id = told.group_id
-        if told.reply_to_group_id is not None:
-            self.reply_to_session_id = told.reply_to_group_id
+        if sent.message_id is not None:
+            self.message_id = _text(sent.message_id)
+        if sent.group_id is not None:
+            self.session_id = sent.group_id
+        if sent.reply_to_group_id is not None:
+            self.reply_to_session_id = sent.reply_to_group_id
         ttl_ms = sections.ttl_ms
         self._time_to_live = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
-        created, expires = told.creation_time, told.absolute_expiry_time
+        created, expires = sent.creation_time, sent.absolute_expiry_time
         if ttl_ms == MAX_TTL_MS and isinstance(created, datetime) and isinstance(expires, datetime):
-            # a life that the header cannot say is told by these two, so .NET and Java write it
+            # .NET and Java write a time to live that exceeds the header field into these two properties
             self._time_to_live = max(expires - created, self._time_to_live or timedelta(0))
 
     def _read_annotations(self, sections: Sections) -> None:
@@ -256,7 +256,7 @@ _BODY_TYPES: Final = {DATA: AmqpMessageBodyType.DATA, SEQUENCE: AmqpMessageBodyT
 
 
 def _text(value: Any) -> str | None:
-    """An id or address of any type as text: a UUID in its usual form, binary as UTF-8 or else hexadecimal."""
+    """Convert an id or address to text: a UUID in its usual form, binary as UTF-8 or hexadecimal."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, bytes):

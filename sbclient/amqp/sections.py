@@ -1,8 +1,7 @@
-"""A message as it crossed the wire, with its sections found but not decoded.
+"""Find the sections of an encoded message without decoding them, and decode single sections on request.
 
-The bare message (properties, application properties, body) belongs to the sender and passes through as the bytes that
-came in; what a reader wants to know is decoded when it asks, and then only that section. Sections may stand in any
-order, because the SDK writes its delivery annotations last.
+The bare message (properties, application properties, body) belongs to the sender and is delivered as the received
+bytes. Sections may have any order, because the SDK writes its delivery annotations last.
 
 Source: AMQP 1.0 part 3 section 3.2.
 """
@@ -50,7 +49,7 @@ MessageId = str | int | UUID | bytes
 
 
 class Header(NamedTuple):
-    """What the broker needs for transporting the message. `ttl` is in milliseconds."""
+    """The transport header of a message. `ttl` is in milliseconds."""
 
     durable: bool = False
     priority: int = 4
@@ -63,7 +62,7 @@ define(Header, HEADER, "header", BOOLEAN, UBYTE, UINT, BOOLEAN, UINT)
 
 
 class Properties(NamedTuple):
-    """What the sender says of the message. A message id is a string, ulong (int), uuid or binary."""
+    """The properties of a message, set by its sender. An id is a string, ulong (int), uuid or binary."""
 
     message_id: MessageId | None = None
     user_id: bytes | None = None
@@ -132,19 +131,19 @@ class Sections:
     """One encoded message and where its sections stand.
 
     Attributes:
-        payload: the whole message as it came; never changed.
+        payload: the encoded message; never changed.
 
     Raises:
-        WireError: the bytes are not a sequence of sections, a section comes twice, or bodies of two types are mixed.
+        WireError: the bytes are not a sequence of sections, a section is repeated, or bodies of two types are mixed.
     """
 
-    __slots__ = ("_body", "_spans", "payload", "remembered")
+    __slots__ = ("_body", "_bounds", "payload", "remembered")
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
         self.remembered: Any = None
-        """What an encoder has worked out of this message for its next use; nobody else's business."""
-        spans: list[tuple[int, int, int] | None] = [None] * 9
+        """A cache for the encoder of this message."""
+        bounds: list[tuple[int, int, int] | None] = [None] * 9
         body: list[tuple[int, int, int]] = []
         position = 0
         stop = len(payload)
@@ -167,11 +166,11 @@ class Sections:
                     end = skip_value(payload, at)
                 if 5 <= index < 8:
                     body.append((position, at, end))
-                    if len(body) > 1 and (spans[index] is None or index == 7):
-                        raise WireError(DECODE_ERROR, "a message has bodies of two types, or two values")
-                elif spans[index] is not None:
-                    raise WireError(DECODE_ERROR, f"the section {_NAMES[index]} comes twice")
-                spans[index] = (position, at, end)
+                    if len(body) > 1 and (bounds[index] is None or index == 7):
+                        raise WireError(DECODE_ERROR, "the message has bodies of two types, or two values")
+                elif bounds[index] is not None:
+                    raise WireError(DECODE_ERROR, f"the section {_NAMES[index]} is repeated")
+                bounds[index] = (position, at, end)
                 position = end
         except (IndexError, struct.error) as error:
             raise malformed(error, position) from error
@@ -179,22 +178,22 @@ class Sections:
             raise WireError(DECODE_ERROR, f"the last section of a message needs {position - stop} bytes more")
         if len(body) > MAX_COUNT:
             raise WireError(DECODE_ERROR, f"a message has {len(body)} body sections, {MAX_COUNT} are allowed")
-        self._spans = spans
+        self._bounds = bounds
         self._body = body
 
     def raw(self, code: int) -> bytes:
-        """The bytes of a section that comes once, descriptor included; empty if it is not there."""
-        span = self._spans[code - 0x70]
-        return b"" if span is None else self.payload[span[0] : span[2]]
+        """The bytes of a single section with its descriptor; empty if there is none."""
+        place = self._bounds[code - 0x70]
+        return b"" if place is None else self.payload[place[0] : place[2]]
 
     def raw_value(self, code: int) -> bytes:
         """The same without the descriptor."""
-        span = self._spans[code - 0x70]
-        return b"" if span is None else self.payload[span[1] : span[2]]
+        place = self._bounds[code - 0x70]
+        return b"" if place is None else self.payload[place[1] : place[2]]
 
     @property
     def raw_body(self) -> bytes:
-        """The bytes of all body sections, descriptors included."""
+        """The bytes of all body sections with their descriptors."""
         body = self._body
         if len(body) == 1:
             return self.payload[body[0][0] : body[0][2]]
@@ -202,46 +201,48 @@ class Sections:
 
     @property
     def bare(self) -> slice | None:
-        """Where properties, application properties, body and footer stand, if nothing else stands between them."""
-        spans = [span for span in (self._spans[3], self._spans[4], *self._body, self._spans[8]) if span is not None]
-        if not spans:
+        """The position of properties, application properties, body and footer, if no other section is between them."""
+        bounds = [
+            place for place in (self._bounds[3], self._bounds[4], *self._body, self._bounds[8]) if place is not None
+        ]
+        if not bounds:
             return slice(0, 0)
-        start = min(span[0] for span in spans)
-        end = max(span[2] for span in spans)
-        return slice(start, end) if sum(span[2] - span[0] for span in spans) == end - start else None
+        start = min(place[0] for place in bounds)
+        end = max(place[2] for place in bounds)
+        return slice(start, end) if sum(place[2] - place[0] for place in bounds) == end - start else None
 
     @property
     def body_code(self) -> int:
         """DATA, SEQUENCE or VALUE; DATA for a message without a body."""
-        return SEQUENCE if self._spans[6] else VALUE if self._spans[7] else DATA
+        return SEQUENCE if self._bounds[6] else VALUE if self._bounds[7] else DATA
 
     @property
     def header(self) -> Header:
         """The header, with defaults if there is none.
 
         Raises:
-            WireError: it is malformed; so for all that follow.
+            WireError: it is malformed; also for all accessors below.
         """
-        span = self._spans[0]
-        return _NO_HEADER if span is None else Header._make(self._fields(span))
+        place = self._bounds[0]
+        return _NO_HEADER if place is None else Header._make(self._fields(place))
 
     @property
     def ttl_ms(self) -> int | None:
-        """The header's time to live in milliseconds, which is all that most senders write there."""
-        span = self._spans[0]
-        if span is None:
+        """The time to live of the header in milliseconds; fast if the header has no other field."""
+        place = self._bounds[0]
+        if place is None:
             return None
         raw = self.payload
-        at = span[1]
-        if raw[at : at + 6] == b"\xc0\x08\x03\x40\x40\x70" and span[2] - at == 10:
+        at = place[1]
+        if raw[at : at + 6] == b"\xc0\x08\x03\x40\x40\x70" and place[2] - at == 10:
             return int.from_bytes(raw[at + 6 : at + 10], "big")
         return self.header.ttl
 
     @property
     def properties(self) -> Properties:
         """The properties, all None if there are none."""
-        span = self._spans[3]
-        return _NO_PROPERTIES if span is None else Properties._make(self._fields(span))
+        place = self._bounds[3]
+        return _NO_PROPERTIES if place is None else Properties._make(self._fields(place))
 
     @property
     def delivery_annotations(self) -> dict[Any, Any]:
@@ -255,11 +256,11 @@ class Sections:
 
     @property
     def application_properties(self) -> dict[str, Any]:
-        """The sender's own properties; values keep their AMQP types, see `amqp.types`."""
+        """The application properties; values keep their AMQP types, see `amqp.types`."""
         properties = self._map(APPLICATION_PROPERTIES, typed=True)
         for name in properties:
             if type(name) is not str:
-                raise WireError(INVALID_FIELD, "the name of an application property is no string")
+                raise WireError(INVALID_FIELD, "the name of an application property is not a string")
         return properties
 
     @property
@@ -275,7 +276,7 @@ class Sections:
         return [payload[at + (2 if payload[at] == 0xA0 else 5) : end] for _, at, end in self._body]
 
     def data_sizes(self) -> list[int]:
-        """How long each of them is."""
+        """The length of each data section."""
         payload = self.payload
         if self.body_code != DATA:
             return []
@@ -283,7 +284,7 @@ class Sections:
 
     def sequences(self) -> list[list[Any]]:
         """The sequence sections, with typed values."""
-        return [self._decoded(span, typed=True) for span in self._body] if self.body_code == SEQUENCE else []
+        return [self._decoded(place, typed=True) for place in self._body] if self.body_code == SEQUENCE else []
 
     def value(self, *, typed: bool = False) -> Any:
         """The value of a body of type VALUE, None if it is of another type.
@@ -297,24 +298,24 @@ class Sections:
         """The value of the body as one of the composites of this package, such as `Declare`.
 
         Raises:
-            WireError: the body is something else.
+            WireError: the body is of another type.
         """
         if self.body_code != VALUE:
-            raise WireError(INVALID_FIELD, "the body of the message is no value")
+            raise WireError(INVALID_FIELD, "the body of the message is not a value")
         return decode_composite(self.payload, self._body[0][1])[0]
 
-    def _fields(self, span: tuple[int, int, int]) -> list[Any]:
-        layout, at = layout_at(self.payload, span[0])
+    def _fields(self, place: tuple[int, int, int]) -> list[Any]:
+        layout, at = layout_at(self.payload, place[0])
         return decode_fields(layout, self.payload, at)[0]
 
     def _map(self, code: int, *, typed: bool = False) -> dict[Any, Any]:
-        span = self._spans[code - 0x70]
-        return {} if span is None else self._decoded(span, typed=typed)
+        place = self._bounds[code - 0x70]
+        return {} if place is None else self._decoded(place, typed=typed)
 
-    def _decoded(self, span: tuple[int, int, int], *, typed: bool) -> Any:
-        value, end = decode_at(self.payload, span[1], typed=typed)
-        if end != span[2]:
-            raise WireError(DECODE_ERROR, f"a section ends at byte {end}, its size says {span[2]}")
+    def _decoded(self, place: tuple[int, int, int], *, typed: bool) -> Any:
+        value, end = decode_at(self.payload, place[1], typed=typed)
+        if end != place[2]:
+            raise WireError(DECODE_ERROR, f"a section ends at byte {end}, its size says {place[2]}")
         return value
 
 
@@ -323,7 +324,7 @@ _NO_PROPERTIES: Final = Properties()
 
 
 def _foreign_descriptor(payload: bytes, position: int) -> tuple[int, int]:
-    """A section's code less 0x70, where its descriptor is in one of the longer forms, and where its value begins."""
+    """Decode a descriptor in one of its longer forms: the section code less 0x70, and the position of the value."""
     if payload[position]:
         raise WireError(DECODE_ERROR, f"no section of a message begins at byte {position}")
     descriptor, at = decode_at(payload, position + 1)
@@ -336,14 +337,14 @@ def map_entries(raw: bytes) -> Iterator[tuple[Any, bytes]]:
     """Each key of an encoded map with the bytes of its key and value, values undecoded.
 
     Raises:
-        WireError: the bytes are no map.
+        WireError: the bytes are not a map.
     """
     if raw[:1] == b"\xc1" and len(raw) > 2:
         position, count = 3, raw[2]
     elif raw[:1] == b"\xd1" and len(raw) > 8:
         position, count = 9, int.from_bytes(raw[5:9], "big")
     else:
-        raise WireError(DECODE_ERROR, "where a map should begin stands something else")
+        raise WireError(DECODE_ERROR, "the bytes are not a map")
     if count > MAX_COUNT or count % 2:
         raise WireError(DECODE_ERROR, f"a map claims {count} elements")
     for _ in range(count // 2):
@@ -354,11 +355,11 @@ def map_entries(raw: bytes) -> Iterator[tuple[Any, bytes]]:
 
 
 def rewritten_map(raw: bytes, without: Callable[[Any], bool], added: bytes = b"", added_count: int = 0) -> bytes:
-    """An encoded map with some entries left out and others put at its end; empty bytes if none remain.
+    """Remove entries from an encoded map and append others; empty if none remain.
 
     Args:
         raw: the encoded map; empty for none.
-        without: which keys to leave out.
+        without: whether to remove a key.
         added: the encoded keys and values to add.
         added_count: how many elements they are, two for each pair.
     """
@@ -379,7 +380,7 @@ def encode_sections(
     value: Any = ...,
     footer: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """A message from its parts, as requests and replies need it; `value` may be None, and is left out by default.
+    """Encode a message from its sections. A `value` of None is encoded as null; the default is no value.
 
     Raises:
         EncodeError: a value has no AMQP type.

@@ -349,7 +349,7 @@ class Session:
     def on_end(self, end: End) -> None:
         """Process the peer's end."""
         if not self._has_ended:
-            self._links_over(end.error, tell=True)
+            self._links_over(end.error, report=True)
             self.write(End())
             self._is_ended_by_peer = self._has_ended = True
             self.emit(SessionEnded(self, end.error))
@@ -360,7 +360,7 @@ class Session:
     def fail(self, error: AmqpError) -> None:
         """End the session because the peer broke a rule, and emit `SessionEnded`."""
         if self.is_open:
-            self._links_over(error, tell=True)
+            self._links_over(error, report=True)
             self.write(End(error))
             self._has_ended = True
             self.emit(SessionEnded(self, error))
@@ -368,7 +368,7 @@ class Session:
     def abandon(self, error: AmqpError | None) -> None:
         """End the session without a frame, because the connection is over."""
         if self.is_open:
-            self._links_over(error, tell=True)
+            self._links_over(error, report=True)
             self._is_ended_by_peer = True
             self.emit(SessionEnded(self, error))
 
@@ -467,10 +467,10 @@ class Session:
     def _direction(self, is_outgoing: bool) -> Unsettled:
         return self._outgoing if is_outgoing else self._incoming
 
-    def _links_over(self, error: AmqpError | None = None, *, tell: bool = False) -> None:
-        """Forget all links; with `tell` emit `LinkDetached` for each."""
+    def _links_over(self, error: AmqpError | None = None, *, report: bool = False) -> None:
+        """Forget all links; with `report` emit `LinkDetached` for each."""
         for link in list(self._links.values()):
-            link.abandon(error, tell=tell)
+            link.abandon(error, report=report)
         self._connection.claim_link(-len(self._links))
         self._links.clear()
         self._links_by_remote.clear()

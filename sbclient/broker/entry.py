@@ -19,7 +19,7 @@ MAX_DEAD_LETTER_TEXT: Final = 4096
 """The maximum length of a dead-letter reason or description; more is cut. Source: the client's constants."""
 
 _CLOCK_GRAIN_S = 1e-5
-_LAST_MOMENT = datetime.max.replace(tzinfo=UTC).timestamp()
+_LAST_TIME = datetime.max.replace(tzinfo=UTC).timestamp()
 
 
 class Entry:
@@ -101,15 +101,15 @@ class Entry:
             self.content,
             sequence_number=self.number,
             enqueued_sequence_number=self.original_number,
-            enqueued_time_utc=moment(self.enqueued_at),
-            expires_at_utc=None if self.expires_at > _LAST_MOMENT else moment(self.expires_at),
-            locked_until_utc=moment(self.locked_until) if self.locked_until < math.inf else None,
+            enqueued_time_utc=utc_datetime(self.enqueued_at),
+            expires_at_utc=None if self.expires_at > _LAST_TIME else utc_datetime(self.expires_at),
+            locked_until_utc=utc_datetime(self.locked_until) if self.locked_until < math.inf else None,
             lock_token=UUID(int=self.token) if self.token else None,
             delivery_count=self.delivery_count,
             state=self.state,
             dead_letter_source=self.dead_letter_source,
         )
-        if self.expires_at <= _LAST_MOMENT:
+        if self.expires_at <= _LAST_TIME:
             _limit_ttl(received, self.expires_at - self.enqueued_at)
         if self.dead_letter_reason is not None:
             received.application_properties[DEAD_LETTER_REASON] = self.dead_letter_reason
@@ -125,6 +125,6 @@ def _limit_ttl(received: ServiceBusReceivedMessage, ttl_s: float) -> None:
         received.time_to_live = timedelta(seconds=round(ttl_s, 3))
 
 
-def moment(at: float) -> datetime:
+def utc_datetime(at: float) -> datetime:
     """Convert seconds since 1970 to a datetime in UTC."""
     return datetime.fromtimestamp(at, UTC)

@@ -7,8 +7,8 @@ error"; the rest is our choice):
 2. A hanging target does nothing and never answers. Messages without a key avoid fragments that are down, busy or hang;
    to avoid a hanging fragment takes 15 s (documented: the operation timeout must exceed that).
 3. With a lost acknowledgement the operation is done, but the answer is lost.
-4. A slow target acts at once and answers late. Only a receive also acts late, so that no message is in flight
-   meanwhile.
+4. A slow target acts at once and answers late. Only a receive also acts late, so that no message
+   is in flight.
 5. A receive from an entity with faults on some fragments returns messages of the others.
 """
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from sbclient.broker.descriptions import changed, check_api_version, completed, policy_of
 from sbclient.broker.directory import Entity, kind_of, path_of
 from sbclient.broker.entity import OnQueueReady, Queue
-from sbclient.broker.entry import moment
+from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.profile import Partitioning, Profile
@@ -249,9 +249,9 @@ class Management:
         correlation_count = sum(rule.is_correlation for rule in rules)
         return RuntimeProperties(
             name=entity.description.name,
-            accessed_at_utc=moment(entity.accessed_at) if entity.accessed_at else NEVER,
-            created_at_utc=moment(entity.created_at),
-            updated_at_utc=moment(entity.updated_at),
+            accessed_at_utc=utc_datetime(entity.accessed_at) if entity.accessed_at else NEVER,
+            created_at_utc=utc_datetime(entity.created_at),
+            updated_at_utc=utc_datetime(entity.updated_at),
             size_in_bytes=_size_bytes(entity, reached),
             total_message_count=stored + sum(counts.values()),
             active_message_count=stored - scheduled,
@@ -269,7 +269,7 @@ class Management:
         self._gate.check_management(call, None)
         if self._created_at is None:
             self._created_at = call.now
-        created = moment(self._created_at)
+        created = utc_datetime(self._created_at)
         return NamespaceProperties(
             name=self._name,
             messaging_sku=self._profile.sku,

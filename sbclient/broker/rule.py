@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from sbclient.broker.entry import Entry, moment
+from sbclient.broker.entry import Entry, utc_datetime
 from sbclient.broker.filters import SystemProperties, compile_action, compile_filter
 from sbclient.entities import CorrelationRuleFilter, RuleProperties
 from sbclient.message import ServiceBusMessage
@@ -60,7 +60,7 @@ class Rule:
 def system_properties_of(entry: Entry) -> SystemProperties:
     """The system properties of a message that rules can use."""
     return SystemProperties(
-        enqueued_time_utc=moment(entry.enqueued_at),
+        enqueued_time_utc=utc_datetime(entry.enqueued_at),
         sequence_number=entry.number,
         enqueued_sequence_number=entry.original_number,
         size_bytes=entry.size_bytes,

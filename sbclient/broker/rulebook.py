@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sbclient.broker.directory import Entity, path_of
-from sbclient.broker.entry import moment
+from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call
 from sbclient.broker.profile import Profile
 from sbclient.broker.request_gate import RequestGate, touch
@@ -57,7 +57,7 @@ class Rulebook:
         Raises:
             ServiceBusQuotaExceededError: the topic has too many filters already.
         """
-        rule = Rule(RuleProperties(DEFAULT_RULE_NAME, created_at_utc=moment(now)))
+        rule = Rule(RuleProperties(DEFAULT_RULE_NAME, created_at_utc=utc_datetime(now)))
         self._check_count(topic, rule)
         return rule
 
@@ -66,7 +66,7 @@ class Rulebook:
     ) -> RuleProperties:
         """Add a rule, now or when a transaction is committed; returns its complete description."""
         name = check_entity_path(address.names[2], "rule")
-        rule = Rule(replace(properties, name=name, created_at_utc=moment(call.now)))
+        rule = Rule(replace(properties, name=name, created_at_utc=utc_datetime(call.now)))
 
         def check(_: float) -> None:
             subscription = self.subscription_at(address)

@@ -23,7 +23,7 @@ class SystemProperties(NamedTuple):
     """What the broker knows of a message beside its content; None where there is no such value (yet).
 
     Attributes:
-        enqueued_time_utc, expires_at_utc, locked_until_utc: moments with a zone.
+        enqueued_time_utc, expires_at_utc, locked_until_utc: datetimes with a time zone.
         size_bytes: the stored size.
     """
 

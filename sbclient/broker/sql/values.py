@@ -1,8 +1,8 @@
 """What a value of the rule language is, and how two of them are compared, calculated with and converted.
 
 Laws:
-1. Null and unknown are one value, `None`; what is calculated from `None` is `None`. Only EXISTS tells a missing
-   property from one that is null.
+1. Null and unknown are one value, `None`; what is calculated from `None` is `None`. Only EXISTS distinguishes
+   a missing property from one that is null.
 2. Operators follow C# (documented): an integer has 64 bits, is divided towards zero, and becomes a double beside a
    double; text plus anything that can be written as text is text; two kinds that do not go together are an error, never
    unknown.
@@ -49,7 +49,7 @@ _NAMES: Final[dict[type, str]] = {
     float: "a decimal number",
     Decimal: "an exact decimal number",
     str: "text",
-    datetime: "a moment",
+    datetime: "a datetime",
     timedelta: "a timespan",
     UUID: "a GUID",
 }
@@ -77,9 +77,9 @@ def describe(value: object) -> str:
     return _NAMES.get(kind, f"a {kind.__name__}")
 
 
-def in_utc(moment: datetime) -> datetime:
-    """The moment with a zone; a naive one is taken as UTC."""
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+def in_utc(time: datetime) -> datetime:
+    """Return a datetime with a time zone; a naive one counts as UTC."""
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
 
 
 def compare(symbol: str, left: object, right: object, where: str) -> bool:
@@ -146,7 +146,7 @@ def signed(symbol: str, value: object, where: str) -> Value:
 
 
 def checked(value: object) -> Value:
-    """A value handed in from outside, as one of the language: a naive moment gets its zone.
+    """Check a value from outside of the language; a naive datetime gets the zone UTC.
 
     Raises:
         ValueError: its type is not of the language, or an integer does not fit into 64 bits.
@@ -185,7 +185,7 @@ def text_of(value: object) -> str:
     """A value written as .NET writes it, independent of any culture.
 
     Raises:
-        ValueError: the kind has no such text (moments and timespans depend on the culture).
+        ValueError: the kind has no such text (datetimes and timespans depend on the culture).
     """
     kind = kind_of(value)
     if kind in (str, bool, int, UUID, Decimal):

@@ -17,7 +17,7 @@ from sbclient.amqp import WireMessage
 from sbclient.amqp.errors import NOT_IMPLEMENTED
 from sbclient.amqp.types import Array, Int, longs, timestamps
 from sbclient.broker.entity import PeekCursor
-from sbclient.broker.entry import moment
+from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
@@ -214,7 +214,7 @@ class ManagementNode:
 
     def _renew_locks(self, request: _Call) -> Body:
         ends = self._namespace.renew_locks(request.call, self._path, request.arguments.tokens("lock-tokens"))
-        return {"expirations": timestamps(map(moment, ends))}
+        return {"expirations": timestamps(map(utc_datetime, ends))}
 
     def _settle(self, request: _Call) -> Body:
         status = request.arguments.text("disposition-status")
@@ -241,7 +241,9 @@ class ManagementNode:
         before = request.arguments.timestamp("enqueued-time-utc")
         lock, call, namespace = self._lock(request), request.call, self._namespace
         taken = namespace.receive(call, self._path, max_message_count=limit, lock=lock) if limit else []
-        tokens = [(UUID(int=entry.token), before is None or moment(entry.enqueued_at) < before) for entry in taken]
+        tokens = [
+            (UUID(int=entry.token), before is None or utc_datetime(entry.enqueued_at) < before) for entry in taken
+        ]
         complete = Settlement(SettleMode.COMPLETE)
         for token, is_old in tokens:
             if is_old:
@@ -267,7 +269,7 @@ class ManagementNode:
 
     def _renew_session(self, request: _Call) -> Body:
         lock = self._held(request, request.arguments.text("session-id"))
-        return {"expiration": moment(self._namespace.renew_session(request.call, self._path, lock))}
+        return {"expiration": utc_datetime(self._namespace.renew_session(request.call, self._path, lock))}
 
     def _get_state(self, request: _Call) -> Body:
         lock = self._held(request, request.arguments.text("session-id"))

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 from uuid import UUID
 
 from sbclient.broker.entity import PeekCursor
-from sbclient.broker.entry import moment
+from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement
@@ -50,7 +50,7 @@ class MemoryReceiver(ReceiverLink):
 
     @property
     def session_locked_until_utc(self) -> datetime | None:
-        return None if self._lock is None else moment(self._lock.locked_until)
+        return None if self._lock is None else utc_datetime(self._lock.locked_until)
 
     async def open(self, *, timeout_s: float) -> None:
         check_link(self._is_closed, self._path)
@@ -123,10 +123,10 @@ class MemoryReceiver(ReceiverLink):
         (until,) = await self._ask(
             Operation.RENEW, lambda call: self._namespace.renew_locks(call, self._path, [token]), timeout_s
         )
-        return moment(until)
+        return utc_datetime(until)
 
     async def renew_session_lock(self, *, timeout_s: float) -> datetime:
-        return moment(await self._in_session(Operation.RENEW, self._namespace.renew_session, timeout_s))
+        return utc_datetime(await self._in_session(Operation.RENEW, self._namespace.renew_session, timeout_s))
 
     async def get_session_state(self, *, timeout_s: float) -> bytes | None:
         return await self._in_session(Operation.SESSION, self._namespace.get_session_state, timeout_s)
