@@ -65,7 +65,7 @@ function rulesPart(rules) {
 
 function subscriptionsPart({ namespace, subscriptions }) {
   if (!subscriptions) return null;
-  if (!subscriptions.length) return h("p", { class: "empty" }, "No subscriptions: messages sent to this topic are dropped.");
+  if (!subscriptions.length) return h("p", { class: "empty" }, "No subscriptions: messages are dropped.");
   const links = subscriptions.map((each) => h("li", {}, h("a", { href: addressOf(namespace, each) }, visible(each))));
   return h("div", {}, h("h3", {}, "Subscriptions"), h("ul", {}, ...links));
 }

@@ -1,8 +1,8 @@
 /**
  * Authorization of the page: a token with the Manage right, signed here as in any other client.
  *
- * The page signs with the public default key of every emulator. If the emulator rejects it, the page requests a key from
- * the user. The key is not stored. The token, which expires after half a day, is stored for this tab.
+ * The page signs with the public default key of every emulator. If the emulator rejects it, the page requests a key
+ * from the user. The key is not stored. The token, which expires after half a day, is stored for this tab.
  */
 
 const KEY_NAME = "RootManageSharedAccessKey";

@@ -35,7 +35,7 @@ async function request(what, query, options) {
       response = await fetch(address(what, query), { ...options, headers: token, cache: "no-store" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new Refused(0, "The emulator does not answer: it has ended, or a fault affects the connections of this port.");
+      throw new Refused(0, "The emulator does not answer: it has ended, or a fault affects this port.");
     }
     if (response.ok) return response;
     const refused = await refusalIn(response);

@@ -145,7 +145,7 @@ export function openHelp(shortcuts, isOn, turn) {
     h(
       "p",
       { class: "muted" },
-      "Tab moves through all controls; the arrow keys move through fragments and tabs. All data is also available as JSON ",
+      "Tab moves through all controls; the arrow keys move through fragments and tabs. All data is also JSON ",
       "under /$control, see docs/page.md.",
     ),
   );

@@ -111,7 +111,7 @@ export function entityView(namespace, path, moved) {
     const more = isPartitioned ? " Choose a fragment in the picture above to affect it alone." : "";
     write(
       faultHead,
-      chosen === null ? `These faults affect the whole entity.${more}` : `These faults affect fragment ${chosen} alone.`,
+      chosen === null ? `Faults of the whole entity.${more}` : `Faults of fragment ${chosen} alone.`,
     );
   }
 

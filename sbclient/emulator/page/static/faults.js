@@ -14,7 +14,7 @@ const SWITCHES = [
   { kind: "hang", name: "Hangs", says: "never answers, and does nothing", at: EVERYWHERE },
   { kind: "busy", name: "Busy", says: "rejects requests as server-busy", at: EVERYWHERE },
   { kind: "slow", name: "Slow", says: "answers late, by seconds:", at: EVERYWHERE, latency: 2 },
-  { kind: "lose_acknowledgement", name: "Loses answers", says: "carries out requests without an answer", at: EVERYWHERE },
+  { kind: "lose_acknowledgement", name: "Loses answers", says: "acts without an answer", at: EVERYWHERE },
   { kind: "quota", name: "Full", says: "rejects sends: quota exceeded", at: EVERYWHERE },
   {
     kind: "drop_acknowledgement",
