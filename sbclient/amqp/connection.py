@@ -87,6 +87,8 @@ class Connection:
         self._events: deque[Any] = deque()
         self._output: list[bytes] = []
         self._output_bytes = 0
+        self._max_output_bytes = options.max_output_bytes
+        self._holding: dict[Session, None] = {}
         self._has_opened = False
         self._before_open: list[tuple[int, Performative]] = []
         self._sessions: dict[int, Session] = {}
@@ -199,7 +201,23 @@ class Connection:
         output = b"".join(self._output) if len(self._output) > 1 else self._output[0]
         self._output.clear()
         self._output_bytes = 0
+        if self._holding:
+            self._release_held()
         return output
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `bytes_to_send` has something to return."""
+        return bool(self._output)
+
+    def _release_held(self) -> None:
+        """Let the sessions write what they hold, a frame each in turn."""
+        holding = self._holding
+        while holding and self.may_write():
+            session = next(iter(holding))
+            del holding[session]
+            if session.release_frame():
+                holding[session] = None
 
     def next_deadline(self) -> float | None:
         """The time at which to call `pass_time`, None for never."""
@@ -281,6 +299,15 @@ class Connection:
         if self._phase is not _Phase.OVER:
             self._output.append(frame)
             self._output_bytes += len(frame)
+
+    def hold(self, session: Session) -> None:
+        """Note that a session holds transfer frames, which `bytes_to_send` lets it write."""
+        if self._max_output_bytes is not None:
+            self._holding[session] = None
+
+    def may_write(self) -> bool:
+        """Whether a transfer frame may be sent now, or other sessions come first."""
+        return self._max_output_bytes is None or self._output_bytes < self._max_output_bytes
 
     def reserve(self, count: int) -> bool:
         """Reserve bytes for incomplete messages, or return them with a negative count; False if there are too few."""
@@ -448,6 +475,7 @@ class Connection:
         self._sessions.clear()
         self._sessions_by_remote.clear()
         self._before_open.clear()
+        self._holding.clear()
         self._phase = _Phase.OVER
         self._reader = FrameReader(self.options.max_frame_size)
         self.emit(ConnectionClosed(error, by_peer))

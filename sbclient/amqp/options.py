@@ -27,6 +27,8 @@ class ConnectionOptions:
             Default 1 MiB, as Service Bus' Premium tier.
         max_partial_bytes: bytes of incomplete messages on all links. Default 128 MiB.
         max_held_bytes: bytes in each session that wait for the peer's window. Default 64 MiB.
+        max_output_bytes: bytes of transfer frames that `bytes_to_send` returns at once; sessions take turns, so that a
+            large message delays no other link. None = no limit. Default None.
         idle_timeout_s: the idle timeout announced to the peer; the connection closes after twice that. None = no
             timeout. Default 240 s, as Service Bus.
         handshake_timeout_s: the time until the peer's open, and for its answer to a close. Default 30 s.
@@ -46,6 +48,7 @@ class ConnectionOptions:
     max_message_size: int = 1_048_576
     max_partial_bytes: int = 134_217_728
     max_held_bytes: int = 67_108_864
+    max_output_bytes: int | None = None
     idle_timeout_s: float | None = 240.0
     handshake_timeout_s: float = 30.0
     mechanisms: tuple[str, ...] = ("MSSBCBS", "PLAIN", "ANONYMOUS")

@@ -80,6 +80,12 @@ class SessionConnection(Protocol):
     def write_bytes(self, frame: bytes) -> None:
         """Send an encoded frame."""
 
+    def may_write(self) -> bool:
+        """Whether a transfer frame may be sent now."""
+
+    def hold(self, session: Session) -> None:
+        """Note that a session holds transfer frames."""
+
     def reserve(self, count: int) -> bool:
         """Reserve bytes for incomplete messages, or return them with a negative count; False if there are too few."""
 
@@ -114,7 +120,7 @@ class Session:
         self._next_delivery_id = 0
         self._outgoing = Unsettled()
         self._incoming = Unsettled()
-        self._windows = Windows(connection.options.incoming_window, connection.write_bytes)
+        self._windows = Windows(connection.options.incoming_window, connection.write_bytes, connection.may_write)
 
     def __repr__(self) -> str:
         return f"Session(channel={self.channel}, links={len(self._links)}, is_open={self.is_open})"
@@ -251,6 +257,8 @@ class Session:
         self._next_delivery_id = serial.after(delivery_id)
         if not delivery.is_settled:
             self._outgoing.add(delivery)
+        if self._windows.held_bytes:
+            self._connection.hold(self)
         if self._windows.held_bytes > self._options.max_held_bytes:
             self.fail(AmqpError(RESOURCE_LIMIT, f"{self.held_bytes} bytes wait for your session window: send a flow"))
 
@@ -365,6 +373,12 @@ class Session:
             self._has_ended = True
             self.emit(SessionEnded(self, error))
 
+    def release_frame(self) -> bool:
+        """Send one held transfer frame, called by the connection; False if none is left or the window is closed."""
+        if self._windows.release_frame() and not self._windows.held_bytes:
+            self.emit(WindowOpened(self))
+        return self._windows.is_ready
+
     def abandon(self, error: AmqpError | None) -> None:
         """End the session without a frame, because the connection is over."""
         if self.is_open:
@@ -403,6 +417,8 @@ class Session:
         self._windows.on_flow(flow)
         if was_holding and not self._windows.held_bytes:
             self.emit(WindowOpened(self))
+        elif self._windows.is_ready:
+            self._connection.hold(self)
         if flow.handle is not None:
             link = self._links_by_remote.get(flow.handle)
             if link is not None and not link.is_over:
@@ -514,7 +530,7 @@ class EndAnswered(NamedTuple):
 
 
 class WindowOpened(NamedTuple):
-    """The transfer frames that waited for the peer's window have been written."""
+    """The transfer frames that waited for the peer's window, or for other sessions, have been written."""
 
     session: Session
 

@@ -23,13 +23,17 @@ class Windows:
     Args:
         incoming_window: frames that the peer may send before it must wait for a flow.
         write_bytes: sends an encoded frame.
+        may_write: whether the connection takes a transfer frame now.
 
     Attributes:
-        held_bytes: bytes of frames that wait for the peer's window.
+        held_bytes: bytes of frames that wait for the peer's window, or for the connection.
     """
 
-    def __init__(self, incoming_window: int, write_bytes: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, incoming_window: int, write_bytes: Callable[[bytes], None], may_write: Callable[[], bool]
+    ) -> None:
         self.held_bytes = 0
+        self._may_write = may_write
         self._write_bytes = write_bytes
         self._incoming_window = incoming_window
         self._incoming_left = incoming_window
@@ -69,14 +73,26 @@ class Windows:
         )
 
     def on_flow(self, flow: Flow) -> None:
-        """Process the peer's window, and send held frames as far as it permits."""
+        """Process the peer's window, and send held frames as far as it and the connection permit."""
         seen = 0 if flow.next_incoming_id is None else flow.next_incoming_id
         in_flight = max(0, serial.distance(seen, self._next_outgoing_id))
         self._remote_window = max(0, flow.incoming_window - in_flight)
-        while self._held and self._remote_window > 0:
-            frame = self._held.popleft()
-            self.held_bytes -= len(frame)
-            self._write(frame)
+        while self._may_write() and self.release_frame():
+            pass
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether frames are held that the peer's window permits."""
+        return bool(self._held) and self._remote_window > 0
+
+    def release_frame(self) -> bool:
+        """Send a held frame if the peer's window permits; False if none was sent."""
+        if not self.is_ready:
+            return False
+        frame = self._held.popleft()
+        self.held_bytes -= len(frame)
+        self._write(frame)
+        return True
 
     def count_incoming(self) -> bool:
         """Count a transfer frame; True if it is time to send a flow."""
@@ -87,7 +103,7 @@ class Windows:
     def send(self, frames: Iterable[bytes]) -> None:
         """Send transfer frames, or hold them in order."""
         for frame in frames:
-            if self._remote_window > 0 and not self._held:
+            if self._remote_window > 0 and not self._held and self._may_write():
                 self._write(frame)
             else:
                 self._held.append(frame)

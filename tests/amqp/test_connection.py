@@ -40,6 +40,7 @@ from sbclient.amqp import (
     Source,
     Target,
     TransactionalState,
+    WindowOpened,
 )
 from sbclient.amqp.frames import EMPTY_FRAME, FrameReader, encode_frame
 from sbclient.amqp.performatives import (
@@ -1202,3 +1203,28 @@ def test_frames_of_a_large_delivery_may_be_written_by_hand() -> None:
     frames = b"".join(write_transfers(0, 0, 5, b"t", 0, bytes(9_000), settled=False, state=None, max_frame_size=512))
     (event,) = peer.raw(frames)
     assert len(event.delivery.payload) == 9_000
+
+
+def test_sessions_take_turns_where_the_output_is_limited() -> None:
+    limited = ConnectionOptions(container_id="client", max_output_bytes=4096, max_frame_size=512)
+    server = ConnectionOptions(container_id="server", max_frame_size=512, incoming_window=1000)
+    pipe = Pipe(server=server, client=limited)
+    large, _ = pipe.sending()
+    small = pipe.session()
+    link = small.attach_sender("t", target=Target(address="orders"))
+    pipe.flow()
+    end = last(pipe.server_told, AttachRequested).link
+    assert isinstance(end, IncomingLink)
+    end.accept(credit=10)
+    pipe.flow()
+    large.send(b"x" * 100_000, tag=b"1")
+    link.send(b"y" * 2000, tag=b"2")
+    pieces = []
+    while piece := pipe.client.bytes_to_send(now=NOW):
+        pieces.append(piece)
+    assert max(map(len, pieces)) < 4096 + 512
+    assert len(pieces) > 20
+    assert any(b"y" * 100 in piece for piece in pieces[:3])
+    assert large.session.held_bytes == link.session.held_bytes == 0
+    opened = [event for event in iter(pipe.client.next_event, None) if isinstance(event, WindowOpened)]
+    assert [event.session for event in opened] == [small, large.session]

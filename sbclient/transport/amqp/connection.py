@@ -65,6 +65,9 @@ class Sink(Protocol):
     def on_lost(self, error: Exception | None) -> None:
         """The socket is closed; None for a proper end by the peer."""
 
+    def on_full(self, *, is_full: bool) -> None:
+        """The network does, or no longer does, take what is written more slowly than it comes."""
+
 
 OpenStream: TypeAlias = Callable[[Sink], Awaitable[Stream]]
 
@@ -94,6 +97,7 @@ class AmqpConnection:
         self._ending: dict[Session, asyncio.Future[None]] = {}
         self._link_count = 0
         self._is_writing = False
+        self._is_full = False
         self._timer: asyncio.TimerHandle | None = None
         self._probe: asyncio.TimerHandle | None = None
         self._reason: ServiceBusError | None = None
@@ -227,6 +231,12 @@ class AmqpConnection:
         said = "the service closed the connection" if error is None else plain_text(str(error) or type(error).__name__)
         self._lose(ServiceBusConnectionError(f"the connection to {self._namespace} was lost: {said}"))
 
+    def on_full(self, *, is_full: bool) -> None:
+        """The network does not take more for now, or does again."""
+        self._is_full = is_full
+        if not is_full:
+            self.flush()
+
     # -- events --------------------------------------------------------------------------------------------------
 
     def _take_events(self) -> None:
@@ -325,11 +335,14 @@ class AmqpConnection:
 
     def _write(self) -> None:
         self._is_writing = False
-        if self._stream is None:
+        if self._stream is None or (self._is_full and not self.engine.is_over):
             return
         data = self.engine.bytes_to_send(now=self._clock.monotonic())
         if data:
             self._stream.write(data)
+            if self.engine.has_output:  # held back so far, for the sake of other links
+                self._take_events()
+                self.flush()
 
     def _arm(self) -> None:
         """Set the timer for the engine. It may fire too early, since every byte from the peer moves the deadline."""

@@ -196,6 +196,12 @@ class _Socket(asyncio.Protocol):
         if not self._is_closed:
             self.sink.on_bytes(data)
 
+    def pause_writing(self) -> None:
+        self.sink.on_full(is_full=True)
+
+    def resume_writing(self) -> None:
+        self.sink.on_full(is_full=False)
+
     def eof_received(self) -> bool | None:
         return False
 
@@ -324,6 +330,10 @@ class _WebSocket:
             self.on_lost(None)
         elif isinstance(event, TextMessage):
             self.on_lost(RemoteProtocolError("a text message came where AMQP is binary"))
+
+    def on_full(self, *, is_full: bool) -> None:
+        """The network does not take more for now, or does again."""
+        self._sink.on_full(is_full=is_full)
 
     def on_lost(self, error: Exception | None) -> None:
         """The socket is closed."""

@@ -344,6 +344,8 @@ class AmqpTransport(Transport):
             incoming_window=2_000,
             max_message_size=2**27,
             max_partial_bytes=2**28,
+            max_held_bytes=2**28,
+            max_output_bytes=2**18,
             idle_timeout_s=60.0,
             properties=self._properties,
         )

@@ -446,3 +446,28 @@ async def test_frames_above_the_announced_size_end_the_connection(service: Servi
     service.on_transfer = lambda _: service.end.engine.write_bytes((70_000).to_bytes(4, "big") + b"\x02\x00\x00\x00")
     with pytest.raises(ServiceBusConnectionError):
         await transport.open_sender("orders").send(message(), timeout_s=10)
+
+
+async def test_large_message_does_not_delay_other_links(service: Service, transport: AmqpTransport) -> None:
+    service.options = ConnectionOptions(container_id="service", max_message_size=2**24, max_frame_size=2**16)
+    large, small = transport.open_sender("large"), transport.open_sender("small")
+    await asyncio.gather(large.open(timeout_s=10), small.open(timeout_s=10))
+    end = service.end
+    write = end.write
+
+    def write_slowly(data: bytes) -> None:
+        assert len(data) < 2**18 + 2**17
+        write(data)
+        end.sink.on_full(is_full=True)
+        transport.clock.call_later(1.0, lambda: end.sink.on_full(is_full=False))
+
+    end.write = write_slowly  # type: ignore[method-assign]  # a network that takes a quarter of a megabyte a second
+    body = b"x" * 1_000_000
+    sending = asyncio.create_task(large.send([ServiceBusMessage(body)], timeout_s=60))
+    await transport.clock.sleep(0.5)
+    began_at = transport.clock.monotonic()
+    await small.send(message("small"), timeout_s=60)
+    assert transport.clock.monotonic() - began_at < 3
+    assert not sending.done()
+    await sending
+    assert Sections(end.transfers[-1].payload).data() == [body]
