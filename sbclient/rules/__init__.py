@@ -1,1 +1,1 @@
-"""The pure decisions of the client: who may send where, what is rewritten, when an entity fails over."""
+"""The rules of the client as pure functions and state machines: names, limits, rewriting, failover."""

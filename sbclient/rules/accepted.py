@@ -1,7 +1,7 @@
-"""Copies in the backlog that the primary has, but whose completion failed: they are completed and not sent again.
+"""Backlog messages that the primary has accepted but that could not be completed. They are not sent again.
 
-A copy is known by its queue, its sequence number and the moment it came there. Never by its message id, which may
-legally repeat; and not by the number alone, which begins anew when somebody deletes the queue and makes it again.
+A copy is identified by its queue, sequence number and enqueue time. The message id is not used, since ids may repeat.
+The sequence number alone is not enough, since it restarts when the queue is deleted and created again.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final, TypeAlias
 from sbclient.message import ServiceBusReceivedMessage
 
 ACCEPTED_KEPT: Final = 10_000
-"""How many are remembered; of the oldest a second copy may be sent."""
+"""The most copies that are remembered. A copy that was evicted may be sent a second time."""
 
 _Copy: TypeAlias = tuple[str, int, datetime | None]
 
 
 class AcceptedCopies:
-    """What the primary accepted and the backlog still holds, as far as is known; shared by every syphon of a client."""
+    """The copies known to be both in the primary and in the backlog. Shared by every syphon of a client."""
 
     def __init__(self) -> None:
         self._copies: OrderedDict[_Copy, None] = OrderedDict()
@@ -28,17 +28,17 @@ class AcceptedCopies:
         return len(self._copies)
 
     def add(self, queue: str, message: ServiceBusReceivedMessage) -> None:
-        """The primary has this copy."""
+        """Record that the primary has accepted this copy."""
         self._copies[_copy_of(queue, message)] = None
         while len(self._copies) > ACCEPTED_KEPT:
             self._copies.popitem(last=False)
 
     def discard(self, queue: str, message: ServiceBusReceivedMessage) -> None:
-        """The copy is gone from its queue."""
+        """Forget a copy that is no longer in its queue."""
         self._copies.pop(_copy_of(queue, message), None)
 
     def has(self, queue: str, message: ServiceBusReceivedMessage) -> bool:
-        """Whether the primary has this very copy."""
+        """Return whether the primary has accepted this copy."""
         return _copy_of(queue, message) in self._copies
 
 

@@ -1,7 +1,7 @@
-"""Backlog queues: what they are called, which one a sender takes, and how long a failed one is left out.
+"""Backlog queues: their names, the choice of a queue by a sender, and the quarantine of failed queues.
 
-Names and count, the uniformly random choice, kept for the life of a sender, and the removal of a failed queue for every
-sender are documented; that it comes back after a quarantine is our choice (30 s, doubled up to 5 min).
+Source: paired namespaces, documented: the names, the count, the uniformly random choice that each sender keeps, and the
+removal of a failed queue for all senders. The end of the quarantine is our choice (30 s, doubled up to 5 min).
 """
 
 from __future__ import annotations
@@ -31,28 +31,30 @@ _IP_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 
 
 def primary_name_of(namespace: str) -> str:
-    """The first segment of the backlog queues of a primary: its first DNS label, or `host-port` for a local one.
+    """Return the first segment of a primary's backlog queue names: its first DNS label, or `host-port` if local.
 
     Args:
         namespace: `contoso.servicebus.windows.net`, `localhost:5672`, `127.0.0.1:5672` or `memory://contoso`.
 
     Raises:
-        InvalidOperationError: no legal name can be made of it; the option `primary_name` sets one.
+        InvalidOperationError: the namespace yields no legal name. The option `primary_name` sets one.
     """
     bare = namespace.removeprefix("memory://")
     host, _, port = bare.partition(":") if bare.count(":") == 1 else (bare, "", "")
     is_local = host.lower() == "localhost" or _IP_ADDRESS.fullmatch(host) is not None
     name = "-".join(filter(None, (host.strip("[]").replace(":", "-"), port))) if is_local else host.split(".")[0]
     if _NAME.fullmatch(name) is None:
-        raise InvalidOperationError(f"no backlog queues can be named after {namespace!r}: set the option primary_name")
+        raise InvalidOperationError(
+            f"namespace {namespace!r} yields no name for its backlog queues: set the option primary_name"
+        )
     return name
 
 
 def backlog_queue_names(primary_name: str, count: int) -> list[str]:
-    """The names of the first `count` backlog queues of a primary.
+    """Return the names of the first `count` backlog queues of a primary.
 
     Raises:
-        InvalidOperationError: the name cannot be a segment of a queue's path.
+        InvalidOperationError: `primary_name` is not a legal path segment.
     """
     _check_primary_name(primary_name)
     return [f"{primary_name}/{BACKLOG_SEGMENT}/{index}" for index in range(count)]
@@ -61,59 +63,60 @@ def backlog_queue_names(primary_name: str, count: int) -> list[str]:
 def _check_primary_name(primary_name: str) -> None:
     if _NAME.fullmatch(primary_name) is None:
         raise InvalidOperationError(
-            f"primary_name is {primary_name!r}: letters, digits, '.', '-' and '_', with a letter or digit at both ends"
+            f"primary_name is {primary_name!r}: use letters, digits, '.', '-' and '_', with a letter or digit at "
+            "both ends"
         )
 
 
 def session_backlog_queue_names(primary_name: str, count: int) -> list[str]:
-    """The names of the session-enabled backlog queues, used with `ordering="session"`."""
+    """Return the names of the session-enabled backlog queues, used with `ordering="session"`."""
     _check_primary_name(primary_name)
     return [f"{primary_name}/{SESSION_BACKLOG_SEGMENT}/{index}" for index in range(count)]
 
 
 def native_session_id_of(path: str, session_id: str) -> str:
-    """The session, in its session backlog queue, of an entity's session: the SHA-256 of both, in hexadecimal."""
+    """Return the session id that an entity's session has in its backlog queue: the SHA-256 of both, in hexadecimal."""
     return sha256(f"{path.casefold()}\n{session_id}".encode()).hexdigest()
 
 
 def session_backlog_queue_of(queues: Sequence[str], session_id: str) -> str:
-    """The one session backlog queue for a session, by CRC-32, so that every client takes the same."""
+    """Return the session backlog queue of a session, chosen by CRC-32 so that every client uses the same queue."""
     return queues[crc32(session_id.encode()) % len(queues)]
 
 
 def is_backlog_path(path: str) -> bool:
-    """Whether a path lies in the space of backlog queues, so that nothing may be moved there."""
+    """Return whether a path is reserved for backlog queues, so that no message may be forwarded there."""
     segments = path.casefold().replace("\\", "/").split("/")
     return BACKLOG_SEGMENT in segments or SESSION_BACKLOG_SEGMENT in segments
 
 
 def is_queue_fault(error: ServiceBusError) -> bool:
-    """Whether an error speaks against the backlog queue, and not against the message that was sent to it."""
+    """Return whether an error is the fault of the backlog queue and not of the message that was sent to it."""
     return error.is_outage or isinstance(error, MessagingEntityNotFoundError)
 
 
 @dataclass(slots=True)
 class _Term:
     until_at: float
-    span_s: float
+    duration_s: float
 
 
 class Quarantine:
-    """The backlog queues that failed lately, shared by every sender of a client."""
+    """The backlog queues that failed recently. Shared by every sender of a client."""
 
     def __init__(self) -> None:
         self._terms: dict[str, _Term] = {}
 
     def failed(self, queue: str, now: float) -> None:
-        """Leave a queue out for 30 s, or twice as long as the last time, at most 5 min."""
+        """Exclude a queue for 30 s, or for twice as long as the last time, at most 5 min."""
         term = self._terms.get(queue)
         if term is not None and now < term.until_at:
             return
-        span_s = QUARANTINE_S if term is None else min(term.span_s * 2, QUARANTINE_MAX_S)
-        self._terms[queue] = _Term(now + span_s, span_s)
+        duration_s = QUARANTINE_S if term is None else min(term.duration_s * 2, QUARANTINE_MAX_S)
+        self._terms[queue] = _Term(now + duration_s, duration_s)
 
     def succeeded(self, queue: str) -> bool:
-        """Forget everything that was held against a queue; returns whether there was anything."""
+        """Forget the failures of a queue. Returns whether there were any."""
         return self._terms.pop(queue, None) is not None
 
     def is_in(self, queue: str, now: float) -> bool:
@@ -121,22 +124,22 @@ class Quarantine:
         return term is not None and now < term.until_at
 
     def due_at(self, queue: str) -> float:
-        """When a queue comes back, in the past if it is not in quarantine."""
+        """Return the end of a queue's quarantine. It is in the past if the queue is not in quarantine."""
         term = self._terms.get(queue)
         return float("-inf") if term is None else term.until_at
 
     def queues(self, now: float) -> list[str]:
-        """Every queue in quarantine, by name."""
+        """Return the queues in quarantine, sorted by name."""
         return sorted(queue for queue in self._terms if self.is_in(queue, now))
 
 
 class BacklogChoice:
-    """One sender's backlog queue: drawn at its first diversion, kept while it works.
+    """The backlog queue of one sender: chosen at random at its first diversion, kept until it fails.
 
     Args:
         queues: the usable backlog queues, at least one.
         quarantine: shared by all senders of the client.
-        random: for the draw.
+        random: source of the random choice.
     """
 
     def __init__(self, queues: Sequence[str], quarantine: Quarantine, random: Random) -> None:
@@ -146,9 +149,10 @@ class BacklogChoice:
         self._chosen: str | None = None
 
     def pick(self, now: float, *, tried: Collection[str] = ()) -> str | None:
-        """The queue for the next diversion; None when every one was tried for this message.
+        """Return the queue for the next diversion; None if every queue was tried for this message.
 
-        With all the others in quarantine it is the one due soonest; whoever asks tries one of those for each message.
+        If all remaining queues are in quarantine, this is the queue whose quarantine ends first. The caller tries at
+        most one queue in quarantine for each message.
         """
         if self._chosen is not None and self._chosen not in tried and not self._quarantine.is_in(self._chosen, now):
             return self._chosen

@@ -1,7 +1,7 @@
-"""AMQP error conditions and management statuses as errors of this package: one table.
+"""Maps AMQP error conditions and management status codes to the errors of this package.
 
 Laws:
-1. The condition decides. A status decides only where no condition came, as in the replies of `$cbs`.
+1. The condition decides. The status decides only if there is no condition, as in the replies of `$cbs`.
 2. An unknown condition below `amqp:connection:`, `amqp:session:` or `amqp:link:` means that the connection or link is
    lost. Any other unknown condition is an internal error of the service.
 3. No text shows a key or a signature.
@@ -98,7 +98,7 @@ _MAX_TEXT: Final = 600
 
 
 def error_class(condition: str | None, status: int | None = None) -> type[ServiceBusError]:
-    """The class of error for a condition, or for a status where there is no condition."""
+    """Return the error class for a condition, or for a status if there is no condition."""
     if condition:
         known = BY_CONDITION.get(condition)
         if known is not None:
@@ -110,18 +110,18 @@ def error_class(condition: str | None, status: int | None = None) -> type[Servic
 def error_of(
     subject: str, condition: str | None, description: str | None, status: int | None = None
 ) -> ServiceBusError:
-    """The error for an answer of the service.
+    """Return the error for a failure response of the service.
 
     Args:
         subject: the operation and its object, such as `send to 'orders'`.
-        condition: the AMQP condition, None if the answer has none.
-        description: the text of the service, None if the answer has none.
+        condition: the AMQP condition, None if there is none.
+        description: the error text of the service, None if there is none.
         status: the status code of a reply.
     """
-    said = description or condition or (f"status {status}" if status else "no reason was given")
-    return error_class(condition, status)(f"{subject}: {plain_text(said)}")
+    reason = description or condition or (f"status {status}" if status else "the service gave no reason")
+    return error_class(condition, status)(f"{subject}: {plain_text(reason)}")
 
 
 def plain_text(text: str) -> str:
-    """The text in one line of at most 600 characters, without keys and signatures."""
+    """Return the text as one line of at most 600 characters, without keys and signatures."""
     return _SECRET.sub(r"\1\2***", " ".join(text.split()))[:_MAX_TEXT]

@@ -1,8 +1,8 @@
-"""Connection strings: what they may say, and what is wrong with one that cannot be read.
+"""Parses connection strings of Service Bus, and our own `memory://name` for a broker in this process.
 
-Formats: the service's `Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…[;EntityPath=…]`, with
-`SharedAccessSignature=…` instead of the key, with `UseDevelopmentEmulator=true` for an emulator without TLS; and our
-own `memory://name` for a broker inside the process. No error and no repr ever shows a key or a signature.
+The format of the service is `Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…[;EntityPath=…]`. The key may be
+replaced by `SharedAccessSignature=…`; `UseDevelopmentEmulator=true` selects an emulator without TLS. No error and no
+repr shows a key or a signature.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """One namespace and how to prove who one is.
+    """A namespace and the credential for it.
 
     Attributes:
         host: the DNS name or address; the name itself for `memory://name`.
-        port: as written, or None.
-        is_memory: whether the namespace lives inside this process.
-        use_development_emulator: whether it is spoken to without TLS.
-        key_name, key, signature: the credential; None where it is not given.
-        entity_path: the one entity the credential is for, or None.
+        port: the port in the endpoint, or None.
+        is_memory: whether the broker runs in this process.
+        use_development_emulator: whether the connection is made without TLS.
+        key_name, key, signature: the credential; None for the parts that are not given.
+        entity_path: the only entity that the credential is valid for, or None.
     """
 
     host: str
@@ -56,46 +56,46 @@ class ConnectionString:
 
     @property
     def fully_qualified_namespace(self) -> str:
-        """The host, with its port where one is written."""
+        """The host, with the port if the endpoint has one."""
         return self.namespace
 
     @property
     def endpoint(self) -> str:
-        """`sb://contoso.servicebus.windows.net/`; of a namespace inside this process `memory://contoso`."""
+        """`sb://contoso.servicebus.windows.net/`, or `memory://contoso` for a broker in this process."""
         return self.namespace if self.is_memory else f"sb://{self.namespace}/"
 
     @property
     def shared_access_key_name(self) -> str | None:
-        """The name of the key, as azure-servicebus calls it."""
+        """`key_name`, under its name in azure-servicebus."""
         return self.key_name
 
     @property
     def shared_access_key(self) -> str | None:
-        """The key, as azure-servicebus calls it."""
+        """`key`, under its name in azure-servicebus."""
         return self.key
 
     @property
     def shared_access_signature(self) -> str | None:
-        """The signature, as azure-servicebus calls it."""
+        """`signature`, under its name in azure-servicebus."""
         return self.signature
 
     @property
     def namespace(self) -> str:
-        """What names the namespace: two strings mean the same one if and only if these are equal."""
+        """The identity of the namespace: equal for two connection strings if and only if they mean the same one."""
         if self.is_memory:
             return f"{MEMORY_SCHEME}{self.host}"
         return self.host if self.port is None else f"{self.host}:{self.port}"
 
 
 ServiceBusConnectionStringProperties = ConnectionString
-"""What azure-servicebus calls it."""
+"""The name of the class in azure-servicebus."""
 
 
 def parse_connection_string(conn_str: str) -> ConnectionString:
-    """Read a connection string.
+    """Parse a connection string.
 
     Raises:
-        InvalidOperationError: it cannot be read; the text says which part, without repeating secrets.
+        InvalidOperationError: a part is missing or malformed. The text names the part and shows no secret.
     """
     if not isinstance(conn_str, str) or not conn_str.strip():
         raise InvalidOperationError("the connection string is empty: give Endpoint=sb://…;… or memory://name")
@@ -106,17 +106,20 @@ def parse_connection_string(conn_str: str) -> ConnectionString:
     host, port = _endpoint(fields.get("Endpoint"))
     emulator = fields.get("UseDevelopmentEmulator", "false").lower()
     if emulator not in ("true", "false"):
-        # What stands there is not shown: where a semicolon is missing, a key follows.
+        # The value is not shown: if a semicolon is missing, it contains a key.
         raise InvalidOperationError("UseDevelopmentEmulator in the connection string is neither true nor false")
     key_name, key = fields.get("SharedAccessKeyName"), fields.get("SharedAccessKey")
     signature = fields.get("SharedAccessSignature")
     if key_name and _KEY_NAME.fullmatch(key_name) is None:
         raise InvalidOperationError(
-            f"the SharedAccessKeyName of {host!r} is none: letters, digits, '.', '-' and '_'; is a semicolon missing?"
+            f"the SharedAccessKeyName for {host!r} is malformed: use letters, digits, '.', '-' and '_', and check "
+            "that no semicolon is missing"
         )
     if signature is None and (not key_name or not key):
         missing = "SharedAccessKeyName" if not key_name else "SharedAccessKey"
-        raise InvalidOperationError(f"the connection string of {host!r} has no {missing} and no SharedAccessSignature")
+        raise InvalidOperationError(
+            f"the connection string of {host!r} has no {missing} and no SharedAccessSignature: add one of them"
+        )
     if signature is not None and key is not None:
         raise InvalidOperationError(
             f"the connection string of {host!r} has both SharedAccessKey and SharedAccessSignature: give one of them"
@@ -135,13 +138,13 @@ def parse_connection_string(conn_str: str) -> ConnectionString:
 def _memory(name: str) -> ConnectionString:
     name = name.rstrip("/").lower()
     if _MEMORY_NAME.fullmatch(name) is None:
-        # The rest is not shown: somebody may have put a key behind the name.
+        # The rest is not shown: it may contain a key.
         illegal = next(
             (letter for letter in name if not (letter.isascii() and (letter.isalnum() or letter in ".-"))), ""
         )
-        what = f"has {illegal!r} in it" if illegal else "begins or ends with a dot or hyphen" if name else "is empty"
+        what = f"contains {illegal!r}" if illegal else "begins or ends with a dot or hyphen" if name else "is empty"
         raise InvalidOperationError(
-            f"the name behind {MEMORY_SCHEME} {what}: letters, digits, dots and hyphens, as in memory://contoso"
+            f"the name after {MEMORY_SCHEME} {what}: use letters, digits, dots and hyphens, as in memory://contoso"
         )
     return ConnectionString(host=name, is_memory=True)
 
@@ -152,31 +155,32 @@ def _fields(text: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         known = _FIELDS.get(name.strip().casefold())
         if not equals or known is None:
-            # Nothing of the part is shown: it may be a piece of a key, and keys end in '='.
+            # The part is not shown: it may be a piece of a key, since keys end in '='.
             raise InvalidOperationError(
-                f"part {number} of the connection string is none of {', '.join(_FIELDS.values())}"
+                f"part {number} of the connection string is unknown: use {', '.join(_FIELDS.values())}"
             )
         if known in fields:
-            raise InvalidOperationError(f"the connection string has {known} twice")
+            raise InvalidOperationError(f"the connection string has {known} twice: remove one")
         fields[known] = value.strip()
     return fields
 
 
 def _endpoint(endpoint: str | None) -> tuple[str, int | None]:
     if not endpoint:
-        raise InvalidOperationError("the connection string has no Endpoint: it begins with Endpoint=sb://<namespace>…")
+        raise InvalidOperationError("the connection string has no Endpoint: add Endpoint=sb://<namespace>…")
     try:
         parts = urlsplit(endpoint if "://" in endpoint else f"sb://{endpoint}")
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
     if not host or _HOST.fullmatch(host) is None:
-        # Neither the endpoint nor what `urlsplit` says of it is shown: somebody may have put a secret into it.
+        # Neither the endpoint nor the error of `urlsplit` is shown: both may contain a secret.
         raise InvalidOperationError(
-            "the Endpoint of the connection string has no legal host and port: sb://contoso.servicebus.windows.net"
+            "the Endpoint of the connection string has no valid host and port: write it as "
+            "sb://contoso.servicebus.windows.net"
         ) from None
     if parts.scheme not in ("sb", "amqp", "amqps", "https") or parts.username is not None:
         raise InvalidOperationError(
-            f"Endpoint={parts.scheme}://{host} names no namespace: sb://contoso.servicebus.windows.net"
+            f"Endpoint={parts.scheme}://{host} is not a namespace: write it as sb://contoso.servicebus.windows.net"
         )
     return host, port

@@ -1,12 +1,12 @@
-"""Which texts name an entity, and how a path and its sub-queues are written.
+"""Checks, compares, splits and joins the paths of entities and of their sub-queues.
 
 Laws (source: the service's rules for entity names):
 
 1. A queue or topic path has at most 260 characters; a subscription or rule name at most 50, and no slash.
-2. Segments, with one slash between two, are letters, digits, `.`, `-` and `_`; a segment of dots alone is refused, for
-   it would make the path a relative one wherever it stands in a URL (our choice).
-3. A backslash is a slash, and letters' case does not distinguish entities: `canonical` is what to look up by.
-4. `/Subscriptions/` inside a path leads to a subscription, so no queue or topic may contain it.
+2. Segments are separated by one slash and consist of letters, digits, `.`, `-` and `_`. A segment of dots only is
+   rejected, because a URL with it would be a relative path (our choice).
+3. A backslash equals a slash, and paths are not case-sensitive: look entities up by `canonical(path)`.
+4. `/Subscriptions/` marks the path of a subscription, so the path of a queue or topic must not contain it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEAD_LETTER: Final = "/$DeadLetterQueue"
 _TRANSFER_DEAD_LETTER: Final = "/$Transfer/$DeadLetterQueue"
 
 _PATHS_KEPT: Final = 4096
-"""The paths of which the forms are remembered: every request asks for them several times."""
+"""The size of the caches: every request needs the same forms of its path several times."""
 
 _SEGMENT = r"(?!\.+(?:/|\Z))[A-Za-z0-9._-]+"
 
@@ -52,19 +52,19 @@ _FORMS: Final = {
 
 @lru_cache(_PATHS_KEPT)
 def canonical(path: str) -> str:
-    """The key of a path: equal for two paths exactly if they name the same entity."""
+    """Return the lookup key of a path: equal for two paths if and only if they name the same entity."""
     return path.replace("\\", "/").casefold()
 
 
 def check_entity_path(path: str, kind: str = "queue") -> str:
-    """The path as it is to be used, with slashes for backslashes; letters keep their case.
+    """Return the path with slashes for backslashes. The case of letters is kept.
 
     Args:
         path: a queue's or topic's path, or a subscription's or rule's name.
         kind: `"queue"`, `"topic"`, `"subscription"` or `"rule"`.
 
     Raises:
-        InvalidOperationError: the text breaks a law above; its text names both.
+        InvalidOperationError: the path breaks one of the rules above. The text shows the path and the rule.
     """
     form = _FORMS[kind]
     if not isinstance(path, str):
@@ -75,14 +75,14 @@ def check_entity_path(path: str, kind: str = "queue") -> str:
             f"{kind} {path[:40]!r}... has {len(path)} characters, {form.max_length} are allowed: choose a shorter name"
         )
     if form.pattern.fullmatch(cleaned) is None:
-        raise InvalidOperationError(f"{path!r} cannot name a {kind}: it may hold {form.rule}")
+        raise InvalidOperationError(f"{path!r} cannot name a {kind}: use {form.rule}")
     if _SUBSCRIPTIONS.casefold() in cleaned.casefold():
-        raise InvalidOperationError(f"{path!r} cannot name a {kind}: {_SUBSCRIPTIONS} leads to a topic's subscriptions")
+        raise InvalidOperationError(f"{path!r} cannot name a {kind}: {_SUBSCRIPTIONS} is reserved for subscriptions")
     return cleaned
 
 
 def is_entity_path(path: str) -> bool:
-    """Whether a queue or topic may have that path."""
+    """Return whether a queue or topic may have that path."""
     try:
         check_entity_path(path)
     except InvalidOperationError:
@@ -91,25 +91,25 @@ def is_entity_path(path: str) -> bool:
 
 
 def subscription_path(topic: str, subscription: str) -> str:
-    """The path to receive from a subscription: `prices/Subscriptions/eu`."""
+    """Return the path to receive from a subscription: `prices/Subscriptions/eu`."""
     return f"{topic}{_SUBSCRIPTIONS}{subscription}"
 
 
 def dead_letter_path(path: str) -> str:
-    """The path of the dead-letter queue behind a queue or subscription."""
+    """Return the path of the dead-letter queue of a queue or subscription."""
     return path + _DEAD_LETTER
 
 
 def transfer_dead_letter_path(path: str) -> str:
-    """The path of the queue behind an entity for what it could not forward."""
+    """Return the path of the transfer dead-letter queue, which holds the messages that an entity could not forward."""
     return path + _TRANSFER_DEAD_LETTER
 
 
 def entity_of(path: str) -> str:
-    """The canonical path of the queue or topic that a path is, or is a part of, whether it exists or not.
+    """Return the canonical path of the queue or topic that a path belongs to. The entity need not exist.
 
-    Parts are its sub-queues and nodes, and a topic's subscriptions with what is theirs; empty for the nodes and lists
-    of the namespace. `q/x` is no part of `q`: it can only name another entity.
+    Sub-queues, management nodes and subscriptions belong to their queue or topic; `q/x` does not belong to `q`, since
+    it can only name another entity. Returns an empty string for the nodes and lists of the namespace.
     """
     segments = [segment for segment in canonical(path).split("/") if segment]
     for at, segment in enumerate(segments):
@@ -120,7 +120,7 @@ def entity_of(path: str) -> str:
 
 @lru_cache(_PATHS_KEPT)
 def split_sub_queue(path: str) -> tuple[str, SubQueue | None]:
-    """The entity's path, with slashes, and which of its sub-queues is meant; None = the entity itself."""
+    """Return the path of the entity, with slashes, and its sub-queue, or None for the entity itself."""
     cleaned = path.replace("\\", "/")
     lowered = cleaned.lower()
     if not lowered.endswith(_DEAD_LETTER.lower()):
@@ -131,14 +131,14 @@ def split_sub_queue(path: str) -> tuple[str, SubQueue | None]:
 
 
 def belongs_to(path: str, entity: str) -> bool:
-    """Whether a path is that of an entity, of a queue behind it, or of a subscription of it if it is a topic."""
-    asked, owner = canonical(split_sub_queue(path)[0]), canonical(entity)
-    return asked == owner or asked.startswith(f"{owner}{_SUBSCRIPTIONS.casefold()}")
+    """Return whether a path names an entity, one of its sub-queues, or one of its subscriptions if it is a topic."""
+    base, owner = canonical(split_sub_queue(path)[0]), canonical(entity)
+    return base == owner or base.startswith(f"{owner}{_SUBSCRIPTIONS.casefold()}")
 
 
 @lru_cache(_PATHS_KEPT)
 def split_subscription(path: str) -> tuple[str, str] | None:
-    """Topic and subscription of a subscription's path (without a sub-queue); None = a queue or topic."""
+    """Return topic and subscription for the path of a subscription without a sub-queue; None for a queue or topic."""
     cleaned = path.replace("\\", "/")
     at = cleaned.lower().find(_SUBSCRIPTIONS.lower())
     topic, subscription = cleaned[:at], cleaned[at + len(_SUBSCRIPTIONS) :]

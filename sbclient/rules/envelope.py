@@ -1,16 +1,16 @@
-"""Seal a message for a backlog queue, so that one queue can hold messages of many entities, and unseal it again.
+"""Rewrites a message for a backlog queue, which holds messages for many entities, and restores it.
 
 Laws (source: paired namespaces, documented, unless said otherwise):
 
-1. The destination's path, session id, finite time to live and schedule are stored as application properties under the
-   four names below, and the last three are cleared. Everything else travels unchanged.
-2. Unsealing restores all of it exactly and removes the four. A life is unlimited from the service's maximum on, which
-   is the same as none.
-3. A property of the application that bears one of the four names, or begins with `x-ms-user-`, is stored with
-   `x-ms-user-` in front of its name (our choice: it is kept and not overwritten).
+1. `seal` stores the destination path, the session id, a finite time to live and the scheduled enqueue time as
+   application properties under the four names below, and clears the last three. The rest is unchanged.
+2. `unseal` restores the message exactly and removes the four properties. A time to live of the service's maximum or
+   more is unlimited, the same as no time to live.
+3. A property of the application with one of the four names, or with a name that begins with `x-ms-user-`, is stored
+   with the prefix `x-ms-user-` (our choice: it is kept and not overwritten).
 4. In a session-enabled backlog queue the message has a session id of that queue. A partition key would differ from it,
-   so it is stored as well, as `x-ms-user-partitionkey`, a name that law 3 gives to nothing else (our choice).
-5. What cannot be brought home is refused with a reason that never changes, to dead-letter it with.
+   so it is stored as `x-ms-user-partitionkey`, a name that law 3 gives to no other property (our choice).
+5. A message that cannot be restored is rejected with a fixed reason, which the caller dead-letters it with.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ DESTINATION_MISSING: Final = "DestinationMissing"
 DESTINATION_ILLEGAL: Final = "DestinationIllegal"
 """`x-ms-path` cannot name a queue or topic, or names a backlog queue."""
 PROPERTY_MALFORMED: Final = "PropertyMalformed"
-"""A property that is to be restored has the wrong type or cannot be read."""
+"""A property that `unseal` restores has the wrong type or cannot be parsed."""
 TTL_EXPIRED: Final = "TTLExpiredException"
-"""Less than one second of the message's life is left. The service's own word for it."""
+"""Less than one second of the time to live is left. The service uses the same reason."""
 
-UNLIMITED_LIFE: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
+UNLIMITED_TIME_TO_LIVE: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
 """The service's longest time to live, 2**63 - 1 ticks of 100 ns: such a message never expires."""
 
 _ALIASES = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_ENQUEUE_TIME})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class MalformedEnvelopeError(Exception):
-    """A message of a backlog queue cannot be brought home.
+    """A message of a backlog queue cannot be restored.
 
     Attributes:
-        reason: one of the four constants of this module; what to dead-letter the message with.
-        description: one sentence with what was found.
+        reason: the dead-letter reason, one of the four constants of this module.
+        description: one sentence with the values that were found.
     """
 
     def __init__(self, reason: str, description: str) -> None:
@@ -65,12 +66,12 @@ class MalformedEnvelopeError(Exception):
 
 
 class Unsealed(NamedTuple):
-    """Where a message of a backlog queue is to go, and the message as it was first sent.
+    """The destination of a message of a backlog queue, and the message as it was originally sent.
 
     Attributes:
         destination: path of a queue or topic.
-        message: with the time to live that was left when it was unsealed.
-        lifetime: its whole time to live, and when that began; None = its time to live does not shrink.
+        message: its time to live is what was left when it was unsealed.
+        lifetime: the full time to live and its start; None if the time to live does not decrease.
     """
 
     destination: str
@@ -92,21 +93,21 @@ class Unsealed(NamedTuple):
 
 
 def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str | None = None) -> ServiceBusMessage:
-    """A copy of the message, rewritten for a backlog queue.
+    """Return a copy of the message, rewritten for a backlog queue.
 
     Args:
-        destination: the path of the queue or topic that it was sent to.
-        native_session_id: the session it takes in a session-enabled backlog queue; None for a plain one.
+        destination: the path of the queue or topic that the message was sent to.
+        native_session_id: its session id in a session-enabled backlog queue; None for a plain queue.
 
     Raises:
-        InvalidOperationError: the destination cannot be restored.
+        InvalidOperationError: the destination is not a legal path, or is a backlog queue.
     """
     properties: dict[str, PropertyValue] = {PATH: _checked_destination(destination)}
     for name, value in message.application_properties.items():
         properties[USER_PREFIX + name if _is_reserved(name) else name] = value
     if message.session_id is not None:
         properties[SESSION_ID] = message.session_id
-    if message.time_to_live is not None and message.time_to_live < UNLIMITED_LIFE:
+    if message.time_to_live is not None and message.time_to_live < UNLIMITED_TIME_TO_LIVE:
         properties[TIME_TO_LIVE] = write_duration(message.time_to_live)
     if message.scheduled_enqueue_time_utc is not None:
         properties[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc
@@ -123,16 +124,19 @@ def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str
     )
 
 
-def unseal(received: ServiceBusReceivedMessage, *, now: float, life: Literal["remaining", "restart"]) -> Unsealed:
-    """The destination and the message as it was, of a message received from a backlog queue.
+def unseal(
+    received: ServiceBusReceivedMessage, *, now: float, time_to_live_mode: Literal["remaining", "restart"]
+) -> Unsealed:
+    """Return the destination and the original message of a message received from a backlog queue.
 
     Args:
         now: seconds since 1970-01-01 UTC.
-        life: whether a finite time to live is restored as what is `"remaining"` of it, in whole seconds, the time in
-            the backlog queue counting from the later of its arrival there and its schedule, or as all of it.
+        time_to_live_mode: `"remaining"` restores what is left of a finite time to live, in whole seconds; it starts at
+            the arrival in the backlog queue or at the scheduled enqueue time, whichever is later. `"restart"` restores
+            the full time to live.
 
     Raises:
-        MalformedEnvelopeError: it cannot be brought home; its `reason` and `description` say why.
+        MalformedEnvelopeError: the message cannot be restored; `reason` and `description` say why.
     """
     sealed = received.application_properties
     destination = _destination(sealed)
@@ -142,7 +146,7 @@ def unseal(received: ServiceBusReceivedMessage, *, now: float, life: Literal["re
     if received.session_id is None and partition_key is None:
         partition_key = received.partition_key
     lifetime = None
-    if time_to_live is not None and life == "remaining":
+    if time_to_live is not None and time_to_live_mode == "remaining":
         lifetime = time_to_live, max(received.enqueued_time_utc, schedule or _EPOCH)
         time_to_live = _remaining(*lifetime, now)
     try:
@@ -161,7 +165,7 @@ def unseal(received: ServiceBusReceivedMessage, *, now: float, life: Literal["re
 def _checked_destination(path: str) -> str:
     destination = check_entity_path(path)
     if is_backlog_path(destination):
-        raise InvalidOperationError(f"{path!r} lies among the backlog queues: nothing may be moved there")
+        raise InvalidOperationError(f"{path!r} is reserved for backlog queues: choose another destination")
     return destination
 
 
@@ -170,7 +174,7 @@ def _is_reserved(name: str) -> bool:
 
 
 def _restored(sealed: dict[str, PropertyValue]) -> dict[str, PropertyValue]:
-    """The application's own properties, under their own names."""
+    """Return the properties of the application under their original names."""
     restored: dict[str, PropertyValue] = {}
     for name, value in sealed.items():
         own = name.removeprefix(USER_PREFIX)
@@ -189,7 +193,7 @@ def _destination(sealed: dict[str, PropertyValue]) -> str:
     path = sealed.get(PATH)
     if not isinstance(path, str):
         found = f"is a {type(path).__name__}, not a path" if PATH in sealed else "is not set"
-        raise MalformedEnvelopeError(DESTINATION_MISSING, f"{PATH} {found}, so nobody knows where the message belongs")
+        raise MalformedEnvelopeError(DESTINATION_MISSING, f"{PATH} {found}: the destination is unknown")
     try:
         return _checked_destination(path)
     except InvalidOperationError as error:
@@ -208,7 +212,7 @@ def _short_text(sealed: dict[str, PropertyValue], name: str) -> str | None:
 
 
 def _schedule(sealed: dict[str, PropertyValue]) -> datetime | None:
-    """The schedule; some clients hand a timestamp over as the int of milliseconds that it is on the wire."""
+    """Return the scheduled enqueue time. Some clients pass a timestamp as an int of milliseconds, as on the wire."""
     if SCHEDULED_ENQUEUE_TIME not in sealed:
         return None
     value = sealed[SCHEDULED_ENQUEUE_TIME]
@@ -218,7 +222,7 @@ def _schedule(sealed: dict[str, PropertyValue]) -> datetime | None:
         if isinstance(value, int) and not isinstance(value, bool):
             return _EPOCH + timedelta(milliseconds=value)
     except OverflowError as error:
-        raise _malformed(SCHEDULED_ENQUEUE_TIME, f"{value!r}", "a moment of the years 1 to 9999") from error
+        raise _malformed(SCHEDULED_ENQUEUE_TIME, f"{value!r}", "a timestamp in the years 1 to 9999") from error
     raise _malformed(SCHEDULED_ENQUEUE_TIME, f"a {type(value).__name__}", "a timestamp")
 
 
@@ -228,20 +232,20 @@ def _time_to_live(sealed: dict[str, PropertyValue]) -> timedelta | None:
     value = sealed[TIME_TO_LIVE]
     if not isinstance(value, str):
         raise _malformed(TIME_TO_LIVE, f"a {type(value).__name__}", "a duration")
-    life_us = microseconds_of(value)
-    if life_us is None:
+    duration_us = microseconds_of(value)
+    if duration_us is None:
         raise _malformed(
             TIME_TO_LIVE, f"{value[:40]!r}", "an ISO 8601 duration of weeks, days, hours, minutes or seconds"
         )
-    return timedelta(microseconds=life_us) if life_us < UNLIMITED_LIFE // timedelta(microseconds=1) else None
+    return timedelta(microseconds=duration_us) if duration_us < UNLIMITED_TIME_TO_LIVE // _MICROSECOND else None
 
 
 def _remaining(time_to_live: timedelta, since: datetime, now: float) -> timedelta:
-    """What is left of a life, in whole seconds, of at least one."""
+    """Return what is left of a time to live: whole seconds, at least one."""
     passed = timedelta(seconds=now) - (since - _EPOCH)
     left = time_to_live - max(passed, timedelta(0))
     if left < timedelta(seconds=1):
         raise MalformedEnvelopeError(
-            TTL_EXPIRED, f"of its time to live of {time_to_live} less than 1 s is left, since {since.isoformat()}"
+            TTL_EXPIRED, f"less than 1 s is left of the time to live of {time_to_live} since {since.isoformat()}"
         )
     return timedelta(seconds=left // timedelta(seconds=1))

@@ -1,12 +1,13 @@
-"""Whether one entity's sends go to the primary or to the backlog: a table of states and events, and its deadlines.
+"""The failover state machine of one entity: it decides whether sends go to the primary or to the backlog.
 
-Laws, one entity path each, never the whole namespace (source: paired namespaces, documented, unless said otherwise):
+Laws, for each entity path and never for a whole namespace (source: paired namespaces, documented, unless said
+otherwise):
 
 1. The first outage error arms a one-shot deadline; later ones do not move it. Any success disarms it.
-2. When the deadline passes the entity is failed over, also if nobody sends. An interval of 0 fails over at once.
-3. While failed over the primary is pinged; enough accepted pings in a row bring the entity back.
-4. A success of a send begun before the last failover or recovery says nothing about now and is ignored (our choice).
-5. What is forced stays until it is marked healthy: no pings (our choice).
+2. When the deadline passes, the entity is failed over, even if no message is sent. An interval of 0 fails over at once.
+3. While the entity is failed over, the primary is pinged. Enough consecutive accepted pings end the failover.
+4. The success of a send that began before the last failover or recovery is out of date and is ignored (our choice).
+5. A forced failover is not pinged and lasts until the entity is marked healthy (our choice).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 
 
 class FailoverState(StrEnum):
-    """Where the sends to an entity go: to the primary, to the primary while its errors are watched, to the backlog."""
+    """The state of an entity. Sends go to the primary if it is healthy or suspect, to the backlog if failed over."""
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"
@@ -29,7 +30,7 @@ class FailoverState(StrEnum):
 
 
 class FailoverEvent(StrEnum):
-    """What moves an entity from one state to another."""
+    """An event that may change the state of an entity."""
 
     OUTAGE = "outage"
     SUCCESS = "success"
@@ -64,14 +65,14 @@ TRANSITIONS: Final[Mapping[tuple[FailoverState, FailoverEvent], FailoverState]] 
         (_FAILED_OVER, _E.FORCED): _FAILED_OVER,
     }
 )
-"""Every event that can happen in a state, and the state after it. What is not listed cannot happen."""
+"""The next state for each state and event. Pairs that are not listed cannot occur."""
 
 PING_JITTER: Final = 0.1
-"""Each pause between pings is spread by this share, so that many clients do not ping in step."""
+"""Each pause between pings varies by this fraction, so that many clients do not ping at the same time."""
 
 
 class Transition(NamedTuple):
-    """A change of state: what it was, what it is, and why."""
+    """A change of state: the state before, the state after, the event that caused it, and the time."""
 
     before: FailoverState
     after: FailoverState
@@ -80,7 +81,7 @@ class Transition(NamedTuple):
 
 
 class PingKeys(NamedTuple):
-    """The keys a ping carries, so that it reaches the fragment that failed."""
+    """The keys of a ping, which direct it to the fragment that failed."""
 
     session_id: str | None = None
     partition_key: str | None = None
@@ -92,12 +93,12 @@ def is_outage(
     has_sent_before: bool,
     override: Callable[[ServiceBusError], bool] | None = None,
 ) -> bool:
-    """Whether an error that survived the retries counts toward failing over.
+    """Return whether an error that remains after the retries counts towards failover.
 
     Args:
-        has_sent_before: whether this client ever had a message accepted on that path. An entity that vanished is an
-            outage, one that never was is a typing error.
-        override: the application's own judgement, which then is the only one.
+        has_sent_before: whether the entity ever accepted a message of this client. A missing entity is an outage if it
+            existed before; otherwise its name is probably misspelled.
+        override: a function of the application that decides instead.
     """
     if override is not None:
         return override(error)
@@ -107,17 +108,16 @@ def is_outage(
 
 
 class EntityFailover:
-    """The state of one entity path, shared by every sender of a client.
+    """The failover state of one entity path. Shared by every sender of a client.
 
-    It never looks at a clock: each method is told `now`, in seconds of a clock that never goes back, and
-    `next_deadline()` says when `advance()` next wants to be called.
+    It reads no clock: each method takes `now`, in monotonic seconds. Call `advance()` at `next_deadline()`.
 
     Args:
         failover_interval_s: seconds from the first outage error to the failover.
         ping_interval_s: seconds between two pings, ±10 %.
-        pings_to_recover: accepted pings in a row that bring the entity back.
-        random: for the jitter of the pings.
-        now: the moment the entity is first used.
+        pings_to_recover: consecutive accepted pings that end the failover.
+        random: source of the jitter of the pings.
+        now: the time of the first use of the entity.
     """
 
     def __init__(
@@ -148,10 +148,10 @@ class EntityFailover:
         return self.state is FailoverState.FAILED_OVER
 
     def outage(self, now: float, *, keys: PingKeys) -> Transition | None:
-        """An outage error survived the retries of a send with these keys.
+        """Record an outage error that remained after the retries of a send with these keys.
 
-        The last keys that failed are kept for the pings, also when a send without keys fails after them: a ping
-        without keys would prove nothing about their fragment.
+        Pings use the last keys that failed. A later failure without keys does not replace them: a ping without keys
+        may reach a different fragment.
         """
         if self.is_failed_over:
             return None
@@ -163,32 +163,32 @@ class EntityFailover:
         return self.advance(now) or changed
 
     def success(self, now: float, *, generation: int) -> Transition | None:
-        """The primary accepted a send that began in that generation."""
+        """Record that the primary accepted a send that began in that generation."""
         if generation != self.generation:
             return None
         return self._apply(FailoverEvent.SUCCESS, now)
 
     def advance(self, now: float) -> Transition | None:
-        """Let time pass: fails the entity over if its deadline has come."""
+        """Fail the entity over if its deadline has passed."""
         if self._deadline_at is not None and now >= self._deadline_at:
             return self._apply(FailoverEvent.DEADLINE_PASSED, now)
         return None
 
     def next_deadline(self) -> float | None:
-        """When something is to be done next: `advance`, or a ping; None = nothing until somebody sends."""
+        """Return the time of the next `advance` or ping; None if neither is due before the next send."""
         return self._ping_at if self.is_failed_over else self._deadline_at
 
     def is_ping_due(self, now: float) -> bool:
-        """Whether a ping is to be sent now."""
+        """Return whether a ping is due."""
         return self.is_failed_over and self._ping_at is not None and now >= self._ping_at
 
     def ping_started(self) -> int:
-        """A ping is on its way, so that no second one is due; returns the generation it belongs to."""
+        """Record that a ping was sent, so that no second one is due. Returns its generation."""
         self._ping_at = None
         return self.generation
 
     def ping_answered(self, now: float, *, accepted: bool, generation: int) -> Transition | None:
-        """A ping begun in that generation has ended; the next one is planned."""
+        """Record the result of a ping of that generation, and schedule the next one."""
         if generation != self.generation or not self.is_failed_over or self.is_forced:
             return None
         self._pings_accepted = self._pings_accepted + 1 if accepted else 0
@@ -199,11 +199,11 @@ class EntityFailover:
         return None
 
     def mark_healthy(self, now: float) -> Transition | None:
-        """Send to the primary again, at once."""
+        """Send to the primary from now on."""
         return self._apply(FailoverEvent.MARKED_HEALTHY, now)
 
     def mark_unhealthy(self, now: float) -> Transition | None:
-        """Divert from now on; pings may bring the entity back."""
+        """Divert from now on, until enough pings are accepted."""
         return self._apply(FailoverEvent.MARKED_UNHEALTHY, now)
 
     def force(self, now: float) -> Transition | None:

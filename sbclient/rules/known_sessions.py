@@ -1,8 +1,8 @@
-"""What one client knows of an entity's sessions: which of them may have something in the backlog.
+"""Tracks which sessions of an entity may have messages in the backlog, as far as one client knows.
 
-One for each entity path, shared by all senders of the client: what one of them has diverted holds for the others. That
-nothing waits there is known to the sender alone that has asked, and to no later one: meanwhile another client may have
-diverted something of it, as the last task of a job has before the next.
+`KnownSessions` is shared by all senders of the client for an entity: a diversion by one sender holds for all of them.
+`ClearedSessions` belongs to one sender. A later sender must query the secondary again, because another client may have
+diverted messages of the session in between, as the last task of a job may have before the next one starts.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 
 SESSIONS_KEPT: Final = 100_000
 ASK_AGAIN_S: Final = 30.0
-"""How long a secondary that gave no answer is not asked about other sessions: each question costs a send 10 s."""
+"""How long the secondary is not queried after a query without an answer: each such query delays a send by 10 s."""
 
 
 class KnownSessions:
-    """At most `SESSIONS_KEPT`; of what was forgotten anything may be true.
+    """The sessions that this client has diverted, at most `SESSIONS_KEPT`. Nothing is known about evicted ones.
 
     Attributes:
-        forgotten: how many were forgotten so far.
+        forgotten: the number of sessions evicted so far.
     """
 
     def __init__(self) -> None:
@@ -29,31 +29,31 @@ class KnownSessions:
 
     @property
     def size(self) -> int:
-        """How many are remembered."""
+        """The number of sessions remembered."""
         return len(self._diverted)
 
     def is_diverted(self, session_id: str) -> bool:
-        """Whether this client remembers that it has diverted something of it."""
+        """Return whether this client remembers diverting messages of the session."""
         return session_id in self._diverted
 
     def may_wait(self, session_id: str) -> bool:
-        """Whether this client may have diverted something of it."""
+        """Return whether this client may have diverted messages of the session."""
         return self.forgotten > 0 or session_id in self._diverted
 
     def may_ask(self, now: float) -> bool:
-        """Whether the secondary is asked about sessions of which nothing is known."""
+        """Return whether the secondary may be queried about unknown sessions."""
         return now >= self._ask_again_at
 
     def not_answered(self, now: float) -> None:
-        """The secondary could not be asked."""
+        """Record that the secondary did not answer a query."""
         self._ask_again_at = now + ASK_AGAIN_S
 
     def cleared(self, session_id: str) -> None:
-        """Nothing of it waits in the backlog."""
+        """Record that no message of the session is in the backlog."""
         self._diverted.pop(session_id, None)
 
     def diverted(self, session_id: str) -> None:
-        """Something of it waits, or may wait, in the backlog."""
+        """Record that messages of the session are, or may be, in the backlog."""
         self._diverted[session_id] = None
         self._diverted.move_to_end(session_id)
         if len(self._diverted) > SESSIONS_KEPT:
@@ -62,10 +62,10 @@ class KnownSessions:
 
 
 class ClearedSessions:
-    """The sessions of which one sender was told that nothing waits in the backlog; at most `SESSIONS_KEPT`.
+    """The sessions without messages in the backlog, as queried by one sender; at most `SESSIONS_KEPT`.
 
     Args:
-        known: what the client knows; what it has diverted since counts for more.
+        known: the sessions of the client; a later diversion overrides the result of the query.
     """
 
     def __init__(self, known: KnownSessions) -> None:
@@ -73,7 +73,7 @@ class ClearedSessions:
         self._cleared: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def has(self, session_id: str, generation: int) -> bool:
-        """Whether it was told so in this generation of the entity's failovers, and it holds."""
+        """Return whether the session was added in this failover generation and is still clear."""
         if self._known.is_diverted(session_id):
             return False
         if self._cleared.get(session_id) != (generation, self._known.forgotten):
@@ -82,7 +82,7 @@ class ClearedSessions:
         return True
 
     def add(self, session_id: str, generation: int) -> None:
-        """It was told so, in that generation."""
+        """Record that the session is clear, as queried in that failover generation."""
         self._known.cleared(session_id)
         self._cleared[session_id] = generation, self._known.forgotten
         self._cleared.move_to_end(session_id)

@@ -1,17 +1,17 @@
-"""Which key places a message on a fragment of a partitioned entity, and which keys may not differ.
+"""Determines the key that places a message on a fragment of a partitioned entity, and checks keys for conflicts.
 
 Laws (source: partitioned queues and topics, documented, unless said otherwise):
 
-1. The session id is the key; without one the partition key; without either the message id, but only where duplicates
-   are detected. A message without a key may go to any fragment.
-2. Session id and partition key, if both are set, must be equal.
-3. Where duplicates are detected a message must have one of the three (reported by users).
-4. Messages sent in one transfer share their key and, where duplicates are detected, their message id (reported by the
-   service's maintainers).
+1. The key is the session id, else the partition key, else the message id, but the message id only if the entity detects
+   duplicates. A message without a key may be stored on any fragment.
+2. Session id and partition key must be equal if both are set.
+3. If the entity detects duplicates, a message must have one of the three (reported by users).
+4. Messages sent in one transfer have the same key and, if the entity detects duplicates, the same message id (reported
+   by the service's maintainers).
 5. The fragment of a key is the CRC-32 of its UTF-8 bytes modulo the number of fragments (our choice: the service's own
    hash is not public). It never changes, so a key keeps its fragment over restarts and releases.
 
-An empty string is a key; only None is not.
+An empty string is a key; None is not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sbclient.message import ServiceBusMessage
 
 
 def check_keys(message: ServiceBusMessage) -> None:
-    """Law 2.
+    """Check law 2.
 
     Raises:
         InvalidOperationError: the two keys of the message differ.
@@ -37,30 +37,29 @@ def check_keys(message: ServiceBusMessage) -> None:
 
 
 def ordering_key(message: ServiceBusMessage) -> str | None:
-    """Return the key whose messages keep their order: the session id, else the partition key; None without either."""
+    """Return the key within which order is kept: the session id, else the partition key, else None."""
     return message.session_id if message.session_id is not None else message.partition_key
 
 
 def partition_key_of(message: ServiceBusMessage, *, requires_duplicate_detection: bool) -> str | None:
-    """Law 1: the key that places a message on a partitioned entity, or None if any fragment may take it."""
+    """Return the key that places a message on a partitioned entity (law 1); None if any fragment may store it."""
     key = ordering_key(message)
     return message.message_id if key is None and requires_duplicate_detection else key
 
 
 def fragment_of(key: str, fragment_count: int) -> int:
-    """Law 5: the index, 0 to `fragment_count` - 1, of the fragment that holds everything with that key."""
+    """Return the index of the fragment for a key, 0 to `fragment_count` - 1 (law 5)."""
     return crc32(key.encode()) % fragment_count
 
 
 def check_batch_keys(messages: Sequence[ServiceBusMessage], *, requires_duplicate_detection: bool) -> str | None:
-    """Laws 2, 3 and 4 for what is sent to a partitioned entity in one transfer, be it only one message.
+    """Check laws 2, 3 and 4 for the messages, one or more, of one transfer to a partitioned entity.
 
     Returns:
-        The key they share, None if they have none or there is no message.
+        The common key; None if they have no key or there is no message.
 
     Raises:
-        InvalidOperationError: one message's keys differ, one has no key though duplicates are detected, or two
-            messages differ in what they must share.
+        InvalidOperationError: a message breaks law 2 or 3, or two messages break law 4.
     """
     shared_key: str | None = None
     shared_id: str | None = None
@@ -69,8 +68,8 @@ def check_batch_keys(messages: Sequence[ServiceBusMessage], *, requires_duplicat
         key = partition_key_of(message, requires_duplicate_detection=requires_duplicate_detection)
         if requires_duplicate_detection and key is None:
             raise InvalidOperationError(
-                "a partitioned entity with duplicate detection got a message without message_id, partition_key and "
-                "session_id: set one of them"
+                "a partitioned entity with duplicate detection requires a message_id, partition_key or session_id: "
+                "set one of them"
             )
         if position == 0:
             shared_key, shared_id = key, message.message_id

@@ -1,7 +1,7 @@
-"""The ping: an empty message that asks a failed-over entity whether it accepts messages again; nobody receives it.
+"""The ping: an empty message that tests whether a failed-over entity accepts messages again. It is never delivered.
 
-Content type and life are documented. The broker drops pings at its door; receivers skip one that reaches them all the
-same, so an application's own message with that content type would vanish and is refused.
+Source of content type and time to live: paired namespaces, documented. The broker drops pings on arrival, and receivers
+skip a ping that was delivered anyway. An application's message with that content type would be lost, so it is rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PING_TIME_TO_LIVE: Final = timedelta(seconds=1)
 def ping_message(
     *, message_id: str, session_id: str | None = None, partition_key: str | None = None
 ) -> ServiceBusMessage:
-    """A ping; the keys lead it to the fragment that failed, for without one it proves nothing about that fragment."""
+    """Return a ping. The keys direct it to the fragment that failed; a ping without keys may test another fragment."""
     return ServiceBusMessage(
         None,
         content_type=PING_CONTENT_TYPE,
@@ -31,19 +31,19 @@ def ping_message(
 
 
 def is_ping(message: ServiceBusMessage) -> bool:
-    """Whether a message is a ping, of this client or of another one. Media types do not distinguish case."""
+    """Return whether a message is a ping of any client. Media types are not case-sensitive."""
     content_type = message.content_type
     return content_type is not None and content_type.lower() == PING_CONTENT_TYPE
 
 
 def check_not_ping(message: ServiceBusMessage) -> None:
-    """Refuse an application's message that would be taken for a ping and dropped.
+    """Reject an application's message that would be treated as a ping and dropped.
 
     Raises:
-        InvalidOperationError: the message bears the content type of pings.
+        InvalidOperationError: the message has the content type of pings.
     """
     if is_ping(message):
         raise InvalidOperationError(
-            f"message {message.message_id!r} has content_type {message.content_type!r}, which marks pings that no "
-            "receiver ever sees: choose another content type"
+            f"message {message.message_id!r} has content_type {message.content_type!r}, which is reserved for pings: "
+            "choose another content type"
         )

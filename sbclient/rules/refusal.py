@@ -1,10 +1,10 @@
-"""An entity that refuses messages: its failures, its next attempt, and how long it is known to be missing.
+"""The state of an entity that rejects messages: its failures, its next attempt, and how long it has been missing.
 
 The rules, our choice:
 
 1. The pause before the next attempt is 1 s after the first failure. It doubles with each further failure, up to 60 s.
-2. An entity counts as missing only between two answers that both say that it does not exist. An answer that proves that
-   it exists resets this time. Any other answer, such as a lost connection, only interrupts it.
+2. An entity counts as missing between two consecutive responses that it does not exist. A response that proves its
+   existence resets this time. Any other result, such as a lost connection, only interrupts it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_PAUSE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class OngoingError:
-    """An error that has lasted since its first occurrence. The exception is not kept: it would keep its frames alive.
+    """An error that persists since its first occurrence. The exception is not stored: it would keep its frames alive.
 
     Attributes:
         since_at: time of the first occurrence, in monotonic seconds.

@@ -1,7 +1,7 @@
-"""How many bytes a message takes in our AMQP 1.0 encoding, counted without encoding it.
+"""Computes the encoded size of a message in AMQP 1.0 without encoding it.
 
-Every limit is judged by this number, and `sbclient.amqp` writes exactly that many bytes. The widths are those of
-AMQP 1.0, parts 1.6 and 3.2, always in the most compact encoding of the kind named here:
+All size limits use this number, and `sbclient.amqp` writes exactly that many bytes. The widths are those of AMQP 1.0,
+parts 1.6 and 3.2, always in the most compact encoding of each type:
 
     value                                    constructor       bytes
     null; true, false                        40; 41, 42        1
@@ -11,20 +11,20 @@ AMQP 1.0, parts 1.6 and 3.2, always in the most compact encoding of the kind nam
     Decimal; UUID                            94; 98            17
     datetime                                 83                9
     str, symbol, binary to 255 bytes; above  a1 a3 a0; b1...   2 + n; 5 + n
-    list without; to 254; more bytes inside  45; c0; d0        1; 3 + n; 9 + n
-    map to 254; more bytes inside            c1; d1            3 + n; 9 + n
+    list empty; to 254 bytes; more           45; c0; d0        1; 3 + n; 9 + n
+    map to 254 bytes; more                   c1; d1            3 + n; 9 + n
 
-Sections, each behind a descriptor of 3 bytes (00 53 xx), in this order:
+Sections, each after a descriptor of 3 bytes (00 53 xx), in this order:
 
     70 header                  only with a time to live: list of null, null, ttl (uint, whole milliseconds rounded down,
                                at most 2**32 - 1)
-    72 message-annotations     only what is set: x-opt-partition-key, x-opt-scheduled-enqueue-time; keys are symbols
-    73 properties              if anything is set: list up to the last that is set, of message-id, user-id (null), to,
+    72 message-annotations     those that are set: x-opt-partition-key, x-opt-scheduled-enqueue-time; keys are symbols
+    73 properties              if any is set: list up to the last one that is set, of message-id, user-id (null), to,
                                subject, reply-to, correlation-id, content-type (symbol), content-encoding (null),
                                absolute-expiry-time (null), creation-time (null), group-id = session id,
                                group-sequence (null), reply-to-group-id
     74 application-properties  if there are any: map; bytes are sent as str
-    75 data                    one for each part of the body, an empty one for no part; or
+    75 data                    one for each part of the body, an empty section if there is no part; or
     76 amqp-sequence           one list for each part of a body of type SEQUENCE; or
     77 amqp-value              the body of type VALUE
 """
@@ -43,10 +43,10 @@ PARTITION_KEY_ANNOTATION: Final = "x-opt-partition-key"
 SCHEDULED_ENQUEUE_TIME_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
 
 MAX_TTL_MS: Final = 2**32 - 1
-"""The longest time to live that the header can say; a longer one is sent as this, 49.7 days."""
+"""The longest time to live that the header can hold, 49.7 days. A longer one is sent as this value."""
 
 SECTION_BYTES: Final = 8
-"""The bytes that the data section around each message of a batch takes, at most."""
+"""The most bytes that the data section around each message of a batch takes."""
 
 _DESCRIPTOR = 3
 _TIMESTAMP = 9
@@ -56,12 +56,12 @@ _SCHEDULE_WIDTH = 2 + len(SCHEDULED_ENQUEUE_TIME_ANNOTATION) + _TIMESTAMP
 
 
 def encoded_size(message: ServiceBusMessage) -> int:
-    """The bytes of one encoded message.
+    """Return the encoded size of a message in bytes.
 
     Raises:
-        TypeError: a body of type VALUE or SEQUENCE holds what AMQP cannot say.
+        TypeError: a body of type VALUE or SEQUENCE contains a type that AMQP cannot encode.
     """
-    # The attributes' own slots: to ask by the properties would cost as much as the rest.
+    # Slots are read directly: the property getters would double the cost.
     size = _property_list(
         message._message_id,
         message._to,
@@ -89,13 +89,13 @@ def encoded_size(message: ServiceBusMessage) -> int:
 
 
 def batch_size(messages: Sequence[ServiceBusMessage], sizes: Sequence[int] | None = None) -> int:
-    """The bytes of several messages sent in one transfer, 0 for none.
+    """Return the encoded size of several messages in one transfer, in bytes; 0 for none.
 
-    Each is a data section that holds its encoded bytes. In front of them stand the first one's partition key as
-    annotation, and its message id and session id as properties.
+    Each encoded message is a data section. Before these come the partition key of the first message as annotation, and
+    its message id and session id as properties.
 
     Args:
-        sizes: the `encoded_size` of each, where it is known already.
+        sizes: the `encoded_size` of each message, if already known.
     """
     if not messages:
         return 0
@@ -129,8 +129,9 @@ def _property_list(
     session_id: str | None,
     reply_to_session_id: str | None,
 ) -> int:
-    """A null, one byte, stands for each field that is not set before the last one that is. Few are, so each is asked
-    for by itself: this is done for every message, more than once."""
+    """Return the size of the properties section. Each unset field before the last set one is a null of one byte.
+
+    The loop is unrolled because this runs more than once for every message, and few fields are set."""
     inside = nulls = last = 0
     if message_id is not None:
         inside = _text(message_id)
@@ -174,7 +175,7 @@ def _text(text: str) -> int:
 
 
 def _compound(inside: int) -> int:
-    """A map, or a list with something in it; the size that it states counts one byte for the number of items."""
+    """Return the size of a map or of a list that is not empty. Its size field includes one byte for the item count."""
     return inside + (3 if inside <= 254 else 9)
 
 
@@ -200,7 +201,7 @@ def _value(value: PropertyValue | Sequence[Any] | Mapping[Any, Any]) -> int:
     for kind, width in _WIDTHS:  # a subclass of one of them, or a mapping of another kind
         if isinstance(value, kind):
             return width(value)
-    raise TypeError(f"AMQP has no way to write a {type(value).__name__}: send str, int, float, bytes, lists and maps")
+    raise TypeError(f"AMQP cannot encode a {type(value).__name__}: send str, int, float, bytes, lists and maps")
 
 
 _WIDTHS: Final[tuple[tuple[type, Callable[[Any], int]], ...]] = (
@@ -217,6 +218,6 @@ _WIDTHS: Final[tuple[tuple[type, Callable[[Any], int]], ...]] = (
     (list, lambda value: _list(sum(map(_value, value)))),
     (tuple, lambda value: _list(sum(map(_value, value)))),
 )
-"""Each type that can be sent, and its width; the first that fits counts, so bool stands before int."""
+"""The width of each type that can be sent. The first type that matches is used, so bool precedes int."""
 
 _WIDTH_OF: Final[dict[type, Callable[[Any], int]]] = dict(_WIDTHS)

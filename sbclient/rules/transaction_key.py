@@ -1,12 +1,12 @@
-"""The one key that everything sent to a partitioned entity in one transaction must carry.
+"""Checks that all messages sent to a partitioned entity in one transaction have the same key.
 
 Laws (source: partitioned queues and topics, documented, unless said otherwise):
 
-1. Each message sent in a transaction carries a key, so that one broker handles the whole of it.
-2. All of them carry the same key. Keys are compared, not the fragments they lead to (our choice: stricter, and it does
-   not depend on the number of fragments).
-3. To a session entity the key is the session id, which must be set.
-4. The message id counts only where it places messages at all: where duplicates are detected (our inference).
+1. Each message sent in a transaction has a key, so that one fragment handles the whole transaction.
+2. All of them have the same key. Keys are compared, not their fragments (our choice: stricter, and independent of the
+   number of fragments).
+3. For a session entity the key is the session id, which must be set.
+4. The message id is a key only if the entity detects duplicates (our inference).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def transaction_key_of(
     requires_session: bool,
     requires_duplicate_detection: bool,
 ) -> str:
-    """The key a transaction is pinned to once these messages are sent in it.
+    """Return the key that a transaction is pinned to after these messages are sent in it.
 
     Args:
-        messages: what is sent now, at least one.
-        pinned: the key of what was sent before in this transaction; None = nothing was.
+        messages: the messages to send, at least one.
+        pinned: the key of the messages sent before in this transaction; None if there are none.
 
     Raises:
-        InvalidOperationError: a message has no key, or another one than the transaction or the message before it.
+        InvalidOperationError: a message has no key, or its key differs from that of the transaction.
     """
     key = pinned
     for message in messages:
@@ -44,7 +44,7 @@ def transaction_key_of(
             )
         key = own
     if key is None:
-        raise InvalidOperationError("no message to send in the transaction, so it has no key: give at least one")
+        raise InvalidOperationError("there is no message to send in the transaction: pass at least one")
     return key
 
 
@@ -52,12 +52,13 @@ def _key_of(message: ServiceBusMessage, requires_session: bool, requires_duplica
     check_keys(message)
     if requires_session and message.session_id is None:
         raise InvalidOperationError(
-            f"message {message.message_id!r} was sent to a session entity in a transaction without a session_id: set it"
+            f"message {message.message_id!r} for a session entity has no session_id, which a transaction requires: "
+            "set it"
         )
     key = partition_key_of(message, requires_duplicate_detection=requires_duplicate_detection)
     if key is None:
         raise InvalidOperationError(
-            f"message {message.message_id!r} was sent to a partitioned entity in a transaction without a key: "
+            f"message {message.message_id!r} for a partitioned entity has no key, which a transaction requires: "
             "set its partition_key"
         )
     return key

@@ -1,26 +1,26 @@
-"""How many more messages may be taken in hand: by their number, and by the size that they usually have."""
+"""Limits the messages in flight by their number and by their average size."""
 
 from __future__ import annotations
 
 from typing import Final
 
 FIRST_GUESS_BYTES: Final = 1024.0 * 1024
-"""The size that messages are taken to have before the first one is seen; then it is learnt."""
+"""The assumed size of a message until the first one is measured."""
 
 LEARNT_FROM: Final = 8
-"""About how many messages the usual size is the mean of."""
+"""The approximate number of messages that the moving average covers."""
 
 
 class Window:
-    """What is in hand, and how much of it there may be.
+    """The messages in flight and their limits.
 
     Attributes:
-        count: messages in hand.
-        size_bytes: of all of them.
+        count: number of messages in flight.
+        size_bytes: their total size.
 
     Args:
-        max_messages: that may be in hand.
-        max_bytes: that they may have, but for one message, which may have any size.
+        max_messages: the most messages in flight.
+        max_bytes: the most bytes in flight. A single message may be larger.
     """
 
     def __init__(self, max_messages: int, max_bytes: float) -> None:
@@ -32,7 +32,7 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many more may be taken. Never 0 while there is nothing in hand."""
+        """The number of messages that may be added. At least 1 if none is in flight."""
         usual_bytes = max(FIRST_GUESS_BYTES if self._usual_bytes is None else self._usual_bytes, 1.0)
         by_size = int((self._max_bytes - self.size_bytes) / usual_bytes)
         if not self.count:
@@ -40,19 +40,19 @@ class Window:
         return max(0, min(self._max_messages - self.count, by_size))
 
     def add(self, size_bytes: int) -> None:
-        """A message was taken in hand."""
+        """Add a message to those in flight."""
         self.count += 1
         self.size_bytes += size_bytes
         self.learn(size_bytes)
 
     def learn(self, size_bytes: int) -> None:
-        """A message of that size was seen."""
+        """Update the average size by a message of that size."""
         if self._usual_bytes is None:
             self._usual_bytes = size_bytes
         else:
             self._usual_bytes += (size_bytes - self._usual_bytes) / LEARNT_FROM
 
     def remove(self, size_bytes: int) -> None:
-        """A message is no longer in hand."""
+        """Remove a message from those in flight."""
         self.count -= 1
         self.size_bytes -= size_bytes

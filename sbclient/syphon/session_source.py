@@ -231,7 +231,7 @@ class SessionSource:
             return True
         await self._renew_lock(link)
         try:
-            unsealed = unseal(message, now=self._clock.now(), life=self._pair.options.backlog_time_to_live)
+            unsealed = unseal(message, now=self._clock.now(), time_to_live_mode=self._pair.options.backlog_time_to_live)
             while (is_settled := await self._send(link, message, unsealed)) is None:
                 await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
                 await self._renew_lock(link)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.envelope import (
-    UNLIMITED_LIFE,
+    UNLIMITED_TIME_TO_LIVE,
     MalformedEnvelopeError,
     Unsealed,
     seal,
@@ -20,10 +20,10 @@ from sbclient.rules.envelope import (
 from tests.rules.strategies import BACKLOG_AT, content_of, entity_paths, messages, received, short_ids
 
 NOW = BACKLOG_AT.timestamp()
-LIFE = timedelta(minutes=10)
+TIME_TO_LIVE = timedelta(minutes=10)
 MOMENT = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
-Life = Literal["remaining", "restart"]
+Mode = Literal["remaining", "restart"]
 
 
 def plain(**changes: Any) -> ServiceBusMessage:
@@ -31,22 +31,24 @@ def plain(**changes: Any) -> ServiceBusMessage:
 
 
 def unsealed(
-    properties: dict[str, Any], *, now: float = NOW, life: Life = "remaining", at: datetime = BACKLOG_AT
+    properties: dict[str, Any], *, now: float = NOW, time_to_live_mode: Mode = "remaining", at: datetime = BACKLOG_AT
 ) -> Unsealed:
     """What comes of a backlog message with these properties, as some client may have written them."""
-    return unseal(received(plain(application_properties=properties), at=at), now=now, life=life)
+    return unseal(
+        received(plain(application_properties=properties), at=at), now=now, time_to_live_mode=time_to_live_mode
+    )
 
 
-def refusal(properties: dict[str, Any], *, now: float = NOW, life: Life = "remaining") -> str:
+def refusal(properties: dict[str, Any], *, now: float = NOW, time_to_live_mode: Mode = "remaining") -> str:
     with pytest.raises(MalformedEnvelopeError) as caught:
-        unsealed(properties, now=now, life=life)
+        unsealed(properties, now=now, time_to_live_mode=time_to_live_mode)
     assert caught.value.description in str(caught.value)
     return caught.value.reason
 
 
-def remaining(life: timedelta, passed_s: float, *, schedule: datetime | None = None) -> timedelta | None:
-    sealed = seal(plain(time_to_live=life, scheduled_enqueue_time_utc=schedule), "orders")
-    return unseal(received(sealed), now=NOW + passed_s, life="remaining").message.time_to_live
+def remaining(time_to_live: timedelta, passed_s: float, *, schedule: datetime | None = None) -> timedelta | None:
+    sealed = seal(plain(time_to_live=time_to_live, scheduled_enqueue_time_utc=schedule), "orders")
+    return unseal(received(sealed), now=NOW + passed_s, time_to_live_mode="remaining").message.time_to_live
 
 
 def test_n006_the_four_properties_are_written_as_documented() -> None:
@@ -74,8 +76,8 @@ def test_n006_a_plain_message_gains_its_destination_only() -> None:
     assert seal(plain(), "orders").application_properties == {"x-ms-path": "orders"}
 
 
-def test_sealing_leaves_the_message_as_it_was() -> None:
-    message = plain(session_id="s", time_to_live=LIFE, application_properties={"x-ms-path": "mine"})
+def test_seal_does_not_change_the_message() -> None:
+    message = plain(session_id="s", time_to_live=TIME_TO_LIVE, application_properties={"x-ms-path": "mine"})
     before = content_of(message)
     seal(message, "orders", native_session_id="n")
     assert content_of(message) == before
@@ -89,7 +91,7 @@ def test_n006_unsealing_restores_the_message_exactly(
     assert sealed.session_id == native_session_id
     assert (sealed.time_to_live, sealed.scheduled_enqueue_time_utc) == (None, None)
     assert native_session_id is None or sealed.partition_key is None
-    home = unseal(received(sealed), now=NOW + 1e9 * is_enqueued_late, life="restart")
+    home = unseal(received(sealed), now=NOW + 1e9 * is_enqueued_late, time_to_live_mode="restart")
     assert type(home.message) is ServiceBusMessage
     assert home.destination == destination
     assert content_of(home.message) == content_of(message)
@@ -98,13 +100,13 @@ def test_n006_unsealing_restores_the_message_exactly(
 @given(messages(), entity_paths)
 def test_a_sealed_message_may_be_sealed_again(message: ServiceBusMessage, destination: str) -> None:
     sealed = seal(message, "first")
-    twice = unseal(received(seal(sealed, destination)), now=NOW, life="restart")
+    twice = unseal(received(seal(sealed, destination)), now=NOW, time_to_live_mode="restart")
     assert twice.destination == destination
     assert content_of(twice.message) == content_of(sealed)
 
 
 @given(messages())
-def test_no_property_takes_the_place_of_another(message: ServiceBusMessage) -> None:
+def test_no_property_overwrites_another(message: ServiceBusMessage) -> None:
     names = seal(message, "orders", native_session_id="n").application_properties
     added = {
         "x-ms-path": True,
@@ -116,7 +118,7 @@ def test_no_property_takes_the_place_of_another(message: ServiceBusMessage) -> N
     assert len(names) == len(message.application_properties) + sum(added.values())
 
 
-def test_a_users_property_with_a_name_of_ours_is_kept_beside_it() -> None:
+def test_a_user_property_with_a_reserved_name_is_kept() -> None:
     own = {"x-ms-path": 7, "x-ms-user-x-ms-path": 8, "x-ms-user-partitionkey": 9, "x-ms-other": 10, "X-MS-PATH": 11}
     sealed = seal(plain(application_properties=own, partition_key="k"), "orders", native_session_id="n")
     assert sealed.application_properties == {
@@ -128,45 +130,47 @@ def test_a_users_property_with_a_name_of_ours_is_kept_beside_it() -> None:
         "X-MS-PATH": 11,
         "x-ms-user-partitionkey": "k",
     }
-    home = unseal(received(sealed), now=NOW, life="remaining").message
+    home = unseal(received(sealed), now=NOW, time_to_live_mode="remaining").message
     assert home.application_properties == own
     assert home.partition_key == "k"
 
 
-def test_a_foreign_property_that_only_looks_like_an_alias_is_left_alone() -> None:
+def test_a_property_that_only_resembles_an_alias_is_not_changed() -> None:
     home = unsealed({"x-ms-path": "orders", "x-ms-user-colour": "red"}).message
     assert home.application_properties == {"x-ms-user-colour": "red"}
 
 
-def test_a_session_of_the_backlog_queue_is_not_brought_home() -> None:
+def test_unseal_removes_the_session_of_the_backlog_queue() -> None:
     sealed = seal(plain(partition_key="k"), "orders", native_session_id="n")
     assert (sealed.session_id, sealed.partition_key) == ("n", None)
-    home = unseal(received(sealed), now=NOW, life="remaining").message
+    home = unseal(received(sealed), now=NOW, time_to_live_mode="remaining").message
     assert (home.session_id, home.partition_key) == (None, "k")
 
 
-def test_a_partition_key_that_the_service_made_of_its_own_session_is_not_brought_home() -> None:
+def test_unseal_removes_a_partition_key_derived_from_the_backlog_session() -> None:
     sealed = seal(plain(session_id="s"), "orders", native_session_id="n")
-    home = unseal(received(sealed.copy(partition_key="n")), now=NOW, life="remaining").message
+    home = unseal(received(sealed.copy(partition_key="n")), now=NOW, time_to_live_mode="remaining").message
     assert (home.session_id, home.partition_key) == ("s", None)
 
 
-def test_what_the_backlog_queue_itself_added_is_not_brought_home() -> None:
+def test_unseal_removes_properties_added_by_the_backlog_queue() -> None:
     sealed = seal(plain(), "orders").copy(time_to_live=timedelta(days=14), scheduled_enqueue_time_utc=MOMENT)
-    home = unseal(received(sealed), now=NOW, life="remaining").message
+    home = unseal(received(sealed), now=NOW, time_to_live_mode="remaining").message
     assert (home.time_to_live, home.scheduled_enqueue_time_utc) == (None, None)
 
 
-def test_a_body_of_another_type_travels_unchanged() -> None:
+def test_a_body_of_another_type_is_unchanged() -> None:
     message = ServiceBusMessage(None)
     message._body, message._body_type = {"a": 1}, AmqpMessageBodyType.VALUE
-    home = unseal(received(seal(message, "orders")), now=NOW, life="remaining").message
+    home = unseal(received(seal(message, "orders")), now=NOW, time_to_live_mode="remaining").message
     assert (home.body, home.body_type) == ({"a": 1}, AmqpMessageBodyType.VALUE)
 
 
-def test_ids_of_full_length_come_home() -> None:
+def test_ids_of_maximum_length_are_restored() -> None:
     message = plain(session_id="s" * 128, partition_key="s" * 128)
-    home = unseal(received(seal(message, "orders", native_session_id="n")), now=NOW, life="remaining").message
+    home = unseal(
+        received(seal(message, "orders", native_session_id="n")), now=NOW, time_to_live_mode="remaining"
+    ).message
     assert (home.session_id, home.partition_key) == ("s" * 128, "s" * 128)
 
 
@@ -182,18 +186,18 @@ def test_a_backslash_in_the_destination_becomes_a_slash() -> None:
         *("p/x-servicebus-transfer/0", "P/X-SERVICEBUS-TRANSFER\\0", "p/x-servicebus-transfer-sessions/3"),
     ],
 )
-def test_nothing_is_moved_to_what_is_no_queue_or_topic_of_an_application(path: str) -> None:
+def test_a_destination_that_is_not_an_application_entity_is_rejected(path: str) -> None:
     assert refusal({"x-ms-path": path}) == "DestinationIllegal"
     with pytest.raises(InvalidOperationError):
         seal(plain(), path)
 
 
 @pytest.mark.parametrize("path", [None, 7, True, MOMENT])
-def test_a_destination_that_is_no_text_counts_as_missing(path: Any) -> None:
+def test_a_destination_that_is_not_a_string_counts_as_missing(path: Any) -> None:
     assert refusal({"x-ms-path": path}) == "DestinationMissing"
 
 
-def test_a_message_that_was_never_sealed_has_no_destination() -> None:
+def test_a_message_that_was_not_sealed_has_no_destination() -> None:
     assert refusal({}) == "DestinationMissing"
     assert refusal({"x-ms-sessionid": "s"}) == "DestinationMissing"
 
@@ -214,23 +218,23 @@ def test_a_message_that_was_never_sealed_has_no_destination() -> None:
         ("x-ms-scheduledenqueuetimeutc", 1.5),
         ("x-ms-scheduledenqueuetimeutc", 2**62),
         ("x-ms-scheduledenqueuetimeutc", -(2**62)),
-        ("x-ms-scheduledenqueuetimeutc", datetime.max.replace(tzinfo=timezone(-LIFE))),
+        ("x-ms-scheduledenqueuetimeutc", datetime.max.replace(tzinfo=timezone(-TIME_TO_LIVE))),
     ],
 )
-def test_an_alias_that_cannot_be_restored_is_refused(name: str, value: Any) -> None:
-    for life in ("remaining", "restart"):
-        assert refusal({"x-ms-path": "orders", name: value}, life=life) == "PropertyMalformed"
+def test_an_alias_that_cannot_be_restored_is_rejected(name: str, value: Any) -> None:
+    for mode in ("remaining", "restart"):
+        assert refusal({"x-ms-path": "orders", name: value}, time_to_live_mode=mode) == "PropertyMalformed"
 
 
-def test_a_property_that_no_message_may_have_is_refused() -> None:
+def test_a_property_that_is_illegal_in_a_message_is_rejected() -> None:
     sealed = received(seal(plain(), "orders"))
     sealed.application_properties["big"] = 2**64 - 1
     with pytest.raises(MalformedEnvelopeError) as caught:
-        unseal(sealed, now=NOW, life="remaining")
+        unseal(sealed, now=NOW, time_to_live_mode="remaining")
     assert caught.value.reason == "PropertyMalformed"
 
 
-def test_a_refusal_tells_a_missing_destination_from_a_wrong_one() -> None:
+def test_the_reason_distinguishes_a_missing_from_an_illegal_destination() -> None:
     descriptions = []
     for properties in ({}, {"x-ms-path": 7}):
         with pytest.raises(MalformedEnvelopeError) as caught:
@@ -240,26 +244,26 @@ def test_a_refusal_tells_a_missing_destination_from_a_wrong_one() -> None:
     assert "int" in descriptions[1]
 
 
-def test_a_refusal_is_a_value_that_survives_pickling() -> None:
+def test_the_error_can_be_pickled() -> None:
     error = MalformedEnvelopeError("TTLExpiredException", "too late")
     again = pickle.loads(pickle.dumps(error))
     assert (again.reason, again.description, str(again)) == ("TTLExpiredException", "too late", str(error))
 
 
-def test_reasons_never_change() -> None:
+def test_reasons_are_fixed() -> None:
     reasons = ("DestinationMissing", "DestinationIllegal", "PropertyMalformed", "TTLExpiredException")
     assert reasons == ("DestinationMissing", "DestinationIllegal", "PropertyMalformed", "TTLExpiredException")
 
 
 @pytest.mark.parametrize("value", [MOMENT, MOMENT.replace(tzinfo=None), 1_704_110_400_000])
-def test_the_schedule_may_arrive_as_a_timestamp_or_as_its_milliseconds(value: Any) -> None:
+def test_the_scheduled_time_is_read_from_a_timestamp_or_milliseconds(value: Any) -> None:
     sealed = received(plain(application_properties={"x-ms-path": "orders"}))
     sealed.application_properties["x-ms-scheduledenqueuetimeutc"] = value
-    assert unseal(sealed, now=NOW, life="remaining").message.scheduled_enqueue_time_utc == MOMENT
+    assert unseal(sealed, now=NOW, time_to_live_mode="remaining").message.scheduled_enqueue_time_utc == MOMENT
 
 
 @pytest.mark.parametrize(
-    ("text", "life"),
+    ("text", "time_to_live"),
     [
         ("PT0S", timedelta(0)),
         ("P1D", timedelta(days=1)),
@@ -273,24 +277,24 @@ def test_the_schedule_may_arrive_as_a_timestamp_or_as_its_milliseconds(value: An
         ("P0.25D", timedelta(hours=6)),
         ("PT0.0000019S", timedelta(microseconds=1)),
         ("P0010D", timedelta(days=10)),
-        ("P10675199DT2H48M5.477579S", UNLIMITED_LIFE - timedelta(microseconds=1)),
+        ("P10675199DT2H48M5.477579S", UNLIMITED_TIME_TO_LIVE - timedelta(microseconds=1)),
     ],
 )
-def test_every_duration_of_fixed_length_is_read(text: str, life: timedelta) -> None:
-    home = unsealed({"x-ms-path": "orders", "x-ms-timetolive": text}, life="restart")
-    assert home.message.time_to_live == life
+def test_durations_of_fixed_length_are_parsed(text: str, time_to_live: timedelta) -> None:
+    home = unsealed({"x-ms-path": "orders", "x-ms-timetolive": text}, time_to_live_mode="restart")
+    assert home.message.time_to_live == time_to_live
 
 
 @pytest.mark.parametrize(
     "text", ["P10675199DT2H48M5.4775807S", "P10675199DT2H48M5.47758S", "P99999999999999999999D", "PT" + "9" * 20 + "S"]
 )
-def test_a_life_from_the_services_maximum_on_is_unlimited(text: str) -> None:
+def test_a_time_to_live_of_the_service_maximum_or_more_is_unlimited(text: str) -> None:
     assert unsealed({"x-ms-path": "orders", "x-ms-timetolive": text}).message.time_to_live is None
 
 
-@pytest.mark.parametrize("life", [timedelta.max, UNLIMITED_LIFE])
-def test_an_unlimited_life_is_not_written(life: timedelta) -> None:
-    sealed = seal(plain(time_to_live=life), "orders")
+@pytest.mark.parametrize("time_to_live", [timedelta.max, UNLIMITED_TIME_TO_LIVE])
+def test_an_unlimited_time_to_live_is_not_stored(time_to_live: timedelta) -> None:
+    sealed = seal(plain(time_to_live=time_to_live), "orders")
     assert sealed.application_properties == {"x-ms-path": "orders"}
     assert sealed.time_to_live is None
 
@@ -319,68 +323,73 @@ def test_an_unlimited_life_is_not_written(life: timedelta) -> None:
         *("PT١S", "00:00:10", "P0001-01-01T00:00:00", "PT" + "9" * 21 + "S", "PT" + "9" * 100_000 + "S"),
     ],
 )
-def test_any_other_duration_is_refused(text: str) -> None:
-    assert refusal({"x-ms-path": "orders", "x-ms-timetolive": text}, life="restart") == "PropertyMalformed"
+def test_other_durations_are_rejected(text: str) -> None:
+    assert refusal({"x-ms-path": "orders", "x-ms-timetolive": text}, time_to_live_mode="restart") == "PropertyMalformed"
 
 
-def test_a_refusal_shows_only_the_beginning_of_an_endless_duration() -> None:
+def test_the_error_truncates_a_long_duration() -> None:
     with pytest.raises(MalformedEnvelopeError) as caught:
         unsealed({"x-ms-path": "orders", "x-ms-timetolive": "x" * 30_000})
     assert len(str(caught.value)) < 200
 
 
-@given(st.timedeltas(min_value=timedelta(0), max_value=UNLIMITED_LIFE - timedelta(microseconds=1)))
-def test_a_life_is_written_and_read_to_the_microsecond(life: timedelta) -> None:
-    sealed = seal(plain(time_to_live=life), "orders")
-    assert unseal(received(sealed), now=NOW, life="restart").message.time_to_live == life
+@given(st.timedeltas(min_value=timedelta(0), max_value=UNLIMITED_TIME_TO_LIVE - timedelta(microseconds=1)))
+def test_a_time_to_live_is_stored_with_microseconds(time_to_live: timedelta) -> None:
+    sealed = seal(plain(time_to_live=time_to_live), "orders")
+    assert unseal(received(sealed), now=NOW, time_to_live_mode="restart").message.time_to_live == time_to_live
 
 
 @pytest.mark.parametrize(
     ("passed_s", "left_s"),
     [(0, 600), (-5, 600), (0.001, 599), (1, 599), (1.5, 598), (598.999999, 1), (599, 1)],
 )
-def test_the_time_in_the_backlog_counts_in_whole_seconds(passed_s: float, left_s: int) -> None:
-    assert remaining(LIFE, passed_s) == timedelta(seconds=left_s)
+def test_the_remaining_time_to_live_is_in_whole_seconds(passed_s: float, left_s: int) -> None:
+    assert remaining(TIME_TO_LIVE, passed_s) == timedelta(seconds=left_s)
 
 
 @pytest.mark.parametrize("passed_s", [599.000001, 599.5, 600, 601, 1e9])
-def test_with_less_than_a_second_left_a_message_has_expired(passed_s: float) -> None:
+def test_a_message_with_less_than_a_second_left_has_expired(passed_s: float) -> None:
     with pytest.raises(MalformedEnvelopeError) as caught:
-        remaining(LIFE, passed_s)
+        remaining(TIME_TO_LIVE, passed_s)
     assert caught.value.reason == "TTLExpiredException"
 
 
-def test_a_life_shorter_than_a_second_has_expired_in_any_backlog() -> None:
+def test_a_time_to_live_below_a_second_has_always_expired() -> None:
     with pytest.raises(MalformedEnvelopeError) as caught:
         remaining(timedelta(seconds=0.999), 0)
     assert caught.value.reason == "TTLExpiredException"
 
 
-def test_a_life_begins_at_the_schedule_if_that_is_later() -> None:
+def test_the_time_to_live_starts_at_the_scheduled_time_if_later() -> None:
     late = BACKLOG_AT + timedelta(minutes=5)
-    assert remaining(LIFE, 60, schedule=late) == LIFE
-    assert remaining(LIFE, 300, schedule=late) == LIFE
-    assert remaining(LIFE, 360, schedule=late) == timedelta(minutes=9)
-    assert remaining(LIFE, 60, schedule=BACKLOG_AT - timedelta(minutes=5)) == timedelta(minutes=9)
+    assert remaining(TIME_TO_LIVE, 60, schedule=late) == TIME_TO_LIVE
+    assert remaining(TIME_TO_LIVE, 300, schedule=late) == TIME_TO_LIVE
+    assert remaining(TIME_TO_LIVE, 360, schedule=late) == timedelta(minutes=9)
+    assert remaining(TIME_TO_LIVE, 60, schedule=BACKLOG_AT - timedelta(minutes=5)) == timedelta(minutes=9)
 
 
-def test_a_life_that_restarts_never_ends_in_the_backlog() -> None:
-    sealed = seal(plain(time_to_live=LIFE), "orders")
-    assert unseal(received(sealed), now=NOW + 1e6, life="restart").message.time_to_live == LIFE
+def test_a_time_to_live_that_restarts_does_not_expire_in_the_backlog() -> None:
+    sealed = seal(plain(time_to_live=TIME_TO_LIVE), "orders")
+    assert unseal(received(sealed), now=NOW + 1e6, time_to_live_mode="restart").message.time_to_live == TIME_TO_LIVE
 
 
-def test_a_message_without_a_life_never_expires_in_the_backlog() -> None:
-    assert unseal(received(seal(plain(), "orders")), now=NOW + 1e9, life="remaining").message.time_to_live is None
+def test_a_message_without_a_time_to_live_does_not_expire_in_the_backlog() -> None:
+    assert (
+        unseal(received(seal(plain(), "orders")), now=NOW + 1e9, time_to_live_mode="remaining").message.time_to_live
+        is None
+    )
 
 
 @given(st.integers(0, 10**12), st.integers(-(10**12), 10**12), st.none() | st.integers(-(10**12), 10**12))
-def test_the_remaining_life_is_what_was_not_used_up(life_us: int, passed_us: int, schedule_us: int | None) -> None:
+def test_the_remaining_time_to_live_is_the_unused_part(
+    time_to_live_us: int, passed_us: int, schedule_us: int | None
+) -> None:
     schedule = None if schedule_us is None else BACKLOG_AT + timedelta(microseconds=schedule_us)
     used_us = max(0, passed_us - max(0, schedule_us or 0))
-    left_s = (life_us - used_us) // 1_000_000
+    left_s = (time_to_live_us - used_us) // 1_000_000
     if left_s < 1:
         with pytest.raises(MalformedEnvelopeError):
-            remaining(timedelta(microseconds=life_us), passed_us / 1e6, schedule=schedule)
+            remaining(timedelta(microseconds=time_to_live_us), passed_us / 1e6, schedule=schedule)
     else:
-        left = remaining(timedelta(microseconds=life_us), passed_us / 1e6, schedule=schedule)
+        left = remaining(timedelta(microseconds=time_to_live_us), passed_us / 1e6, schedule=schedule)
         assert left == timedelta(seconds=left_s)

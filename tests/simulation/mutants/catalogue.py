@@ -313,7 +313,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _BACKLOG,
         "the life begins anew in the primary",
-        ("rules/envelope.py", 'if time_to_live is not None and life == "remaining":', "if False:"),
+        ("rules/envelope.py", 'if time_to_live is not None and time_to_live_mode == "remaining":', "if False:"),
     ),
     _mutant(
         _BACKLOG,
