@@ -16,7 +16,7 @@ from sbclient_spark.drain import drain, drain_continuously
 from sbclient_spark.java import ensure_java
 from sbclient_spark.preparation import prepare
 from sbclient_spark.reported_write import write_with_report
-from sbclient_spark.reports import tell
+from sbclient_spark.reports import log_event
 from sbclient_spark.source import ServiceBusDataSource
 
 __all__ = [
@@ -39,6 +39,6 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ServiceBusDataSource)
     if spark.conf.get("spark.speculation", "false") == "true":
         advice = "use a messageIdMode other than random, and duplicate detection"
-        tell(
+        log_event(
             "register.speculation_is_on", "spark.speculation is on: {advice}", {"advice": advice}, level=logging.WARNING
         )

@@ -24,7 +24,7 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient_spark.credentials import resolve
-from sbclient_spark.reports import tell
+from sbclient_spark.reports import log_event
 from sbclient_spark.rows import Destination
 from sbclient_spark.worker_clients import open_client, worker_clients
 from sbclient_spark.write_options import EntityWord, WriteOptions
@@ -114,7 +114,7 @@ def _check_duplicates(options: WriteOptions, facts: DestinationFacts, makes_rand
         return
     if requirement == "error":
         raise InvalidOperationError(f"requireDuplicateDetection is 'error': {problem}")
-    tell(
+    log_event(
         "destination.may_duplicate",
         "messages may arrive twice: {reason}",
         {"destination": path, "reason": problem},
@@ -151,7 +151,9 @@ async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
     except ServiceBusAuthenticationError as error:
         if has_secret_here:
             raise
-        tell("destination.not_checked", NOT_CHECKED, {"destination": path, "reason": str(error)}, level=logging.WARNING)
+        log_event(
+            "destination.not_checked", NOT_CHECKED, {"destination": path, "reason": str(error)}, level=logging.WARNING
+        )
         return UNKNOWN
     async with client:
         try:
@@ -163,7 +165,7 @@ async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
             raise
         except (ServiceBusError, TimeoutError) as error:
             facts = {"destination": path, "error": type(error).__name__, "reason": str(error)}
-            tell("destination.not_checked", NOT_CHECKED, facts, level=logging.WARNING)
+            log_event("destination.not_checked", NOT_CHECKED, facts, level=logging.WARNING)
     return UNKNOWN
 
 
@@ -205,6 +207,6 @@ async def _check_sending(client: ServiceBusClient, destination: Destination, clo
         raise
     except (ServiceBusError, TimeoutError) as error:
         facts = {"destination": destination.path, "error": type(error).__name__, "reason": str(error)}
-        tell("destination.not_checked", NOT_CHECKED, facts, level=logging.WARNING)
+        log_event("destination.not_checked", NOT_CHECKED, facts, level=logging.WARNING)
     finally:
         await sender.close()

@@ -32,7 +32,7 @@ from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient_spark.connection_options import CONNECTION_KINDS, ConnectionOptions, connection_options
 from sbclient_spark.job_description import described
 from sbclient_spark.option_table import given_fields, read_options, table_of
-from sbclient_spark.reports import tell
+from sbclient_spark.reports import log_event
 from sbclient_spark.worker_clients import open_client, worker_clients
 
 SURVEY_MESSAGES: Final = 1000
@@ -160,9 +160,9 @@ def drain_continuously(
         try:
             moved = drain(batch.sparkSession, **arguments).collect()
         except ServiceBusConnectionError as error:
-            tell("drain.waits", "run {run} cannot drain yet: {reason}", {"run": number, "reason": str(error)})
+            log_event("drain.waits", "run {run} cannot drain yet: {reason}", {"run": number, "reason": str(error)})
         else:
-            tell(
+            log_event(
                 "drain.ended",
                 "run {run} moved {moved} messages",
                 {"run": number, "moved": sum(row.moved for row in moved)},
@@ -360,7 +360,7 @@ class DrainReader(DataSourceReader):
                     round(clock.monotonic() - began_at, 3),
                 )
                 facts = dict(zip(DRAIN_COLUMNS, row, strict=False))
-                tell("drain.queue", "moved {moved} messages of {queue!r}, {remaining} remain", facts)
+                log_event("drain.queue", "moved {moved} messages of {queue!r}, {remaining} remain", facts)
                 rows.append(row)
         return rows
 

@@ -140,7 +140,7 @@ def summary(
     )
 
 
-def tell(event: str, message: str, facts: dict[str, Any], *, level: int = logging.INFO) -> None:
+def log_event(event: str, message: str, facts: dict[str, Any], *, level: int = logging.INFO) -> None:
     """Log an event; its name and facts form the `context` of a row of Spark's worker logs."""
     if log.isEnabledFor(level):
         context = {name: str(value) for name, value in (facts | {"event_name": event}).items()}
@@ -153,7 +153,7 @@ def publish(report: WriteReport, *, metrics_path: str | None, metrics_log: bool)
     level = logging.WARNING if report.outcome == "abort" or report.unpaired_tasks else logging.INFO
     if metrics_log:
         message = "{outcome} of the write to {destination!r}: {sent} of {rows} rows sent"
-        tell(f"write.{report.outcome}", message, facts.pop("totals") | facts, level=level)
+        log_event(f"write.{report.outcome}", message, facts.pop("totals") | facts, level=level)
     if metrics_path is None:
         return
     facts = asdict(report)
@@ -164,7 +164,7 @@ def publish(report: WriteReport, *, metrics_path: str | None, metrics_log: bool)
         with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError as error:
-        tell(
+        log_event(
             "metrics.not_written",
             "cannot write metrics to {path!r}: {error}",
             {"path": metrics_path, "error": type(error).__name__},

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from sbclient_spark.read_options import read_options
 from sbclient_spark.reader import READ_SCHEMA, PeekReader
-from sbclient_spark.reports import publish, summary, tell
+from sbclient_spark.reports import log_event, publish, summary
 from sbclient_spark.write_task import TaskResult, WritePlan, check_sessions, current_place, plan_write, run_task
 
 FORMAT = "servicebus"
@@ -87,7 +87,7 @@ class ServiceBusStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _commit(plan: WritePlan, messages: Sequence[Any], batch_id: int | None) -> None:
-    """Everything was acknowledged before this is called: it tells, and judges whether the order was kept."""
+    """Report the batch and check the order; all rows are acknowledged before this call."""
     results = [message.result for message in messages if message is not None]
     _publish(plan, "commit", messages, batch_id)
     if plan.options.ordering == "session":
@@ -105,7 +105,7 @@ def _publish(plan: WritePlan, outcome: str, messages: Sequence[Any], batch_id: i
     try:
         publish(report, metrics_path=plan.options.metrics_path, metrics_log=plan.options.metrics_log)
     except Exception as error:  # a failing commit would make Spark send everything once more
-        tell(
+        log_event(
             "report.failed",
             "cannot report the write: unexpected {error}",
             {"error": type(error).__name__},

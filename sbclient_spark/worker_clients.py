@@ -24,7 +24,7 @@ from sbclient.transport.base import Transport
 from sbclient.transport.choice import open_transport
 from sbclient_spark.connection_options import ConnectionOptions
 from sbclient_spark.credentials import connection_string_of, credential_of
-from sbclient_spark.reports import tell
+from sbclient_spark.reports import log_event
 from sbclient_spark.rows import Destination
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class WorkerClients:
             requires_secondary = options.failover == "backlog" or dict(options.pairing).get("ordering") == "session"
             if not options.is_paired or not is_unreachable or requires_secondary:
                 raise
-            tell(
+            log_event(
                 "pair.unavailable",
                 "writing without the secondary: {error}: {reason}",
                 {"error": type(error).__name__, "reason": str(error)},

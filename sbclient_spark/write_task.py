@@ -20,7 +20,7 @@ from sbclient_spark.bad_records import BadRecords
 from sbclient_spark.destination_check import check_destination
 from sbclient_spark.message_ids import MessageIds, Place
 from sbclient_spark.partition_writer import PartitionWriter
-from sbclient_spark.reports import TaskReport, tell
+from sbclient_spark.reports import TaskReport, log_event
 from sbclient_spark.rows import BadRow, Destination, Row, RowPlan, RowReader
 from sbclient_spark.schema import row_plan
 from sbclient_spark.worker_clients import RANDOM, Connection, WorkerClients, worker_clients
@@ -152,7 +152,7 @@ def run_task(
             return _Sending(plan, reader, report, bad_records, clients or worker_clients()).run(batches)
     except ServiceBusError as error:
         facts = {"error": type(error).__name__, "reason": str(error)}
-        tell(
+        log_event(
             "task.failed",
             "the task for {destination!r} failed after {sent} rows: {error}: {reason}",
             facts | asdict(report),
@@ -162,7 +162,7 @@ def run_task(
     finally:
         bad_records.close()
         if plan.options.metrics_log:
-            tell("task.ended", "the task for {destination!r} sent {sent} of {rows} rows", asdict(report))
+            log_event("task.ended", "the task for {destination!r} sent {sent} of {rows} rows", asdict(report))
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def test_metrics_and_worker_logs_tell_of_each_commit(spark: SparkSession, pair: 
     line = json.loads(path.read_text())
     assert (line["outcome"], line["sent"], line["tasks"], line["destination"]) == ("commit", 100, 2, orders)
     logged = spark.tvf.python_worker_logs().where("logger = 'sbclient_spark'").collect()
-    assert any(row.msg == "task.ended" and row.context["sent"] for row in logged)
+    assert any(row.context["event_name"] == "task.ended" and row.context["sent"] for row in logged)
 
 
 # -- what is refused before any task -----------------------------------------------------------------------------
