@@ -173,15 +173,19 @@ class WireMessage(ServiceBusMessage):
     _properties_read: Any
 
     @classmethod
-    def of(cls, payload: bytes | Sections) -> Self:
-        """Decode `payload`."""
+    def of(cls, payload: bytes | Sections, annotations: Mapping[Any, Any] | None = None) -> Self:
+        """Decode `payload`.
+
+        Args:
+            annotations: its message annotations, where the caller has decoded them.
+        """
         message = cls.__new__(cls)
         sections = Sections(payload) if isinstance(payload, bytes) else payload
         message.sections = sections
         message._body_type = _BODY_TYPES.get(sections.body_code, AmqpMessageBodyType.VALUE)
         message._body_read = message._properties_read = _UNREAD
         message._read_properties(sections)
-        message._read_annotations(sections)
+        message._read_annotations(sections.message_annotations if annotations is None else annotations)
         return message
 
     @property
@@ -228,14 +232,15 @@ class WireMessage(ServiceBusMessage):
             # .NET and Java write a time to live that exceeds the header field into these two properties
             self._time_to_live = max(expires - created, self._time_to_live or timedelta(0))
 
-    def _read_annotations(self, sections: Sections) -> None:
-        annotations = sections.message_annotations
+    def _read_annotations(self, annotations: Mapping[Any, Any]) -> None:
         self._partition_key = self._scheduled_enqueue_time_utc = None
         if not annotations:
             return
         try:
-            self.partition_key = annotations.get(PARTITION_KEY_ANNOTATION)
-            self.scheduled_enqueue_time_utc = annotations.get(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+            if PARTITION_KEY_ANNOTATION in annotations:
+                self.partition_key = annotations[PARTITION_KEY_ANNOTATION]
+            if SCHEDULED_ENQUEUE_TIME_ANNOTATION in annotations:
+                self.scheduled_enqueue_time_utc = annotations[SCHEDULED_ENQUEUE_TIME_ANNOTATION]
         except TypeError as error:
             raise WireError(INVALID_FIELD, f"an annotation has the wrong type: {error}") from error
 

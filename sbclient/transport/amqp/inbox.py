@@ -40,6 +40,24 @@ class _Arrival(Waiter):
         self.finish(None)
 
 
+class _HalfLock(Waiter):
+    """The time at which messages that no call has taken are released."""
+
+    __slots__ = ("_inbox",)
+
+    def __init__(self, inbox: Inbox, deadline: float) -> None:
+        super().__init__(deadline, "hold")
+        self._inbox = inbox
+
+    def expire(self) -> None:
+        self._inbox.release_stale()
+
+
+def _locked_until(delivery: IncomingDelivery) -> datetime | None:
+    message = read_delivery(delivery, is_locked=True, has_session=False)
+    return None if message is None else message.locked_until_utc
+
+
 class IncomingEnd(LinkEnd[IncomingLink]):
     """The client's end of a link on which it receives.
 
@@ -103,6 +121,7 @@ class Inbox:
         self._wanted = 0
         self._arrival: _Arrival | None = None
         self._drain: asyncio.Future[None] | None = None
+        self._half_lock: _HalfLock | None = None
 
     @property
     def end(self) -> IncomingEnd | None:
@@ -131,17 +150,22 @@ class Inbox:
             mine = [delivery for delivery in self._queue if delivery.link is end.link]
             end.link.settle_many(mine, RELEASED, settled=True)
         self._queue.clear()
+        self._watch_locks()
 
     # -- what callers do -----------------------------------------------------------------------------------------
 
     async def wait(self, end: IncomingEnd, count: int, deadline: float) -> None:
         """Return when messages have arrived, as many as asked for or as many as there are now, or at the deadline."""
+        if self._queue:  # they came while the link was attached
+            return
         link = end.link
         arrival = _Arrival(deadline, "receive")
         self._arrival, self._wanted = arrival, count
         self._deadlines.add(arrival)
         try:
-            if not self._prefetch_count and link.credit < count and self._drain is None:
+            if not self._prefetch_count and (link.credit < count or self._drain is not None):
+                # A drain that is not answered yet may never be; if it is after all, `drained` grants once more.
+                self._drain = None
                 link.grant(count)
                 end.connection.flush()
             await arrival.future
@@ -195,6 +219,8 @@ class Inbox:
                     continue
             messages.append(message)
         self._release(stale)
+        if not queue:
+            self._watch_locks()
         end = self.end
         if self._prefetch_count and end is not None:
             self._keep_prefetching(end)
@@ -217,6 +243,32 @@ class Inbox:
         end.link.settle_many(mine, RELEASED, settled=True)
         end.connection.flush()
 
+    def release_stale(self) -> None:
+        """Half of the lock of the oldest message has passed: release it, with what came at the same time."""
+        self._half_lock = None
+        stale: list[IncomingDelivery] = []
+        now = datetime.fromtimestamp(self._clock.now(), tz=UTC)
+        while self._queue and self._queue[0].owner is not None:
+            until = _locked_until(self._queue[0])
+            if until is not None and until - now > now - self._queue[0].owner:
+                break
+            stale.append(self._queue.popleft())
+        self._release(stale)
+        self._watch_locks()
+
+    def _watch_locks(self) -> None:
+        """Have the oldest message released in time if no call takes it. One timer serves all messages."""
+        if self._half_lock is not None:
+            self._deadlines.remove(self._half_lock)
+            self._half_lock = None
+        oldest = self._queue[0] if self._queue else None
+        if oldest is None or oldest.owner is None or (until := _locked_until(oldest)) is None:
+            return
+        half_s = (until - oldest.owner).total_seconds() / 2
+        passed_s = self._clock.now() - oldest.owner.timestamp()
+        self._half_lock = _HalfLock(self, self._clock.monotonic() + max(half_s - passed_s, 0.0))
+        self._deadlines.add(self._half_lock)
+
     # -- what the link tells -------------------------------------------------------------------------------------
 
     def arrived(self, end: IncomingEnd, delivery: IncomingDelivery) -> None:
@@ -225,6 +277,8 @@ class Inbox:
         if arrival is None and self._is_locking and not self._has_session:
             delivery.owner = datetime.fromtimestamp(self._clock.now(), tz=UTC)
         self._queue.append(delivery)
+        if delivery.owner is not None and self._half_lock is None:
+            self._watch_locks()
         if arrival is not None and not arrival.future.done():
             arrival.future.set_result(None)
 
@@ -245,6 +299,7 @@ class Inbox:
         self._end = None
         if self._is_locking:
             self._queue.clear()
+            self._watch_locks()
         drain, self._drain = self._drain, None
         if drain is not None and not drain.done():
             drain.set_result(None)

@@ -95,7 +95,8 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
             WireError, InvalidOperationError: it cannot be read.
         """
         sections = Sections(payload)
-        content = WireMessage.of(sections)
+        annotations = sections.message_annotations
+        content = WireMessage.of(sections, annotations)
         message = cls.__new__(cls)
         message.content = content
         message.delivery = delivery
@@ -112,7 +113,6 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message._to = content._to
         message._reply_to = content._reply_to
         message._reply_to_session_id = content._reply_to_session_id
-        annotations = sections.message_annotations
         number = annotations.get(SEQUENCE_NUMBER_ANNOTATION)
         message.sequence_number = int(number) if isinstance(number, int) else 0
         original = annotations.get(ENQUEUE_SEQUENCE_NUMBER_ANNOTATION)

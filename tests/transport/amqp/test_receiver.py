@@ -166,24 +166,39 @@ async def test_deleting_receiver_leaves_no_credit_behind(
 async def test_prefetch_keeps_credit_up(service: Service, transport: AmqpTransport) -> None:
     store(service, *(str(number) for number in range(20)))
     receiver = transport.open_receiver("orders", prefetch_count=8)
+    began_at = transport.clock.monotonic()
     seen = []
     for _ in range(20):
         (message,) = await receive(receiver, 1)
         seen.append(str(message))
     assert seen == [str(number) for number in range(20)]
     assert not any(drain for _, drain in service.end.grants)
+    assert transport.clock.monotonic() - began_at < 1
 
 
 async def test_message_with_less_than_half_of_its_lock_is_released(service: Service, transport: AmqpTransport) -> None:
     store(service, "a", "b")
     receiver = transport.open_receiver("orders", prefetch_count=5)
     assert [str(each) for each in await receive(receiver, 1)] == ["a"]
-    await transport.clock.sleep(31)
+    await transport.clock.sleep(20)
     put(service, "c")
-    assert [str(each) for each in await receive(receiver, 1)] == ["c"]
-    await transport.clock.sleep(1)
+    await transport.clock.sleep(9)
+    assert service.end.dispositions == []
+    await transport.clock.sleep(2)
     (released,) = service.end.dispositions
     assert (released.state, released.settled, released.delivery.delivery_id) == (RELEASED, True, 1)
+    assert [str(each) for each in await receive(receiver, 1)] == ["c"]
+
+
+async def test_drain_that_is_never_answered_starves_no_later_call(service: Service, transport: AmqpTransport) -> None:
+    service.answers_drain = False
+    receiver = transport.open_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    assert await receive(receiver, 10, 1) == []
+    waiting = asyncio.create_task(receive(receiver, 5, 60))
+    await transport.clock.sleep(1)
+    put(service, "a")
+    assert [str(each) for each in await waiting] == ["a"]
+    assert service.end.grants == [(10, False), (10, True), (5, False), (4, True)]
 
 
 async def test_close_releases_what_was_not_handed_out(service: Service, transport: AmqpTransport) -> None:
