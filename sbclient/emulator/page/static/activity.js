@@ -1,7 +1,7 @@
 /** Events of the namespaces, and of pairs of clients in the same process, newest first. */
 
 import { h, keyed, visible, write } from "./dom.js";
-import { minutes, moment, timeOfDay } from "./format.js";
+import { minutes, timestamp, timeOfDay } from "./format.js";
 import { state } from "./store.js";
 
 const SHOWN = 40;
@@ -56,20 +56,20 @@ function eventsOf() {
     name: event.event,
     key: `own ${event.at} ${event.event} ${at}`,
   }));
-  const told = state.pairs.flatMap((pair) =>
+  const reported = state.pairs.flatMap((pair) =>
     (pair.client?.events ?? []).map((event) => ({
       ...event,
       namespace: pair.primary,
       key: `${event.at} ${event.name} ${event.path}`,
     })),
   );
-  return [...own, ...told].sort((a, b) => a.at - b.at);
+  return [...own, ...reported].sort((a, b) => a.at - b.at);
 }
 
 function line(event) {
   const { name, at, namespace } = event;
   const path = event.path ?? event.entity ?? null;
-  const when = h("time", { title: moment(at) });
+  const when = h("time", { title: timestamp(at) });
   write(when, state.story ? minutes(at - state.story.started_at) : timeOfDay(at));
   return h(
     "li",

@@ -62,9 +62,9 @@ async function refusalIn(response) {
 /**
  * Watch until the signal is aborted; rejects when the stream ends or is silent.
  *
- * @param told - called with the name and the data of each event.
+ * @param onEvent - called with the name and the data of each event.
  */
-export async function watch(query, signal, told) {
+export async function watch(query, signal, onEvent) {
   const silence = new AbortController();
   const response = await request("watch", query, { signal: AbortSignal.any([signal, silence.signal]) });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -79,7 +79,7 @@ export async function watch(query, signal, told) {
       waiting = waiting.slice(end + 2);
       const name = event.find((line) => line.startsWith("event: "));
       const data = event.find((line) => line.startsWith("data: "));
-      if (name && data) told(name.slice(7), JSON.parse(data.slice(6)));
+      if (name && data) onEvent(name.slice(7), JSON.parse(data.slice(6)));
     }
   }
 }

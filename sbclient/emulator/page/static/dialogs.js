@@ -5,7 +5,7 @@ import { h, write } from "./dom.js";
 const NOTICE_MS = 6000;
 
 /** Show a notice of success. */
-export function tell(text) {
+export function notify(text) {
   show(document.getElementById("notices"), text, "notice", NOTICE_MS);
 }
 
@@ -14,7 +14,7 @@ export function complain(error) {
   show(document.getElementById("alerts"), error.message, "notice notice-bad", 3 * NOTICE_MS);
 }
 
-function show(place, text, className, lifeMs) {
+function show(place, text, className, durationMs) {
   const notice = h(
     "div",
     { class: className },
@@ -23,7 +23,7 @@ function show(place, text, className, lifeMs) {
   );
   place.append(notice);
   while (place.children.length > 4) place.firstChild.remove();
-  setTimeout(() => notice.remove(), lifeMs);
+  setTimeout(() => notice.remove(), durationMs);
 }
 
 /** Call an async function and show its error; resolves to its result, or undefined. */

@@ -3,7 +3,7 @@
 import { aboutPart } from "./about.js";
 import { ask } from "./api.js";
 import { chart } from "./chart.js";
-import { attempt, confirmed, tell } from "./dialogs.js";
+import { attempt, confirmed, notify } from "./dialogs.js";
 import { h, keyed, visible, write } from "./dom.js";
 import { faultSwitches } from "./faults.js";
 import { bytes, count, plural } from "./format.js";
@@ -125,7 +125,7 @@ export function entityView(namespace, path, moved) {
       "and with locked messages. This cannot be undone.";
     if (!(await confirmed(`Purge ${path}?`, explanation, "Purge"))) return;
     const done = await attempt(() => ask("POST", "purge", { namespace }, { entity: path }));
-    if (done) tell(`Purged ${plural(done.purged, "message")} of ${path}.`);
+    if (done) notify(`Purged ${plural(done.purged, "message")} of ${path}.`);
     messages.reload();
   };
   const sendButton = h("button", { type: "button", class: "primary", onclick: send }, "Send…");

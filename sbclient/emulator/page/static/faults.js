@@ -89,7 +89,7 @@ export function faultSwitches(place) {
       const all = state.namespaces.get(place.namespace)?.facts.faults ?? [];
       const here = all.filter((fault) => isAt(fault, place));
       for (const each of rows) each.update(here.filter((fault) => fault.kind === each.kind));
-      const elsewhere = all.filter((fault) => !isAt(fault, place) && (level === "namespace" || strikes(fault, place)));
+      const elsewhere = all.filter((fault) => !isAt(fault, place) && (level === "namespace" || affects(fault, place)));
       keyed(
         others,
         elsewhere,
@@ -107,7 +107,7 @@ function isAt(fault, { entity, fragment }) {
   return fragment === null ? !fault.fragments : fault.fragments?.length === 1 && fault.fragments[0] === fragment;
 }
 
-function strikes(fault, { entity, fragment }) {
+function affects(fault, { entity, fragment }) {
   if (!fault.entity) return true;
   if (fault.entity.toLowerCase() !== entity?.toLowerCase()) return false;
   return fragment === null || !fault.fragments || fault.fragments.includes(fragment);

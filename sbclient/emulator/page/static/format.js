@@ -67,7 +67,7 @@ function pad(value) {
   return String(Math.floor(value)).padStart(2, "0");
 }
 
-export function moment(at) {
+export function timestamp(at) {
   const date = new Date(at * 1000);
   if (Number.isNaN(date.getTime())) return "never";
   const thousandths = String(date.getMilliseconds()).padStart(3, "0");
@@ -99,7 +99,7 @@ export function setAgo(element, at) {
   }
   if (element.getAttribute("data-at") !== String(at)) {
     element.setAttribute("data-at", at);
-    element.setAttribute("title", moment(at));
+    element.setAttribute("title", timestamp(at));
   }
   write(element, relative(at));
 }

@@ -2,11 +2,11 @@
 
 import { ask } from "./api.js";
 import { bodyViews } from "./body.js";
-import { attempt, confirmed, openWindow, tell } from "./dialogs.js";
+import { attempt, confirmed, openWindow, notify } from "./dialogs.js";
 import { h, set, visible } from "./dom.js";
 import { ago, bytes, count, span } from "./format.js";
 
-const MOMENTS = new Set(["enqueued_at", "scheduled_at", "expires_at", "locked_until"]);
+const TIMESTAMPS = new Set(["enqueued_at", "scheduled_at", "expires_at", "locked_until"]);
 const FACTS = [
   ["message_id", "message id"],
   ["session_id", "session id"],
@@ -52,7 +52,7 @@ export async function openMessage(place, number, changed) {
   const said = { entity: place.path, sequence_numbers: [number] };
   const done = (text) => {
     element.close();
-    tell(text);
+    notify(text);
     changed();
   };
   const resubmit = async () => {
@@ -102,7 +102,7 @@ function bodyPart(body) {
   );
   const copy = async () => {
     await navigator.clipboard.writeText(place.textContent);
-    tell("Copied the body as shown.");
+    notify("Copied the body as shown.");
   };
   choose(views[0]);
   return h(
@@ -141,7 +141,7 @@ function factsPart(message) {
 }
 
 function shown(name, value) {
-  if (MOMENTS.has(name)) return ago(value);
+  if (TIMESTAMPS.has(name)) return ago(value);
   if (name === "time_to_live_s") return span(value);
   if (name === "size_bytes") return bytes(value);
   return typeof value === "number" ? count(value) : visible(value);

@@ -1,7 +1,7 @@
 /** The list of messages or dead letters of a queue, read without locks and kept up to date. */
 
 import { ask } from "./api.js";
-import { attempt, confirmed, tell } from "./dialogs.js";
+import { attempt, confirmed, notify } from "./dialogs.js";
 import { h, keyed, visible, write } from "./dom.js";
 import { ago, bytes, count, plural, setAgo } from "./format.js";
 import { openMessage } from "./message.js";
@@ -227,7 +227,7 @@ export function messageList(place, kind, emptyText) {
     const done = await attempt(() =>
       ask("POST", "purge", { namespace: place.namespace }, { entity: place.path, sequence_numbers: numbers }),
     );
-    if (done) tell(`Deleted ${plural(done.purged, "message")}.`);
+    if (done) notify(`Deleted ${plural(done.purged, "message")}.`);
     chosen.clear();
     load(true);
   }
@@ -240,7 +240,7 @@ export function messageList(place, kind, emptyText) {
     );
     if (!sure) return;
     const done = await attempt(() => ask("POST", "purge", { namespace: place.namespace }, { entity: place.path }));
-    if (done) tell(`Purged ${plural(done.purged, "dead letter")}.`);
+    if (done) notify(`Purged ${plural(done.purged, "dead letter")}.`);
     load(true);
   }
 
@@ -253,7 +253,7 @@ export function messageList(place, kind, emptyText) {
     if (done) {
       const held = done.held ? `; ${count(done.held)} more are locked` : "";
       const sessionless = done.sessionless ? `; ${count(done.sessionless)} have no session and stay` : "";
-      tell(`Resubmitted ${plural(done.resubmitted, "message")}${held}${sessionless}.`);
+      notify(`Resubmitted ${plural(done.resubmitted, "message")}${held}${sessionless}.`);
     }
     chosen.clear();
     load(true);

@@ -3,7 +3,7 @@
 import { activity } from "./activity.js";
 import { chart } from "./chart.js";
 import { ask } from "./api.js";
-import { attempt, confirmed, tell } from "./dialogs.js";
+import { attempt, confirmed, notify } from "./dialogs.js";
 import { h, keyed, visible, write } from "./dom.js";
 import { faultSwitches } from "./faults.js";
 import { bytes, count, plural } from "./format.js";
@@ -80,7 +80,7 @@ function card(name) {
     );
     if (!sure) return;
     const done = await attempt(() => ask("POST", "purge", { namespace: name }, {}));
-    if (done) tell(`Purged ${plural(done.purged, "message")} of ${name}.`);
+    if (done) notify(`Purged ${plural(done.purged, "message")} of ${name}.`);
   };
   const purgeButton = h("button", { type: "button", class: "quiet danger-text push", onclick: purge }, "Purge…");
   const heal = () => attempt(() => ask("DELETE", "faults", { namespace: name }));

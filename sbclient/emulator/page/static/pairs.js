@@ -126,10 +126,11 @@ function ribbonLegend(pair) {
 /** The rows of the entities: as reported by the client if there is a report, else as observed by the broker. */
 function rowsOf(pair) {
   const seen = new Map(pair.destinations.map((each) => [each.path.toLowerCase(), each]));
-  const rows = (pair.client?.entities ?? []).map((told) => {
-    const destination = seen.get(told.path.toLowerCase());
-    seen.delete(told.path.toLowerCase());
-    return { ...(destination ?? nothingSeen(told.path)), path: told.path, state: told.state, since_at: told.since_at };
+  const rows = (pair.client?.entities ?? []).map((reported) => {
+    const destination = seen.get(reported.path.toLowerCase());
+    seen.delete(reported.path.toLowerCase());
+    const { path, state, since_at: sinceAt } = reported;
+    return { ...(destination ?? nothingSeen(path)), path, state, since_at: sinceAt };
   });
   for (const destination of seen.values()) {
     const past = pair.past.destinations.get(destination.path)?.states.at(-1);

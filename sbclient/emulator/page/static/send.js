@@ -1,7 +1,7 @@
 /** Send a message as a client does: faults, full queues and wrong keys apply. */
 
 import { ask } from "./api.js";
-import { openWindow, refuseIn, tell } from "./dialogs.js";
+import { openWindow, refuseIn, notify } from "./dialogs.js";
 import { h } from "./dom.js";
 import { now, plural } from "./format.js";
 import { rowOf } from "./store.js";
@@ -39,7 +39,7 @@ export function openSend(namespace, path, changed) {
   if (row?.requires_session) fields.get("session_id").required = true;
   const copies = number("send-copies", 1, before.copies ?? 1);
   const delay = number("send-delay", 0, before.delay ?? "", "none");
-  const life = number("send-life", 0, before.life ?? "", "that of the entity");
+  const timeToLive = number("send-life", 0, before.timeToLive ?? "", "that of the entity");
   const properties = h("div", { class: "property-rows" });
   const refusal = h("p", { class: "refusal", role: "alert", hidden: true });
   const button = h("button", { class: "primary" }, "Send");
@@ -53,9 +53,10 @@ export function openSend(namespace, path, changed) {
     try {
       const said = read();
       const done = await ask("POST", "messages", { namespace, entity: path }, said);
-      remembered.set(`${namespace}/${path}`, { ...said, message_id: undefined, delay: delay.value, life: life.value });
+      const times = { delay: delay.value, timeToLive: timeToLive.value };
+      remembered.set(`${namespace}/${path}`, { ...said, message_id: undefined, ...times });
       element.close();
-      tell(`Sent ${plural(done.sent, "message")} to ${path}.`);
+      notify(`Sent ${plural(done.sent, "message")} to ${path}.`);
       changed();
     } catch (error) {
       refuseIn(refusal, error);
@@ -69,7 +70,7 @@ export function openSend(namespace, path, changed) {
     for (const [name, field] of fields) if (field.value) said[name] = field.value;
     if (Number(copies.value) > 1) said.copies = Number(copies.value);
     if (delay.value) said.scheduled_enqueue_time_utc = new Date((now() + Number(delay.value)) * 1000).toISOString();
-    if (life.value) said.time_to_live = `${life.value} s`;
+    if (timeToLive.value) said.time_to_live = `${timeToLive.value} s`;
     return said;
   }
 
@@ -99,7 +100,7 @@ export function openSend(namespace, path, changed) {
           "div",
           { class: "grid" },
           ...TEXTS.filter(([name]) => !keys.includes(name)).map(labelled),
-          field("send-life", "Time to live in seconds", life),
+          field("send-life", "Time to live in seconds", timeToLive),
         ),
         h("h3", {}, "Application properties"),
         properties,
