@@ -219,7 +219,8 @@ async def lived(days: int, daily: int, *, is_told: bool = True) -> list[Day]:
 def _fill_what_is_bounded(scene: Scene) -> None:
     """Fill the list of the last events and the caches of paths, which else would grow for days until they are full."""
     for number in range(EVENTS_KEPT):
-        scene.client.pair.state.record("benchmark.filled", f"queue-{number}", reason="filled", queue="contoso")
+        path = f"queue-{number}"
+        scene.client.pair.state.record("benchmark.filled", "filled", path, reason="filled", queue="contoso")
     for cached in (canonical, split_sub_queue, split_subscription):
         for number in range(cached.cache_info().maxsize or 0):
             cached(f"Queue-{number}-{number}-{number}")
