@@ -54,7 +54,7 @@ from sbclient.amqp.types import Int, Long
 from sbclient.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.message import ServiceBusMessage
-from tests.benchmarks.server import EngineClient
+from tests.benchmarks.engine_client import EngineClient
 
 GOOD, FLOODED = "good", "flooded"
 FULL_CHUNK: Final = 2**18

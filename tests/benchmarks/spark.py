@@ -1,6 +1,6 @@
-"""Rows a second from Spark into a queue: the writer, and what people write today.
+"""Rows per second from Spark into a queue: the writer, and `foreachPartition` with azure-servicebus.
 
-    python -m tests.benchmarks spark [--rows 200000] [--rounds 3]
+    python -m tests.benchmarks.spark [--rows 200000] [--rounds 3]
 
 The same rows, with a body of 200 bytes and a message id, in the same two partitions, go by turns to a new queue of the
 same kind on one emulator, a process of its own: by the writer, with and without a secondary; by `foreachPartition`
@@ -26,17 +26,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
 import sbclient_spark
+from sbclient.amqp import BATCH_FORMAT, join_batch
+from sbclient.message import ServiceBusMessage
+from tests.benchmarks.engine_client import EngineClient
+from tests.benchmarks.row import Result, Settings
 from tests.processes.namespaces import Namespace, connection_string
 
 ROOT: Final = Path(__file__).parents[2]
 PARTITIONS: Final = 2
 BODY_BYTES: Final = 200
 LIST_ROWS: Final = 100
+RAW_BATCH: Final = 500
+RATE_BOUND: Final = 8.0
+RAW_BOUND: Final = 0.8
+"""The rate of the writer must reach one of the two: so many times that of lists, or this part of a raw sender's."""
+
 SLOWEST: Final = "foreachPartition, row by row"
 """One round of it takes longer than all others together, and is enough."""
 
@@ -46,11 +56,12 @@ Write = Callable[[DataFrame, str], None]
 
 
 class Round(NamedTuple):
-    """Rows a second, and microseconds of the processor for a row: in Spark, and in the emulator."""
+    """Rows per second; microseconds of processor time for a row in Spark, in the emulator, in the Python workers."""
 
     rate: float
     spark_us: float
     emulator_us: float
+    workers_us: float
 
 
 @contextmanager
@@ -98,18 +109,21 @@ class Emulated:
         count: int = asyncio.run(self._administer(both))
         return count
 
-    def busy_s(self) -> tuple[float, float]:
-        """Seconds of the processor: of all processes below this one but the emulators, and of the primary's. With each
-        go its children that have ended, as workers do."""
-        spent, parents = {}, {}
+    def busy_s(self) -> tuple[float, float, float]:
+        """Return the processor time of all processes below this one but the emulators, of the primary's, and of those
+        of the first that run Python, which are the workers. Each includes its children that have ended."""
+        spent, parents, names = {}, {}, {}
         for path in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):  # it has ended
-                fields = path.read_text().rpartition(")")[2].split()
+                head, _, tail = path.read_text().rpartition(")")
+                fields = tail.split()
                 process = int(path.parent.name)
                 parents[process], spent[process] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
+                names[process] = head.partition("(")[2]
         emulators = [each.process_id for each in (self.primary, self.secondary)]
         below = {process for process in parents if _is_below(process, parents)} - set(emulators)
-        return sum(spent[process] for process in below), spent[emulators[0]]
+        workers = {process for process in below if names[process].startswith("python")}
+        return sum(spent[process] for process in below), spent[emulators[0]], sum(spent[each] for each in workers)
 
     async def _administer(self, work: Callable[[Any], Any]) -> Any:
         async with self.primary.client() as client:
@@ -159,19 +173,81 @@ def measured(emulated: Emulated, df: DataFrame, rows: int, write: Write, queue: 
     began_at = time.perf_counter()
     write(df, queue)
     span_s = time.perf_counter() - began_at
-    spark_s, emulator_s = (now - then for now, then in zip(emulated.busy_s(), before, strict=True))
+    spent_us = ((now - then) / rows * 1e6 for now, then in zip(emulated.busy_s(), before, strict=True))
     found = emulated.count_and_delete(queue)
     assert found == rows, f"{found} of {rows} rows arrived in {queue}"
-    return Round(rows / span_s, spark_s / rows * 1e6, emulator_s / rows * 1e6)
+    return Round(rows / span_s, *spent_us)
+
+
+def raw_rate(emulated: Emulated, rows: int, queue: str) -> float:
+    """Return the rows per second of one connection that sends encoded batches, without Spark."""
+    emulated.queue(queue)
+    bodies = (str(number).ljust(BODY_BYTES, "x") for number in range(rows))
+    messages = [ServiceBusMessage(body, message_id=str(number)) for number, body in enumerate(bodies)]
+    payloads = [join_batch(messages[start : start + RAW_BATCH]) for start in range(0, rows, RAW_BATCH)]
+
+    async def send() -> float:
+        async with EngineClient(emulated.primary.port) as client:
+            began_at = time.perf_counter()
+            await client.send(queue, payloads, message_format=BATCH_FORMAT)
+            return rows / (time.perf_counter() - began_at)
+
+    rate = asyncio.run(send())
+    found = emulated.count_and_delete(queue)
+    assert found == rows, f"{found} of {rows} rows arrived in {queue}"
+    return rate
+
+
+@contextmanager
+def frame(rows: int) -> Iterator[tuple[Emulated, DataFrame]]:
+    """Start the emulators and Spark; yield them with a cached frame of so many rows."""
+    with tempfile.TemporaryDirectory() as folder, Emulated(folder) as emulated, session(folder) as spark:
+        columns = f"rpad(cast(id as string), {BODY_BYTES}, 'x') as body", "cast(id as string) as message_id"
+        df = spark.range(0, rows, 1, PARTITIONS).selectExpr(*columns).cache()
+        assert df.count() == rows
+        yield emulated, df
+
+
+def row(settings: Settings) -> Result:
+    """Measure the row `spark`: the paired writer against lists of azure-servicebus, and a raw sender beside them."""
+    rows = settings.count(100_000)
+    rounds: list[tuple[Round, Round, float]] = []
+    with frame(rows) as (emulated, df):
+        primary, secondary = (connection_string(each.port) for each in (emulated.primary, emulated.secondary))
+        writer, lists = by_the_writer(primary, secondary), by_lists(primary, LIST_ROWS)
+        for number in range(settings.pairs + 1):
+            ours = measured(emulated, df, rows, writer, f"writer-{number}")
+            other = measured(emulated, df, rows, lists, f"lists-{number}")
+            raw = raw_rate(emulated, rows, f"raw-{number}")
+            if number:  # the first one is the warm-up
+                rounds.append((ours, other, raw))
+    rate_ratio = median(ours.rate / other.rate for ours, other, _ in rounds)
+    raw_part = median(ours.rate / raw for ours, _, raw in rounds)
+    notes = [
+        f"{name}: {median(each.rate for each in sides):,.0f} rows/s, "
+        f"{median(each.workers_us for each in sides):.1f} µs in the workers, "
+        f"{median(each.spark_us for each in sides):.1f} µs in Spark with Java, "
+        f"{median(each.emulator_us for each in sides):.1f} µs in the emulator"
+        for name, sides in (
+            ("the writer, paired", [ours for ours, _, _ in rounds]),
+            (f"foreachPartition, lists of {LIST_ROWS}", [other for _, other, _ in rounds]),
+        )
+    ]
+    rates = f"the rate is {rate_ratio:.1f} times that of lists, and {raw_part:.0%} of a raw sender"
+    return Result(
+        ratios=[other.workers_us / ours.workers_us for ours, other, _ in rounds],
+        notes=[*notes, rates],
+        misses=[] if rate_ratio >= RATE_BOUND or raw_part >= RAW_BOUND else [rates],
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks spark")
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.spark")
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     rounds: dict[str, list[Round]] = {}
-    with tempfile.TemporaryDirectory() as folder, Emulated(folder) as emulated, session(folder) as spark:
+    with frame(arguments.rows) as (emulated, df):
         primary, secondary = (connection_string(each.port) for each in (emulated.primary, emulated.secondary))
         ways: dict[str, Write] = {
             "the writer, paired": by_the_writer(primary, secondary),
@@ -179,9 +255,6 @@ def main() -> None:
             f"foreachPartition, lists of {LIST_ROWS}": by_lists(primary, LIST_ROWS),
             SLOWEST: by_lists(primary, 1),
         }
-        columns = f"rpad(cast(id as string), {BODY_BYTES}, 'x') as body", "cast(id as string) as message_id"
-        df = spark.range(0, arguments.rows, 1, PARTITIONS).selectExpr(*columns).cache()
-        assert df.count() == arguments.rows
         for number in range(-1, arguments.rounds):  # the first one is for Java to warm up
             for place, (name, write) in enumerate(ways.items()):
                 if name == SLOWEST and number != 0:

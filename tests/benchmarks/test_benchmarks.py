@@ -1,0 +1,97 @@
+"""The table of benchmarks runs. Its bounds are not checked here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pytest
+
+from tests.benchmarks.__main__ import ROWS, main, report
+from tests.benchmarks.draining import Pair
+from tests.benchmarks.emulated import EmulatorProcess
+from tests.benchmarks.row import Result, Row, Sample, Settings, sample
+from tests.benchmarks.sending import QUEUE
+
+ROOT: Final = Path(__file__).parents[2]
+SLOW: Final = ("spark", "syphon", "syphon-sessions")
+"""Rows that take longer than a test may: Java starts, or azure-servicebus closes ten receivers, two seconds each."""
+
+
+def row(bound: float, *, is_most: bool = False) -> Row:
+    return Row("send", "this / that", bound, _never, is_most)
+
+
+async def _never(settings: Settings) -> Result:
+    raise NotImplementedError
+
+
+def status(row: Row, result: Result, *, quick: bool = False) -> str:
+    found: str = report(row, result, Settings(5, quick))["status"]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)  # each row starts an emulator in a new process
+def test_rows_run() -> None:
+    names = [row.name for row in ROWS if row.name not in SLOW]
+    command = [sys.executable, "-m", "tests.benchmarks", "--quick", "--json", *names]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: list[dict[str, Any]] = json.loads(ended.stdout)
+    assert [each["name"] for each in found] == names
+    for each in found:
+        assert each["status"] == ("not run" if each["reason"] else "quick")
+        assert (each["ratio"] is None) == bool(each["reason"])
+        assert all(side["messages_per_s"] > 0 for side in each["sides"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("ordering", ["none", "session"])
+async def test_syphon_receives_each_backlog_message_once(ordering: Literal["none", "session"]) -> None:
+    count = 200
+    with EmulatorProcess() as server:
+        server.create_queue(QUEUE, requires_session=ordering == "session")
+        pair = Pair(server, ordering)
+        side = pair.syphon_side("syphon", count, lambda: pair.fill(count, lambda number: f"s{number % 50}"))
+        found = await sample(server, side)
+    assert pair.deliveries == [1.0]
+    assert found.rate > 0
+
+
+def test_row_misses_its_bound_by_its_median_ratio() -> None:
+    assert status(row(2.0), Result([1.0, 2.5, 2.0])) == "met"
+    assert status(row(2.0), Result([1.9, 2.5, 1.0])) == "missed"
+    assert status(row(2.0, is_most=True), Result([1.9, 2.5, 1.0])) == "met"
+    assert status(row(2.0, is_most=True), Result([2.1, 2.5, 1.0])) == "missed"
+
+
+def test_row_misses_by_another_condition() -> None:
+    assert status(row(2.0), Result([3.0], misses=["delivered twice"])) == "missed"
+
+
+def test_row_without_its_peer_does_not_pass() -> None:
+    assert status(row(2.0), Result(not_run="RabbitMQ is not installed")) == "not run"
+
+
+def test_quick_run_checks_no_bound() -> None:
+    assert status(row(2.0), Result([1.0]), quick=True) == "quick"
+
+
+def test_report_has_medians_and_peaks_of_each_side() -> None:
+    samples = [Sample(10, seconds, seconds / 2, seconds / 5, 50 * seconds, 30.0, None) for seconds in (1.0, 2.0, 4.0)]
+    side = report(row(2.0), Result([1.0], {"ours": samples}), Settings(5, False))["sides"]["ours"]
+    expected = {"messages": 10, "messages_per_s": 5, "client_us": 1e5, "server_us": 4e4, "client_mib": 200}
+    assert side == pytest.approx(expected | {"server_mib": 30})
+
+
+def test_unknown_row_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["send-nothing"])
+    assert ended.value.code == 2
+    assert "send-nothing" in capsys.readouterr().err
