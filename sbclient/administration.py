@@ -1,4 +1,4 @@
-"""Creates, describes, changes and deletes a namespace's entities, with the names of `azure.servicebus.management`."""
+"""A client that creates, reads, updates and deletes entities, with the names of `azure.servicebus.management`."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ __all__ = [
 ]
 
 QueueRuntimeProperties = TopicRuntimeProperties = SubscriptionRuntimeProperties = RuntimeProperties
-"""Three classes in azure-servicebus, one here; what an entity of a kind does not have is 0."""
+"""Three classes in azure-servicebus, one here. Counts that do not apply to a kind of entity are 0."""
 
 P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties, RuleProperties)
 
 
 class ServiceBusAdministrationClient:
-    """The management side of one namespace; as `client.administration`, or by itself.
+    """Manages the entities of one namespace. Available as `client.administration`, or on its own.
 
-    Every operation needs the Manage right. Errors, the same for all: `MessagingEntityNotFoundError`,
-    `MessagingEntityAlreadyExistsError`, `ServiceBusQuotaExceededError`, `ServiceBusAuthorizationError`, and
-    `InvalidOperationError` where a value is out of its range or cannot be changed any more.
+    Every operation requires the Manage right and may raise `MessagingEntityNotFoundError`,
+    `MessagingEntityAlreadyExistsError`, `ServiceBusQuotaExceededError`, `ServiceBusAuthorizationError`, or
+    `InvalidOperationError` if a value is out of its range or cannot be changed after creation.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -84,10 +84,10 @@ class ServiceBusAdministrationClient:
         await self.close()
 
     async def close(self) -> None:
-        """Nothing to do: the connection belongs to whoever opened the transport."""
+        """Do nothing: the owner of the transport closes the connection."""
 
     async def get_namespace_properties(self) -> NamespaceProperties:
-        """Name and tier of the namespace."""
+        """Return name and tier of the namespace."""
         return await self._transport.administration.namespace()
 
     # -- queues --------------------------------------------------------------------------------------------------
@@ -114,8 +114,10 @@ class ServiceBusAdministrationClient:
         forward_dead_lettered_messages_to: str | None = None,
         max_message_size_in_kilobytes: int | None = None,
     ) -> QueueProperties:
-        """Make a queue; what is left out takes the service's default. Partitioning, sessions and duplicate detection
-        can only be chosen here. Returns the complete description."""
+        """Create a queue and return its complete description. None selects the service's default.
+
+        Partitioning, sessions and duplicate detection cannot be changed later.
+        """
         properties = QueueProperties(
             queue_name,
             authorization_rules=authorization_rules,
@@ -139,28 +141,28 @@ class ServiceBusAdministrationClient:
         return await self._create(EntityKind.QUEUE, (queue_name,), properties)
 
     async def get_queue(self, queue_name: str) -> QueueProperties:
-        """Describe a queue."""
+        """Return the description of a queue."""
         return await self._get(QueueProperties, EntityKind.QUEUE, queue_name)
 
     async def get_queue_runtime_properties(self, queue_name: str) -> RuntimeProperties:
-        """Counts and times of a queue, summed over the fragments that can be reached."""
+        """Return counts and times of a queue, summed over the reachable fragments."""
         return await self._runtime(EntityKind.QUEUE, queue_name)
 
     async def update_queue(self, queue: QueueProperties | Mapping[str, Any], **changes: Any) -> None:
-        """Replace a queue's description: one that was got, changed, and perhaps with `changes` by name on top."""
+        """Replace a queue's description. `changes` are attributes that override those of `queue`."""
         await self._update(EntityKind.QUEUE, (), QueueProperties, queue, changes)
 
     async def delete_queue(self, queue_name: str) -> None:
-        """Remove a queue with all its messages."""
+        """Delete a queue with all its messages."""
         await self._delete(EntityKind.QUEUE, queue_name)
 
     async def list_queues(self) -> AsyncIterator[QueueProperties]:
-        """Describe every queue, by name: `async for queue in …`."""
+        """Iterate over the descriptions of all queues, sorted by name: `async for queue in …`."""
         async for queue in self._list(QueueProperties, EntityKind.QUEUE):
             yield queue
 
     async def list_queues_runtime_properties(self) -> AsyncIterator[RuntimeProperties]:
-        """Counts and times of every queue, by name."""
+        """Iterate over counts and times of all queues, sorted by name."""
         async for queue in self._list(QueueProperties, EntityKind.QUEUE):
             yield await self._runtime(EntityKind.QUEUE, queue.name)
 
@@ -185,7 +187,7 @@ class ServiceBusAdministrationClient:
         user_metadata: str | None = None,
         max_message_size_in_kilobytes: int | None = None,
     ) -> TopicProperties:
-        """Make a topic; what is left out takes the service's default. Returns the complete description."""
+        """Create a topic and return its complete description. None selects the service's default."""
         properties = TopicProperties(
             topic_name,
             authorization_rules=authorization_rules,
@@ -206,11 +208,11 @@ class ServiceBusAdministrationClient:
         return await self._create(EntityKind.TOPIC, (topic_name,), properties)
 
     async def get_topic(self, topic_name: str) -> TopicProperties:
-        """Describe a topic."""
+        """Return the description of a topic."""
         return await self._get(TopicProperties, EntityKind.TOPIC, topic_name)
 
     async def get_topic_runtime_properties(self, topic_name: str) -> RuntimeProperties:
-        """Times of a topic, and how many messages are scheduled and subscriptions there are."""
+        """Return the times of a topic and the counts of its scheduled messages and subscriptions."""
         return await self._runtime(EntityKind.TOPIC, topic_name)
 
     async def update_topic(self, topic: TopicProperties | Mapping[str, Any], **changes: Any) -> None:
@@ -218,16 +220,16 @@ class ServiceBusAdministrationClient:
         await self._update(EntityKind.TOPIC, (), TopicProperties, topic, changes)
 
     async def delete_topic(self, topic_name: str) -> None:
-        """Remove a topic with its subscriptions and all their messages."""
+        """Delete a topic with its subscriptions and all their messages."""
         await self._delete(EntityKind.TOPIC, topic_name)
 
     async def list_topics(self) -> AsyncIterator[TopicProperties]:
-        """Describe every topic, by name."""
+        """Iterate over the descriptions of all topics, sorted by name."""
         async for topic in self._list(TopicProperties, EntityKind.TOPIC):
             yield topic
 
     async def list_topics_runtime_properties(self) -> AsyncIterator[RuntimeProperties]:
-        """Counts and times of every topic, by name."""
+        """Iterate over counts and times of all topics, sorted by name."""
         async for topic in self._list(TopicProperties, EntityKind.TOPIC):
             yield await self._runtime(EntityKind.TOPIC, topic.name)
 
@@ -250,7 +252,7 @@ class ServiceBusAdministrationClient:
         forward_dead_lettered_messages_to: str | None = None,
         auto_delete_on_idle: timedelta | None = None,
     ) -> SubscriptionProperties:
-        """Make a subscription, with the one rule `$Default` that takes every message."""
+        """Create a subscription with the rule `$Default`, which matches every message."""
         properties = SubscriptionProperties(
             subscription_name,
             auto_delete_on_idle=auto_delete_on_idle,
@@ -268,11 +270,11 @@ class ServiceBusAdministrationClient:
         return await self._create(EntityKind.SUBSCRIPTION, (topic_name, subscription_name), properties)
 
     async def get_subscription(self, topic_name: str, subscription_name: str) -> SubscriptionProperties:
-        """Describe a subscription."""
+        """Return the description of a subscription."""
         return await self._get(SubscriptionProperties, EntityKind.SUBSCRIPTION, topic_name, subscription_name)
 
     async def get_subscription_runtime_properties(self, topic_name: str, subscription_name: str) -> RuntimeProperties:
-        """Counts and times of a subscription."""
+        """Return counts and times of a subscription."""
         return await self._runtime(EntityKind.SUBSCRIPTION, topic_name, subscription_name)
 
     async def update_subscription(
@@ -282,16 +284,16 @@ class ServiceBusAdministrationClient:
         await self._update(EntityKind.SUBSCRIPTION, (topic_name,), SubscriptionProperties, subscription, changes)
 
     async def delete_subscription(self, topic_name: str, subscription_name: str) -> None:
-        """Remove a subscription with all its messages."""
+        """Delete a subscription with all its messages."""
         await self._delete(EntityKind.SUBSCRIPTION, topic_name, subscription_name)
 
     async def list_subscriptions(self, topic_name: str) -> AsyncIterator[SubscriptionProperties]:
-        """Describe every subscription of a topic, by name."""
+        """Iterate over the descriptions of all subscriptions of a topic, sorted by name."""
         async for subscription in self._list(SubscriptionProperties, EntityKind.SUBSCRIPTION, topic_name):
             yield subscription
 
     async def list_subscriptions_runtime_properties(self, topic_name: str) -> AsyncIterator[RuntimeProperties]:
-        """Counts and times of every subscription of a topic, by name."""
+        """Iterate over counts and times of all subscriptions of a topic, sorted by name."""
         async for subscription in self._list(SubscriptionProperties, EntityKind.SUBSCRIPTION, topic_name):
             yield await self._runtime(EntityKind.SUBSCRIPTION, topic_name, subscription.name)
 
@@ -306,12 +308,12 @@ class ServiceBusAdministrationClient:
         filter: RuleFilter | None = None,
         action: SqlRuleAction | None = None,
     ) -> RuleProperties:
-        """Make a rule; without a filter it takes every message."""
+        """Create a rule. Without a filter it matches every message."""
         properties = RuleProperties(rule_name, filter or TrueRuleFilter(), action)
         return await self._create(EntityKind.RULE, (topic_name, subscription_name, rule_name), properties)
 
     async def get_rule(self, topic_name: str, subscription_name: str, rule_name: str) -> RuleProperties:
-        """Describe a rule."""
+        """Return the description of a rule."""
         return await self._get(RuleProperties, EntityKind.RULE, topic_name, subscription_name, rule_name)
 
     async def update_rule(
@@ -321,11 +323,11 @@ class ServiceBusAdministrationClient:
         await self._update(EntityKind.RULE, (topic_name, subscription_name), RuleProperties, rule, changes)
 
     async def delete_rule(self, topic_name: str, subscription_name: str, rule_name: str) -> None:
-        """Remove a rule."""
+        """Delete a rule."""
         await self._delete(EntityKind.RULE, topic_name, subscription_name, rule_name)
 
     async def list_rules(self, topic_name: str, subscription_name: str) -> AsyncIterator[RuleProperties]:
-        """Describe every rule of a subscription, by name."""
+        """Iterate over the descriptions of all rules of a subscription, sorted by name."""
         async for rule in self._list(RuleProperties, EntityKind.RULE, topic_name, subscription_name):
             yield rule
 
@@ -366,7 +368,5 @@ class ServiceBusAdministrationClient:
 
 def _of(kind_of: type[P], properties: EntityProperties) -> P:
     if not isinstance(properties, kind_of):
-        raise TypeError(
-            f"the transport described a {type(properties).__name__} where a {kind_of.__name__} was asked for"
-        )
+        raise TypeError(f"the transport returned a {type(properties).__name__} for a request for a {kind_of.__name__}")
     return properties

@@ -1,7 +1,7 @@
-"""The certificate of the emulator: made once for each set of names, kept, and trusted by whoever trusts its file.
+"""The self-signed certificate of the emulator, created once for each set of names and stored in a file.
 
-The authority that signs it is thrown away with its key, so that the file which clients are told to trust can vouch for
-nothing else. Making one takes a while, and so do the libraries that it needs: neither is done on the way to readiness.
+The private key of its authority is discarded, so that clients which trust the file trust no other certificate. Creating
+a certificate, and importing the libraries for it, takes time; the start of the emulator does not wait for either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SERVER: Final = "server.pem"
 
 
 def default_directory() -> Path:
-    """Where certificates are kept: the user's cache, or a directory for temporary files where there is none."""
+    """Return the directory for certificates: the user's cache, or a temporary directory if there is none."""
     cache = os.environ.get("XDG_CACHE_HOME")
     with suppress(RuntimeError):
         return (Path(cache) if cache else Path.home() / ".cache") / "sbclient"
@@ -35,7 +35,7 @@ class Certificate:
     """A certificate for some names.
 
     Args:
-        directory: where it is kept, or is put when it is made.
+        directory: where the certificate is stored.
         names: DNS names and addresses that clients use.
     """
 
@@ -46,20 +46,20 @@ class Certificate:
 
     @property
     def path(self) -> Path:
-        """The file to be trusted; it is there once `make` has returned."""
+        """The file that clients must trust. It exists after `make`."""
         return self._directory / _AUTHORITY
 
     def check_directory(self) -> None:
-        """See whether it is there or can be put there.
+        """Check that the certificate exists or that its directory is writable.
 
         Raises:
-            OSError: it cannot.
+            OSError: it does not exist and cannot be written.
         """
         if not (self._directory / _SERVER).exists():
             self._new_directory().rmdir()
 
     def make(self) -> None:
-        """Make it unless it is there; blocks for some tenths of a second.
+        """Create the certificate unless it exists. Blocks for some tenths of a second.
 
         Raises:
             OSError: it cannot be written.
@@ -69,31 +69,34 @@ class Certificate:
         made = self._new_directory()
         try:
             self._write(made)
-            # Another process may have been faster: then its certificate is the one.
+            # Another process may have created it first; then that certificate is used.
             with suppress(OSError):
                 made.rename(self._directory)
         finally:
             rmtree(made, ignore_errors=True)
 
     async def server_context(self) -> ssl.SSLContext:
-        """What a server needs to prove that it bears these names; made when it is first asked for.
+        """Return the TLS context for a server, creating the certificate on the first call.
 
         Raises:
             OSError: it cannot be written.
         """
         if self._making is None or (self._making.done() and self._making.exception() is not None):
             self._making = asyncio.create_task(asyncio.to_thread(self._made), name="certificate")
-        # Whoever waits may go away; the others, and those to come, still want it.
+        # Cancelling one caller must not cancel the work for the others.
         return await asyncio.shield(self._making)
 
     def client_context(self) -> ssl.SSLContext:
-        """What a client needs to trust it beside all that the machine trusts; it must have been made."""
+        """Return a TLS context for a client that trusts this certificate in addition to the default authorities.
+
+        The certificate must exist.
+        """
         context = ssl.create_default_context()
         context.load_verify_locations(self.path)
         return context
 
     async def close(self) -> None:
-        """Wait until nothing is being made. Safe to call twice."""
+        """Wait until the certificate is not being created. Safe to call twice."""
         if self._making is not None:
             await asyncio.wait([self._making])
 

@@ -1,7 +1,7 @@
-"""The only door to time: everything in this package that waits, or asks what time it is, does it here.
+"""The source of time for this package: all code that waits or reads the time uses a `Clock`.
 
-Two readings, as in the operating system: `now()` is the wall clock, for facts that others also see (enqueued times,
-locks, lives), `monotonic()` is for spans (intervals, back-off, timeouts) and never jumps.
+`now()` is the wall clock, for times shared with other processes: enqueue times, locks, expiry. `monotonic()` is for
+durations: intervals, back-off, timeouts. It never jumps.
 """
 
 from __future__ import annotations
@@ -16,43 +16,46 @@ class Clock:
     """The real clock of the machine and of the running event loop."""
 
     def now(self) -> float:
-        """Seconds since 1970-01-01 UTC."""
+        """Return the seconds since 1970-01-01 UTC."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; the time of the running event loop."""
+        """Return the time of the running event loop, in seconds since an arbitrary point."""
         return asyncio.get_running_loop().time()
 
     def reader(self) -> Callable[[], float]:
-        """Something that reads `monotonic()` of the running loop in any thread, and also when the loop has stopped."""
+        """Return a function that reads `monotonic()` of the running loop in any thread, even after the loop stopped."""
         return asyncio.get_running_loop().time
 
-    async def sleep(self, span_s: float) -> None:
+    async def sleep(self, delay_s: float) -> None:
         """Wait that many seconds."""
-        await asyncio.sleep(span_s)
+        await asyncio.sleep(delay_s)
 
-    def timeout(self, span_s: float | None) -> asyncio.Timeout:
-        """A context whose body is cancelled, and raises `TimeoutError`, after that many seconds; None never."""
-        return asyncio.timeout(span_s)
+    def timeout(self, delay_s: float | None) -> asyncio.Timeout:
+        """Return a context manager that cancels its body and raises `TimeoutError` after that many seconds.
 
-    async def wait(self, tasks: Iterable[asyncio.Task[Any]], span_s: float) -> set[asyncio.Task[Any]]:
-        """Wait for tasks, at most that many seconds; returns those that have not ended by then."""
+        None is no timeout.
+        """
+        return asyncio.timeout(delay_s)
+
+    async def wait(self, tasks: Iterable[asyncio.Task[Any]], timeout_s: float) -> set[asyncio.Task[Any]]:
+        """Wait for tasks, at most that many seconds. Returns the tasks that are not done."""
         waited_for = set(tasks)
         if not waited_for:
             return set()
-        _, late = await asyncio.wait(waited_for, timeout=span_s)
+        _, late = await asyncio.wait(waited_for, timeout=timeout_s)
         return late
 
-    def call_later(self, span_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
-        """Let the running loop call `action` after that many seconds; the handle cancels it."""
-        return asyncio.get_running_loop().call_later(span_s, action)
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call `action` in the running loop after that many seconds. The handle cancels the call."""
+        return asyncio.get_running_loop().call_later(delay_s, action)
 
 
 class VirtualClock(Clock):
-    """The time of a virtual event loop (`sbclient.testing`): the wall clock follows the loop and nothing else.
+    """The clock of a virtual event loop (`sbclient.testing`): the wall clock follows the time of the loop.
 
     Args:
-        epoch: what `now()` says when the loop's time is 0, in seconds since 1970-01-01 UTC.
+        epoch: the value of `now()` when the loop's time is 0, in seconds since 1970-01-01 UTC.
     """
 
     def __init__(self, epoch: float = 1_700_000_000.0) -> None:

@@ -1,4 +1,4 @@
-"""How messages are delivered and settled: receive modes, sub-queues, sessions, settlements and limits."""
+"""Types for delivery and settlement: receive modes, sub-queues, session choice, settlements and size limits."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Final, Literal, TypeAlias
 
 
 class ServiceBusReceiveMode(StrEnum):
-    """Whether a received message is locked until it is settled, or gone when it is handed over."""
+    """Whether a received message is locked until it is settled, or deleted when it is delivered."""
 
     PEEK_LOCK = "peeklock"
     RECEIVE_AND_DELETE = "receiveanddelete"
 
 
 class ServiceBusSubQueue(StrEnum):
-    """The queues behind a queue or subscription."""
+    """The sub-queues of a queue or subscription."""
 
     DEAD_LETTER = "deadletter"
     TRANSFER_DEAD_LETTER = "transferdeadletter"
 
 
 class ServiceBusSessionFilter(Enum):
-    """Which session to accept, where it is not named."""
+    """Which session to accept if no session id is given."""
 
     NEXT_AVAILABLE = 0
 
@@ -41,11 +41,11 @@ class SenderLimits:
 
 
 LEAST_LIMITS: Final = SenderLimits(256 * 1024, 256 * 1024)
-"""The limits that every tier has at least; used while those of an entity are unknown (source: Service Bus quotas)."""
+"""The lowest limits of any tier, used while the limits of an entity are unknown. Source: Service Bus quotas."""
 
 
 class SettleMode(StrEnum):
-    """The four ways in which a received message ends."""
+    """The four ways to settle a received message."""
 
     COMPLETE = "complete"
     ABANDON = "abandon"
@@ -55,7 +55,7 @@ class SettleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a received message ends. `reason` and `error_description` go with DEAD_LETTER only."""
+    """The settlement of a received message. `reason` and `error_description` apply to DEAD_LETTER only."""
 
     mode: SettleMode
     reason: str | None = None

@@ -1,6 +1,6 @@
-"""Every known difference from Service Bus and from azure-servicebus, as a list that ships with the package.
+"""The list of known differences from Service Bus and from azure-servicebus.
 
-The list is `deviations.json` beside this file; docs/deviations.md is made of it by `python -m sbclient.deviations`.
+The list is `deviations.json` in this folder. `python -m sbclient.deviations` generates docs/deviations.md from it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ AREAS: Final = {
     "client": "The client compared with azure-servicebus",
     "pairing": "Paired namespaces compared with the .NET client",
 }
-"""What a deviation can be about, in the order of the page, and what that is called there."""
+"""The areas of deviations and their titles, in the order of the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One difference.
+    """A known difference.
 
     Attributes:
-        id: names it for ever; begins with its area.
+        id: a permanent id; begins with its area.
         area: one of `AREAS`.
-        service: what Service Bus does; its SDK, where that is said.
-        ours: what is done here.
+        service: the behaviour of Service Bus, or of its SDK if the text says so.
+        ours: the behaviour of this package.
         why: the reason.
-        since: the version that it came with.
+        since: the first version with this difference.
     """
 
     id: str
@@ -45,13 +45,13 @@ class Deviation:
 
 @cache
 def deviations() -> Sequence[Deviation]:
-    """All of them, by area."""
+    """Return all deviations, grouped by area."""
     text = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
     return tuple(Deviation(**each) for each in json.loads(text))
 
 
 def page() -> str:
-    """The list as docs/deviations.md."""
+    """Return the content of docs/deviations.md."""
     lines = [
         "# Deviations from Service Bus",
         "",

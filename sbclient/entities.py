@@ -1,7 +1,7 @@
-"""What a namespace's entities are: their descriptions, with the names of `azure.servicebus.management`.
+"""Descriptions of queues, topics, subscriptions and rules, with the names of `azure.servicebus.management`.
 
-A description is a plain value. `None` in one that is handed to a create means the service's default, which the
-description that comes back states.
+A description is a plain value. When an entity is created, `None` selects the service's default; the returned
+description has the actual value.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 UNLIMITED: Final = timedelta.max
-"""No limit, for lives and idle times. The service writes it `P10675199DT2H48M5.4775807S`."""
+"""No limit, for times to live and idle times. The service writes it as `P10675199DT2H48M5.4775807S`."""
 
 NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
-"""The service's word for "not yet", in `accessed_at_utc`."""
+"""The service's value of `accessed_at_utc` for an entity that was never accessed."""
 
 
 class EntityStatus(StrEnum):
-    """Whether an entity takes and gives messages."""
+    """Whether an entity accepts and delivers messages."""
 
     ACTIVE = "Active"
     CREATING = "Creating"
@@ -51,7 +51,7 @@ class MessagingSku(StrEnum):
 
 
 class NamespaceType(StrEnum):
-    """What a namespace is for; one of Service Bus is for messaging."""
+    """The purpose of a namespace; `MESSAGING` for Service Bus."""
 
     MESSAGING = "Messaging"
     NOTIFICATION_HUB = "NotificationHub"
@@ -61,7 +61,7 @@ class NamespaceType(StrEnum):
 
 
 class AccessRights(StrEnum):
-    """What an authorization rule allows; Manage includes the other two."""
+    """The rights of an authorization rule; Manage includes the other two."""
 
     MANAGE = "Manage"
     SEND = "Send"
@@ -70,7 +70,7 @@ class AccessRights(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class AuthorizationRule:
-    """A named pair of keys and what they allow. Manage includes the other two rights."""
+    """A named pair of keys and their rights. Manage includes the other two rights."""
 
     key_name: str
     rights: list[AccessRights]
@@ -82,7 +82,7 @@ class AuthorizationRule:
 
 @dataclass(slots=True)
 class QueueProperties:
-    """A queue. Sizes in MB and KB as named, spans as timedelta; see `create_queue` of the administration client."""
+    """A queue. Sizes are in MB or KB as named; see `create_queue` of the administration client."""
 
     name: str
     authorization_rules: list[AuthorizationRule] | None = None
@@ -151,7 +151,7 @@ class SubscriptionProperties:
 
 @dataclass(slots=True)
 class SqlRuleFilter:
-    """Messages for which the expression is true. `parameters` are the values of its `@names`."""
+    """Matches messages for which the expression is true. `parameters` are the values of its `@names`."""
 
     sql_expression: str
     parameters: dict[str, Any] | None = None
@@ -159,17 +159,17 @@ class SqlRuleFilter:
 
 @dataclass(slots=True)
 class TrueRuleFilter:
-    """Every message."""
+    """Matches every message."""
 
 
 @dataclass(slots=True)
 class FalseRuleFilter:
-    """No message."""
+    """Matches no message."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CorrelationRuleFilter:
-    """Messages whose properties equal every one that is set here; strings are compared case-sensitively."""
+    """Matches messages whose properties equal all that are set here. Strings are compared case-sensitively."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -190,7 +190,7 @@ RuleFilter: TypeAlias = SqlRuleFilter | TrueRuleFilter | FalseRuleFilter | Corre
 
 @dataclass(slots=True)
 class SqlRuleAction:
-    """`SET` and `REMOVE` statements carried out on the copy that a rule makes."""
+    """`SET` and `REMOVE` statements that change the copy of a message made by a rule."""
 
     sql_expression: str
     parameters: dict[str, Any] | None = None
@@ -198,7 +198,7 @@ class SqlRuleAction:
 
 @dataclass(slots=True)
 class RuleProperties:
-    """A rule of a subscription: which messages, and what is changed in them."""
+    """A rule of a subscription: a filter, and an action that changes matching messages."""
 
     name: str
     filter: RuleFilter = field(default_factory=TrueRuleFilter)
@@ -209,15 +209,15 @@ class RuleProperties:
 EntityProperties: TypeAlias = QueueProperties | TopicProperties | SubscriptionProperties | RuleProperties
 
 DEFAULT_RULE_NAME: Final = "$Default"
-"""The rule a new subscription has; its filter is true."""
+"""The rule of a new subscription, which matches every message."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RuntimeProperties:
-    """Counts and times of an entity, summed over the fragments that can be reached.
+    """Counts and times of an entity, summed over the reachable fragments.
 
-    A topic has no messages of its own but scheduled ones: its other counts are 0. Only topics count subscriptions, and
-    the filters of all of them; a filter that is always true or false counts as SQL.
+    A topic has only scheduled messages of its own; its other message counts are 0. Only topics count subscriptions and
+    their filters. A true or false filter counts as a SQL filter.
     """
 
     name: str
@@ -238,7 +238,7 @@ class RuntimeProperties:
 
 @dataclass(slots=True, kw_only=True)
 class NamespaceProperties:
-    """A namespace: its name, its tier and, in the Premium tier, how many messaging units it has."""
+    """A namespace: its name, its tier and, in the Premium tier, the number of its messaging units."""
 
     name: str
     messaging_sku: MessagingSku = MessagingSku.STANDARD
@@ -250,7 +250,7 @@ class NamespaceProperties:
 
 
 class EntityKind(Enum):
-    """The four kinds of things the administration client handles; the value is how many names address one."""
+    """The kinds of entities of the administration client. The value holds the kind's name and its number of names."""
 
     QUEUE = ("queue", 1)
     TOPIC = ("topic", 1)
@@ -259,7 +259,7 @@ class EntityKind(Enum):
 
 
 class EntityAddress(NamedTuple):
-    """Names one entity: `("orders",)`, `("prices",)`, `("prices", "eu")` or `("prices", "eu", "$Default")`."""
+    """Identifies an entity by its names: `("orders",)`, `("prices", "eu")` or `("prices", "eu", "$Default")`."""
 
     kind: EntityKind
     names: tuple[str, ...]

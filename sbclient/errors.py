@@ -1,4 +1,4 @@
-"""Every error a caller can meet, as one tree.
+"""The exceptions of this package.
 
 The names are those of `azure.servicebus.exceptions`; the ones marked *ours* have no counterpart there.
 
@@ -23,13 +23,13 @@ The names are those of `azure.servicebus.exceptions`; the ones marked *ours* hav
     ├── AutoLockRenewTimeout
     ├── InvalidOperationError (ours)         also a ValueError: the caller's own mistake
     │   └── TransactionNotSupportedError (ours)
-    ├── BacklogUnavailableError (ours)       primary and every backlog queue refused; the message was not accepted
+    ├── BacklogUnavailableError (ours)       the primary and every backlog queue rejected the message
     ├── PairedClientError (ours)             the partner namespace was closed or faulted
-    └── ScheduleUnavailableError (ours)      no sequence number can be given while failed over
+    └── ScheduleUnavailableError (ours)      no sequence number can be returned while failed over
     MessageAlreadySettled                    a ValueError, as in the SDK
 
-Which error is an *outage* (it starts the failover interval) and which is *transient* (the retry policy tries again)
-is said here and nowhere else, as the class attributes `is_outage` and `is_transient`.
+The class attributes `is_outage` (the error starts the failover interval) and `is_transient` (the retry policy tries
+again) are the only source of this classification.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from typing import ClassVar
 
 
 class ServiceBusError(Exception):
-    """The root of every error of this package.
+    """The base class of the errors of this package.
 
     Attributes:
-        is_outage: whether the error, once it has survived the retries, means that the entity cannot be reached.
-        is_transient: whether trying again may help.
-        is_in_doubt: whether what was asked for may have been done all the same, by this try or by one before it.
-        condition: the AMQP error condition the class stands for, or None where only the client raises it.
-        message: the text.
+        is_outage: whether the error, if it remains after the retries, means that the entity is unavailable.
+        is_transient: whether a retry may succeed.
+        is_in_doubt: whether the operation may have succeeded nevertheless, in this attempt or in an earlier one.
+        condition: the AMQP error condition of the class; None if only the client raises it.
+        message: the error text.
     """
 
     is_outage: ClassVar[bool] = False
@@ -70,7 +70,7 @@ class OperationTimeoutError(ServiceBusError):
 
 
 class ServiceBusConnectionError(ServiceBusError):
-    """The connection could not be made, or was lost."""
+    """The connection could not be established, or was lost."""
 
     is_outage = True
     is_transient = True
@@ -79,7 +79,7 @@ class ServiceBusConnectionError(ServiceBusError):
 
 
 class ServiceBusCommunicationError(ServiceBusError):
-    """The peer could not be understood or reached."""
+    """The peer violated the protocol or could not be reached."""
 
     is_outage = True
     is_transient = True
@@ -87,7 +87,7 @@ class ServiceBusCommunicationError(ServiceBusError):
 
 
 class ServiceBusInternalError(ServiceBusError):
-    """The service reported an internal error, or one this client does not know."""
+    """The service reported an internal error, or an error that this client does not know."""
 
     is_outage = True
     is_transient = True
@@ -115,20 +115,20 @@ class ServiceBusQuotaExceededError(ServiceBusError):
 
 
 class ServiceBusServerBusyError(ServiceBusError):
-    """The service is throttling; it asks for a pause of 10 s."""
+    """The service throttles requests; wait 10 s."""
 
     is_transient = True
     condition = "com.microsoft:server-busy"
 
 
 class ServiceBusAuthenticationError(ServiceBusError):
-    """The credential was not accepted."""
+    """The credential was rejected."""
 
     condition = "com.microsoft:auth-failed"
 
 
 class ServiceBusAuthorizationError(ServiceBusError):
-    """The credential is good but lacks the right."""
+    """The credential is valid but lacks the right."""
 
     condition = "amqp:unauthorized-access"
 
@@ -146,13 +146,13 @@ class MessageSizeExceededError(ServiceBusError, ValueError):
 
 
 class MessageLockLostError(ServiceBusError):
-    """The lock on the message has expired or was never given; the message will be delivered again."""
+    """The lock on the message has expired or never existed; the message will be delivered again."""
 
     condition = "com.microsoft:message-lock-lost"
 
 
 class MessageNotFoundError(ServiceBusError):
-    """No message with this sequence number can be had: it does not exist, or somebody holds it."""
+    """The message with this sequence number does not exist, or is locked by another receiver."""
 
     condition = "com.microsoft:message-not-found"
 
@@ -174,24 +174,24 @@ class AutoLockRenewFailed(ServiceBusError):
 
 
 class AutoLockRenewTimeout(ServiceBusError):
-    """The time given for renewing a lock in the background is over."""
+    """The maximum duration of the background lock renewal has passed."""
 
 
 class InvalidOperationError(ServiceBusError, ValueError):
-    """The caller asks for what the entity's rules forbid. Never retried; nothing was sent or changed."""
+    """The call is invalid, or the entity does not allow it. Never retried; nothing was sent or changed."""
 
     condition = "amqp:not-allowed"
 
 
 class TransactionNotSupportedError(InvalidOperationError):
-    """This transport cannot do that inside a transaction."""
+    """The transport does not support this operation in a transaction."""
 
 
 class BacklogUnavailableError(ServiceBusError):
-    """Neither the primary nor any backlog queue took the message: it was not accepted, unless `is_in_doubt`.
+    """Neither the primary nor a backlog queue accepted the message. It may have been stored only if `is_in_doubt`.
 
     Attributes:
-        causes: what each backlog queue that was tried answered, by queue name.
+        causes: the errors of the backlog queues that were tried, by queue name.
     """
 
     def __init__(self, message: str, causes: Mapping[str, Exception] = MappingProxyType({})) -> None:
@@ -201,12 +201,12 @@ class BacklogUnavailableError(ServiceBusError):
 
 
 class PairedClientError(ServiceBusError):
-    """The pair is broken: one namespace's client was closed or faulted. Open a new client."""
+    """The client of one namespace of the pair was closed or faulted. Open a new client."""
 
 
 class ScheduleUnavailableError(ServiceBusError):
-    """While an entity is failed over no sequence number can be returned, so nothing can be scheduled by number."""
+    """The entity is failed over, so that no sequence number can be returned for a scheduled message."""
 
 
 class MessageAlreadySettled(ValueError):
-    """The message was settled before, by this receiver."""
+    """This receiver has already settled the message."""

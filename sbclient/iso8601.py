@@ -1,11 +1,11 @@
-"""Durations and timestamps in ISO 8601, as the management documents of Service Bus write them.
+"""Reads and writes durations and timestamps in ISO 8601, in the format of the Service Bus management API.
 
-Laws (source: XML Schema and the answers of the service):
+Laws (source: XML Schema and the responses of the service):
 
 1. A duration is `PT1M`, `P14D` or `PT0.5S`; years and months count 365 and 30 days, as in .NET. 10,675,199 days or more
    mean "no limit", which is written `P10675199DT2H48M5.4775807S`.
-2. `microseconds_of` reads the exact durations only: without sign, years and months.
-3. A timestamp is in UTC with up to seven digits of fraction; one without a time zone is in UTC.
+2. `microseconds_of` reads exact durations only: without sign, years and months.
+3. A timestamp is written in UTC, with up to seven fractional digits. A timestamp without a time zone is in UTC.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _DAYS_OF: Final = {"years": 365, "months": 30, "weeks": 7, "days": 1}
 
 
 def read_duration(text: str) -> timedelta:
-    """
+    """Parse a duration.
+
     Raises:
         InvalidOperationError: the text is not a duration.
     """
@@ -72,7 +73,7 @@ def write_duration(duration: timedelta) -> str:
 def microseconds_of(text: str) -> int | None:
     """Return the microseconds, rounded down, of a duration without years and months; None if the text is not one.
 
-    Weeks stand alone. Only the last number may have a fraction, with a point or a comma.
+    Weeks cannot be combined with other units. Only the last number may have a fraction, with a point or a comma.
     """
     weeks = _WEEKS.fullmatch(text)
     if weeks is not None:
@@ -92,7 +93,8 @@ def _scaled(number: str, unit_us: int) -> int:
 
 
 def read_timestamp(text: str) -> datetime:
-    """
+    """Parse a timestamp.
+
     Raises:
         InvalidOperationError: the text is not a timestamp.
     """

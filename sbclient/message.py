@@ -1,7 +1,7 @@
-"""The messages an application sends and receives, with the attributes of azure-servicebus.
+"""The messages that an application sends and receives, with the attributes of azure-servicebus.
 
-A message that crosses the transport port is never changed by either side: the sender hands over a private copy
-(`ServiceBusMessage.copy`), the broker keeps it, and each receiver is given a `ServiceBusReceivedMessage` of its own.
+Neither side of the transport port changes a message: the sender passes a private copy (`ServiceBusMessage.copy`), the
+broker stores it, and each receiver gets a `ServiceBusReceivedMessage` of its own.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from uuid import UUID
 from sbclient.errors import InvalidOperationError
 
 PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | UUID | Decimal | None
-"""What an application property may hold. `bytes` are sent as text, as the SDK does (`str(bytes, "utf-8")`)."""
+"""The types of an application property. `bytes` are sent as text, as in the SDK (`str(bytes, "utf-8")`)."""
 
 MAX_ID_LENGTH = 128
-"""Characters in a message id, session id or partition key. Source: Service Bus quotas."""
+"""The most characters in a message id, session id or partition key. Source: Service Bus quotas."""
 
 _INT64 = range(-(2**63), 2**63)
 
 
 class ServiceBusMessageState(IntEnum):
-    """Where a message stands in its queue. The numbers are those of the `x-opt-message-state` annotation."""
+    """The state of a message in its queue. The numbers are those of the `x-opt-message-state` annotation."""
 
     ACTIVE = 0
     DEFERRED = 1
@@ -33,7 +33,7 @@ class ServiceBusMessageState(IntEnum):
 
 
 class AmqpMessageBodyType(Enum):
-    """How the body is written in AMQP 1.0."""
+    """How the body is encoded in AMQP 1.0."""
 
     DATA = "data"
     SEQUENCE = "sequence"
@@ -43,14 +43,14 @@ class AmqpMessageBodyType(Enum):
 Body: TypeAlias = bytes | tuple[bytes, ...] | Any
 
 
-def _sayable(name: str, value: str) -> str:
-    """Text that UTF-8 can say, so that no encoder and no hash of a key meets half a character later."""
+def _encodable(name: str, value: str) -> str:
+    """Return the text if UTF-8 can encode it, so that no encoder or hash fails on it later."""
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
             raise InvalidOperationError(
-                f"{name} holds a lone surrogate, half a character that UTF-8 cannot say: mend it where it was read"
+                f"{name} contains a lone surrogate, which UTF-8 cannot encode: decode the text correctly"
             ) from None
     return value
 
@@ -64,7 +64,7 @@ def _short_id(name: str, value: str | None) -> str | None:
         raise InvalidOperationError(
             f"{name} has {len(value)} characters, {MAX_ID_LENGTH} are allowed: shorten it or send its hash"
         )
-    return _sayable(name, value)
+    return _encodable(name, value)
 
 
 def _text(name: str, value: str | None) -> str | None:
@@ -72,11 +72,11 @@ def _text(name: str, value: str | None) -> str | None:
         return None
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
-    return _sayable(name, value)
+    return _encodable(name, value)
 
 
 def _utc(value: datetime | None) -> datetime | None:
-    """A moment in UTC; a naive one is taken as UTC, as the SDK does."""
+    """Return the timestamp in UTC. A naive one is taken as UTC, as in the SDK."""
     if value is None:
         return None
     if not isinstance(value, datetime):
@@ -84,7 +84,7 @@ def _utc(value: datetime | None) -> datetime | None:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def _life(value: timedelta | None) -> timedelta | None:
+def _time_to_live(value: timedelta | None) -> timedelta | None:
     if value is None:
         return None
     if not isinstance(value, timedelta):
@@ -98,7 +98,7 @@ def _body(body: str | bytes | Iterable[bytes] | None) -> bytes | tuple[bytes, ..
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
-        return _sayable("body", body).encode()
+        return _encodable("body", body).encode()
     if body is None:
         return b""
     if isinstance(body, bytearray | memoryview):
@@ -116,18 +116,18 @@ def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
     name = key.decode(errors="surrogateescape") if isinstance(key, bytes) else key
     if not isinstance(name, str):
         raise TypeError(f"application property {key!r} must be named by a str, not {type(key).__name__}")
-    _sayable("the name of an application property", name)
+    _encodable("the name of an application property", name)
     if isinstance(value, str):
-        return name, _sayable(f"application property {name!r}", value)
+        return name, _encodable(f"application property {name!r}", value)
     if isinstance(value, bytes):
         try:
             return name, value.decode()
-        except UnicodeDecodeError:  # it would show the value
+        except UnicodeDecodeError:  # not chained: its text shows the value
             raise InvalidOperationError(
-                f"application property {name!r} holds bytes that are not UTF-8: put binary data into the body"
+                f"application property {name!r} contains bytes that are not UTF-8: put binary data into the body"
             ) from None
-    if isinstance(value, int) and int(value) not in _INT64:  # a range looks for a subclass of int one by one
-        raise InvalidOperationError(f"application property {name!r} is larger than 64 bits can hold: send it as text")
+    if isinstance(value, int) and int(value) not in _INT64:  # a range searches linearly for a subclass of int
+        raise InvalidOperationError(f"application property {name!r} does not fit into 64 bits: send it as text")
     if isinstance(value, datetime) and value.tzinfo is None:
         return name, value.replace(tzinfo=UTC)
     if value is not None and not isinstance(value, int | float | datetime | UUID | Decimal):
@@ -143,21 +143,22 @@ class ServiceBusMessage:
 
     Args:
         body: text (sent as UTF-8), bytes, or an iterable of bytes (one data section each); None is an empty body.
-        application_properties: str names and str, int, float, bool, bytes, datetime, UUID, Decimal or None values.
-        session_id: at most 128 characters; required by session entities; it is the partition key there.
-        message_id: at most 128 characters; None = a UUID is given when the message is first sent, and kept.
-        scheduled_enqueue_time_utc: when the message becomes visible; naive = UTC.
-        time_to_live: how long it may wait; None = the entity's default.
+        application_properties: names of type str; values of type str, int, float, bool, bytes, datetime, UUID, Decimal
+            or None.
+        session_id: at most 128 characters; required by session entities, where it is the partition key.
+        message_id: at most 128 characters; None = the first send sets a UUID.
+        scheduled_enqueue_time_utc: when the message becomes visible; a naive value is UTC.
+        time_to_live: time after which the message expires; None = the entity's default.
         content_type: a MIME type; `application/vnd.ms-servicebus-ping` is reserved.
         correlation_id: free text.
-        subject: free text, Service Bus' label.
-        partition_key: at most 128 characters; must equal `session_id` where both are set.
+        subject: free text; the label of the message in Service Bus.
+        partition_key: at most 128 characters; must equal `session_id` if both are set.
         to: free text.
         reply_to: free text.
         reply_to_session_id: at most 128 characters.
 
     Raises:
-        InvalidOperationError: an id is too long, or the life is negative.
+        InvalidOperationError: an id is too long, the time to live is negative, or a text cannot be encoded.
         TypeError: a value has the wrong type.
     """
 
@@ -200,11 +201,11 @@ class ServiceBusMessage:
         self._application_properties: dict[str, PropertyValue] | None = None
         if application_properties:
             self.application_properties = application_properties
-        # Most are None, and a call for each of those would be half of what making a message costs.
+        # Most values are None; calling the checks for them would double the cost of creating a message.
         self._session_id = None if session_id is None else _short_id("session_id", session_id)
         self._message_id = None if message_id is None else _short_id("message_id", message_id)
         self._scheduled_enqueue_time_utc = _utc(scheduled_enqueue_time_utc)
-        self._time_to_live = _life(time_to_live)
+        self._time_to_live = _time_to_live(time_to_live)
         self._content_type = None if content_type is None else _text("content_type", content_type)
         self._correlation_id = None if correlation_id is None else _text("correlation_id", correlation_id)
         self._subject = None if subject is None else _text("subject", subject)
@@ -217,18 +218,18 @@ class ServiceBusMessage:
 
     @property
     def body(self) -> Any:
-        """The body: an iterator over its data sections, or the value or sequence it was sent as."""
+        """The body: an iterator over its data sections, or a value or a sequence, depending on `body_type`."""
         if self._body_type is not AmqpMessageBodyType.DATA:
             return self._body
         return iter((self._body,) if isinstance(self._body, bytes) else self._body)
 
     @property
     def body_type(self) -> AmqpMessageBodyType:
-        """DATA for everything sent by this client; other clients may send VALUE or SEQUENCE."""
+        """DATA for messages of this client; other clients may send VALUE or SEQUENCE."""
         return self._body_type
 
     def __bytes__(self) -> bytes:
-        """The data body as one piece.
+        """Return the data sections as one bytes object.
 
         Raises:
             TypeError: the body is not of the DATA type.
@@ -243,14 +244,14 @@ class ServiceBusMessage:
         return bytes(self).decode(errors="backslashreplace")
 
     def __repr__(self) -> str:
-        """Names and keys, never the body: a repr ends up in logs."""
+        """Return ids, keys and subject, never the body: a repr may end up in logs."""
         shown = ((name, getattr(self, name)) for name in ("message_id", "session_id", "partition_key", "subject"))
         fields = ", ".join(f"{name}={value!r}" for name, value in shown if value is not None)
         return f"{type(self).__name__}({fields})"
 
     @property
     def application_properties(self) -> dict[str, PropertyValue]:
-        """The sender's own properties; change the dict in place or assign a new one."""
+        """The properties of the application: change the dict in place or assign a new one."""
         if self._application_properties is None:
             self._application_properties = {}
         return self._application_properties
@@ -261,7 +262,7 @@ class ServiceBusMessage:
 
     @property
     def session_id(self) -> str | None:
-        """The session it belongs to; on session entities also what orders and places it."""
+        """The session of the message. On session entities it also determines the order and the partition."""
         return self._session_id
 
     @session_id.setter
@@ -270,7 +271,7 @@ class ServiceBusMessage:
 
     @property
     def message_id(self) -> str | None:
-        """What names it; queues that detect duplicates compare it."""
+        """The id of the message, which duplicate detection compares."""
         return self._message_id
 
     @message_id.setter
@@ -279,7 +280,7 @@ class ServiceBusMessage:
 
     @property
     def scheduled_enqueue_time_utc(self) -> datetime | None:
-        """When it becomes visible, in UTC; None = at once."""
+        """When the message becomes visible, in UTC; None = at once."""
         return self._scheduled_enqueue_time_utc
 
     @scheduled_enqueue_time_utc.setter
@@ -288,12 +289,12 @@ class ServiceBusMessage:
 
     @property
     def time_to_live(self) -> timedelta | None:
-        """How long it may wait; None = the entity's default."""
+        """Time after which the message expires; None = the entity's default."""
         return self._time_to_live
 
     @time_to_live.setter
     def time_to_live(self, value: timedelta | None) -> None:
-        self._time_to_live = _life(value)
+        self._time_to_live = _time_to_live(value)
 
     @property
     def content_type(self) -> str | None:
@@ -306,7 +307,7 @@ class ServiceBusMessage:
 
     @property
     def correlation_id(self) -> str | None:
-        """Free text, to tell what it belongs to."""
+        """Free text; identifies the request or the workflow that the message belongs to."""
         return self._correlation_id
 
     @correlation_id.setter
@@ -315,7 +316,7 @@ class ServiceBusMessage:
 
     @property
     def subject(self) -> str | None:
-        """Free text, the service's label."""
+        """Free text; the label of the message in Service Bus."""
         return self._subject
 
     @subject.setter
@@ -324,7 +325,7 @@ class ServiceBusMessage:
 
     @property
     def partition_key(self) -> str | None:
-        """What places it on a partitioned entity."""
+        """The key that determines the partition of a partitioned entity."""
         return self._partition_key
 
     @partition_key.setter
@@ -342,7 +343,7 @@ class ServiceBusMessage:
 
     @property
     def reply_to(self) -> str | None:
-        """Where an answer is to go; free text."""
+        """The address for replies; free text."""
         return self._reply_to
 
     @reply_to.setter
@@ -351,7 +352,7 @@ class ServiceBusMessage:
 
     @property
     def reply_to_session_id(self) -> str | None:
-        """The session of the answer."""
+        """The session id for replies."""
         return self._reply_to_session_id
 
     @reply_to_session_id.setter
@@ -359,18 +360,18 @@ class ServiceBusMessage:
         self._reply_to_session_id = _short_id("reply_to_session_id", value)
 
     def _data_sizes(self) -> Sequence[int]:
-        """The bytes of each data section, for whoever measures a message: one that was read is not taken apart."""
+        """Return the size of each data section. Subclasses can answer this without decoding the body."""
         body = self._body
         return (len(body),) if isinstance(body, bytes) else [len(part) for part in body]
 
     def copy(self, **changes: Any) -> ServiceBusMessage:
-        """A plain `ServiceBusMessage` with the same content, its properties checked again.
+        """Return a plain `ServiceBusMessage` with the same content. Its properties are checked again.
 
         Args:
             changes: attributes to set on the copy, by name.
 
         Raises:
-            InvalidOperationError, TypeError: as the constructor.
+            InvalidOperationError, TypeError: as for the constructor.
         """
         twin = ServiceBusMessage.__new__(ServiceBusMessage)
         self._copy_content(twin)
@@ -399,17 +400,17 @@ class ServiceBusMessage:
 
 
 class ServiceBusReceivedMessage(ServiceBusMessage):
-    """A message from a queue or subscription, with what the broker says of it.
+    """A message received from a queue or subscription, with the attributes that the broker adds.
 
-    Made by transports only. Attributes beyond those of `ServiceBusMessage`:
+    Created by transports only. Attributes beyond those of `ServiceBusMessage`:
 
-        sequence_number: 64 bits; on a partitioned entity the top 16 name the fragment.
-        enqueued_sequence_number: the number it had where it was first stored, or None.
+        sequence_number: 64 bits; on a partitioned entity the top 16 bits identify the fragment.
+        enqueued_sequence_number: its number in the entity that stored it first, or None.
         enqueued_time_utc: when it was stored.
-        expires_at_utc: when its life ends, or None.
+        expires_at_utc: when it expires, or None.
         locked_until_utc: when the lock ends; None for a peeked, deleted or session message.
-        lock_token: names this delivery; None for a peeked or deleted message.
-        delivery_count: earlier failed deliveries, 0 at first.
+        lock_token: identifies this delivery; None for a peeked or deleted message.
+        delivery_count: number of earlier failed deliveries.
         state: active, deferred or scheduled.
         dead_letter_reason, dead_letter_error_description, dead_letter_source: set on dead-lettered messages.
     """
@@ -453,7 +454,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         state: ServiceBusMessageState = ServiceBusMessageState.ACTIVE,
         dead_letter_source: str | None = None,
     ) -> Self:
-        """What a receiver is handed for `content`."""
+        """Return a received message with this content."""
         received = cls.__new__(cls)
         content._copy_content(received)
         received.sequence_number = sequence_number
@@ -470,12 +471,12 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
 
     @property
     def dead_letter_reason(self) -> str | None:
-        """Why it was dead-lettered; travels as the application property `DeadLetterReason`."""
+        """Why the message was dead-lettered: the application property `DeadLetterReason`."""
         return self._text_property(DEAD_LETTER_REASON)
 
     @property
     def dead_letter_error_description(self) -> str | None:
-        """The longer text; travels as the application property `DeadLetterErrorDescription`."""
+        """Details of the reason: the application property `DeadLetterErrorDescription`."""
         return self._text_property(DEAD_LETTER_DESCRIPTION)
 
     def _text_property(self, name: str) -> str | None:
@@ -488,7 +489,7 @@ DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
 
 def chunks_of(message: ServiceBusMessage) -> Iterator[bytes]:
-    """The data sections of a message, for what measures or encodes it."""
+    """Yield the data sections of a message."""
     body = message._body
     if isinstance(body, bytes):
         yield body
@@ -497,10 +498,10 @@ def chunks_of(message: ServiceBusMessage) -> Iterator[bytes]:
 
 
 def sequence_numbers_of(given: int | Sequence[int]) -> list[int]:
-    """Sequence numbers as callers may give them: one, or several.
+    """Return one or several sequence numbers as a list.
 
     Raises:
-        TypeError: something else was given.
+        TypeError: an item is not an int.
     """
     numbers = [given] if isinstance(given, int) else list(given) if isinstance(given, Iterable) else [given]
     for number in numbers:

@@ -1,7 +1,6 @@
-"""What an application may choose about pairing and retries: defaults with unit and source, checked once.
+"""Options for paired namespaces, syphons and retries, with units, defaults and sources. Values are checked once.
 
-Sources: "documented" is the page on paired namespaces of the retired .NET client; everything else is this project's
-own choice.
+Sources: "documented" is the page on paired namespaces of the retired .NET client; everything else is our choice.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Final, Literal
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
 PARTNER_CLOSE_GRACE: Final = timedelta(seconds=5)
-"""How long one side of a pair may be closed before the other is faulted (documented)."""
+"""How long one client of a pair may be closed before the other is faulted (documented)."""
 
 BACKLOG_HEADROOM_BYTES: Final = 1024
-"""What the rewrite for a backlog queue may add to a message; about 512 bytes are used."""
+"""The most bytes that the rewrite for a backlog queue may add to a message; it uses about 512."""
 
 MAX_MESSAGES_IN_FLIGHT: Final = 5_000
-"""Of one backlog queue: more locks than this cannot be renewed in time."""
+"""The upper limit for each backlog queue: more locks than this cannot be renewed in time."""
 
 SERVER_BUSY_PAUSE: Final = timedelta(seconds=10)
-"""How long a client waits after the service said it was busy (documented)."""
+"""How long a client waits after the service reported that it is busy (documented)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,34 +31,34 @@ class PairedNamespaceOptions:
     """How a client behaves when its primary namespace fails.
 
     Attributes:
-        failover_interval: how long an entity must fail, without one success, before its sends are diverted. 0 to 60
-            minutes, default 1 minute (documented); 0 diverts at the first outage error, that very send included.
+        failover_interval: how long an entity must fail, without any success, before its sends are diverted. 0 to 60
+            minutes, default 1 minute (documented); 0 diverts at the first outage error, including that send.
         ping_primary_interval: pause between two pings of a failed-over entity. 1 second to 30 minutes, default
             1 minute (documented).
-        backlog_queue_count: how many backlog queues the secondary holds. At least 1, default 10 (documented).
-        enable_syphon: whether this process also moves the backlog home. Default False for senders; at least one
-            process needs True (documented).
+        backlog_queue_count: number of backlog queues in the secondary. At least 1, default 10 (documented).
+        enable_syphon: whether this process also drains the backlog into the primary. Default False for senders; at
+            least one process needs True (documented).
         divert_while_suspect: whether sends that fail during the failover interval are diverted at once instead of
             raising. Default False (documented behaviour).
-        pings_to_recover: consecutive accepted pings that bring an entity back. Default 1 (documented behaviour).
-        probe: what a ping is: `"message"`, an empty message with a life of 1 s that the broker never delivers
-            (documented), or `"link"`, a sender link opened and closed, which no receiver can ever see.
-        backlog_time_to_live: what the syphon restores of a finite time to live: `"remaining"` what was left of it,
-            `"restart"` all of it, as the original did.
-        ordering: `"none"`, as documented, or `"session"`: the order inside each session is kept across a failover, by
-            session-enabled backlog queues. Assumes one producer for each session.
-        provision: whether missing backlog queues are made: `"create"`, `"verify"` (raise if one is missing) or
-            `"none"` (do not look), for identities without the Manage right.
+        pings_to_recover: consecutive accepted pings that end a failover. Default 1 (documented behaviour).
+        probe: the kind of ping: `"message"`, an empty message with a time to live of 1 s that the broker never delivers
+            (documented), or `"link"`, which opens and closes a sender link and sends no message.
+        backlog_time_to_live: how the syphon restores a finite time to live: `"remaining"` restores what is left of it,
+            `"restart"` all of it, as the .NET client did.
+        ordering: `"none"`, as documented, or `"session"`: session-enabled backlog queues keep the order within each
+            session across a failover. Assumes one producer for each session.
+        provision: how missing backlog queues are handled: `"create"` creates them, `"verify"` raises, `"none"` does not
+            check, for identities without the Manage right.
         primary_name: the first segment of the backlog queues' names; None = the primary's first DNS label.
-        reserve_backlog_headroom: whether a message that would fit the primary but, rewritten, no backlog queue is
-            refused already while the primary is healthy. Default True: 1 KiB is kept free.
+        reserve_backlog_headroom: whether messages that fit the primary, but do not fit a backlog queue after the
+            rewrite, are rejected even while the primary is healthy. Default True: 1 KiB is reserved.
         missing_entity_grace: how long the syphon keeps messages for an entity that does not exist before it
             dead-letters them. Default 24 hours.
         syphon_long_poll: how long the syphon waits at an empty backlog queue. Default 15 minutes (documented).
-        is_outage: replaces the built-in judgement of which error, after retries, counts as an outage; None keeps it.
+        is_outage: decides whether an error that remains after the retries is an outage; None = the built-in rule.
 
     Raises:
-        InvalidOperationError: a value is out of its range; the text names it and the range.
+        InvalidOperationError: a value is out of its range. The text shows the value and the range.
     """
 
     failover_interval: timedelta = timedelta(minutes=1)
@@ -93,22 +92,21 @@ class PairedNamespaceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyphonLimits:
-    """How fast one syphon goes, and how much it has in hand.
+    """The limits of one syphon: rates, and messages in flight.
 
     Attributes:
-        max_messages_per_second: messages that are sent to the primary, all entities together. More than 0; None, the
-            default, is as fast as it goes.
-        max_messages_per_second_per_destination: the same for each entity alone. Messages for others that lie behind
-            in the same backlog queue wait, too.
-        max_queues_polled: receives that wait at backlog queues at once; the other queues wait for their turn. At least
-            1; None, the default, is all of them.
-        max_messages_in_flight: messages in hand of each backlog queue. 1 to 5,000, default 100.
-        max_bytes_in_flight: encoded bytes in hand, all backlog queues together, each with an equal share; judged by
-            the size that messages usually have, and one message of each queue always has room. At least 1, default
-            64 MiB.
+        max_messages_per_second: rate of sends to the primary, over all entities. More than 0; None, the default, is no
+            limit.
+        max_messages_per_second_per_destination: rate of sends to each entity. Messages for other entities that are
+            behind in the same backlog queue wait, too. More than 0; None, the default, is no limit.
+        max_queues_polled: concurrent receive calls that wait at backlog queues; further queues are polled later. At
+            least 1; None, the default, is all queues.
+        max_messages_in_flight: messages in flight from each backlog queue. 1 to 5,000, default 100.
+        max_bytes_in_flight: encoded bytes in flight, divided equally among the backlog queues. The average message size
+            is used, and one message of each queue is always allowed. At least 1, default 64 MiB.
 
     Raises:
-        InvalidOperationError: a value is out of its range; the text names it and the range.
+        InvalidOperationError: a value is out of its range. The text shows the value and the range.
     """
 
     max_messages_per_second: float | None = None
@@ -130,14 +128,15 @@ class SyphonLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryOptions:
-    """The one retry policy, with the SDK's names.
+    """The retry policy, with the names of the SDK.
 
     Attributes:
-        retry_total: tries after the first one. Default 3 (the SDK's).
-        retry_backoff_factor: seconds before the first retry, doubled each time, with jitter. Default 0.8 (the SDK's).
+        retry_total: retries after the first attempt. Default 3 (as in the SDK).
+        retry_backoff_factor: seconds before the first retry, doubled each time, with jitter. Default 0.8 (as in the
+            SDK).
         retry_backoff_max: the longest pause in seconds. Default 30.
-        timeout: seconds for one operation, all its retries and a diversion included. Default 60: the service needs up
-            to 15 s to place a message elsewhere when a fragment of a partitioned entity does not answer.
+        timeout: seconds for one operation, including all retries and a diversion. Default 60: the service needs up to
+            15 s to store a message elsewhere when a fragment of a partitioned entity does not respond.
 
     Raises:
         InvalidOperationError: a value is negative, or the timeout is 0.
@@ -150,7 +149,7 @@ class RetryOptions:
 
     def __post_init__(self) -> None:
         for name in ("retry_total", "retry_backoff_factor", "retry_backoff_max"):
-            if not getattr(self, name) >= 0:  # so that NaN is refused too
+            if not getattr(self, name) >= 0:  # negated so that NaN is rejected
                 raise InvalidOperationError(f"{name} is {getattr(self, name)}: it must be 0 or more")
         if not 0 < self.timeout < math.inf:
             raise InvalidOperationError(f"timeout is {self.timeout} s: it must be more than 0, and finite")

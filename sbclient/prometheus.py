@@ -1,4 +1,4 @@
-"""The metrics of this process as Prometheus reads them; needs the extra `metrics`."""
+"""The metrics of this process in the Prometheus exposition format; requires the extra `metrics`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def start() -> None:
-    """Measure for `exposition` from now on. Safe to call twice.
+    """Start collecting metrics for `exposition`. Safe to call twice.
 
-    A meter provider of the application, and Prometheus' own global registry, are left alone.
+    A meter provider of the application and the global registry of Prometheus are not affected.
 
     Raises:
         InvalidOperationError: the packages of the extra `metrics` are not installed.
@@ -25,7 +25,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Measure for it no longer, and forget what was measured. Safe to call twice."""
+    """Stop collecting metrics, and drop those collected. Safe to call twice."""
     if _opened.cache_info().currsize:
         _, provider = _opened()
         _opened.cache_clear()
@@ -34,9 +34,9 @@ def stop() -> None:
 
 
 def exposition() -> tuple[str, bytes]:
-    """The content type and the text to answer a scrape with: everything measured since `start`, or the first call.
+    """Return the content type and the body for a scrape: all metrics since `start`, or since the first call.
 
-    It needs no event loop and may be called in any thread.
+    Requires no event loop; may be called in any thread.
 
     Raises:
         InvalidOperationError: the packages of the extra `metrics` are not installed.
@@ -55,7 +55,7 @@ def _opened() -> tuple[CollectorRegistry, MeterProvider]:
         from prometheus_client import CollectorRegistry, ProcessCollector
     except ImportError as error:
         raise InvalidOperationError(
-            f"metrics cannot be shown without the package {error.name}: pip install 'sbclient[metrics]'"
+            f"metrics require the package {error.name}: pip install 'sbclient[metrics]'"
         ) from error
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

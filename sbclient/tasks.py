@@ -1,4 +1,4 @@
-"""Background tasks with an owner: nothing runs on after the thing it runs for is closed."""
+"""Background tasks with an owner, which ends them when it is closed."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 _LOOK_AGAIN_S: Final = 0.1
-"""How soon, while it is waited for, a task that was cancelled by others is looked at again: it may go on."""
+"""How often `close` checks a task that other code has cancelled: such a task may continue."""
 
 
 class OwnedTasks:
     """The tasks of one owner. Unlike a `TaskGroup` it needs no `async with`, so that an object can be the owner.
 
-    A task that fails does not end the others; its exception goes to `on_failure`.
+    A task that fails does not end the others. Its exception is passed to `on_failure`, or logged without one.
     """
 
     def __init__(self, on_failure: Callable[[BaseException], None] | None = None) -> None:
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that they always end in the same one
-        self._told: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # a dict keeps the order, so that tests are deterministic
+        self._cancelled: set[asyncio.Task[Any]] = set()
         self._on_failure = on_failure
         self.is_closed = False
 
     def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Run `work` in a task of its own; after `close` it is refused with `RuntimeError`."""
+        """Run `work` in a new task.
+
+        Raises:
+            RuntimeError: the owner is closed.
+        """
         if self.is_closed:
             work.close()
             raise RuntimeError(f"{name} cannot start: its owner is closed")
@@ -42,7 +46,7 @@ class OwnedTasks:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
-        self._told.discard(task)
+        self._cancelled.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if self._on_failure is not None:
@@ -57,19 +61,19 @@ class OwnedTasks:
             )
 
     def end(self, task: asyncio.Task[Any]) -> bool:
-        """Ask one task to end, unless it is being cancelled: a second time would break into its tidying up.
+        """Cancel one task, unless it is being cancelled: a second cancellation would interrupt its cleanup.
 
         Returns:
-            Whether it was asked, now or before. If not, somebody else has cancelled it, or a timeout within it is just
-            over, and then it goes on.
+            Whether this owner has cancelled the task, now or before. If not, other code is cancelling it, or a timeout
+            in the task has just expired; then the task may continue.
         """
-        if task not in self._told and not task.cancelling():
-            self._told.add(task)
+        if task not in self._cancelled and not task.cancelling():
+            self._cancelled.add(task)
             task.cancel()
-        return task in self._told
+        return task in self._cancelled
 
     def cancel(self) -> None:
-        """Ask every task to end, and take no new one."""
+        """Cancel every task, and accept no new one."""
         self.is_closed = True
         for task in list(self._tasks):
             self.end(task)
@@ -80,8 +84,8 @@ class OwnedTasks:
         current = asyncio.current_task()
         ending = [task for task in self._tasks if task is not current]
         while ending:
-            are_asked = [self.end(task) for task in ending]
-            if all(are_asked):
+            are_cancelled = [self.end(task) for task in ending]
+            if all(are_cancelled):
                 await asyncio.wait(ending)
             else:
                 await Clock().wait(ending, _LOOK_AGAIN_S)

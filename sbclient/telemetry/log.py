@@ -1,7 +1,7 @@
 """Structured log events on the standard logger `sbclient`, which is silent until an application configures logging.
 
 A log call gives a dotted event name, a sentence, and the facts of the event as keywords. The record's message is the
-sentence with the facts filled in; the name is its extra field `event_name`, and each fact is an extra field too. A
+sentence with the facts filled in. The name is the extra field `event_name`, and each fact is an extra field, too. A
 handler or structlog's `ProcessorFormatter` with `ExtraAdder` can show them. Inside a span of OpenTelemetry, `trace_id`
 and `span_id` are added to the facts.
 """

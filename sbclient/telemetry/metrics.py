@@ -1,14 +1,14 @@
-"""What this package measures, as one table, and its one door to OpenTelemetry's metrics.
+"""The table of metrics of this package, and the only module that uses OpenTelemetry's metrics API.
 
-Nothing here imports OpenTelemetry. Whoever wants to read measurements does: an application that has a meter provider,
-or `sbclient.prometheus`. Until then a measurement costs a look into a dict and is forgotten.
+OpenTelemetry is imported only when an application enables it, with a meter provider or with `sbclient.prometheus`.
+Until then a measurement costs a dict lookup and is dropped.
 
 Laws:
-1. What is measured goes to the global meter provider, whenever it is set, and to every provider that was attached.
-2. Attributes are bounded: names of entities, backlog queues, states, reasons. Never an id, a key, a session or a body,
-   and no path that only a message names and the primary has not accepted.
-3. What is a state rather than an event is asked for when somebody reads, of objects that say they are watched. Reading
-   may happen in any thread; nothing is polled for it.
+1. Measurements go to the global meter provider, whenever it is set, and to every attached provider.
+2. Attribute values are bounded: names of entities and backlog queues, states, reasons. Never an id, a key, a session, a
+   body, or a path that comes from a message and that the primary has not accepted.
+3. Observable instruments collect the state of registered objects when a reader collects. This may happen in any thread;
+   nothing is polled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 SCOPE: Final = "sbclient"
-"""The name of the meter, by which views and processors find what is measured here."""
+"""The name of the meter, for views and processors."""
 
 SYSTEM: Final = "messaging.system"
 OPERATION: Final = "messaging.operation.name"
@@ -41,7 +41,7 @@ Attributes: TypeAlias = Mapping[str, str | int]
 
 
 class Kind(StrEnum):
-    """How values of an instrument are put together; the last two are asked for when somebody reads."""
+    """The kind of an instrument. The values of the last two are collected when a reader collects."""
 
     COUNTER = "counter"
     HISTOGRAM = "histogram"
@@ -51,11 +51,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One thing that is measured.
+    """A metric.
 
     Attributes:
-        unit: of UCUM, `s` or an annotation such as `{message}`.
-        attributes: every attribute its values may have.
+        unit: a UCUM unit: `s` or an annotation such as `{message}`.
+        attributes: all attributes that its values may have.
     """
 
     name: str
@@ -71,112 +71,112 @@ OPERATION_DURATION: Final = Instrument(
     "messaging.client.operation.duration",
     Kind.HISTOGRAM,
     "s",
-    "Time of a call that sends, until its messages were accepted or given up, with retries and diversion.",
+    "Duration of a call that sends messages, including retries and diversion.",
     (SYSTEM, OPERATION, *_ENTITY, ROUTE, OUTCOME, ERROR),
 )
 SENT: Final = Instrument(
     "messaging.client.sent.messages",
     Kind.COUNTER,
     "{message}",
-    "Messages that were sent, by the way they went and what became of them.",
+    "Messages that were sent, by route and outcome.",
     (SYSTEM, OPERATION, *_ENTITY, ROUTE, OUTCOME, ERROR),
 )
 CONSUMED: Final = Instrument(
     "messaging.client.consumed.messages",
     Kind.COUNTER,
     "{message}",
-    "Messages that were handed to the application.",
+    "Messages that were returned to the application.",
     (SYSTEM, OPERATION, *_ENTITY),
 )
 FAILOVER_STATE: Final = Instrument(
     "sbclient.failover.state",
     Kind.UP_DOWN_COUNTER,
     "{client}",
-    "For each state of an entity, how many clients of this process see it in that state: 1 or 0 where there is one.",
+    "Number of clients of this process for which the entity is in that state: 1 or 0 if there is one client.",
     (*_ENTITY, STATE),
 )
 FAILOVER_AGE: Final = Instrument(
     "sbclient.failover.age",
     Kind.GAUGE,
     "s",
-    "How long the entity has been in its present state.",
+    "Time since the entity entered its current state.",
     (*_ENTITY, STATE),
 )
 TRANSITIONS: Final = Instrument(
     "sbclient.failover.transitions",
     Kind.COUNTER,
     "{transition}",
-    "Changes of an entity's state, by the state it came into and why.",
+    "State changes of an entity, by new state and reason.",
     (*_ENTITY, STATE, REASON),
 )
 DIVERTED: Final = Instrument(
     "sbclient.diverted.messages",
     Kind.COUNTER,
     "{message}",
-    "Messages for an entity that a backlog queue accepted instead.",
+    "Messages for an entity that were accepted by a backlog queue instead.",
     _ENTITY,
 )
 PING_DURATION: Final = Instrument(
     "sbclient.ping.duration",
     Kind.HISTOGRAM,
     "s",
-    "Time until a ping was accepted or refused.",
+    "Time until a ping was accepted or rejected.",
     (*_ENTITY, OUTCOME, ERROR),
 )
 DRAINED: Final = Instrument(
     "sbclient.syphon.drained.messages",
     Kind.COUNTER,
     "{message}",
-    "Messages of the backlog that their entity in the primary accepted.",
+    "Backlog messages that were accepted by their entity in the primary.",
     _ENTITY,
 )
 DEAD_LETTERED: Final = Instrument(
     "sbclient.syphon.dead_lettered.messages",
     Kind.COUNTER,
     "{message}",
-    "Messages that were dead-lettered in their backlog queue, since they can never be brought home.",
+    "Messages that were dead-lettered in their backlog queue because they cannot be forwarded.",
     (*_ENTITY, REASON),
 )
 PARKED: Final = Instrument(
     "sbclient.syphon.parked.messages",
     Kind.COUNTER,
     "{message}",
-    "How often a message was put aside in its backlog queue because its entity refuses.",
+    "Number of times that a message was parked in its backlog queue because its entity rejects messages.",
     _ENTITY,
 )
 UNAVAILABLE_DESTINATIONS: Final = Instrument(
     "sbclient.syphon.unavailable.destinations",
     Kind.UP_DOWN_COUNTER,
     "{entity}",
-    "Entities of the primary that refuse what a syphon of this process brings.",
+    "Entities of the primary that reject the messages of a syphon of this process.",
     (SERVER, PORT),
 )
 BACKLOG_DEPTH: Final = Instrument(
     "sbclient.backlog.depth",
     Kind.GAUGE,
     "{message}",
-    "Messages known to be in a backlog queue, waiting, put aside or dead-lettered.",
+    "Messages known to be in a backlog queue: waiting, parked or dead-lettered.",
     (*_ENTITY, STATE),
 )
 BACKLOG_AGE: Final = Instrument(
     "sbclient.backlog.oldest.age",
     Kind.GAUGE,
     "s",
-    "How long the oldest message known to wait in a backlog queue has been there; 0 if there is none.",
+    "Age of the oldest message known to wait in a backlog queue; 0 if there is none.",
     _ENTITY,
 )
 QUARANTINES: Final = Instrument(
     "sbclient.backlog.quarantines",
     Kind.COUNTER,
     "{quarantine}",
-    "How often a backlog queue failed and was left out for a while.",
+    "Number of times that a backlog queue failed and was put into quarantine.",
     (*_ENTITY, ERROR),
 )
 QUARANTINED: Final = Instrument(
     "sbclient.backlog.quarantined",
     Kind.UP_DOWN_COUNTER,
     "{client}",
-    "How many clients of this process leave a backlog queue out now because it failed: 1 or 0 where there is one.",
+    "Number of clients of this process that have the backlog queue in quarantine: 1 or 0 if there is one client.",
     _ENTITY,
 )
 
@@ -200,14 +200,14 @@ INSTRUMENTS: Final = (
 )
 
 BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0)
-"""OpenTelemetry's advice for messaging, and on to the 60 s that a send may take in an outage."""
+"""The boundaries that OpenTelemetry recommends for messaging, up to the 60 s that a send may take in an outage."""
 
 
 def server(namespace: str) -> dict[str, str | int]:
-    """The attributes that name a namespace.
+    """Return the attributes that identify a namespace.
 
     Args:
-        namespace: as a transport names it: `memory://contoso`, `contoso.servicebus.windows.net`, `localhost:5672`.
+        namespace: `Transport.namespace`: `memory://contoso`, `contoso.servicebus.windows.net`, `localhost:5672`.
     """
     host, colon, port = namespace.rpartition(":")
     return {SERVER: host, PORT: int(port)} if colon and port.isdigit() else {SERVER: namespace}
@@ -219,19 +219,19 @@ _API: Final = "opentelemetry.metrics"
 _GLOBAL: Final = None
 
 _attached: dict[MeterProvider | None, dict[str, Any]] = {}
-"""The instruments made by each provider, by name; those of the global one under None."""
+"""The instruments of each provider, by name. The key of the global provider is None."""
 
 
 _is_global_set = False
 
 
 def is_read() -> bool:
-    """Whether somebody reads what is measured, so that it is worth measuring."""
+    """Return whether measurements are collected by any provider."""
     return len(_attached) > (_GLOBAL in _attached) or _has_global()
 
 
 def _has_global() -> bool:
-    """Whether the application has set a global provider: the ones that the API itself brings measure nothing."""
+    """Return whether the application has set a global provider. The API's own default provider does not count."""
     global _is_global_set
     if not _is_global_set and _API in sys.modules:
         get_provider = getattr(sys.modules[_API], "get_meter_provider", None)  # None while another thread imports it
@@ -240,7 +240,7 @@ def _has_global() -> bool:
 
 
 def add(instrument: Instrument, amount: int, attributes: Attributes) -> None:
-    """Count so many more."""
+    """Add an amount to a counter."""
     if not _attached and _API not in sys.modules:
         return
     for instruments in _readers():
@@ -248,7 +248,7 @@ def add(instrument: Instrument, amount: int, attributes: Attributes) -> None:
 
 
 def record(instrument: Instrument, value: float, attributes: Attributes) -> None:
-    """Take one value into a histogram."""
+    """Record a value in a histogram."""
     if not _attached and _API not in sys.modules:
         return
     for instruments in _readers():
@@ -259,19 +259,19 @@ def _readers() -> Iterable[dict[str, Any]]:
     if _GLOBAL not in _attached and _API in sys.modules:
         from opentelemetry.metrics import get_meter
 
-        # The API hands out stand-ins that begin to count when the application sets its provider.
+        # The API returns proxies that become active when the application sets its provider.
         _attached[_GLOBAL] = _made(get_meter(SCOPE))
     return list(_attached.values())
 
 
 def attach(provider: MeterProvider) -> None:
-    """Measure for this provider from now on, besides the global one."""
+    """Send measurements to this provider, in addition to the global one."""
     if provider not in _attached:
         _attached[provider] = _made(provider.get_meter(SCOPE))
 
 
 def detach(provider: MeterProvider) -> None:
-    """Measure for this provider no longer. Safe to call twice."""
+    """Stop sending measurements to this provider. Safe to call twice."""
     _attached.pop(provider, None)
 
 
@@ -299,25 +299,25 @@ _MAKERS: Final[Mapping[Kind, Callable[[Meter, Instrument], Any]]] = {
 
 
 class Watched(Protocol):
-    """Something whose state is of interest."""
+    """An object whose state is collected by observable instruments."""
 
     def measured(self) -> Iterable[tuple[Instrument, float, Attributes]]:
-        """The values of observable instruments now; called in any thread, also when no loop runs."""
+        """Return the current values of observable instruments. Called in any thread, also if no event loop runs."""
 
 
 _watched: tuple[ref[Watched], ...] = ()
-"""Replaced, never changed, so that it can be read in any thread. What nobody else holds drops out."""
+"""Replaced and never mutated, so that any thread can read it. Weak references: unused objects drop out."""
 
 
 def watch(watched: Watched) -> None:
-    """Ask it for its state whenever somebody reads."""
+    """Register an object, whose state is then collected. It is held by a weak reference."""
     global _watched
     _watched = (*_others(watched), ref(watched))
     _readers()
 
 
 def unwatch(watched: Watched) -> None:
-    """Ask it no longer. Safe to call twice."""
+    """Unregister an object. Safe to call twice."""
     global _watched
     _watched = _others(watched)
 
@@ -336,7 +336,8 @@ def _callback(instrument: Instrument) -> Callable[[CallbackOptions], Sequence[Ob
 
 
 def states(instrument: Instrument) -> Iterator[tuple[tuple[tuple[str, str | int], ...], float]]:
-    """The values of an observable instrument now, one for each set of attributes: the sum, or of gauges the largest."""
+    """Yield the current values of an observable instrument, one for each set of attributes: the sum, or the largest
+    for a gauge."""
     found: dict[tuple[tuple[str, str | int], ...], float] = {}
     together = max if instrument.kind is Kind.GAUGE else _sum
     for watched in _watched:

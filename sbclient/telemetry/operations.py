@@ -1,7 +1,6 @@
-"""What one sender or receiver tells of its work: measurements and spans, in one place.
+"""Records metrics and traces for the operations of one sender or receiver.
 
-Work is handed in as a coroutine. While nobody wants to know it is handed back as it is, so that being watched costs
-only those who are.
+Operations are passed as coroutines. If telemetry is disabled, the coroutine is returned unchanged at almost no cost.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sbclient.telemetry.tracing import Signable
 T = TypeVar("T")
 
 OPENTELEMETRY: Final = "opentelemetry"
-"""While nobody has imported it, nobody wants to know anything."""
+"""Telemetry is disabled until the application has imported this package."""
 
 PRIMARY: Final = "primary"
 BACKLOG: Final = "backlog"
@@ -31,11 +30,11 @@ IN_DOUBT: Final = "in_doubt"
 
 
 class Telemetry:
-    """For one entity of one namespace.
+    """The telemetry of one entity of one namespace.
 
     Args:
-        route: returns where messages go now, `primary` or `backlog`.
-        trace_room: returns the bytes that a trace context may add to each message of a call.
+        route: returns the current route of messages, `primary` or `backlog`.
+        trace_room: returns how many bytes a trace context may add to each message of a call.
     """
 
     def __init__(
@@ -54,12 +53,12 @@ class Telemetry:
         self._trace_room = trace_room
 
     def sending(self, operation: str, messages: Sequence[Signable], work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """A call that sends messages.
+        """Return `work`, a call that sends messages, with telemetry around it.
 
         Args:
             operation: `send` or `schedule`.
-            messages: private copies, which are signed with a trace context if it fits.
-            work: sends them; if it returns a route, that is the one they went.
+            messages: private copies; a trace context is added to each if it fits.
+            work: sends the messages; may return the route that they took.
         """
         if OPENTELEMETRY not in sys.modules or not (metrics.is_read() or tracing.is_on()):
             return work
@@ -96,12 +95,12 @@ class Telemetry:
     def received(
         self, name: str, messages: Sequence[ServiceBusReceivedMessage], began_at: float, *, is_consuming: bool = True
     ) -> None:
-        """Messages were handed over.
+        """Record that messages were returned to the application.
 
         Args:
-            name: of the span.
-            began_at: wall-clock seconds, when the wait for them began.
-            is_consuming: whether they were taken, not only looked at.
+            name: the name of the span.
+            began_at: start of the wait for them, in wall-clock seconds.
+            is_consuming: whether they were received and not only peeked.
         """
         if messages and is_consuming and metrics.is_read():
             metrics.add(metrics.CONSUMED, len(messages), {**self._measured, metrics.OPERATION: "receive"})
@@ -110,7 +109,7 @@ class Telemetry:
                 pass
 
     def settling(self, message: ServiceBusReceivedMessage, mode: str, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """A call that ends a message."""
+        """Return `work`, a call that settles a message, with telemetry around it."""
         return self._settled(message, mode, work) if OPENTELEMETRY in sys.modules and tracing.is_on() else work
 
     async def _settled(self, message: ServiceBusReceivedMessage, mode: str, work: Coroutine[Any, Any, T]) -> T:
@@ -120,7 +119,8 @@ class Telemetry:
 
 
 def result_of(error: BaseException | None) -> dict[str, str | int]:
-    """The attributes of what ended with this error, or well: a call that was given up has no answer."""
+    """Return the attributes of an operation that ended with this error, or that succeeded. A cancelled operation is
+    in doubt."""
     if error is None:
         return {metrics.OUTCOME: ACCEPTED}
     is_refused = isinstance(error, ServiceBusError) and not error.is_in_doubt

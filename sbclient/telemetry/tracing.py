@@ -1,12 +1,12 @@
-"""Spans as azure-servicebus makes them, the context that travels in a message: the one door to OpenTelemetry's traces.
+"""Creates spans like azure-servicebus and propagates trace contexts in messages. The only user of the tracing API.
 
 Laws:
-1. Without a tracer provider nothing is imported, no span is made and no message is touched.
-2. Each message that is sent bears the context of a span of its own in its application properties, as azure-servicebus
-   writes them: `Diagnostic-Id`, `traceparent` and, if there is one, `tracestate`. One that bears a context keeps it.
-3. What happens to a message on its way, in this process or another, is a child of that context, so that one trace shows
-   all of it. What handles many messages at once is linked to each.
-4. Spans begin and end by the clock that is handed in.
+1. Without a tracer provider nothing is imported, no span is created and no message is changed.
+2. Each sent message has a span of its own, whose context is in its application properties, as in azure-servicebus:
+   `Diagnostic-Id`, `traceparent` and, if there is one, `tracestate`. A message that already has a context keeps it.
+3. Spans of later operations on a message, in this process or another, are children of that context, so that one trace
+   shows all of them. The span of an operation on several messages is linked to each.
+4. Span times come from the clock that the caller passes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 
 TRACE_BYTES: Final = 160
-"""What a context without `tracestate` adds to an encoded message, at most."""
+"""The most bytes that a context without `tracestate` adds to an encoded message."""
 
 LONGEST: Final = 512
-"""More characters than this are not read: the recommendation asks for no more."""
+"""Longer header values are ignored. Source: W3C Trace Context requires at least 512 characters of `tracestate`."""
 
 SEND: Final = "ServiceBus.send"
 SCHEDULE: Final = "ServiceBus.schedule"
@@ -64,19 +64,19 @@ _found: Tracer | None = None
 
 
 def attach(provider: TracerProvider) -> None:
-    """Trace for this provider from now on, instead of the global one."""
+    """Send traces to this provider instead of the global one."""
     global _attached
     _attached = provider.get_tracer(SCOPE)
 
 
 def detach() -> None:
-    """Trace for the global provider again, if there is one."""
+    """Send traces to the global provider again, if there is one."""
     global _attached
     _attached = None
 
 
 def is_on() -> bool:
-    """Whether there is a tracer provider, so that spans are made."""
+    """Return whether there is a tracer provider, so that spans are created."""
     return _tracer() is not None
 
 
@@ -88,12 +88,12 @@ def _tracer() -> Tracer | None:
         return None
     api = sys.modules[_API]
     if not hasattr(api, "get_tracer_provider"):
-        return None  # it is being imported in another thread
+        return None  # another thread is importing it
     provider = api.get_tracer_provider()
     if isinstance(provider, (api.ProxyTracerProvider, api.NoOpTracerProvider)):
-        return None  # it was imported, and nothing more
+        return None  # imported, but the application has set no provider
     tracer: Tracer = provider.get_tracer(SCOPE)
-    _found = tracer  # there is one global provider, and it stays
+    _found = tracer  # the global provider can be set only once
     return tracer
 
 
@@ -101,9 +101,9 @@ def _tracer() -> Tracer | None:
 
 
 def context_of(message: ServiceBusMessage) -> Context | None:
-    """The context that a message bears, as the parent for a span of one's own; None if it bears none that is valid.
+    """Return the trace context of a message, for use as the parent of a span; None if it has no valid context.
 
-    Needs `opentelemetry-api`.
+    Requires `opentelemetry-api`.
     """
     from opentelemetry.trace import get_current_span
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -120,7 +120,7 @@ def context_of(message: ServiceBusMessage) -> Context | None:
 
 
 def is_signed(message: ServiceBusMessage) -> bool:
-    """Whether a message bears a context, or what was meant to be one."""
+    """Return whether a message has a trace context, valid or not."""
     properties = message._application_properties
     return properties is not None and (TRACEPARENT in properties or DIAGNOSTIC_ID in properties)
 
@@ -135,7 +135,7 @@ class Signable(Protocol):
 
 
 def sign(message: Signable, span: Span, room_bytes: int) -> None:
-    """Sign a message with the context of a span, if the context adds no more than `room_bytes` to it."""
+    """Add the context of a span to a message, if it adds no more than `room_bytes`."""
     from opentelemetry.trace import set_span_in_context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -166,9 +166,12 @@ def _links(messages: Iterable[ServiceBusMessage]) -> list[Link]:
 
 
 class Spans:
-    """Spans that begin and end together, the first of them current meanwhile if that is wanted; a context.
+    """A context manager that ends several spans together.
 
-    An error that leaves the context becomes their status, and goes on.
+    An exception sets the status of the spans and propagates.
+
+    Args:
+        is_current: whether the first span is the current span inside the context.
     """
 
     def __init__(self, spans: Sequence[Span], clock: Clock, *, is_current: bool = False) -> None:
@@ -178,7 +181,7 @@ class Spans:
         self._token: Any = None
 
     def set(self, name: str, value: str | int) -> None:
-        """Say something more of each."""
+        """Set an attribute of each span."""
         for span in self._spans:
             span.set_attribute(name, value)
 
@@ -216,14 +219,14 @@ _NONE: Final = Spans((), Clock())
 def sending(
     name: str, messages: Sequence[Signable], where: Mapping[str, str | int], clock: Clock, room_bytes: int
 ) -> Spans:
-    """Return the span of a send, as a context. Each message without a trace context is signed with a span of its own.
+    """Return a context manager with the span of a send. Each message without a trace context gets a span of its own.
 
-    Where no span is current the messages' spans are children of the send, so that all are in one trace.
+    If there is no current span, the spans of the messages are children of the send, so that all are in one trace.
 
     Args:
         name: `SEND` or `SCHEDULE`.
-        where: the attributes that name the entity and its namespace.
-        room_bytes: the bytes that a trace context may add to each message; a larger one is left out.
+        where: the attributes that identify the entity and its namespace.
+        room_bytes: the most bytes that a trace context may add to each message; a larger context is omitted.
     """
     tracer = _tracer()
     if tracer is None:
@@ -259,11 +262,11 @@ def carrying(
     *,
     answer: str | None = None,
 ) -> Awaitable[T]:
-    """Do `work`, with a span in the trace of each message that bears a context: a part of its way.
+    """Return `work` with a span around it in the trace of each message that has a context.
 
     Args:
         name: `DIVERT`, `DRAIN` or `DEAD_LETTER`.
-        answer: the name of the attribute that says what `work` returned.
+        answer: the name of the attribute for the result of `work`.
     """
     tracer = _tracer()
     return work if tracer is None else _carried(tracer, name, messages, attributes, clock, work, answer)
@@ -304,14 +307,14 @@ def handling(
     *,
     began_at: float | None = None,
 ) -> Spans:
-    """A span of the caller's for what was done with received messages; a context.
+    """Return a context manager with a span for an operation on received messages.
 
-    It is linked to each of them. Where no span is current and it is one message, the span is part of that one's trace.
+    The span is linked to each message. If there is one message and no current span, its trace is the message's trace.
 
     Args:
         name: `RECEIVE` or another.
         operation: `receive` or `settle`.
-        began_at: wall-clock seconds, None = now.
+        began_at: start of the span in wall-clock seconds; None = now.
     """
     tracer = _tracer()
     if tracer is None:
@@ -342,7 +345,7 @@ def _ns(at: float) -> int:
 
 @contextmanager
 def within(message: ServiceBusMessage) -> Iterator[None]:
-    """Make the context of a message current, so that what is logged names its trace."""
+    """Make the trace context of a message current, so that log events have its trace id."""
     context_module = sys.modules.get("opentelemetry.context")
     own = context_of(message) if context_module is not None and is_on() else None
     if own is None or context_module is None:
@@ -356,7 +359,7 @@ def within(message: ServiceBusMessage) -> Iterator[None]:
 
 
 def ids() -> dict[str, str]:
-    """`trace_id` and `span_id`, in hexadecimal, of the span that is current; nothing if none is."""
+    """Return `trace_id` and `span_id` of the current span, in hexadecimal; empty if there is none."""
     if _API not in sys.modules:
         return {}
     current = getattr(sys.modules[_API], "get_current_span", None)
@@ -367,7 +370,7 @@ def ids() -> dict[str, str]:
 
 
 def outside() -> contextvars.Context | None:
-    """The running code's context without its span, for work that outlives whoever starts it; None = the same."""
+    """Return the current context without its span, for a task that outlives its caller; None if there is no span."""
     if _API not in sys.modules or not ids():
         return None
     from opentelemetry import context

@@ -1,11 +1,11 @@
-"""The port: all that the client ever asks of one namespace.
+"""The transport interface: all operations of the client on one namespace.
 
-A transport reaches one namespace. It retries nothing, fails over nothing and knows nothing of pairs; every failure is
-an error of `sbclient.errors`. Links are cheap to make and connect when they are first used. An entity is named by its
-path: `orders`, `prices`, `prices/Subscriptions/eu`, each perhaps with a sub-queue behind it (`rules.entity_path`).
+A transport connects to one namespace. It does not retry, does not fail over and does not know about pairs. Every
+failure is an error of `sbclient.errors`. Links are cheap to create and connect on first use. An entity is identified by
+its path: `orders`, `prices`, `prices/Subscriptions/eu`, optionally with a sub-queue (`rules.entity_path`).
 
-Time limits are in seconds and are the transport's to keep: when one passes it raises `OperationTimeoutError`, and
-whether the service acted is in doubt. Cancellation passes through at any await.
+The transport enforces timeouts, which are in seconds: it raises `OperationTimeoutError`, and whether the service acted
+is in doubt. Every await can be cancelled.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 
 
 class TransportType(Enum):
-    """How the service is reached over the network; the option `transport_type` of a client takes it.
+    """The network protocol, for the option `transport_type` of a client.
 
-    Names and values are the SDK's, which looks at nothing else.
+    Names and values equal those of the SDK, which compares both.
     """
 
     Amqp = 1
@@ -31,27 +31,27 @@ class TransportType(Enum):
 
 
 class TransactionLink(Protocol):
-    """A transaction that this transport has begun."""
+    """A transaction begun by this transport."""
 
     async def commit(self, *, timeout_s: float) -> None:
-        """Make everything done in it happen, all or nothing."""
+        """Apply all operations of the transaction, or none."""
 
     async def rollback(self, *, timeout_s: float) -> None:
-        """Undo everything done in it; locks of settled messages stay."""
+        """Discard all operations of the transaction. Messages settled in it stay locked."""
 
 
 class SenderLink(Protocol):
-    """Sends to one entity. One transfer at a time reaches the wire, in call order."""
+    """Sends to one entity. Transfers are sent one at a time, in call order."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the link has been used and, as far as is known, still stands."""
+        """Whether the link is attached, as far as is known."""
 
     async def open(self, *, timeout_s: float) -> None:
-        """Attach if not yet attached; this proves that the entity exists and may be sent to."""
+        """Attach if needed. Success proves that the entity exists and that sending is permitted."""
 
     async def limits(self, *, timeout_s: float) -> SenderLimits:
-        """What the entity accepts; attaches if needed."""
+        """Return the size limits of the entity. Attaches if needed."""
 
     async def send(
         self,
@@ -60,7 +60,7 @@ class SenderLink(Protocol):
         timeout_s: float,
         transaction: TransactionLink | None = None,
     ) -> None:
-        """Send one transfer: all of the messages or none are stored when this returns. Keeps the messages."""
+        """Send messages in one transfer: all of them are stored, or none. The transport may keep the objects."""
 
     async def schedule(
         self,
@@ -69,10 +69,14 @@ class SenderLink(Protocol):
         timeout_s: float,
         transaction: TransactionLink | None = None,
     ) -> list[int]:
-        """Store messages, each with its `scheduled_enqueue_time_utc`; returns their sequence numbers in order."""
+        """Store messages with a `scheduled_enqueue_time_utc`. Returns their sequence numbers in order."""
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
-        """Remove scheduled messages; `MessageNotFoundError` if one is not there, and then none is removed."""
+        """Delete scheduled messages, all or none.
+
+        Raises:
+            MessageNotFoundError: one of them does not exist.
+        """
 
     async def close(self) -> None:
         """Detach. Safe to call twice."""
@@ -83,35 +87,42 @@ class ReceiverLink(Protocol):
 
     @property
     def session_id(self) -> str | None:
-        """The session that was accepted; None before `open` and on links without a session."""
+        """The accepted session; None before `open` and on links without a session."""
 
     @property
     def session_locked_until_utc(self) -> datetime | None:
         """When the session's lock ends; None on links without a session."""
 
     async def open(self, *, timeout_s: float) -> None:
-        """Attach if not yet attached; accepts the session.
+        """Attach if needed, and accept the session.
 
         Raises:
             OperationTimeoutError: no session became available in time.
-            SessionCannotBeLockedError: somebody else holds the session.
+            SessionCannotBeLockedError: another receiver holds the session.
         """
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
-        """Wait for a first message, at most that long, and return what can be had at once; may be empty.
+        """Wait for a first message, at most that long, and return the available messages; may be empty.
 
-        A message that was taken is returned or given back, never lost to a cancellation.
+        A cancelled call loses no message: each one is returned by a later call or released.
         """
 
     async def peek(
         self, *, max_message_count: int, sequence_number: int, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
-        """Look at messages from that number on, without taking them; going on behind the last one sees them all."""
+        """Return messages from that number on without locking them.
+
+        Repeated calls that continue after the last number return all messages.
+        """
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
-        """Take deferred messages by number, all of them or `MessageNotFoundError`."""
+        """Receive deferred messages by number, all or none.
+
+        Raises:
+            MessageNotFoundError: one of them does not exist.
+        """
 
     async def settle(
         self,
@@ -121,62 +132,67 @@ class ReceiverLink(Protocol):
         timeout_s: float,
         transaction: TransactionLink | None = None,
     ) -> None:
-        """End a locked message; returns when the service has confirmed it."""
+        """Settle a locked message. Returns when the service has confirmed the settlement."""
 
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
-        """Extend a message's lock by the entity's lock duration; returns when it now ends."""
+        """Extend a message's lock by the entity's lock duration. Returns its new end."""
 
     async def renew_session_lock(self, *, timeout_s: float) -> datetime:
-        """Extend the session's lock; returns when it now ends."""
+        """Extend the session's lock. Returns its new end."""
 
     async def get_session_state(self, *, timeout_s: float) -> bytes | None:
-        """The session's state, None if it was never set or was cleared."""
+        """Return the session's state; None if it is not set."""
 
     async def set_session_state(self, state: bytes | None, *, timeout_s: float) -> None:
         """Store or, with None, clear the session's state."""
 
     async def close(self) -> None:
-        """Detach, giving back what was taken but not handed out, and releasing the session. Safe to call twice."""
+        """Detach, release prefetched messages, and release the session. Safe to call twice."""
 
 
 class Administration(Protocol):
-    """The namespace's entities. Descriptions come back complete."""
+    """Manages the entities of a namespace. Returned descriptions are complete."""
 
     async def create(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
-        """Make an entity; `MessagingEntityAlreadyExistsError` if it is there."""
+        """Create an entity; raises `MessagingEntityAlreadyExistsError` if it exists."""
 
     async def get(self, address: EntityAddress) -> EntityProperties:
-        """Describe an entity; `MessagingEntityNotFoundError` if it is not there."""
+        """Return the description of an entity; raises `MessagingEntityNotFoundError` if it does not exist."""
 
     async def update(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
         """Replace an entity's description."""
 
     async def delete(self, address: EntityAddress) -> None:
-        """Remove an entity with all its messages."""
+        """Delete an entity with all its messages."""
 
     async def list(self, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = "") -> list[EntityProperties]:
-        """The entities of a kind, by name; below `parents` for subscriptions and rules; only those with that prefix."""
+        """Return the entities of a kind, sorted by name.
+
+        Args:
+            parents: the topic of subscriptions; the topic and subscription of rules.
+            prefix: only entities whose names begin with it.
+        """
 
     async def runtime(self, address: EntityAddress) -> RuntimeProperties:
-        """Counts and times of a queue, topic or subscription."""
+        """Return counts and times of a queue, topic or subscription."""
 
     async def namespace(self) -> NamespaceProperties:
-        """Describe the namespace."""
+        """Return the description of the namespace."""
 
 
 class Transport(Protocol):
-    """One namespace, reached."""
+    """Connects to one namespace."""
 
     @property
     def namespace(self) -> str:
-        """Identifies the namespace: `memory://contoso` or `contoso.servicebus.windows.net[:port]`. Never a secret."""
+        """The identity of the namespace: `memory://contoso` or `contoso.servicebus.windows.net[:port]`. No secret."""
 
     @property
     def administration(self) -> Administration:
-        """The management side."""
+        """The management of entities."""
 
     def open_sender(self, entity_path: str) -> SenderLink:
-        """A new sender link; nothing is connected yet."""
+        """Return a new sender link, not connected yet."""
 
     def open_receiver(
         self,
@@ -186,15 +202,15 @@ class Transport(Protocol):
         receive_mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         prefetch_count: int = 0,
     ) -> ReceiverLink:
-        """A new receiver link; nothing is connected yet."""
+        """Return a new receiver link, not connected yet."""
 
     async def begin_transaction(self, *, timeout_s: float) -> TransactionLink:
-        """Begin a transaction, or raise `TransactionNotSupportedError`."""
+        """Begin a transaction; raises `TransactionNotSupportedError` if the transport has none."""
 
     async def list_sessions(
         self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float
     ) -> Sequence[str]:
-        """Sessions with messages or a state or, if a moment is given, those whose state was set after it."""
+        """Return the sessions with messages or a state, or those whose state was set after a given time."""
 
     async def close(self) -> None:
         """Close every link and the connection. Safe to call twice."""

@@ -1,4 +1,4 @@
-"""Which transport a connection string or a namespace's name asks for."""
+"""Opens the transport for a connection string or a namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sbclient.transport.base import Transport
 
 NAMES: Final = ("amqp", "sdk")
 DEFAULT: Final = "amqp"
-"""How a namespace on the network is reached where nothing is said."""
+"""The default transport for a namespace on the network."""
 
 
 def open_transport(
@@ -25,30 +25,29 @@ def open_transport(
     transport: str | None = None,
     **sdk_options: Any,
 ) -> Transport:
-    """A transport for a connection string, or for a namespace and a credential.
+    """Return a transport for a connection string, or for a namespace and a credential.
 
     Args:
-        transport: `"amqp"`, our own engine, or `"sdk"`, azure-servicebus; None = the default. A namespace inside this
-            process has one transport only.
+        transport: `"amqp"`, our own engine, or `"sdk"`, azure-servicebus; None = the default. Ignored for a namespace
+            in this process.
         sdk_options: options with the names and meanings of azure-servicebus: `transport_type`, `http_proxy`,
             `custom_endpoint_address`, `connection_verify`, `ssl_context`, `user_agent`; for `"amqp"` also
-            `enable_cross_entity_transactions`; for `"sdk"` whatever else azure-servicebus takes.
+            `enable_cross_entity_transactions`; for `"sdk"` any option of azure-servicebus.
 
     Raises:
-        InvalidOperationError: options of the SDK were given for a namespace inside this process, or there is no such
-            transport.
+        InvalidOperationError: the transport is unknown, or `sdk_options` were given for a namespace in this process.
     """
     if transport not in (None, *NAMES):
         raise InvalidOperationError(f"transport is {transport!r:.80}: give 'amqp', 'sdk', or an object with the port")
     if connection is not None and connection.is_memory:
         if sdk_options:
             raise InvalidOperationError(
-                f"{', '.join(sorted(sdk_options))} mean nothing to {connection.namespace}: leave them out"
+                f"{', '.join(sorted(sdk_options))}: {connection.namespace} has no such options, remove them"
             )
-        from sbclient.transport.memory.transport import MemoryTransport, memory_host  # with a whole broker behind it
+        from sbclient.transport.memory.transport import MemoryTransport, memory_host  # imports the broker
 
         return MemoryTransport(memory_host(connection.host, clock=clock))
-    from sbclient.transport.sdk.transport import open_azure_transport  # the SDK is loaded only where it is used
+    from sbclient.transport.sdk.transport import open_azure_transport  # imports the SDK
 
     if (transport or DEFAULT) == "sdk":
         return open_azure_transport(
@@ -62,7 +61,7 @@ def open_transport(
     from sbclient.transport.amqp.transport import open_amqp_transport
 
     def open_management() -> Transport:
-        """Entities are managed through azure-servicebus."""
+        """Return the transport that manages the entities: azure-servicebus."""
         options = {name: value for name, value in sdk_options.items() if name != "enable_cross_entity_transactions"}
         return open_azure_transport(
             connection,

@@ -1,1 +1,1 @@
-"""The service, and everything that speaks like it, over our own AMQP engine."""
+"""The transport to Service Bus and compatible brokers over our own AMQP engine."""

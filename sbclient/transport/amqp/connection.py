@@ -3,9 +3,9 @@
 Laws:
 1. What is written in one step of the event loop goes out as one piece.
 2. There is one timer. It serves the engine: handshake, idle frames, a silent peer.
-3. When the connection is lost every link is told once, with the reason.
-4. A call that got no answer from a silent peer has the peer probed. A peer that does not react is dropped, so that the
-   next call opens a new connection.
+3. When the connection is lost, every link is notified once, with the reason.
+4. When a call times out and the peer has been silent, the peer is probed. If it does not respond, the connection is
+   dropped, and the next call opens a new one.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class AmqpConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the service has answered the open and the connection still stands."""
+        """Whether the service has answered the open, and the connection is neither lost nor closed."""
         return self._opened.done() and not self.is_over
 
     @property
@@ -173,7 +173,7 @@ class AmqpConnection:
             self._loop.call_soon(self._write)
 
     async def ended(self, session: Session, within_s: float) -> None:
-        """Wait until the service has let go of a session that was ended here, at most that long."""
+        """Wait until the service has confirmed the end of a session, at most that long."""
         if self.is_over or session not in self.engine.sessions:
             return
         answered = self._ending.setdefault(session, self._loop.create_future())
@@ -182,7 +182,7 @@ class AmqpConnection:
                 await asyncio.shield(answered)
 
     def suspect(self, since: float) -> None:
-        """A call that began at `since` got no answer: probe the peer if nothing has come from it meanwhile."""
+        """Probe the peer if nothing has arrived from it since `since`, the start of a call that timed out."""
         if self.is_over or self._probe is not None or self.heard_at > since:
             return
         for session in self.engine.sessions:
@@ -211,7 +211,7 @@ class AmqpConnection:
         self.abort()
 
     def abort(self) -> None:
-        """Drop the connection; every link is told."""
+        """Drop the connection, and notify every link."""
         if not self.is_over:
             self._lose(None)
         if self._stream is not None:
@@ -301,7 +301,7 @@ class AmqpConnection:
         if not self._opened.done():
             error.is_in_doubt = False
             self._opened.set_exception(error)
-            self._opened.exception()  # the one who opens may have gone
+            self._opened.exception()  # the caller of `open` may have been cancelled
         if not self._closed.done():
             self._closed.set_result(None)
         for answered in self._ending.values():

@@ -1,9 +1,9 @@
-"""The connections of one namespace: one, and a further one where the service's limits of the first are reached.
+"""The connections of one namespace: one, and another when the service's limits of the first are reached.
 
 Laws:
 1. A lost connection is replaced when it is next needed.
-2. A link has an AMQP session of its own. With cross-entity transactions all links of entities share one AMQP session,
-   to whose first link, the coordinator, the service ties them.
+2. A link has an AMQP session of its own. With cross-entity transactions all links of entities share one AMQP session.
+   Its first link is the coordinator, and the service associates the other links with it.
 
 Source: Service Bus quotas; the behaviour of Microsoft's clients for transactions over several entities.
 """
@@ -95,7 +95,7 @@ class Connections:
         new_connection: makes a connection, not opened yet.
         source: gives out tokens.
         host: of the audiences.
-        is_cross_entity: whether transactions may span entities.
+        is_cross_entity: whether transactions may include several entities.
         clock: the only source of time.
         tasks: owns what runs on behind a call.
         deadlines: expires calls.

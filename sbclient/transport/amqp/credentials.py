@@ -93,7 +93,7 @@ class Signature(TokenSource):
 
 
 class IdentityCredential(TokenSource):
-    """A credential of azure-identity."""
+    """Gets tokens from a credential of azure-identity."""
 
     def __init__(self, credential: Any) -> None:
         self._credential = credential
@@ -115,7 +115,7 @@ class IdentityCredential(TokenSource):
 
 
 class _NamedKey(TokenSource):
-    """An `AzureNamedKeyCredential`, whose key may be changed."""
+    """Signs tokens with an `AzureNamedKeyCredential`, whose key may change."""
 
     def __init__(self, credential: Any, clock: Clock) -> None:
         self._credential = credential
@@ -127,7 +127,7 @@ class _NamedKey(TokenSource):
 
 
 class _SasCredential(TokenSource):
-    """An `AzureSasCredential`, whose signature may be changed."""
+    """Uses the signature of an `AzureSasCredential`, which may change."""
 
     def __init__(self, credential: Any) -> None:
         self._credential = credential
@@ -137,7 +137,7 @@ class _SasCredential(TokenSource):
 
 
 def token_source(connection: ConnectionString | None, credential: Any, clock: Clock) -> TokenSource:
-    """The tokens of a connection string, or of a credential.
+    """Return the source of tokens for a connection string or a credential.
 
     Raises:
         InvalidOperationError: the credential has no known form.

@@ -98,7 +98,7 @@ class IncomingEnd(LinkEnd[IncomingLink]):
 
 
 class Inbox:
-    """What has come, and who waits for it; over all links that are attached one after another.
+    """The messages that have arrived and the callers that wait for them, over successive links.
 
     Args:
         is_locking: whether messages are locked until they are settled.
@@ -125,7 +125,7 @@ class Inbox:
 
     @property
     def end(self) -> IncomingEnd | None:
-        """The attached link, None if none stands."""
+        """The attached link, None if there is none."""
         end = self._end
         return end if end is not None and end.is_open else None
 
@@ -155,7 +155,7 @@ class Inbox:
     # -- what callers do -----------------------------------------------------------------------------------------
 
     async def wait(self, end: IncomingEnd, count: int, deadline: float) -> None:
-        """Return when messages have arrived, as many as asked for or as many as there are now, or at the deadline."""
+        """Wait until `count` messages, or all that are available now, have arrived; at most until the deadline."""
         if self._queue:  # they came while the link was attached
             return
         link = end.link
@@ -199,7 +199,7 @@ class Inbox:
             self._deadlines.remove(late)
 
     def take(self, count: int) -> list[ServiceBusReceivedMessage]:
-        """Messages that have arrived, at most so many; those whose lock is nearly over are released."""
+        """Return messages that have arrived, at most so many. Those whose lock ends soon are released."""
         messages: list[ServiceBusReceivedMessage] = []
         queue = self._queue
         if not queue:
@@ -257,7 +257,7 @@ class Inbox:
         self._watch_locks()
 
     def _watch_locks(self) -> None:
-        """Have the oldest message released in time if no call takes it. One timer serves all messages."""
+        """Schedule the release of the oldest message in case no call receives it. One timer serves all messages."""
         if self._half_lock is not None:
             self._deadlines.remove(self._half_lock)
             self._half_lock = None
@@ -269,7 +269,7 @@ class Inbox:
         self._half_lock = _HalfLock(self, self._clock.monotonic() + max(half_s - passed_s, 0.0))
         self._deadlines.add(self._half_lock)
 
-    # -- what the link tells -------------------------------------------------------------------------------------
+    # -- called by the link --------------------------------------------------------------------------------------
 
     def arrived(self, end: IncomingEnd, delivery: IncomingDelivery) -> None:
         """A message has come."""
@@ -283,7 +283,7 @@ class Inbox:
             arrival.future.set_result(None)
 
     def drained(self, end: IncomingEnd) -> None:
-        """The service has no more messages. A call that came meanwhile needs its credit anew."""
+        """The service has no more messages. A call that arrived during the drain needs its credit again."""
         drain, self._drain = self._drain, None
         if drain is not None and not drain.done():
             drain.set_result(None)
@@ -293,7 +293,7 @@ class Inbox:
             end.connection.flush()
 
     def lost(self, end: IncomingEnd, error: ServiceBusError) -> None:
-        """The link is over; what it brought and nobody got is locked until the locks end."""
+        """The link is over. Messages that no caller received stay locked until their locks end."""
         if end is not self._end:
             return
         self._end = None

@@ -119,7 +119,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message.enqueued_sequence_number = int(original) if isinstance(original, int) else None
         enqueued_at = _moment(annotations.get(ENQUEUED_TIME_ANNOTATION)) or _UNKNOWN
         message.enqueued_time_utc = enqueued_at
-        message.expires_at_utc = _end_of_life(enqueued_at, content._time_to_live)
+        message.expires_at_utc = _expiry(enqueued_at, content._time_to_live)
         is_locked = lock_token is not None and not has_session
         message.locked_until_utc = _moment(annotations.get(LOCKED_UNTIL_ANNOTATION)) if is_locked else None
         message.lock_token = lock_token
@@ -180,10 +180,10 @@ def _moment(value: Any) -> datetime | None:
     return _LATEST if isinstance(value, Timestamp) and value > 0 else None
 
 
-def _end_of_life(enqueued_at: datetime, life: timedelta | None) -> datetime | None:
-    if life is None:
+def _expiry(enqueued_at: datetime, time_to_live: timedelta | None) -> datetime | None:
+    if time_to_live is None:
         return None
     try:
-        return enqueued_at + life
+        return enqueued_at + time_to_live
     except OverflowError:
         return _LATEST

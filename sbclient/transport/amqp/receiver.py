@@ -60,7 +60,7 @@ MAX_MESSAGE_BYTES: Final = 2**27
 ACCEPT_GRACE_S: Final = 2.0
 """The service ends the wait for a session by itself; only if it does not, the client does."""
 LEAST_ATTACH_S: Final = 15.0
-"""The least time for attaching in a receive call, whose wait begins with the link."""
+"""The least time for attaching in a receive call: its wait begins when the link is attached."""
 
 CLOSE_S: Final = 2.0
 """How long the service may take to let go of a link that is closed."""
@@ -147,7 +147,7 @@ class AmqpReceiver(ReceiverLink):
     # -- opening -------------------------------------------------------------------------------------------------
 
     def is_attached_on(self, wire: Wire) -> bool:
-        """Whether the link stands, on that connection."""
+        """Whether the link is attached on that connection."""
         end = self._inbox.end
         return end is not None and end.wire is wire
 

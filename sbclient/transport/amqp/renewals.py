@@ -59,7 +59,7 @@ class Renewals:
             if len(waiting) == 1:
                 waiting[0].fail(error)
                 return
-            # One lost lock fails the request for all, so each is asked for by itself.
+            # One lost lock fails the request for all of them, so each lock gets a request of its own.
             for renewal in waiting:
                 try:
                     await self._renew([renewal], timeout_s)

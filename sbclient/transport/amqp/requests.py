@@ -73,7 +73,7 @@ class _Request(Transfer):
         self.message_id = message_id
 
     def answer(self, state: DeliveryState | None) -> None:
-        """The node has taken the request; only a refusal is final. A released request is one that nobody reads."""
+        """Handle the outcome of the request. Only a rejection or release is final: an accepted request has a reply."""
         outcome = getattr(state, "outcome", state)
         if getattr(outcome, "error", None) is not None or isinstance(outcome, Released):
             super().answer(state)

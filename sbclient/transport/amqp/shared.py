@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """Runs work once for all who ask meanwhile. The cancellation of one caller does not reach the others; the work is
+    """Runs work once for all concurrent callers. Cancelling one caller does not affect the others; the work is
     cancelled when no caller is left.
 
     Args:

@@ -3,7 +3,7 @@
 Laws:
 1. A connection has one pair of links with `$cbs`. There is one token for each audience.
 2. A token is replaced when 85 % of its time has passed; links do not notice. If that fails it is tried again, and the
-   links live until the token expires.
+   links stay attached until the token expires.
 3. The status of the reply decides the error: the service answers 404 for an entity that does not exist.
 """
 
@@ -116,8 +116,8 @@ class Tokens:
             self._timer.cancel()
         self._timer = None
         if self._renew_at and not self._connection.is_over:
-            span_s = min(self._renew_at.values()) - self._clock.now()
-            self._timer = self._clock.call_later(min(max(span_s, 0.0), _LONGEST_NAP_S), self._renew_due)
+            delay_s = min(self._renew_at.values()) - self._clock.now()
+            self._timer = self._clock.call_later(min(max(delay_s, 0.0), _LONGEST_NAP_S), self._renew_due)
 
     def _renew_due(self) -> None:
         self._timer = None

@@ -136,7 +136,7 @@ class AmqpTransaction(TransactionLink):
         self._check()
         if wire is not self._wire:
             raise InvalidOperationError(
-                "the transaction began on another connection, which may be lost meanwhile: begin another one"
+                "the transaction began on another connection, which may be lost: begin another one"
             )
         return self._state
 

@@ -125,7 +125,7 @@ class Transfers:
 
     @property
     def end(self) -> OutgoingEnd | None:
-        """The attached link, None if none stands."""
+        """The attached link, None if there is none."""
         end = self._end
         return end if end is not None and end.is_open else None
 
@@ -190,7 +190,7 @@ class Transfers:
             end.release()
         self._fail_waiting(error)
 
-    # -- what the link tells -------------------------------------------------------------------------------------
+    # -- called by the link --------------------------------------------------------------------------------------
 
     def pump(self, end: OutgoingEnd) -> None:
         """Send what the link has credit for."""

@@ -59,7 +59,7 @@ OPTIONS: Final = frozenset(
 
 SESSIONS_PER_PAGE: Final = 100
 _ALL_SESSIONS: Final = datetime(9999, 12, 31, tzinfo=UTC)
-"""Asks for sessions with messages or a state; an earlier moment for those whose state was set after it."""
+"""Selects sessions with messages or a state; an earlier time selects those whose state was set after it."""
 
 
 def open_amqp_transport(
@@ -283,7 +283,7 @@ class AmqpTransport(Transport):
         """Attach the coordinator first, then the receiver by which all transfers go.
 
         Raises:
-            InvalidOperationError: a receiver of another entity is asked for.
+            InvalidOperationError: the client already has a receiver of another entity.
         """
         await held.control.open(self.clock.monotonic() + _ATTACH_S)
         via = self._via

@@ -1,1 +1,1 @@
-"""The bundled broker in this process, behind the transport port."""
+"""The transport to a broker in this process."""

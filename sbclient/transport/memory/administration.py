@@ -1,4 +1,4 @@
-"""The management side of a namespace in this process."""
+"""Management of the entities of a namespace in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADMINISTRATION_TIMEOUT_S: Final = 60.0
 
 
 class MemoryAdministration(Administration):
-    """What is asked of it through one connection."""
+    """Manages entities through one connection."""
 
     def __init__(self, connection: MemoryConnection) -> None:
         self._connection = connection

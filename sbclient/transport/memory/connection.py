@@ -1,4 +1,4 @@
-"""One connection to a namespace in this process, and the transactions that are begun through it."""
+"""A connection to a namespace in this process, and its transactions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEME: Final = "memory://"
 
 
 class MemoryConnection:
-    """One connection; it leads to one front end of the namespace.
+    """A connection to one front end of the namespace.
 
     Args:
         host: the namespace.
@@ -34,7 +34,7 @@ class MemoryConnection:
 
     @property
     def host(self) -> BrokerHost:
-        """The namespace, with its faults."""
+        """The host of the namespace."""
         return self._host
 
     @property
@@ -42,7 +42,7 @@ class MemoryConnection:
         return SCHEME + self._host.namespace.name
 
     async def ask(self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float) -> T:
-        """One request through this connection."""
+        """Perform a request through this connection."""
         self.check_open()
         return await self._host.perform(operation, path, work, timeout_s=timeout_s, front_end=self._front_end)
 
@@ -64,19 +64,20 @@ class MemoryConnection:
     async def accept_session(self, path: str, session: SessionChoice, timeout_s: float) -> SessionLock:
         """Wait for a session through this connection's front end."""
         self.check_open()
-        assert session is not None  # asked for by receivers of sessions only
+        assert session is not None  # only receivers of sessions call this
         return await self._host.accept_session(path, session, timeout_s=timeout_s, front_end=self._front_end)
 
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
-        """What the broker does by itself when a link is closed: no fault can stop it."""
+        """Perform the broker's own cleanup when a link is closed. No fault applies to it."""
         return work(Call(operation, self._host.clock.now(), front_end=self._front_end))
 
     def forget(self, receiver: ReceiverLink) -> None:
-        """A receiver was closed: there is nothing of it to close with the connection."""
+        """Remove a closed receiver from those that `close` closes."""
         self._receivers.pop(receiver, None)
 
     def check_open(self) -> None:
-        """
+        """Check that the transport is open.
+
         Raises:
             InvalidOperationError: the transport was closed.
         """
@@ -114,7 +115,7 @@ def core_of(link: TransactionLink | None) -> Transaction | None:
         return None
     if not isinstance(link, MemoryTransaction):
         raise InvalidOperationError(
-            f"a {type(link).__name__} was begun on another transport: begin the transaction on the one it is used with"
+            f"a {type(link).__name__} belongs to another transport: begin the transaction on the transport that uses it"
         )
     return link.transaction
 

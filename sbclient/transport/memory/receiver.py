@@ -153,7 +153,7 @@ class MemoryReceiver(ReceiverLink):
             )
 
     async def _attach(self, timeout_s: float) -> None:
-        """Hold the session if there is one; without one each request proves by itself what opening would."""
+        """Accept the session if there is one. Without a session, each request makes the checks of `open` itself."""
         check_link(self._is_closed, self._path)
         if self._session is not None:
             await self.open(timeout_s=timeout_s)
@@ -177,6 +177,6 @@ class MemoryReceiver(ReceiverLink):
 def _token_of(message: ServiceBusReceivedMessage, path: str) -> UUID:
     if message.lock_token is None:
         raise InvalidOperationError(
-            f"message {message.sequence_number} of {path} is not held: it was peeked, or deleted when it was received"
+            f"message {message.sequence_number} of {path} has no lock: it was peeked, or deleted when it was received"
         )
     return message.lock_token

@@ -1,7 +1,7 @@
-"""The broker in this process, behind the transport port.
+"""The transport to a broker in this process.
 
-A namespace is shared by its name: every transport on `memory_host("contoso")` sees the same entities. Each transport is
-one connection and leads to one front end of the namespace.
+Transports share a namespace by its name: every transport on `memory_host("contoso")` has the same entities. Each
+transport is a connection to one front end of the namespace.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _hosts: dict[str, BrokerHost] = {}
 def memory_host(
     name: str, *, clock: Clock | None = None, random: Random | None = None, profile: Profile | str = STD_2021
 ) -> BrokerHost:
-    """The namespace of that name in this process, made when it is first asked for.
+    """Return the namespace of that name in this process, creating it on the first call.
 
     Args:
-        name: `contoso` or `memory://contoso`; letters' case does not matter.
-        clock, random, profile: of a namespace that is made now; ignored for one that exists. A profile may be named.
+        name: `contoso` or `memory://contoso`; not case-sensitive.
+        clock, random, profile: used for a new namespace, ignored for an existing one. `profile` may be a name.
     """
     key = _key(name)
     host = _hosts.get(key)
@@ -43,7 +43,7 @@ def memory_host(
 
 
 def drop_memory_host(name: str) -> None:
-    """Forget the namespace of that name, if there is one; who still holds it keeps it."""
+    """Forget the namespace of that name, if there is one. Open transports keep using it."""
     _hosts.pop(_key(name), None)
 
 
@@ -52,7 +52,7 @@ def _key(name: str) -> str:
 
 
 class MemoryTransport(MemoryConnection, Transport):
-    """One connection to a namespace in this process.
+    """A connection to a namespace in this process.
 
     Args:
         host: the namespace.

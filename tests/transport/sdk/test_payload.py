@@ -165,7 +165,7 @@ def test_a_message_comes_through_the_backlog_with_every_byte_of_its_own(body: di
     payload = encode_sections(properties=Properties(message_id="m", group_id="s"), application_properties=ODD, **body)
     sent = read_payload(payload).copy(time_to_live=timedelta(hours=1))
     in_backlog = as_received(delivered(encoded(seal(sent, "orders"))))
-    destination, home = unseal(in_backlog, now=ENQUEUED_AT.timestamp() + 60.0, time_to_live_mode="remaining")
+    destination, home, _ = unseal(in_backlog, now=ENQUEUED_AT.timestamp() + 60.0, time_to_live_mode="remaining")
     ours, original = Sections(encoded(home)), Sections(payload)
     assert destination == "orders"
     assert ours.raw_body == original.raw_body
