@@ -102,7 +102,7 @@ async def test_a_purge_deletes_dead_letters_only(clock: VirtualClock) -> None:
         assert (view.waiting, view.dead_letters.total()) == (2, 0)
 
 
-async def test_missing_queues_are_told_and_an_unknown_one_is_refused(clock: VirtualClock) -> None:
+async def test_missing_queues_are_reported_and_an_unknown_one_is_rejected(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1, provision="none")) as client:
         surveyor = Backlog(client.pair)
@@ -160,7 +160,7 @@ async def refused(pair: MemoryPair, client: ServiceBusClient, count: int) -> Non
     await client.run_syphon(until="empty")
 
 
-async def test_what_is_dead_lettered_again_meanwhile_is_put_back_once(clock: VirtualClock) -> None:
+async def test_a_message_dead_lettered_again_is_put_back_once(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await refused(pair, client, 3)
@@ -208,7 +208,7 @@ async def test_a_slow_secondary_is_not_taken_for_an_empty_one(clock: VirtualCloc
         assert await Backlog(client.pair).purge() == 5
 
 
-async def test_what_somebody_else_holds_is_waited_for_and_then_left(clock: VirtualClock) -> None:
+async def test_messages_locked_by_another_receiver_are_awaited_then_skipped(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await refused(pair, client, 2)

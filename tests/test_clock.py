@@ -21,7 +21,7 @@ async def test_two_virtual_clocks_of_one_loop_differ_by_their_epochs_alone() -> 
     assert (early.now(), late.now()) == (10.0, 510.0)
 
 
-async def test_timeout_cancels_its_body_at_the_exact_moment(clock: VirtualClock) -> None:
+async def test_timeout_cancels_its_body_at_the_exact_time(clock: VirtualClock) -> None:
     with pytest.raises(TimeoutError):
         async with clock.timeout(30.0):
             await asyncio.Event().wait()

@@ -123,7 +123,7 @@ def test_the_service_is_restarted_except_where_that_does_not_help() -> None:
     assert hopeless == {Exit.BAD_INPUT, Exit.NOT_ALLOWED, Exit.NOT_FOUND}
 
 
-def test_the_variables_that_a_unit_speaks_of_are_settings() -> None:
+def test_the_variables_of_a_unit_are_settings() -> None:
     for path in UNITS:
         named = set(re.findall(r"\bS(?:ERVICEBUS|BCLIENT)_[A-Z_]+", path.read_text(encoding="utf-8")))
         assert all(map(is_variable, named)), path.name
@@ -177,7 +177,7 @@ def test_the_image_runs_the_worker_itself_so_that_signals_arrive() -> None:
     assert (told["http_port"][0], told["http_host"][0]) == ("9464", "0.0.0.0")
 
 
-def test_nobody_in_the_image_is_root() -> None:
+def test_the_image_does_not_run_as_root() -> None:
     assert [int(number) for number in instructions("USER")[0].split(":")] == [10001, 10001]
 
 

@@ -32,7 +32,7 @@ def test_ids_name_one_thing_each_and_begin_with_their_area() -> None:
 
 
 @pytest.mark.parametrize("deviation", deviations(), ids=lambda each: each.id)
-def test_each_says_everything_in_plain_words(deviation: Deviation) -> None:
+def test_each_deviation_is_complete_plain_text(deviation: Deviation) -> None:
     for text in (deviation.service, deviation.ours, deviation.why):
         assert text == text.strip()
         assert len(text) >= 8
@@ -52,7 +52,7 @@ def test_the_list_lies_beside_its_module_so_that_a_wheel_has_it() -> None:
     assert (Path(module.__file__).parent / "deviations.json").is_file()
 
 
-def test_the_emulator_tells_them() -> None:
+def test_the_emulator_lists_deviations() -> None:
     result = CliRunner().invoke(make_app(), ["emulator", "--deviations", "--json"])
     assert result.exit_code == 0
     told = [json.loads(line) for line in result.stdout.splitlines()]

@@ -43,7 +43,7 @@ def test_descriptions_have_exactly_the_sdks_names(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [EntityStatus, EntityAvailabilityStatus, AccessRights, MessagingSku])
-def test_words_are_the_sdks_and_compare_to_their_text(kind: type[Enum]) -> None:
+def test_enumeration_values_equal_those_of_the_sdk_and_their_text(kind: type[Enum]) -> None:
     theirs = {member.name: member.value for member in getattr(sdk, kind.__name__)}
     assert {member.name: member.value for member in kind} == theirs
     assert all(member == member.value for member in kind)
@@ -70,7 +70,7 @@ def test_a_description_leaves_everything_but_the_name_to_the_service() -> None:
         assert all(getattr(described, field.name) is None for field in fields(kind)[1:])
 
 
-def test_a_rule_lets_everything_through_unless_told_otherwise() -> None:
+def test_a_rule_matches_every_message_by_default() -> None:
     assert RuleProperties("$Default").filter == TrueRuleFilter()
     assert RuleProperties("a").filter is not RuleProperties("b").filter
     assert RuleProperties("a").action is None

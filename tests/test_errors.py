@@ -63,7 +63,7 @@ def test_each_error_stands_for_a_condition_of_its_own() -> None:
     assert all(re.fullmatch(r"(amqp|com\.microsoft):[a-z:-]+", condition) for condition in conditions)
 
 
-def test_a_caller_who_asks_for_the_forbidden_is_told_amqp_not_allowed() -> None:
+def test_an_invalid_operation_has_the_condition_amqp_not_allowed() -> None:
     assert InvalidOperationError.condition == TransactionNotSupportedError.condition == "amqp:not-allowed"
 
 

@@ -119,13 +119,13 @@ def test_texts_are_text_or_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_half_a_character_is_refused_when_it_is_given(name: str) -> None:
+def test_a_lone_surrogate_is_rejected_when_it_is_set(name: str) -> None:
     with pytest.raises(InvalidOperationError) as caught:
         saying(name, "a\ud800")
     assert name in str(caught.value)
 
 
-def test_half_a_character_is_refused_in_bodies_and_properties_too() -> None:
+def test_a_lone_surrogate_is_rejected_in_bodies_and_properties() -> None:
     for wrong in ({"\ud800": 1}, {"a": "\ud800"}, {b"\xff": 1}):
         with pytest.raises(InvalidOperationError):
             saying("application_properties", wrong)
@@ -147,7 +147,7 @@ def test_a_schedule_is_kept_in_utc() -> None:
         saying("scheduled_enqueue_time_utc", "tomorrow")
 
 
-def test_a_life_is_a_span_that_is_not_negative() -> None:
+def test_time_to_live_is_a_duration_that_is_not_negative() -> None:
     for life in (timedelta(0), timedelta(microseconds=1), timedelta.max, None):
         assert ServiceBusMessage(None, time_to_live=life).time_to_live == life
     with pytest.raises(InvalidOperationError):
@@ -166,7 +166,7 @@ def test_b13_properties_keep_value_and_type(value: Any) -> None:
     assert type(kept) is type(value)
 
 
-def test_b13_names_and_bytes_become_text_and_naive_moments_utc() -> None:
+def test_b13_names_and_bytes_become_text_and_naive_datetimes_utc() -> None:
     message = saying("application_properties", {b"a": "Größe".encode(), "b": MOMENT.replace(tzinfo=None)})
     assert message.application_properties == {"a": "Größe", "b": MOMENT}
 
@@ -221,7 +221,7 @@ def test_a_copy_says_the_same_and_shares_nothing_that_can_change(message: Servic
 
 @settings(deadline=None)
 @given(messages(), st.text(max_size=128))
-def test_a_copy_may_differ_where_it_is_told_to(message: ServiceBusMessage, other: str) -> None:
+def test_a_copy_accepts_changes(message: ServiceBusMessage, other: str) -> None:
     twin = message.copy(message_id=other, time_to_live=None)
     assert content_of(twin) == content_of(message) | {"message_id": other, "time_to_live": None}
 

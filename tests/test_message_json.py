@@ -74,7 +74,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         read_duration(text)
 
 
-def test_a_moment_without_a_zone_is_in_utc() -> None:
+def test_a_timestamp_without_a_zone_is_in_utc() -> None:
     assert read_timestamp("2030-01-02T03:04:05") == datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
     with pytest.raises(InvalidOperationError):
         read_timestamp("tomorrow")

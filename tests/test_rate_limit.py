@@ -47,12 +47,12 @@ async def test_rates_hold_in_total_and_for_each_destination(clock: VirtualClock)
     assert clock.monotonic() - began_at == pytest.approx(1.9, abs=0.11)
 
 
-async def test_the_pace_to_a_destination_is_one_whatever_the_case_of_its_path(clock: VirtualClock) -> None:
+async def test_the_rate_limit_of_a_destination_ignores_the_case_of_its_path(clock: VirtualClock) -> None:
     rates = RateLimits(clock, SyphonLimits(max_messages_per_second_per_destination=1.0))
     assert rates.to("Orders") is rates.to("orders")
 
 
-async def test_paces_are_bounded_in_number(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_rate_limiters_is_bounded(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbclient.rate_limit.LIMITERS_KEPT", 3)
     rates = RateLimits(clock, SyphonLimits(max_messages_per_second_per_destination=1.0))
     first = rates.to("queue0")

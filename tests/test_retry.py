@@ -196,7 +196,7 @@ async def test_f3_a_pause_can_be_interrupted(clock: VirtualClock) -> None:
     assert isinstance(caught.value.__cause__, ServiceBusServerBusyError)
 
 
-async def test_a_pause_that_nobody_interrupts_takes_its_time(clock: VirtualClock) -> None:
+async def test_an_uninterrupted_pause_takes_its_full_time(clock: VirtualClock) -> None:
     service = Service(clock, [ServiceBusServerBusyError("busy")])
     assert await policy(clock).run(service, deadline=60.0, interrupt=asyncio.Event()) == "done"
     assert clock.monotonic() == 10.0

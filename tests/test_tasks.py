@@ -34,7 +34,7 @@ async def test_closing_cancels_and_waits(clock: VirtualClock) -> None:
     await tasks.close()
 
 
-async def test_a_second_close_does_not_break_into_what_tidies_up(clock: VirtualClock) -> None:
+async def test_a_second_close_does_not_interrupt_cleanup(clock: VirtualClock) -> None:
     tidied: list[float] = []
     tasks = OwnedTasks()
     tasks.start(tidying(clock, tidied), name="work")
@@ -61,7 +61,7 @@ async def test_a_task_may_close_its_owner() -> None:
     assert tasks.is_closed
 
 
-async def test_a_failure_is_told_or_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_reported_or_logged(caplog: pytest.LogCaptureFixture) -> None:
     told: list[BaseException] = []
     for tasks in (OwnedTasks(on_failure=told.append), OwnedTasks()):
         await asyncio.wait([tasks.start(fail(), name="fails")])
@@ -71,7 +71,7 @@ async def test_a_failure_is_told_or_logged(caplog: pytest.LogCaptureFixture) -> 
     assert [vars(record)["event_name"] for record in caplog.records] == ["task.failed"]
 
 
-async def test_a_task_whose_timeout_is_over_at_that_very_moment_ends_too(clock: VirtualClock) -> None:
+async def test_a_task_whose_timeout_expires_during_close_ends_too(clock: VirtualClock) -> None:
     rounds: list[float] = []
 
     async def work() -> None:

@@ -17,7 +17,7 @@ def copy(number: int, second: int = 0) -> ServiceBusReceivedMessage:
     return ServiceBusReceivedMessage.of(content, sequence_number=number, enqueued_time_utc=came_at)
 
 
-def test_f11_a_copy_is_known_by_its_queue_and_number_and_not_by_its_message_id() -> None:
+def test_f11_a_copy_is_identified_by_queue_and_number_not_by_message_id() -> None:
     copies = AcceptedCopies()
     copies.add(QUEUE, copy(7))
     assert copies.has(QUEUE, copy(7))
@@ -25,13 +25,13 @@ def test_f11_a_copy_is_known_by_its_queue_and_number_and_not_by_its_message_id()
     assert not copies.has("contoso/x-servicebus-transfer/1", copy(7))
 
 
-def test_the_same_number_in_a_queue_that_was_made_again_is_another_copy() -> None:
+def test_the_same_number_in_a_recreated_queue_is_another_copy() -> None:
     copies = AcceptedCopies()
     copies.add(QUEUE, copy(7, second=1))
     assert not copies.has(QUEUE, copy(7, second=2))
 
 
-def test_what_is_gone_from_its_queue_is_forgotten() -> None:
+def test_a_copy_that_left_its_queue_is_forgotten() -> None:
     copies = AcceptedCopies()
     copies.add(QUEUE, copy(7))
     copies.discard(QUEUE, copy(7))
@@ -40,7 +40,7 @@ def test_what_is_gone_from_its_queue_is_forgotten() -> None:
     assert len(copies) == 0
 
 
-def test_the_oldest_are_forgotten_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_copies_are_evicted_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 3)
     copies = AcceptedCopies()
     for number in range(5):

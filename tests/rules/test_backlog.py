@@ -96,7 +96,7 @@ def test_f10_a_session_of_an_entity_is_one_session_of_the_backlog() -> None:
         ("", False),
     ],
 )
-def test_the_space_of_backlog_queues_is_known(path: str, is_backlog: bool) -> None:
+def test_paths_of_backlog_queues_are_recognized(path: str, is_backlog: bool) -> None:
     assert is_backlog_path(path) is is_backlog
 
 
@@ -113,9 +113,7 @@ def test_the_space_of_backlog_queues_is_known(path: str, is_backlog: bool) -> No
         (ServiceBusServerBusyError, False),
     ],
 )
-def test_f14_a_messages_own_fault_does_not_speak_against_the_queue(
-    error: type[ServiceBusError], is_fault: bool
-) -> None:
+def test_f14_an_invalid_message_is_not_a_queue_fault(error: type[ServiceBusError], is_fault: bool) -> None:
     assert is_queue_fault(error("x")) is is_fault
 
 

@@ -130,7 +130,7 @@ def test_paths_behind_an_entity_are_written_as_the_service_does() -> None:
         ("q/$DeadLetterQueue/x", ("q/$DeadLetterQueue/x", None)),
     ],
 )
-def test_sub_queues_are_told_from_their_entity(path: str, parts: tuple[str, str | None]) -> None:
+def test_sub_queues_are_split_from_their_entity(path: str, parts: tuple[str, str | None]) -> None:
     assert split_sub_queue(path) == parts
 
 
@@ -146,7 +146,7 @@ def test_sub_queues_are_told_from_their_entity(path: str, parts: tuple[str, str 
         ("Subscriptions/eu", None),
     ],
 )
-def test_topic_and_subscription_are_told_apart(path: str, parts: tuple[str, str] | None) -> None:
+def test_topic_and_subscription_are_split(path: str, parts: tuple[str, str] | None) -> None:
     assert split_subscription(path) == parts
 
 

@@ -57,7 +57,7 @@ def test_the_table_names_every_event_that_can_happen() -> None:
     assert set(TRANSITIONS).isdisjoint(impossible)
 
 
-def test_only_a_deadline_or_somebodys_word_fails_an_entity_over() -> None:
+def test_only_a_deadline_or_an_operator_fails_an_entity_over() -> None:
     causes = {event for (state, event), after in TRANSITIONS.items() if after is FAILED_OVER is not state}
     assert causes == {FailoverEvent.DEADLINE_PASSED, FailoverEvent.MARKED_UNHEALTHY, FailoverEvent.FORCED}
 
@@ -131,7 +131,7 @@ def test_f6_pauses_between_pings_are_spread_both_ways() -> None:
     assert 108 < max(pauses) <= 110
 
 
-def test_only_one_ping_is_on_its_way() -> None:
+def test_only_one_ping_is_pending() -> None:
     subject = failed_over()
     generation = subject.ping_started()
     assert not subject.is_ping_due(10_000)
@@ -140,7 +140,7 @@ def test_only_one_ping_is_on_its_way() -> None:
     assert subject.next_deadline() is not None
 
 
-def test_one_accepted_ping_brings_the_entity_back() -> None:
+def test_one_accepted_ping_ends_the_failover() -> None:
     subject = failed_over()
     changed = ping(subject, 70, accepted=True)
     assert changed == Transition(FAILED_OVER, HEALTHY, FailoverEvent.PINGS_ACCEPTED, 70)
@@ -167,7 +167,7 @@ def test_f5_a_success_begun_before_the_failover_is_ignored() -> None:
     assert subject.state is SUSPECT
 
 
-def test_a_ping_begun_before_the_last_failover_says_nothing() -> None:
+def test_a_ping_begun_before_the_last_failover_is_ignored() -> None:
     subject = failed_over()
     begun = subject.ping_started()
     subject.mark_healthy(61)
@@ -177,7 +177,7 @@ def test_a_ping_begun_before_the_last_failover_says_nothing() -> None:
     assert subject.is_ping_due(63)
 
 
-def test_a_ping_that_is_answered_after_the_recovery_says_nothing() -> None:
+def test_a_ping_answered_after_the_recovery_is_ignored() -> None:
     subject = entity()
     assert subject.ping_answered(1, accepted=True, generation=0) is None
     assert subject.state is HEALTHY
@@ -219,7 +219,7 @@ def test_marking_a_suspect_clears_its_deadline() -> None:
         assert subject.advance(1000) is None
 
 
-def test_what_is_forced_is_not_pinged_and_stays() -> None:
+def test_a_forced_failover_is_not_pinged_and_lasts() -> None:
     subject = entity()
     assert subject.force(1) == Transition(HEALTHY, FAILED_OVER, FailoverEvent.FORCED, 1)
     assert subject.is_forced
@@ -230,7 +230,7 @@ def test_what_is_forced_is_not_pinged_and_stays() -> None:
     assert not subject.is_forced
 
 
-def test_a_ping_on_its_way_does_not_undo_force() -> None:
+def test_a_pending_ping_does_not_undo_force() -> None:
     subject = failed_over()
     begun = subject.ping_started()
     assert subject.force(61) is None

@@ -8,7 +8,7 @@ from sbclient.rules import known_sessions
 from sbclient.rules.known_sessions import ASK_AGAIN_S, ClearedSessions, KnownSessions
 
 
-def test_a_session_is_clear_in_the_generation_in_which_its_sender_was_told_so() -> None:
+def test_a_session_is_clear_in_the_generation_in_which_it_was_added() -> None:
     known = KnownSessions()
     cleared, of_another = ClearedSessions(known), ClearedSessions(known)
     cleared.add("a", 3)

@@ -157,11 +157,11 @@ def test_sequences_of_other_clients_are_one_section_for_each_list() -> None:
     assert encoded_size(foreign(body, AmqpMessageBodyType.SEQUENCE)) == expected
 
 
-def test_the_longest_life_is_what_a_uint_of_milliseconds_holds() -> None:
+def test_the_longest_time_to_live_is_a_uint_of_milliseconds() -> None:
     assert MAX_TTL_MS == 4_294_967_295
 
 
-def test_what_amqp_cannot_say_has_no_size() -> None:
+def test_a_value_that_amqp_cannot_encode_has_no_size() -> None:
     with pytest.raises(TypeError):
         encoded_size(foreign(object(), AmqpMessageBodyType.VALUE))
 

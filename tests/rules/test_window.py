@@ -17,11 +17,11 @@ def test_room_is_bounded_by_number() -> None:
     assert (window.room, window.count, window.size_bytes) == (1, 9, 900)
 
 
-def test_before_the_first_message_each_is_taken_for_a_large_one() -> None:
+def test_messages_are_assumed_to_be_large_before_the_first_one() -> None:
     assert Window(100, 5 * MIB).room == 5
 
 
-def test_the_usual_size_is_learnt_from_the_first_message_on() -> None:
+def test_the_average_size_starts_with_the_first_message() -> None:
     window = Window(100, 1000)
     window.add(10)
     window.remove(10)
@@ -41,7 +41,7 @@ def test_one_message_has_room_however_large_it_is() -> None:
     assert window.room == 1
 
 
-def test_what_is_in_hand_leaves_less_room_for_bytes() -> None:
+def test_messages_in_flight_leave_less_room_for_bytes() -> None:
     window = Window(100, 1000)
     for _ in range(9):
         window.add(100)

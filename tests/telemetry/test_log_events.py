@@ -25,7 +25,7 @@ def facts(caplog: pytest.LogCaptureFixture, event: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in ("path", "error", "reason", "queue") if hasattr(record, name)}
 
 
-async def test_an_outage_is_told_from_its_first_error_to_its_end(
+async def test_an_outage_is_logged_from_its_first_error_to_its_end(
     pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sbclient")
@@ -59,7 +59,7 @@ async def _fails(work: Any) -> None:
         await work
 
 
-async def test_a_failed_backlog_queue_is_told_once_for_each_quarantine(
+async def test_a_failed_backlog_queue_is_logged_once_for_each_quarantine(
     pair: MemoryPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sbclient")

@@ -38,7 +38,7 @@ def longest_s(reader: InMemoryMetricReader, instrument: metrics.Instrument) -> f
     return max(found)
 
 
-async def test_sends_are_counted_by_way_and_outcome(pair: MemoryPair, metric_reader: InMemoryMetricReader) -> None:
+async def test_sends_are_counted_by_route_and_outcome(pair: MemoryPair, metric_reader: InMemoryMetricReader) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
         async with client.transaction() as transaction:
@@ -230,7 +230,7 @@ async def test_the_depth_and_the_age_of_the_backlog_while_a_syphon_runs(
     assert values(metric_reader, metrics.BACKLOG_DEPTH) == {}
 
 
-async def test_what_is_left_in_the_queue_while_every_entity_refuses_is_known_from_a_look(
+async def test_messages_left_in_the_queue_are_counted_by_a_survey(
     pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
 ) -> None:
     async with pair.client(ONE) as client:
@@ -250,7 +250,7 @@ async def test_what_is_left_in_the_queue_while_every_entity_refuses_is_known_fro
     assert [round(each) for each in age.values()] == [100]
 
 
-async def test_what_another_syphon_took_is_not_waiting_any_more(
+async def test_messages_taken_by_another_syphon_are_not_counted_as_waiting(
     pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
 ) -> None:
     async with pair.client(ONE) as client, pair.unpaired_client(secondary=True) as other:

@@ -56,7 +56,7 @@ def test_nothing_is_counted_for_a_provider_that_was_detached(metric_reader: InMe
     assert values(metric_reader, metrics.DIVERTED) == {None: 2}
 
 
-def test_a_state_is_asked_for_when_somebody_reads_in_any_thread(metric_reader: InMemoryMetricReader) -> None:
+def test_states_are_collected_by_readers_in_any_thread(metric_reader: InMemoryMetricReader) -> None:
     lamp = Lamp(1)
     metrics.watch(lamp)
     metrics.watch(lamp)
@@ -84,7 +84,7 @@ def test_states_with_the_same_attributes_add_up_and_of_gauges_the_largest_counts
     assert values(metric_reader, metrics.BACKLOG_AGE) == {None: 2}
 
 
-def test_what_nobody_holds_is_watched_no_longer(metric_reader: InMemoryMetricReader) -> None:
+def test_an_unreferenced_object_is_unregistered(metric_reader: InMemoryMetricReader) -> None:
     metrics.watch(Lamp(1))
     assert values(metric_reader, metrics.QUARANTINED) == {}
 
@@ -114,7 +114,7 @@ def in_a_process_of_its_own(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_opentelemetry_is_not_imported_for_nobody() -> None:
+def test_opentelemetry_is_not_imported_unless_enabled() -> None:
     code = """
 import sys
 import sbclient.client.client
@@ -175,7 +175,7 @@ run_virtual(main())
     ]
 
 
-def test_a_provider_that_measures_nothing_is_nobody() -> None:
+def test_a_provider_that_measures_nothing_does_not_enable_metrics() -> None:
     code = """
 from opentelemetry import metrics as api
 from sbclient.telemetry import metrics

@@ -32,7 +32,7 @@ async def work(answer: object, *, takes_s: float = 0.0) -> object:
     return answer
 
 
-async def test_work_that_nobody_watches_is_handed_back_as_it_is(
+async def test_work_is_returned_unchanged_if_telemetry_is_disabled(
     telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sbclient.telemetry.operations.OPENTELEMETRY", "a package that nobody has imported")

@@ -180,7 +180,7 @@ async def test_an_error_is_the_status_of_its_span(pair: MemoryPair, span_exporte
         assert (span.attributes or {})["error.type"] == "BacklogUnavailableError"
 
 
-async def test_a_message_that_cannot_come_home_ends_its_trace_with_the_reason(
+async def test_a_message_that_cannot_be_forwarded_ends_its_trace_with_the_reason(
     pair: MemoryPair, span_exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sbclient")
@@ -244,7 +244,7 @@ async def test_a_message_that_bears_a_context_keeps_it(
 
 
 @pytest.mark.parametrize("value", ["", "nonsense", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", 7, None, "x" * 1000])
-async def test_what_is_no_context_harms_nobody(
+async def test_an_invalid_context_is_ignored(
     pair: MemoryPair, client: ServiceBusClient, span_exporter: InMemorySpanExporter, value: object
 ) -> None:
     properties = {"traceparent": value, "tracestate": ",,=;\x00"}
@@ -360,7 +360,7 @@ async def test_a_batch_keeps_room_for_contexts(pair: MemoryPair, span_exporter: 
     assert {frozenset(message.application_properties) for message in arrived} == {frozenset(ADDED)}
 
 
-async def test_what_the_backlog_takes_with_a_context_and_the_primary_only_without_comes_home(
+async def test_a_message_that_the_primary_accepts_only_without_context_is_forwarded(
     clock: VirtualClock, span_exporter: InMemorySpanExporter
 ) -> None:
     primary = BrokerHost("contoso", clock=clock, random=Random(1))
@@ -383,7 +383,7 @@ def trace_ids(records: Sequence[logging.LogRecord], event: str) -> list[str | No
     return [getattr(record, "trace_id", None) for record in records if vars(record)["event_name"] == event]
 
 
-async def test_an_event_names_the_trace_of_the_message_it_is_about_and_nobody_elses(
+async def test_an_event_has_the_trace_id_of_its_own_message(
     pair: MemoryPair,
     clock: VirtualClock,
     span_exporter: InMemorySpanExporter,

@@ -32,7 +32,7 @@ def in_a_process_of_its_own(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_opentelemetry_is_not_imported_for_nobody() -> None:
+def test_opentelemetry_is_not_imported_unless_enabled() -> None:
     code = """
 import sys
 import sbclient.client.client
@@ -69,7 +69,7 @@ print(before, tracing.is_on())
     assert in_a_process_of_its_own(code) == "False True"
 
 
-def test_what_is_not_sampled_says_so_to_whoever_receives_it(clock: VirtualClock) -> None:
+def test_a_message_that_is_not_sampled_has_an_unsampled_context(clock: VirtualClock) -> None:
     message = ServiceBusMessage("a")
     tracing.attach(TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
     try:
@@ -107,7 +107,7 @@ async def test_a_context_with_a_state_is_left_out_where_the_state_does_not_fit(c
         assert copy.message.application_properties.keys() == expected
 
 
-async def test_work_in_the_background_has_no_part_in_the_span_of_whoever_started_it(clock: VirtualClock) -> None:
+async def test_background_work_is_not_part_of_the_callers_span(clock: VirtualClock) -> None:
     tasks = OwnedTasks()
 
     async def work() -> bool:
@@ -120,7 +120,7 @@ async def test_work_in_the_background_has_no_part_in_the_span_of_whoever_started
 
 
 @given(st.dictionaries(st.sampled_from(["traceparent", "tracestate", "Diagnostic-Id"]), st.text() | st.integers(0, 9)))
-def test_whatever_a_message_bears_can_be_read(properties: dict[str, str | int]) -> None:
+def test_any_context_properties_can_be_read(properties: dict[str, str | int]) -> None:
     try:
         message = ServiceBusMessage("a", application_properties=properties)
     except ValueError:
