@@ -17,7 +17,7 @@ from typing import Final
 
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, SessionChoice
-from sbclient.errors import ServiceBusError
+from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from sbclient.syphon.session_backoff import SessionBackoff
 
@@ -76,6 +76,9 @@ class SessionPicker:
                     try:
                         if await self._list():
                             return None
+                    except InvalidOperationError:  # the transport cannot list sessions
+                        is_over = self._is_until_empty and self._backoff.least_failures >= TRIES_UNTIL_EMPTY
+                        return None if is_over else NEXT_AVAILABLE_SESSION
                     except ServiceBusError:
                         return NEXT_AVAILABLE_SESSION
         return NEXT_AVAILABLE_SESSION

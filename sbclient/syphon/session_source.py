@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
+    InvalidOperationError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusError,
@@ -141,7 +142,7 @@ class SessionSource:
                 with self._picker.visiting(link.session_id or ""):
                     await self._drain(link)
             elif session is NEXT_AVAILABLE_SESSION and self._is_until_empty:
-                return bool(await self._list_sessions())
+                return await self._has_sessions()
             return True
         finally:
             await link.close()
@@ -162,6 +163,13 @@ class SessionSource:
                         raise
                     return False
         return True
+
+    async def _has_sessions(self) -> bool:
+        """Return whether sessions are left that other receivers hold; False if the transport cannot list sessions."""
+        try:
+            return bool(await self._list_sessions())
+        except InvalidOperationError:
+            return False
 
     async def _list_sessions(self) -> Sequence[str]:
         """Return the sessions with messages, also those that other receivers hold, and those with only a state."""

@@ -26,6 +26,7 @@ from sbclient.rules import accepted
 from sbclient.syphon import session_backoff, session_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.memory.transport import MemoryTransport
 from tests.client.scene import QUEUE, SESSION_BACKLOG, dead_letters, make_queue, options, taken, texts
 
 ORDERED = options(ordering="session", backlog_queue_count=1)
@@ -129,6 +130,25 @@ async def test_f15a_a_refusing_destination_releases_its_sessions_and_holds_up_no
         await ended(run)
     for session in "abcdefgh":
         assert [text for text in received if text[0] == session] == numbered(session, 20)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_until_empty_ends_where_sessions_cannot_be_listed(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    async def unsupported(self: MemoryTransport, path: str, **_: Any) -> Any:
+        raise InvalidOperationError("sessions cannot be listed")
+
+    monkeypatch.setattr(MemoryTransport, "list_sessions", unsupported)
+    async with pair.client(ORDERED) as client:
+        await divert(client, "a0", "b0")
+        if is_refused:
+            pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+        async with clock.timeout(3600.0):
+            report = await client.run_syphon(until="empty")
+    monkeypatch.undo()
+    assert report.drained == (0 if is_refused else 2)
+    assert await left(pair) == (["a0", "b0"] if is_refused else [])
 
 
 async def test_a_long_outage_is_waited_out_without_haste(pair: MemoryPair, clock: VirtualClock) -> None:
