@@ -12,7 +12,7 @@ from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.partition_key import check_keys, ordering_key
 from sbclient.rules.ping import check_not_ping
 from sbclient.rules.size import batch_size, encoded_size
-from sbclient.transport.sdk.message import batch_from_sdk, from_sdk, is_sdk_batch, is_sdk_message
+from sbclient.transport.sdk.message import from_sdk, is_sdk_message
 
 ALIAS_BYTES: Final = 160
 """The bytes that sealing for a backlog queue adds to a message, without the path of the destination."""
@@ -52,13 +52,11 @@ def is_message(candidate: object) -> bool:
 
 
 def outgoing_copies(given: Any, new_id: NewId, schedule_time_utc: datetime | None = None) -> list[Outgoing]:
-    """Copy a message, or each message of an iterable or of a batch of azure-servicebus; see `outgoing_copy`."""
+    """Copy a message, or each message of an iterable; see `outgoing_copy`."""
     if is_message(given):
         return [outgoing_copy(given, new_id, schedule_time_utc)]
-    if is_sdk_batch(given):
-        given = batch_from_sdk(given)
-    elif isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise TypeError(f"cannot send a {type(given).__name__}: pass a ServiceBusMessage, a batch or a list")
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"cannot send a {type(given).__name__}: pass a message, a batch of this sender or a list")
     return [outgoing_copy(message, new_id, schedule_time_utc) for message in given]
 
 

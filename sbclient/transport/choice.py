@@ -47,10 +47,10 @@ def open_transport(
         from sbclient.transport.memory.transport import MemoryTransport, memory_host  # imports the broker
 
         return MemoryTransport(memory_host(connection.host, clock=clock))
-    from sbclient.transport.sdk.transport import open_azure_transport  # imports the SDK
+    from sbclient.transport.sdk.transport import open_sdk_transport  # imports the SDK
 
     if (transport or DEFAULT) == "sdk":
-        return open_azure_transport(
+        return open_sdk_transport(
             connection,
             fully_qualified_namespace=fully_qualified_namespace,
             credential=credential,
@@ -63,7 +63,7 @@ def open_transport(
     def open_management() -> Transport:
         """Return the transport that manages the entities: azure-servicebus."""
         options = {name: value for name, value in sdk_options.items() if name != "enable_cross_entity_transactions"}
-        return open_azure_transport(
+        return open_sdk_transport(
             connection,
             fully_qualified_namespace=fully_qualified_namespace,
             credential=credential,

@@ -1,7 +1,7 @@
 """The contract of the public interface, tested on every kind of namespace.
 
     memory    the broker in this process, in virtual time
-    wire      azure-servicebus over sockets to the broker's server, in real time
+    sdk       azure-servicebus over sockets to the broker's server, in real time
     amqp      our own AMQP engine over sockets to the broker's server, in real time
     service   a real namespace, named by SERVICEBUS_CONNECTION_STRING; SERVICEBUS_SECONDARY_CONNECTION_STRING names
               its partner
@@ -23,7 +23,7 @@ import pytest
 from sbclient.emulator import Emulator
 from sbclient.testing import VirtualLoop
 from sbclient.transport.memory.transport import drop_memory_host
-from tests.contract.kinds import Amqp, Memory, NamespaceKind, Service, Wire
+from tests.contract.kinds import Amqp, Memory, NamespaceKind, Sdk, Service
 
 T = TypeVar("T")
 
@@ -35,8 +35,8 @@ class MemoryLoop(VirtualLoop):
     """Says: this test is about memory."""
 
 
-class WireLoop(asyncio.SelectorEventLoop):
-    """Says: this test is about the wire."""
+class SdkLoop(asyncio.SelectorEventLoop):
+    """Says: this test is about azure-servicebus."""
 
 
 class AmqpLoop(asyncio.SelectorEventLoop):
@@ -56,7 +56,7 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     kinds: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
         "memory": lambda: MemoryLoop(horizon_s=HORIZON_S),
-        "wire": WireLoop,
+        "sdk": SdkLoop,
         "amqp": AmqpLoop,
     }
     if os.environ.get("SERVICEBUS_CONNECTION_STRING"):
@@ -108,8 +108,8 @@ async def kind(request: pytest.FixtureRequest) -> AsyncIterator[NamespaceKind]:
     loop = asyncio.get_running_loop()
     if isinstance(loop, MemoryLoop):
         made = Memory()
-    elif isinstance(loop, WireLoop):
-        made = Wire(request.getfixturevalue("emulator_thread"))
+    elif isinstance(loop, SdkLoop):
+        made = Sdk(request.getfixturevalue("emulator_thread"))
     elif isinstance(loop, AmqpLoop):
         made = Amqp(request.getfixturevalue("emulator_thread"))
     else:

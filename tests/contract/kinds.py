@@ -23,6 +23,9 @@ T = TypeVar("T")
 EVERYWHERE = frozenset({"sessions", "topics", "transactions of sends"})
 """What every kind can do; it is named so that a test may say so."""
 
+ON_NETWORK = EVERYWHERE | {"faults", "pair", "keys", "pings dropped", "partitioning"}
+"""What both transports can do over sockets to the broker's server."""
+
 _numbers = itertools.count(1)
 
 
@@ -134,7 +137,16 @@ class NamespaceKind:
 
 class Memory(NamespaceKind):
     name = "memory"
-    capabilities = EVERYWHERE | {"faults", "pair", "full transactions", "pings dropped", "time at will", "partitioning"}
+    capabilities = EVERYWHERE | {
+        "all property types",
+        "faults",
+        "full transactions",
+        "pair",
+        "partitioning",
+        "pings dropped",
+        "session lists",
+        "time at will",
+    }
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,9 +167,9 @@ class Memory(NamespaceKind):
             host.heal()
 
 
-class Wire(NamespaceKind):
-    name = "wire"
-    capabilities = EVERYWHERE | {"faults", "pair", "keys", "sends-only transactions", "pings dropped", "partitioning"}
+class Amqp(NamespaceKind):
+    name = "amqp"
+    capabilities = ON_NETWORK | {"all property types", "full transactions", "session lists"}
 
     def __init__(self, thread: EmulatorThread) -> None:
         super().__init__()
@@ -169,7 +181,7 @@ class Wire(NamespaceKind):
         return emulator.connection_strings[emulator.namespaces[is_secondary]]
 
     def client_options(self) -> dict[str, Any]:
-        return {"connection_verify": str(self._thread.emulator.certificate_path), "transport": "sdk"}
+        return {"connection_verify": str(self._thread.emulator.certificate_path), "transport": self.name}
 
     def inject(self, fault: Fault | WireFault, *, is_secondary: bool = False) -> None:
         emulator = self._thread.emulator
@@ -181,12 +193,9 @@ class Wire(NamespaceKind):
             self._thread.call(partial(emulator.heal, namespace=namespace))
 
 
-class Amqp(Wire):
-    name = "amqp"
-    capabilities = EVERYWHERE | {"faults", "pair", "keys", "full transactions", "pings dropped", "partitioning"}
-
-    def client_options(self) -> dict[str, Any]:
-        return {**super().client_options(), "transport": "amqp"}
+class Sdk(Amqp):
+    name = "sdk"
+    capabilities = ON_NETWORK | {"sends-only transactions"}
 
 
 class Service(NamespaceKind):
@@ -197,7 +206,7 @@ class Service(NamespaceKind):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        capabilities = {*EVERYWHERE, "keys", "sends-only transactions"}
+        capabilities = {*EVERYWHERE, "all property types", "full transactions", "keys", "session lists"}
         if os.environ.get("SERVICEBUS_SECONDARY_CONNECTION_STRING"):
             capabilities.add("pair")
         self.capabilities = frozenset(capabilities)

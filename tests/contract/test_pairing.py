@@ -10,7 +10,7 @@ from sbclient import OperationTimeoutError, ScheduleUnavailableError, ServiceBus
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.message import ServiceBusReceivedMessage
 from tests.contract.kinds import NamespaceKind
-from tests.contract.test_sending import PROPERTIES
+from tests.contract.test_sending import properties_for
 
 pytestmark = pytest.mark.needs("pair")
 
@@ -54,7 +54,7 @@ async def test_a_diverted_message_is_forwarded_unchanged(kind: NamespaceKind) ->
     schedule = datetime.fromtimestamp(int(kind.clock.now()) + 3, tz=UTC)
     sent = ServiceBusMessage(
         b"\x00\xff body",
-        application_properties={**PROPERTIES, "x-ms-path": "the application's own"},
+        application_properties={**properties_for(kind), "x-ms-path": "the application's own"},
         message_id="m-1",
         session_id="s-1",
         content_type="text/plain",

@@ -129,7 +129,8 @@ async def sessions(kind: NamespaceKind, client: ServiceBusClient, queue: str) ->
             await receiver.session.set_state(f"state of {name}")
             results.append(await receiver.session.get_state())
             results.append(await refusal_of(client.get_queue_receiver(queue, session_id=name).__aenter__()))
-    results.append([name async for name in client.list_queue_sessions(queue)])
+    if "session lists" in kind.capabilities:
+        results.append([name async for name in client.list_queue_sessions(queue)])
     return results
 
 

@@ -129,6 +129,7 @@ async def test_next_available_session_accepts_an_unlocked_session(kind: Namespac
             ).receive_messages(1)
 
 
+@pytest.mark.needs("session lists")
 async def test_sessions_are_listed(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"a": 1, "b": 1, "c": 1})
     assert sorted([session async for session in kind.plain.list_queue_sessions(queue)]) == ["a", "b", "c"]

@@ -72,7 +72,7 @@ HARMLESS_IN: Final = {
     "emulator.page.namespace_watcher.Snapshot": {"pairs", "story"},
     "emulator.page.namespace_watcher.ClientReport": {"pairs", "story"},
     "syphon_status.Trouble": {"text"},  # of an error, which tells nothing by itself
-    "transport.azure_sender._Lane": {"link"},
+    "transport.sdk.sender._Lane": {"link"},
     "settings.table.Setting": {"default"},
     "worker.settings_file.SettingsFile": {"values"},  # secrets are refused there
 }

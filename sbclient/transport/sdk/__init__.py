@@ -1,1 +1,1 @@
-"""The service through azure-servicebus, behind the transport port."""
+"""The transport over azure-servicebus, through its public API only."""

@@ -1,4 +1,4 @@
-"""The management side of a namespace through azure-servicebus."""
+"""Manages the entities of a namespace through the administration client of azure-servicebus."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NOUNS: Final = {
     EntityKind.RULE: "rule",
 }
 _TWINS: Final = {EntityKind.QUEUE: EntityKind.TOPIC, EntityKind.TOPIC: EntityKind.QUEUE}
-"""Of these there is one of a name, and the management API has the same address for both."""
+"""Queues and topics share one set of names and addresses in the management API."""
 
 _KINDS: Final[dict[EntityKind, Any]] = {
     EntityKind.QUEUE: QueueProperties,
@@ -57,7 +57,7 @@ _KINDS: Final[dict[EntityKind, Any]] = {
 
 
 class Owner(Protocol):
-    """What the administration needs of its transport."""
+    """The part of the transport that the administration uses."""
 
     clock: Clock
     tasks: OwnedTasks
@@ -67,11 +67,11 @@ class Owner(Protocol):
         """The namespace, for errors."""
 
     def sdk_administration(self) -> Any:
-        """A new administration client of the SDK."""
+        """Return a new administration client of the SDK."""
 
 
-class AzureAdministration(Administration):
-    """The entities of one namespace. The SDK's client for them is safe for concurrent calls, and made when needed."""
+class SdkAdministration(Administration):
+    """The entities of one namespace, through one client of the SDK, which supports concurrent calls."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -81,7 +81,7 @@ class AzureAdministration(Administration):
     async def create(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
         async def make(sdk: Any) -> Any:
             if isinstance(properties, RuleProperties):
-                # without an argument the SDK takes a filter that matches everything
+                # the SDK has no argument for a filter that matches everything, but this default
                 chosen = properties.filter
                 options: dict[str, Any] = {"action": action_to_sdk(properties.action)}
                 if not isinstance(chosen, TrueRuleFilter):
@@ -89,7 +89,7 @@ class AzureAdministration(Administration):
                 return await sdk.create_rule(*address.names, **options)
             return await _method(sdk, "create", address.kind)(*address.names, **creation_options(properties))
 
-        made = self._described(address.kind, await self._ask(make, f"create {address}"))
+        made = self._from_sdk(address.kind, await self._ask(make, f"create {address}"))
         status = getattr(properties, "status", None)
         if status in (None, EntityStatus.ACTIVE) or isinstance(made, RuleProperties):
             return made
@@ -97,8 +97,8 @@ class AzureAdministration(Administration):
         return await self.update(address, made)
 
     async def get(self, address: EntityAddress) -> EntityProperties:
-        sdk_properties = await self._ask(lambda sdk: _got(sdk, address), f"describe {address}")
-        return self._described(address.kind, sdk_properties)
+        sdk_properties = await self._ask(lambda sdk: _get(sdk, address), f"describe {address}")
+        return self._from_sdk(address.kind, sdk_properties)
 
     async def update(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
         wanted = to_sdk_properties(properties)
@@ -110,25 +110,25 @@ class AzureAdministration(Administration):
     async def delete(self, address: EntityAddress) -> None:
         async def remove(sdk: Any) -> None:
             if address.kind in _TWINS:
-                await _got(sdk, address)  # else what has the name is deleted, whatever it is
+                await _get(sdk, address)  # the request would also delete an entity of the other kind
             await _method(sdk, "delete", address.kind)(*address.names)
 
         await self._ask(remove, f"delete {address}")
 
     async def list(self, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = "") -> list[EntityProperties]:
         async def gather(sdk: Any) -> list[EntityProperties]:
-            found: AsyncIterator[Any] = getattr(sdk, f"list_{_NOUNS[kind]}s")(*parents)
-            return [self._described(kind, each) async for each in found]
+            listed: AsyncIterator[Any] = getattr(sdk, f"list_{_NOUNS[kind]}s")(*parents)
+            return [self._from_sdk(kind, each) async for each in listed]
 
-        listed = await self._ask(gather, f"list {_NOUNS[kind]}s of {'/'.join(parents) or 'the namespace'}")
-        wanted = [each for each in listed if canonical(each.name).startswith(canonical(prefix))]
+        entities = await self._ask(gather, f"list {_NOUNS[kind]}s of {'/'.join(parents) or 'the namespace'}")
+        wanted = [each for each in entities if canonical(each.name).startswith(canonical(prefix))]
         return sorted(wanted, key=lambda each: canonical(each.name))
 
     async def runtime(self, address: EntityAddress) -> RuntimeProperties:
         if address.kind is EntityKind.RULE:
-            raise InvalidOperationError(f"{address} has no counts: ask for those of its subscription")
-        told = await self._ask(lambda sdk: _got(sdk, address, "_runtime_properties"), f"describe {address}")
-        return from_sdk_runtime(address.names[-1], told)
+            raise InvalidOperationError(f"{address} has no counts: get those of its subscription")
+        found = await self._ask(lambda sdk: _get(sdk, address, "_runtime_properties"), f"describe {address}")
+        return from_sdk_runtime(address.names[-1], found)
 
     async def namespace(self) -> NamespaceProperties:
         return from_sdk_namespace(await self._ask(lambda sdk: sdk.get_namespace_properties(), "describe the namespace"))
@@ -140,16 +140,16 @@ class AzureAdministration(Administration):
             await self._sdk.close()
             self._sdk = None
 
-    def _described(self, kind: EntityKind, sdk_properties: Any) -> EntityProperties:
+    def _from_sdk(self, kind: EntityKind, sdk_properties: Any) -> EntityProperties:
         if kind is EntityKind.RULE:
             return from_sdk_rule(sdk_properties)
         described: EntityProperties = from_sdk_properties(_KINDS[kind], sdk_properties)
         return described
 
     async def _ask(self, work: Callable[[Any], Awaitable[R]], doing: str) -> R:
-        """Do `work` in a task of its own; who goes away, or has waited long enough, leaves it to its end."""
+        """Run `work` in its own task, which is cancelled with the caller or after 60 s."""
         if self._is_closed:
-            raise InvalidOperationError(f"{doing}: the connection was closed, open a new client")
+            raise InvalidOperationError(f"{doing}: the client is closed: open a new one")
         if self._sdk is None:
             self._sdk = self._owner.sdk_administration()
 
@@ -170,7 +170,7 @@ class AzureAdministration(Administration):
             raise
         if late:
             task.cancel()
-            raise OperationTimeoutError(f"{doing}: no answer within {TIMEOUT_S:g} s, whether it happened is in doubt")
+            raise OperationTimeoutError(f"{doing}: no answer within {TIMEOUT_S:g} s, the result is unknown")
         return task.result()
 
 
@@ -179,25 +179,26 @@ def _method(sdk: Any, verb: str, kind: EntityKind, what: str = "") -> Callable[.
     return method
 
 
-async def _got(sdk: Any, address: EntityAddress, what: str = "") -> Any:
-    """What the SDK tells of an entity.
+async def _get(sdk: Any, address: EntityAddress, what: str = "") -> Any:
+    """Return what the SDK reports of an entity.
 
     Args:
-        what: the end of the method's name; empty = the description.
+        what: the end of the name of the SDK's method; empty = the description.
 
     Raises:
-        MessagingEntityNotFoundError: what has the name is of the other kind.
+        MessagingEntityNotFoundError: the entity of that name is of the other kind.
     """
     try:
-        told = await _method(sdk, "get", address.kind, what)(*address.names)
+        found = await _method(sdk, "get", address.kind, what)(*address.names)
         if what:
-            _ = told.created_at_utc  # counts are read out of the answer when they are asked for
-        return told
+            _ = found.created_at_utc  # the SDK parses counts on access
+        return found
     except AttributeError:
-        # The SDK stumbles over an answer that describes the other kind.
+        # The SDK fails to parse a reply that describes the other kind.
         if (other := _TWINS.get(address.kind)) is None:
             raise
         await _method(sdk, "get", other)(*address.names)
         raise MessagingEntityNotFoundError(
-            f"{address.names[0]!r} is a {_NOUNS[other]}, not a {_NOUNS[address.kind]}: name it as what it is"
+            f"{address.names[0]!r} is a {_NOUNS[other]}, not a {_NOUNS[address.kind]}: use the methods "
+            f"for a {_NOUNS[other]}"
         ) from None

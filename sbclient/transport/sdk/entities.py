@@ -1,4 +1,4 @@
-"""Descriptions of entities as the SDK's management models, and back."""
+"""Converts descriptions of entities into the management models of the SDK, and back."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from sbclient.errors import InvalidOperationError
 P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties)
 
 _LONGEST: Final = timedelta(days=10_675_199)
-"""What is as long as this is no limit; the SDK cannot tell the last microsecond of the service's longest span."""
+"""A duration of at least this means unlimited. The SDK cannot represent the longest duration of the service exactly."""
 
 _NO_LIMIT: Final = "P10675199DT2H48M5.4775807S"
 _STATED_ONLY: Final = ("availability_status", "size_in_bytes", "status")
-"""What is read of an entity, or changed later, but not given when it is created."""
+"""Attributes that are not passed when an entity is created."""
 
 _CORRELATED: Final = tuple(field.name for field in fields(CorrelationRuleFilter) if field.name != "properties")
 
 
 def creation_options(properties: QueueProperties | TopicProperties | SubscriptionProperties) -> dict[str, Any]:
-    """The keyword arguments of the SDK's create methods; what is None is left to the service."""
+    """Return the keyword arguments of the SDK's create methods; the service has defaults for those that are None."""
     options = {field.name: _to_sdk(getattr(properties, field.name)) for field in fields(properties)}
     return {
         name: value
@@ -54,7 +54,7 @@ def creation_options(properties: QueueProperties | TopicProperties | Subscriptio
 
 
 def to_sdk_properties(properties: EntityProperties) -> Any:
-    """The SDK's model of a whole description, for an update."""
+    """Return the SDK's model of a complete description, for an update."""
     from azure.servicebus import management
 
     if isinstance(properties, RuleProperties):
@@ -92,7 +92,7 @@ def _rule_to_sdk(rule: AuthorizationRule) -> Any:
 
 
 def filter_to_sdk(rule_filter: RuleFilter) -> Any:
-    """The SDK's filter."""
+    """Return the filter of the SDK."""
     from azure.servicebus import management
 
     if isinstance(rule_filter, SqlRuleFilter):
@@ -104,22 +104,22 @@ def filter_to_sdk(rule_filter: RuleFilter) -> Any:
 
 
 def action_to_sdk(action: SqlRuleAction | None) -> Any:
-    """The SDK's action, None for none."""
+    """Return the action of the SDK, None if there is none."""
     from azure.servicebus.management import SqlRuleAction as SdkAction
 
     return None if action is None else SdkAction(action.sql_expression, action.parameters or {})
 
 
 def from_sdk_properties(kind: type[P], sdk: Any) -> P:
-    """Our description for the SDK's."""
+    """Return our description for the description of the SDK."""
     values: dict[str, Any] = {field.name: getattr(sdk, field.name) for field in fields(kind)}
     for name in ("auto_delete_on_idle", "default_message_time_to_live"):
-        values[name] = _span(values[name])
+        values[name] = _duration(values[name])
     for name in ("forward_to", "forward_dead_lettered_messages_to"):
         if name in values:
             values[name] = _path(values[name])
-    values["status"] = _word(EntityStatus, values["status"], EntityStatus.UNKNOWN)
-    values["availability_status"] = _word(
+    values["status"] = _member(EntityStatus, values["status"], EntityStatus.UNKNOWN)
+    values["availability_status"] = _member(
         EntityAvailabilityStatus, values["availability_status"], EntityAvailabilityStatus.UNKNOWN
     )
     if "authorization_rules" in values:
@@ -127,21 +127,21 @@ def from_sdk_properties(kind: type[P], sdk: Any) -> P:
     return kind(**values)
 
 
-def _span(value: timedelta | str | None) -> timedelta | None:
+def _duration(value: timedelta | str | None) -> timedelta | None:
     if value is None or isinstance(value, str):
         return None if value is None else UNLIMITED
     return UNLIMITED if value >= _LONGEST else value
 
 
 def _path(target: str | None) -> str | None:
-    """An entity's path; the service writes where to forward to as the address of the entity."""
+    """Return the path of an entity; the service returns forwarding targets as URLs."""
     return unquote(urlsplit(target).path.lstrip("/")) if target and "://" in target else target or None
 
 
 W = TypeVar("W", EntityStatus, EntityAvailabilityStatus)
 
 
-def _word(kind: type[W], value: Any, unknown: W) -> W | None:
+def _member(kind: type[W], value: Any, unknown: W) -> W | None:
     if value is None:
         return None
     try:
@@ -162,13 +162,13 @@ def _rule_from_sdk(rule: Any) -> AuthorizationRule:
 
 
 def from_sdk_rule(rule: Any) -> RuleProperties:
-    """Our rule for the SDK's."""
+    """Return our rule for a rule of the SDK."""
     action = rule.action
     return RuleProperties(
         rule.name,
         _filter_from_sdk(rule.filter),
         None if action is None else SqlRuleAction(action.sql_expression, action.parameters or None),
-        _moment(rule.created_at_utc),
+        _utc(rule.created_at_utc),
     )
 
 
@@ -183,33 +183,33 @@ def _filter_from_sdk(rule_filter: Any) -> RuleFilter:
     if name == "CorrelationRuleFilter":
         values: dict[str, Any] = {each: getattr(rule_filter, each) for each in _CORRELATED}
         return CorrelationRuleFilter(**values, properties=rule_filter.properties or None)
-    raise InvalidOperationError(f"a rule has a {name}, which this client does not know: use a newer one")
+    raise InvalidOperationError(f"a rule has an unknown filter {name}: use a newer version of this package")
 
 
 def from_sdk_runtime(name: str, sdk: Any) -> RuntimeProperties:
-    """Our counts and times for the SDK's of a queue, topic or subscription; what one has not is 0."""
-    told: dict[str, Any] = {
+    """Return our counts and times for those of the SDK; counts that the kind of entity does not have are 0."""
+    values: dict[str, Any] = {
         field.name: getattr(sdk, field.name, None) or 0
         for field in fields(RuntimeProperties)
         if field.name.endswith(("_count", "_bytes"))
     }
-    for moment in ("accessed_at_utc", "created_at_utc", "updated_at_utc"):
-        told[moment] = _moment(getattr(sdk, moment, None)) or NEVER
-    return RuntimeProperties(name=name, **told)
+    for time in ("accessed_at_utc", "created_at_utc", "updated_at_utc"):
+        values[time] = _utc(getattr(sdk, time, None)) or NEVER
+    return RuntimeProperties(name=name, **values)
 
 
 def from_sdk_namespace(sdk: Any) -> NamespaceProperties:
-    """Our description of a namespace for the SDK's."""
+    """Return our description of a namespace for the description of the SDK."""
     sku = getattr(sdk.messaging_sku, "value", sdk.messaging_sku)
     return NamespaceProperties(
         name=sdk.name,
         messaging_sku=MessagingSku(sku) if sku in {each.value for each in MessagingSku} else MessagingSku.STANDARD,
         messaging_units=sdk.messaging_units,
-        created_at_utc=_moment(sdk.created_at_utc) or NEVER,
-        modified_at_utc=_moment(sdk.modified_at_utc) or NEVER,
+        created_at_utc=_utc(sdk.created_at_utc) or NEVER,
+        modified_at_utc=_utc(sdk.modified_at_utc) or NEVER,
         alias=sdk.alias or None,
     )
 
 
-def _moment(value: datetime | None) -> datetime | None:
+def _utc(value: datetime | None) -> datetime | None:
     return value if value is None or value.tzinfo is not None else value.replace(tzinfo=UTC)

@@ -1,12 +1,15 @@
-"""Errors of azure-servicebus, and of what lies below it, as ours: one table.
+"""Translates errors of azure-servicebus, and of the libraries below it, into errors of this package.
 
-Laws:
-1. What put-token was answered with counts before everything: the SDK calls each such failure one of authentication,
-   also that of an entity that does not exist.
-2. Then the condition that the service gave, then the SDK's class, then the class of what went wrong below it.
-3. An unknown condition is an internal error of the service; an unknown failure inside the SDK is one of communication,
-   for it nearly always means that the connection broke at an awkward moment.
-4. Classes are known by their names, so that this table needs no SDK. No text shows a key or a signature.
+The first rule that applies decides:
+
+1. The status with which the service rejected a token. The SDK reports each such rejection as a failed authentication,
+   even if the entity does not exist.
+2. The condition in the text of the error, by `sbclient.rules.conditions`; then the class of the error; then the classes
+   of its causes.
+3. An unknown condition is an internal error of the service. An unknown exception of the SDK is an error of
+   communication, since it nearly always means that the connection was lost.
+
+Classes are compared by name, so this module does not import the SDK. No text contains a key or a signature.
 """
 
 from __future__ import annotations
@@ -20,82 +23,30 @@ from sbclient import errors
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
-    MessageLockLostError,
-    MessageNotFoundError,
-    MessageSizeExceededError,
     MessagingEntityAlreadyExistsError,
-    MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
     ServiceBusCommunicationError,
     ServiceBusConnectionError,
     ServiceBusError,
     ServiceBusInternalError,
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
-    SessionCannotBeLockedError,
-    SessionLockLostError,
 )
-
-_BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
-    "amqp:connection:forced": ServiceBusConnectionError,
-    "amqp:decode-error": InvalidOperationError,
-    "amqp:frame-size-too-small": InvalidOperationError,
-    "amqp:illegal-state": InvalidOperationError,
-    "amqp:internal-error": ServiceBusInternalError,
-    "amqp:invalid-field": InvalidOperationError,
-    "amqp:link:message-size-exceeded": MessageSizeExceededError,
-    "amqp:not-allowed": InvalidOperationError,
-    "amqp:not-found": MessagingEntityNotFoundError,
-    "amqp:not-implemented": InvalidOperationError,
-    "amqp:precondition-failed": InvalidOperationError,
-    "amqp:resource-deleted": MessagingEntityNotFoundError,
-    "amqp:resource-limit-exceeded": ServiceBusQuotaExceededError,
-    "amqp:resource-locked": ServiceBusInternalError,
-    "amqp:unauthorized-access": ServiceBusAuthorizationError,
-    "com.microsoft:argument-error": InvalidOperationError,
-    "com.microsoft:argument-out-of-range": InvalidOperationError,
-    "com.microsoft:auth-failed": ServiceBusAuthenticationError,
-    "com.microsoft:container-close": ServiceBusConnectionError,
-    "com.microsoft:entity-already-exists": MessagingEntityAlreadyExistsError,
-    "com.microsoft:entity-disabled": MessagingEntityDisabledError,
-    "com.microsoft:message-lock-lost": MessageLockLostError,
-    "com.microsoft:message-not-found": MessageNotFoundError,
-    "com.microsoft:server-busy": ServiceBusServerBusyError,
-    "com.microsoft:session-cannot-be-locked": SessionCannotBeLockedError,
-    "com.microsoft:session-lock-lost": SessionLockLostError,
-    "com.microsoft:timeout": OperationTimeoutError,
-}
+from sbclient.rules.conditions import BY_CONDITION, BY_STATUS, plain_text
 
 _BROKEN: Final = (
-    "amqp:client-error",  # the SDK's own words for "the link is not there any more"
+    "amqp:client-error",  # the SDK reports a link that is gone
     "amqp:unknown-error",
     "amqp:socket-error",
     "amqp:session:",
     "amqp:connection:",
     "amqp:link:",
 )
-"""Conditions, or beginnings of some, that mean: this link or connection is lost."""
+"""Prefixes of the conditions that mean that a link or connection is lost."""
 
-_BY_STATUS: Final[dict[int, type[ServiceBusError]]] = {
-    400: InvalidOperationError,
-    401: ServiceBusAuthenticationError,
-    403: ServiceBusAuthorizationError,
-    404: MessagingEntityNotFoundError,
-    405: InvalidOperationError,
-    408: OperationTimeoutError,
-    409: MessagingEntityAlreadyExistsError,
-    410: MessagingEntityNotFoundError,
-    413: MessageSizeExceededError,
-    429: ServiceBusServerBusyError,
-    500: ServiceBusInternalError,
-    501: InvalidOperationError,
-    502: ServiceBusInternalError,
-    503: ServiceBusServerBusyError,
-    504: OperationTimeoutError,
-}
+_HTTP_STATUS: Final = {**BY_STATUS, 405: InvalidOperationError}
 
 _BY_SUB_CODE: Final[dict[str, type[ServiceBusError]]] = {
     "40000": InvalidOperationError,
@@ -103,10 +54,10 @@ _BY_SUB_CODE: Final[dict[str, type[ServiceBusError]]] = {
     "40301": ServiceBusQuotaExceededError,
     "40400": MessagingEntityNotFoundError,
     "40900": MessagingEntityAlreadyExistsError,
-    "40901": ServiceBusServerBusyError,  # another operation on the entity is under way
+    "40901": ServiceBusServerBusyError,  # another operation on the entity is running
     "50004": ServiceBusServerBusyError,  # throttled
 }
-"""The management API's sub codes say more than its statuses."""
+"""Errors by the sub code of the management API, which is more precise than the status."""
 
 _BY_NAME: Final[dict[str, type[ServiceBusError]]] = {
     **{
@@ -127,34 +78,36 @@ _BY_NAME: Final[dict[str, type[ServiceBusError]]] = {
     "OSError": ServiceBusConnectionError,
 }
 
-_SECRET: Final = re.compile(r"(?i)\b(sig|signature|SharedAccessKey|SharedAccessSignature|Bearer)([= ]+)[^\s;,'\"]+")
 _SUB_CODE: Final = re.compile(r"SubCode=(\d{5})")
+_CONDITION: Final = re.compile(r"Error condition: ([\w:.-]+?)\.(?:\s|$)")
+"""The end of the text of an SDK error with a condition of the service."""
+
 _DECORATION: Final = re.compile(r" Error condition: [\w:.-]+\.(?: Status Code: \d+\.)?$")
-"""What the SDK puts behind the service's words; the class of the error says it already."""
+"""Text that the SDK adds to the description of the service; the class of our error says the same."""
 
 _NOT_CONNECTED: Final = re.compile(
     r"Failed to initiate the connection due to exception: (?:\[Errno -?\d+\] )?"
     r"|Cannot connect to host \S+ ssl:(?:<[^>]*>|\S+)"
 )
-"""How the SDK, and the HTTP library below it, begin to say that there is no connection; with objects of Python's."""
+"""The beginning of errors of the SDK and of its HTTP library about a connection that could not be opened."""
 
 _EMULATOR_ADVICE: Final = "; if it is an emulator, add UseDevelopmentEmulator=true to the connection string"
 
 _BYTES: Final = re.compile(r"\bb(['\"])(.*)\1")
-_MAX_TEXT: Final = 600
 
-_SAYS_NOTHING: Final = "Operation returned an invalid status"
-"""What the SDK says of a list that was refused; the answer itself says why."""
+_NO_REASON: Final = "Operation returned an invalid status"
+"""The text of the SDK for a rejected list request; the reason is in the body of the reply."""
 
 _DETAIL: Final = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
 
 
 class Place(NamedTuple):
-    """Where a namespace is looked for.
+    """The address of a namespace, for errors.
 
     Attributes:
-        namespace: its host, with the port if one is named.
-        is_perhaps_emulator: a host or a port that the service has not, and nothing says that it is no emulator.
+        namespace: its host, with the port if one is given.
+        is_perhaps_emulator: whether the service has no such host or port, and the connection string does not mention
+            an emulator.
     """
 
     namespace: str
@@ -162,36 +115,37 @@ class Place(NamedTuple):
 
 
 def translated(error: BaseException, subject: str, place: Place | None = None) -> Exception:
-    """Our error for one that the SDK raised; raise it `from` that one.
+    """Return the error of this package for an error that the SDK raised.
 
     Args:
-        subject: what was being done and with what: `send to 'orders'`.
-        place: named where the namespace itself cannot be reached.
+        subject: the operation and its object: `send to 'orders'`.
+        place: named in the text if the namespace cannot be reached.
     """
     if isinstance(error, ServiceBusError | MessageAlreadySettled):
         return error
     if type(error).__name__ == "MessageAlreadySettled":
-        return MessageAlreadySettled(f"{subject}: the message is settled already")
-    said = _said(error)
-    if place is not None and (reason := _NOT_CONNECTED.match(said)) is not None:
+        return MessageAlreadySettled(f"{subject}: the message is already settled")
+    text = _text_of(error)
+    if place is not None and (reason := _NOT_CONNECTED.match(text)) is not None:
         advice = _EMULATOR_ADVICE if place.is_perhaps_emulator else ""
-        said = f"the namespace {place.namespace} cannot be reached: {said[reason.end() :].strip('[] ')}{advice}"
-    return _class_of(error)(f"{subject}: {said}")
+        text = f"the namespace {place.namespace} cannot be reached: {text[reason.end() :].strip('[] ')}{advice}"
+    return _class_of(error)(f"{subject}: {text}")
 
 
 def _class_of(error: BaseException) -> type[ServiceBusError]:
     for inner in _chain(error):
         if type(inner).__name__ == "TokenAuthFailure":
-            return _BY_STATUS.get(_status_of(inner) or 401, ServiceBusAuthenticationError)
+            return _HTTP_STATUS.get(_status_of(inner) or 401, ServiceBusAuthenticationError)
     if hasattr(error, "status_code"):
         return _class_of_http(error)
     named = _named(error)
-    condition = getattr(error, "_condition", None)
+    stated = _CONDITION.search(str(error))
+    condition = None if stated is None else stated[1]
     if named in (OperationTimeoutError, ServiceBusCommunicationError):
         return named
-    if isinstance(condition, str):
-        if condition in _BY_CONDITION:
-            return _BY_CONDITION[condition]
+    if condition is not None:
+        if condition in BY_CONDITION:
+            return BY_CONDITION[condition]
         if condition.startswith(_BROKEN):
             return ServiceBusConnectionError
         return named or ServiceBusInternalError
@@ -204,15 +158,15 @@ def _class_of(error: BaseException) -> type[ServiceBusError]:
 
 
 def _class_of_http(error: Any) -> type[ServiceBusError]:
-    """An answer of the management API, or none: then the status is None."""
+    """Return the class for an error of the management API; its status is None if there was no reply."""
     sub_code = _SUB_CODE.search(str(error))
     if sub_code and sub_code[1] in _BY_SUB_CODE:
         return _BY_SUB_CODE[sub_code[1]]
-    return _BY_STATUS.get(_status_of(error) or 0) or _named(error) or ServiceBusInternalError
+    return _HTTP_STATUS.get(_status_of(error) or 0) or _named(error) or ServiceBusInternalError
 
 
 def _named(error: BaseException) -> type[ServiceBusError] | None:
-    """What the table of names says of the error's class, or of the nearest class above it."""
+    """Return the class of `_BY_NAME` for the class of the error, or for its nearest base class."""
     return next((_BY_NAME[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _BY_NAME), None)
 
 
@@ -222,7 +176,7 @@ def _status_of(error: Any) -> int | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what lies below it, in the SDK's way (`inner_exception`) and in Python's."""
+    """Yield the error, its `inner_exception` of the SDK, its cause and its context, recursively."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -234,22 +188,21 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         waiting += [getattr(current, "inner_exception", None), current.__cause__, current.__context__]
 
 
-def _said(error: BaseException) -> str:
-    """What the service or the SDK said, in one line and without secrets."""
+def _text_of(error: BaseException) -> str:
+    """Return the text of the service or of the SDK, in one line and without secrets."""
     refusal = next((inner for inner in _chain(error) if type(inner).__name__ == "TokenAuthFailure"), error)
-    told = getattr(refusal, "status_description", None) or getattr(refusal, "message", None) or refusal
-    if str(told).startswith(_SAYS_NOTHING):
-        told = _detail(error) or f"status {_status_of(error)} of the management API"
-    text = " ".join(str(told).split()) or type(error).__name__
-    text = _DECORATION.sub("", _BYTES.sub(r"\2", text))
-    return _SECRET.sub(r"\1\2***", text)[:_MAX_TEXT]
+    text = getattr(refusal, "status_description", None) or getattr(refusal, "message", None) or refusal
+    if str(text).startswith(_NO_REASON):
+        text = _detail(error) or f"status {_status_of(error)} of the management API"
+    line = " ".join(str(text).split()) or type(error).__name__
+    return plain_text(_DECORATION.sub("", _BYTES.sub(r"\2", line)))
 
 
 def _detail(error: BaseException) -> str | None:
-    """What the answer of the management API says, where the SDK has not read it."""
+    """Return the reason in the body of a reply of the management API, None if there is none."""
     try:
-        answer = getattr(error, "response", None)
-        found = _DETAIL.search(answer.text()) if answer is not None else None
-    except Exception:  # whatever is wrong with a body, the error is told by its status
+        reply = getattr(error, "response", None)
+        found = _DETAIL.search(reply.text()) if reply is not None else None
+    except Exception:  # an unreadable body: the status is reported instead
         return None
     return unescape(found[1]) if found else None

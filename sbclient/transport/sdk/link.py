@@ -1,13 +1,13 @@
-"""One sender or receiver of azure-servicebus, and the rules by which it is used.
+"""One sender or receiver of azure-servicebus, used by one call at a time.
 
-Such an object is one connection. It is neither safe for two coroutines nor sane after a failure: cut short, it keeps
-what it had begun and sends that with the next call. Hence the laws:
+Such an object has one connection. Two coroutines must not use it at the same time. After a cancelled call it keeps the
+request of that call and sends it with the next one. Therefore:
 
-1. One call at a time is inside, in the order in which they came. Whoever still waits has not begun and may go away.
-2. A call runs in a task of its own under a watchdog. Its caller's cancellation or impatience never enters it: the
-   object is given up, which cancels the task, and it is closed in the background and never used again.
-3. So it is after any error that may mean that the connection is lost.
-4. It is opened by its first call. Idle for a while it is closed, which costs the next call one opening.
+1. Calls run one at a time, in the order in which they were made. A call that still waits has sent nothing.
+2. A call runs in its own task with a timeout. If its caller is cancelled, or the timeout expires, the object is
+   discarded: the task is cancelled, and the object is closed in the background and never used again.
+3. The object is also discarded after an error that may mean that the connection is lost.
+4. The first call opens the object. An idle object is closed, and the next call opens another one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from sbclient.errors import (
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.sdk.errors import Place, translated
-from sbclient.transport.sdk.tracing import silence
 
 log = get_logger(__name__)
 
@@ -39,13 +38,13 @@ S = TypeVar("S")
 R = TypeVar("R")
 
 WATCHDOG_S: Final = 0.25
-"""How much longer than its own limit an SDK call is given, so that its own, more precise, error is seen first."""
+"""Time that an SDK call gets beyond its own timeout, so that its own error, which is more precise, is raised first."""
 
 END_S: Final = 2.0
-"""How long a cancelled SDK call may take to end before its socket is cut."""
+"""Timeout for a cancelled SDK call to end."""
 
 CLOSE_S: Final = 4.0
-"""How long an SDK object may take to close; it needs about 1 s."""
+"""Timeout for closing an SDK object, which takes about 1 s."""
 
 _HARMLESS: Final = (
     InvalidOperationError,
@@ -56,32 +55,27 @@ _HARMLESS: Final = (
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
-"""Answers of the service after which the link stands as before."""
+"""Errors of the service that leave the link usable."""
 
 
-def is_harmless(error: Exception) -> bool:
-    """Whether, after this answer, the link stands as before."""
-    return isinstance(error, _HARMLESS)
-
-
-class GivenUpError(Exception):
-    """The object was given up while a call waited for its turn: nothing was begun, try another one."""
+class LinkDiscardedError(Exception):
+    """The object was discarded while a call waited for it: nothing was sent, use another one."""
 
 
 class SdkLink(Generic[S]):
     """One SDK object.
 
     Attributes:
-        is_open: whether it was opened and, as far as is known, still stands.
-        is_gone: whether it was given up.
-        calls: how many are inside or wait for their turn.
+        is_open: whether it was opened and not discarded.
+        is_gone: whether it was discarded.
+        calls: the number of calls that run or wait.
 
     Args:
         sdk: the object, not opened yet.
-        subject: what it is for, for errors: `'orders'`.
-        tasks: owns what runs on behind a call.
-        prepare: called with the object when it has just been opened.
-        idle_s: after how many seconds without a call it is closed; None = never.
+        subject: the entity, for errors: `'orders'`.
+        tasks: owns the tasks that outlive a call.
+        prepare: called with the object when it has been opened.
+        idle_s: seconds without a call after which the object is closed; None = never.
         place: the namespace, for errors.
     """
 
@@ -92,7 +86,7 @@ class SdkLink(Generic[S]):
         clock: Clock,
         tasks: OwnedTasks,
         *,
-        prepare: Callable[[S], None] | None = None,
+        prepare: Callable[[S], Awaitable[None]] | None = None,
         idle_s: float | None = None,
         place: Place | None = None,
     ) -> None:
@@ -105,29 +99,29 @@ class SdkLink(Generic[S]):
         self._idle_s = idle_s
         self._idle_timer: asyncio.TimerHandle | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_taken = False
+        self._is_in_use = False
         self._disposal: asyncio.Task[None] | None = None
         self.is_open = False
         self.is_gone = False
         self.calls = 0
 
     async def call(self, work: Callable[[S], Awaitable[R]], *, doing: str, timeout_s: float) -> R:
-        """Open the object if needed and do `work` with it, alone.
+        """Wait until no other call runs, open the object if needed, and run `work` with it.
 
         Args:
-            work: is given the object.
-            doing: what for, for errors: `send to`.
-            timeout_s: seconds for waiting, opening and working.
+            work: is called with the object.
+            doing: the operation, for errors: `send to`.
+            timeout_s: seconds to wait, open and work.
 
         Raises:
-            GivenUpError: nothing was begun.
-            OperationTimeoutError: the time is over; the text says whether anything was begun.
-            ServiceBusError: what the service answered.
+            LinkDiscardedError: nothing was sent.
+            OperationTimeoutError: the timeout expired; the text says whether anything was sent.
+            ServiceBusError: the error that the service returned.
         """
         deadline = self._clock.monotonic() + timeout_s
         self.calls += 1
         try:
-            await self._turn(doing, timeout_s)
+            await self._acquire(doing, timeout_s)
             task = self.start(work, doing=doing)
             return await self._watched(task, doing, timeout_s, deadline)
         finally:
@@ -137,51 +131,52 @@ class SdkLink(Generic[S]):
         try:
             late = await self._clock.wait({task}, max(deadline - self._clock.monotonic(), 0.0) + WATCHDOG_S)
         except asyncio.CancelledError:
-            self.give_up(task)
+            self.discard(task)
             raise
         if late:
-            self.give_up(task)
+            self.discard(task)
             raise OperationTimeoutError(
-                f"{doing} {self._subject}: no answer within {timeout_s:g} s, whether it happened is in doubt"
+                f"{doing} {self._subject}: no answer within {timeout_s:g} s, the result is unknown"
             )
         return task.result()
 
     def start(self, work: Callable[[S], Awaitable[R]], *, doing: str) -> asyncio.Task[R]:
-        """Begin `work` in a task that has, and at its end passes on, the turn; the caller has waited for `turn`."""
-        task = self._tasks.start(self._inside(work, doing), name=f"{doing} {self._subject}")
-        task.add_done_callback(lambda _: self.pass_turn())
+        """Start `work` in a task that releases the object at its end; the caller has acquired the object."""
+        task = self._tasks.start(self._run(work, doing), name=f"{doing} {self._subject}")
+        task.add_done_callback(lambda _: self.release())
         return task
 
-    async def turn(self, doing: str, timeout_s: float) -> None:
-        """Wait for the turn, at most that long; then `start`, or `pass_turn`, must follow at once.
+    async def acquire(self, doing: str, timeout_s: float) -> None:
+        """Wait until no other call runs; the caller must then call `start` or `release` at once.
 
         Raises:
-            GivenUpError, OperationTimeoutError: it did not come.
+            LinkDiscardedError: the object was discarded.
+            OperationTimeoutError: the other calls took longer than `timeout_s` seconds.
         """
         self.calls += 1
         try:
-            await self._turn(doing, timeout_s)
+            await self._acquire(doing, timeout_s)
         finally:
             self.calls -= 1
 
-    async def _turn(self, doing: str, timeout_s: float) -> None:
+    async def _acquire(self, doing: str, timeout_s: float) -> None:
         if self.is_gone:
-            raise GivenUpError(self._subject)
+            raise LinkDiscardedError(self._subject)
         self._stop_idle_timer()
-        if not self._is_taken:
-            self._is_taken = True
+        if not self._is_in_use:
+            self._is_in_use = True
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
         try:
             async with self._clock.timeout(timeout_s):
-                await self._in_line(place)
+                await self._wait_for(place)
         except TimeoutError:
             raise OperationTimeoutError(
-                f"{doing} {self._subject}: waited {timeout_s:g} s behind others, nothing was sent"
+                f"{doing} {self._subject}: waited {timeout_s:g} s for other calls, nothing was sent"
             ) from None
 
-    async def _in_line(self, place: asyncio.Future[None]) -> None:
+    async def _wait_for(self, place: asyncio.Future[None]) -> None:
         try:
             await place
         except asyncio.CancelledError:
@@ -189,47 +184,45 @@ class SdkLink(Generic[S]):
             raise
 
     def _leave(self, place: asyncio.Future[None]) -> None:
-        """Give back a place in the queue; the turn may have come in the very moment."""
+        """Leave the queue; release the object if it was acquired at the same time."""
         if place in self._waiting:
             self._waiting.remove(place)
         elif place.done() and not place.cancelled() and place.exception() is None:
-            self.pass_turn()
+            self.release()
 
-    def pass_turn(self) -> None:
-        """Let the next one in."""
+    def release(self) -> None:
+        """Let the next waiting call run."""
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():
                 place.set_result(None)
                 return
-        self._is_taken = False
+        self._is_in_use = False
         self._start_idle_timer()
 
-    async def _inside(self, work: Callable[[S], Awaitable[R]], doing: str) -> R:
-        silence()
+    async def _run(self, work: Callable[[S], Awaitable[R]], doing: str) -> R:
         try:
             if not self.is_open:
-                if hasattr(self._sdk, "__aenter__"):  # one that has it not opens itself when it is used
-                    await self._sdk.__aenter__()
+                await self._sdk.__aenter__()
                 if self._prepare is not None:
-                    self._prepare(self._sdk)
+                    await self._prepare(self._sdk)
                 self.is_open = not self.is_gone
             return await work(self._sdk)
         except Exception as error:
             own = translated(error, f"{doing} {self._subject}", self._place)
-            if not is_harmless(own) or not getattr(self._sdk, "_running", False):
-                self.give_up()
+            if not isinstance(own, _HARMLESS):
+                self.discard()
             if own is error:
                 raise
             raise own from error
 
-    # -- the end -------------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------------
 
-    def give_up(self, task: asyncio.Task[Any] | None = None) -> None:
+    def discard(self, task: asyncio.Task[Any] | None = None) -> None:
         """Never use the object again, and close it in the background.
 
         Args:
-            task: the call that is inside, to be cancelled.
+            task: the running call, which is cancelled.
         """
         if self.is_gone:
             return
@@ -239,7 +232,7 @@ class SdkLink(Generic[S]):
         while self._waiting:
             place = self._waiting.popleft()
             if not place.done():
-                place.set_exception(GivenUpError(self._subject))
+                place.set_exception(LinkDiscardedError(self._subject))
         if not self._tasks.is_closed:
             self._disposal = self._tasks.start(self._dispose(task), name=f"close {self._subject}")
 
@@ -250,53 +243,32 @@ class SdkLink(Generic[S]):
         closing = self._tasks.start(self._close_sdk(), name=f"close {self._subject}")
         late = await self._clock.wait({closing}, CLOSE_S)
         if late or (task is not None and not task.done()):
-            log.warning("azure.socket_cut", "closed the socket of {subject}: no answer in time", subject=self._subject)
+            self._log_not_closed(f"no answer within {CLOSE_S:g} s")
             for each in (closing, task):
                 if each is not None:
                     each.cancel()
-            cut(self._sdk)
 
     async def _close_sdk(self) -> None:
         try:
-            _stop_heart(self._sdk)
             await self._sdk.close()
         except Exception as error:
-            log.debug("azure.not_closed", "cannot close {subject}: {error}", subject=self._subject, error=error)
-            cut(self._sdk)
+            self._log_not_closed(error)
+
+    def _log_not_closed(self, error: Exception | str) -> None:
+        log.info("sdk.not_closed", "cannot close {subject}: {error}", subject=self._subject, error=error)
 
     async def close(self) -> None:
-        """Give the object up and wait, for a few seconds, until it is closed."""
-        self.give_up()
+        """Discard the object and wait until it is closed, at most 6 s."""
+        self.discard()
         if self._disposal is not None:
             await self._clock.wait({self._disposal}, END_S + CLOSE_S)
 
     def _start_idle_timer(self) -> None:
         if self._idle_s is not None and not self.is_gone:
             self._stop_idle_timer()
-            self._idle_timer = self._clock.call_later(self._idle_s, self.give_up)
+            self._idle_timer = self._clock.call_later(self._idle_s, self.discard)
 
     def _stop_idle_timer(self) -> None:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-
-
-def _stop_heart(sdk: Any) -> None:
-    """End the SDK's keep-alive task, for whose next beat, up to a second, closing would wait."""
-    handler: Any = getattr(sdk, "_handler", None)
-    heart = getattr(handler, "_keep_alive_thread", None)
-    if heart is not None:
-        heart.cancel()
-        handler._keep_alive_thread = None
-
-
-def cut(sdk: Any) -> None:
-    """Drop the socket of an SDK object that does not close; what cannot be found is left to the garbage collector."""
-    handler = getattr(sdk, "_handler", None)
-    if handler is None:
-        return
-    handler._shutdown = True
-    _stop_heart(sdk)
-    writer = getattr(getattr(getattr(handler, "_connection", None), "_transport", None), "writer", None)
-    if writer is not None:
-        writer.transport.abort()

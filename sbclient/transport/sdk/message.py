@@ -1,12 +1,11 @@
-"""Our messages as those of azure-servicebus, and theirs as ours.
+"""Converts messages of this package into messages of azure-servicebus, and back.
 
-Laws:
-1. What both sides can say is kept exactly: body and its type, keys, ids, properties with their types.
-2. What the SDK garbles on the way to the wire is said so that it does not: lives below a second, integers beyond 32
-   bits, a body that counts as false.
-3. What we cannot say is left behind: annotations of others, delivery annotations, footer, user id, content encoding,
-   group sequence, priority, durability. Ids that are numbers, UUIDs or bytes become text, as in the service itself.
-4. The SDK is imported when the first message needs it and not before; asking what an object is never imports it.
+1. The body with its type, keys, ids and application properties are kept.
+2. Values that the SDK would encode wrongly are passed in a form that it encodes correctly: a time to live below a
+   second, integers beyond 32 bits, a body that is false.
+3. Dropped: other annotations, delivery annotations, footer, user id, content encoding, group sequence, priority and
+   durability. Ids that are numbers, UUIDs or bytes become text, as in the service.
+4. The SDK is imported when the first message is converted. `is_sdk_message` never imports it.
 """
 
 from __future__ import annotations
@@ -28,39 +27,34 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _INT32: Final = range(-(2**31), 2**31)
 
-# How the SDK writes down a value together with its AMQP type (`azure.servicebus._pyamqp.types`).
+# The SDK encodes a dict with these two keys as a value of that AMQP type.
 _TYPE, _VALUE, _LONG = "TYPE", "VALUE", "LONG"
 
 
 def is_sdk_message(candidate: object) -> TypeGuard[sdk.ServiceBusMessage | AmqpAnnotatedMessage]:
-    """Whether `from_sdk` takes it: a `ServiceBusMessage` (received or not) or `AmqpAnnotatedMessage` of the SDK."""
+    """Return whether an object is a `ServiceBusMessage`, received or not, or `AmqpAnnotatedMessage` of the SDK."""
     plain = _sdk_types("azure.servicebus", "ServiceBusMessage")
     return isinstance(candidate, plain + _sdk_types("azure.servicebus.amqp", "AmqpAnnotatedMessage"))
 
 
-def is_sdk_batch(candidate: object) -> TypeGuard[sdk.ServiceBusMessageBatch]:
-    """Whether `batch_from_sdk` takes it: a `ServiceBusMessageBatch` of the SDK."""
-    return isinstance(candidate, _sdk_types("azure.servicebus", "ServiceBusMessageBatch"))
-
-
 def _sdk_types(module: str, name: str) -> tuple[type, ...]:
-    """The class of that name; none while the SDK has not been imported: then no object can be an instance of it."""
+    """Return the class of that name, or nothing if the SDK is not imported, since then it has no instances."""
     kind = getattr(sys.modules.get(module), name, None)
     return () if kind is None else (kind,)
 
 
 def from_sdk(message: sdk.ServiceBusMessage | AmqpAnnotatedMessage) -> ServiceBusMessage:
-    """A message of ours with the same content.
+    """Return a message of this package with the same content.
 
-    Application properties get str names and str values where the SDK has bytes. A life that the SDK has cut down to
-    0 ms stays 0. The schedule may be a `datetime` or, as in received messages, milliseconds.
+    Names and values of application properties that are bytes in the SDK become str. The scheduled enqueue time may be a
+    `datetime` or, as in received messages, milliseconds.
 
     Raises:
-        InvalidOperationError: an id is too long, or text is not UTF-8.
-        TypeError: it is no message of the SDK, or a property has a type that AMQP cannot say.
+        InvalidOperationError: an id is too long, or a text is not UTF-8.
+        TypeError: it is not a message of the SDK, or AMQP has no type for a property.
     """
     if not is_sdk_message(message):
-        raise TypeError(f"{type(message).__name__} is no message of azure-servicebus: give one to `from_sdk`")
+        raise TypeError(f"{type(message).__name__} is not a message of azure-servicebus")
     raw: Any = getattr(message, "raw_amqp_message", message)
     fields: dict[str, Any] = dict(raw.properties or {})
     annotations = {_text("an annotation", key): value for key, value in (raw.annotations or {}).items()}
@@ -69,8 +63,8 @@ def from_sdk(message: sdk.ServiceBusMessage | AmqpAnnotatedMessage) -> ServiceBu
         application_properties={key: _untyped(value) for key, value in (raw.application_properties or {}).items()},
         session_id=_text("session_id", fields.get("group_id")),
         message_id=_text("message_id", fields.get("message_id")),
-        scheduled_enqueue_time_utc=_moment(_untyped(annotations.get(SCHEDULED_ENQUEUE_TIME_ANNOTATION))),
-        time_to_live=_life(raw.header.time_to_live if raw.header else None),
+        scheduled_enqueue_time_utc=_time(_untyped(annotations.get(SCHEDULED_ENQUEUE_TIME_ANNOTATION))),
+        time_to_live=_duration(raw.header.time_to_live if raw.header else None),
         content_type=_text("content_type", fields.get("content_type")),
         correlation_id=_text("correlation_id", fields.get("correlation_id")),
         subject=_text("subject", fields.get("subject")),
@@ -86,31 +80,20 @@ def from_sdk(message: sdk.ServiceBusMessage | AmqpAnnotatedMessage) -> ServiceBu
     elif ours._body_type is AmqpMessageBodyType.SEQUENCE:
         ours._body = tuple(raw.body)
     elif raw.body is None:
-        ours._body_type = AmqpMessageBodyType.DATA  # both sides' way to say that there is no body
+        ours._body_type = AmqpMessageBodyType.DATA  # a message without a body
     else:
         ours._body = raw.body
     return ours
 
 
-def batch_from_sdk(batch: sdk.ServiceBusMessageBatch) -> list[ServiceBusMessage]:
-    """The messages that were added to a batch of the SDK, in order.
-
-    Raises:
-        InvalidOperationError, TypeError: as `from_sdk`.
-    """
-    if not is_sdk_batch(batch):
-        raise TypeError(f"{type(batch).__name__} is no batch of azure-servicebus: give one to `batch_from_sdk`")
-    return [from_sdk(message) for message in batch._messages]
-
-
 def to_sdk(message: ServiceBusMessage) -> sdk.ServiceBusMessage:
-    """A message of the SDK that puts the same content on the wire.
+    """Return a message of the SDK with the same content.
 
-    A life is sent in whole milliseconds, rounded down, at most 2**32 - 1. Of a received message only the content goes.
+    The time to live is rounded down to milliseconds, at most 2**32 - 1. Of a received message only the content is kept.
 
     Raises:
-        InvalidOperationError: a body of type VALUE is False or an integer beyond 32 bits, or a decimal has more than 34
-            digits or is not finite, all of which the SDK cannot say.
+        InvalidOperationError: the SDK cannot encode a value: a body of type VALUE that is False or an integer beyond 32
+            bits, or a decimal anywhere.
     """
     from azure.servicebus import ServiceBusMessage as SdkMessage
     from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -120,10 +103,10 @@ def to_sdk(message: ServiceBusMessage) -> sdk.ServiceBusMessage:
         annotations[PARTITION_KEY_ANNOTATION.encode()] = message.partition_key
     if message.scheduled_enqueue_time_utc is not None:
         annotations[SCHEDULED_ENQUEUE_TIME_ANNOTATION.encode()] = message.scheduled_enqueue_time_utc
-    life = message.time_to_live
+    time_to_live = message.time_to_live
     raw = AmqpAnnotatedMessage(
         **_body_of(message),
-        header={"time_to_live": None if life is None else min(life // _MILLISECOND, MAX_TTL_MS)},
+        header={"time_to_live": None if time_to_live is None else min(time_to_live // _MILLISECOND, MAX_TTL_MS)},
         properties={
             "message_id": message.message_id,
             "to": message.to,
@@ -137,12 +120,12 @@ def to_sdk(message: ServiceBusMessage) -> sdk.ServiceBusMessage:
         application_properties={name: _typed(value) for name, value in message.application_properties.items()} or None,
     )
     raw.annotations = annotations or None
-    # What the SDK itself does with an annotated message. Its own attributes would cut lives and invent a message id.
+    # The attributes of ServiceBusMessage would shorten the time to live and add a message id.
     return SdkMessage(None, message=None, raw_amqp_message=raw)
 
 
 def _body_of(message: ServiceBusMessage) -> dict[str, Any]:
-    """The one keyword with the body that an `AmqpAnnotatedMessage` takes."""
+    """Return the keyword argument of `AmqpAnnotatedMessage` for the body."""
     if message.body_type is AmqpMessageBodyType.DATA:
         return {"data_body": list(chunks_of(message)) or [b""]}
     if message.body_type is AmqpMessageBodyType.SEQUENCE:
@@ -158,39 +141,33 @@ def _body_of(message: ServiceBusMessage) -> dict[str, Any]:
 
 
 def _present(body: Any) -> Any:
-    """The same value, but counting as true: the SDK leaves out a body that does not."""
+    """Return an equal value that is true, because the SDK omits a body that is false."""
     for kind, twin in _PRESENT.items():
         if isinstance(body, kind):
             return twin(body)
-    raise TypeError(f"AMQP has no way to write a {type(body).__name__}: send str, int, float, bytes, lists and maps")
+    raise TypeError(f"AMQP cannot encode a {type(body).__name__}: send str, int, float, bytes, lists and maps")
 
 
 _PRESENT: Final = {
     kind: type(f"Present{kind.__name__.title()}", (kind,), {"__bool__": lambda _: True})
-    for kind in (int, float, str, bytes, bytearray, list, dict, Decimal)
+    for kind in (int, float, str, bytes, bytearray, list, dict)
 }
 
 
 def _typed(value: Any) -> Any:
-    """The value as the SDK encodes it right: it would write each integer in 32 bits, or fail."""
+    """Return the value in a form that the SDK encodes correctly; it encodes integers in 32 bits, or fails."""
     if isinstance(value, list | tuple):
         return [_typed(item) for item in value]
     if isinstance(value, dict):
         return {key: _typed(item) for key, item in value.items()}
     if isinstance(value, int) and int(value) not in _INT32:
         return {_TYPE: _LONG, _VALUE: value}
-    if isinstance(value, Decimal) and not _fits_decimal128(value):
+    if isinstance(value, Decimal):
         raise InvalidOperationError(
-            f"the decimal {value:.40g} does not fit into 34 digits and an exponent from -6176 to 6111: "
-            "round it, or send it as text"
+            f"the decimal {value:.40g} cannot be sent: azure-servicebus does not decode decimals, so use text or "
+            "transport='amqp'"
         )
     return value
-
-
-def _fits_decimal128(value: Decimal) -> bool:
-    """Whether the SDK writes it right; it spoils longer ones without a word."""
-    _, digits, exponent = value.as_tuple()
-    return isinstance(exponent, int) and len(digits) <= 34 and -6176 <= exponent <= 6111
 
 
 def _untyped(value: Any) -> Any:
@@ -204,17 +181,17 @@ def _text(name: str, value: Any) -> str | None:
         return str(value)
     try:
         return value.decode()
-    except UnicodeDecodeError:  # it would show the value
+    except UnicodeDecodeError:  # its text contains the value
         raise InvalidOperationError(
             f"{name} holds bytes that are not UTF-8: put binary data into the body, or send it as base64 text"
         ) from None
 
 
-def _moment(value: Any) -> datetime | None:
+def _time(value: Any) -> datetime | None:
     return _EPOCH + value * _MILLISECOND if isinstance(value, int) else value
 
 
-def _life(time_to_live_ms: int | None) -> timedelta | None:
+def _duration(time_to_live_ms: int | None) -> timedelta | None:
     if time_to_live_ms is None:
         return None
     try:

@@ -1,17 +1,15 @@
-"""What a receiver of azure-servicebus hands over, as our received messages."""
+"""Converts received messages of azure-servicebus into messages of this package."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
-from sbclient.amqp.errors import WireError
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.sdk.message import from_sdk
-from sbclient.transport.sdk.payload import payload_of, read_payload
 
 log = get_logger(__name__)
 
@@ -19,11 +17,11 @@ _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _UNKNOWN: Final = datetime.fromtimestamp(0, tz=UTC)
 
 
-class AzureReceivedMessage(ServiceBusReceivedMessage):
+class SdkReceivedMessage(ServiceBusReceivedMessage):
     """A message received through the SDK.
 
     Attributes:
-        sdk: the same, as the SDK's receivers take it for settling and renewing.
+        sdk: the message of the SDK, for settling it and renewing its lock.
     """
 
     __slots__ = ("sdk",)
@@ -31,33 +29,32 @@ class AzureReceivedMessage(ServiceBusReceivedMessage):
     sdk: Any
 
 
-def received(sdk_message: Any, *, is_wrapped: bool, is_locked: bool, has_session: bool) -> AzureReceivedMessage | None:
-    """Our message for one of the SDK's; None, with a line in the log, if nobody can read it.
+def received(sdk_message: Any, *, is_locked: bool, has_session: bool) -> SdkReceivedMessage | None:
+    """Return our message for one of the SDK; None, with a log event, if it cannot be read.
 
-    An unreadable one is left to its lock: it comes again, and is dead-lettered when its deliveries are used up.
+    The lock of an unreadable message expires. The service dead-letters the message after the maximum delivery count.
 
     Args:
-        is_wrapped: whether its body is the payload of the real one (`azure_payload.wrapped`).
-        is_locked: whether it can be settled; not a peeked or deleted one.
-        has_session: whether it is the session that is locked, not the message.
+        is_locked: whether it can be settled; False for a message that was peeked, or received and deleted.
+        has_session: whether the session is locked instead of the message.
     """
     try:
-        content = _content(sdk_message, is_wrapped)
+        content = from_sdk(sdk_message)
     except (InvalidOperationError, TypeError, ValueError) as error:
         log.error(
-            "azure.unreadable",
+            "sdk.unreadable",
             "message {sequence_number} cannot be read: {error}",
             sequence_number=sdk_message.sequence_number,
             error=str(error),
         )
         return None
     enqueued_at = sdk_message.enqueued_time_utc or _UNKNOWN
-    message = AzureReceivedMessage.of(
+    message = SdkReceivedMessage.of(
         content,
         sequence_number=sdk_message.sequence_number or 0,
         enqueued_time_utc=enqueued_at,
         enqueued_sequence_number=sdk_message.enqueued_sequence_number,
-        expires_at_utc=_end_of_life(enqueued_at, content.time_to_live),
+        expires_at_utc=_expiry(enqueued_at, content.time_to_live),
         locked_until_utc=sdk_message.locked_until_utc if is_locked and not has_session else None,
         lock_token=_uuid(sdk_message.lock_token) if is_locked else None,
         delivery_count=sdk_message.delivery_count or 0,
@@ -68,28 +65,16 @@ def received(sdk_message: Any, *, is_wrapped: bool, is_locked: bool, has_session
     return message
 
 
-def _content(sdk_message: Any, is_wrapped: bool) -> ServiceBusMessage:
-    if not is_wrapped:
-        return from_sdk(sdk_message)
-    payload = payload_of(sdk_message)
-    try:
-        message = read_payload(payload)
-        _ = message._body  # decoded now, where a malformed one does no harm
-    except (WireError, InvalidOperationError):
-        return from_sdk(cast(Any, type(sdk_message)).from_bytes(payload))
-    return message
-
-
 def _state(state: Any) -> ServiceBusMessageState:
     known = {each.value for each in ServiceBusMessageState}
     return ServiceBusMessageState(int(state)) if int(state) in known else ServiceBusMessageState.ACTIVE
 
 
-def _end_of_life(enqueued_at: datetime, life: timedelta | None) -> datetime | None:
-    if life is None:
+def _expiry(enqueued_at: datetime, time_to_live: timedelta | None) -> datetime | None:
+    if time_to_live is None:
         return None
     try:
-        return enqueued_at + life
+        return enqueued_at + time_to_live
     except OverflowError:
         return _LATEST
 

@@ -1,10 +1,9 @@
-"""Sends through azure-servicebus: a few of its senders for one entity, and a transaction that is one batch.
+"""Sends through the public API of azure-servicebus: several SDK senders for one entity, and transactions of one batch.
 
-Laws:
-1. What is sent with one key goes, in call order, through one SDK sender as long as any of it is on its way. Other keys
-   take another one, so that a fragment that hangs holds up its own keys only.
-2. An idle SDK sender costs nothing: it has no heartbeat of its own, and is closed before the service misses one.
-   Further ones are closed sooner.
+1. While messages with a key are being sent, further messages with that key use the same SDK sender, in call order.
+   Other keys use another one, so that a fragment that does not answer delays only its own keys.
+2. SDK senders have no heartbeat. They are closed when idle, before the service closes their connections; all but the
+   first are closed sooner.
 """
 
 from __future__ import annotations
@@ -26,26 +25,28 @@ from sbclient.rules.size import batch_size
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import SenderLink, TransactionLink
 from sbclient.transport.sdk.errors import Place
-from sbclient.transport.sdk.link import GivenUpError, SdkLink
+from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink
 from sbclient.transport.sdk.message import to_sdk
-from sbclient.transport.sdk.payload import encoded, fill_batch, is_known_sdk, schedule_request
 
 R = TypeVar("R")
 
 MAX_SENDERS: Final = 8
-"""SDK senders, which are connections, for one entity and one of our senders."""
+"""Limit of SDK senders, each with its own connection, for one sender."""
 
 FIRST_IDLE_S: Final = 100.0
-"""A peer may close a connection that was silent for 120 s, and the SDK would learn of it only with the next message."""
+"""A peer may close a connection without frames for 120 s, and the SDK notices that only with the next message."""
 
 FURTHER_IDLE_S: Final = 30.0
 
-DEFAULT_LIMIT: Final = 256 * 1024
-"""What every tier accepts, for a link that does not say."""
+STANDARD_LIMIT: Final = 256 * 1024
+"""The largest message and batch of every tier but Premium. Source: quotas of Service Bus."""
+
+PREMIUM_LIMIT: Final = 100 * 2**20
+"""The largest message of the Premium tier, whose batches are smaller. The SDK does not report the entity's limit."""
 
 
 class Owner(Protocol):
-    """What a link needs of its transport."""
+    """The part of the transport that a link uses."""
 
     clock: Clock
     tasks: OwnedTasks
@@ -55,47 +56,47 @@ class Owner(Protocol):
         """The namespace, for errors."""
 
     def sdk_sender(self, path: str) -> Any:
-        """A new sender of the SDK."""
+        """Return a new sender of the SDK."""
 
     def forget(self, link: Any) -> None:
-        """The link was closed."""
+        """Drop a link that was closed."""
 
 
 @dataclass(slots=True)
 class _Lane:
-    """A key that is on its way."""
+    """The SDK sender of a key while messages with that key are being sent."""
 
     link: SdkLink[Any]
     calls: int = 0
 
 
-class AzureTransaction(TransactionLink):
-    """The sends of one transaction, kept until they go out as one batch, which is stored whole or not at all."""
+class SdkTransaction(TransactionLink):
+    """The messages of one transaction, which are sent as one batch on commit: all of them are stored, or none."""
 
     def __init__(self) -> None:
-        self._sender: AzureSender | None = None
+        self._sender: SdkSender | None = None
         self._messages: list[ServiceBusMessage] = []
         self._is_over = False
 
-    async def add(self, sender: AzureSender, messages: Sequence[ServiceBusMessage], *, timeout_s: float) -> None:
+    async def add(self, sender: SdkSender, messages: Sequence[ServiceBusMessage], *, timeout_s: float) -> None:
         """Keep messages for the commit.
 
         Raises:
-            TransactionNotSupportedError: they are for another entity than those before.
-            MessageSizeExceededError: they do not fit into one batch with those before.
+            TransactionNotSupportedError: earlier messages are for another entity.
+            MessageSizeExceededError: all messages of the transaction do not fit into one batch.
         """
         self._check()
         if self._sender is not None and canonical(self._sender.path) != canonical(sender.path):
             raise NotSupported(
                 f"a transaction that began with {self._sender.path!r} cannot send to {sender.path!r}: over "
-                "azure-servicebus it is one batch to one entity, so use one transaction for each"
+                "azure-servicebus it is one batch to one entity: use one transaction for each, or transport='amqp'"
             )
         limit = (await sender.limits(timeout_s=timeout_s)).max_batch_size_bytes
         size = batch_size([*self._messages, *messages])
         if size > limit:
             raise MessageSizeExceededError(
                 f"the transaction's messages for {sender.path!r} take {size} bytes, {limit} are allowed in one batch: "
-                "commit fewer at once"
+                "use smaller transactions"
             )
         self._check()
         self._sender = sender
@@ -113,11 +114,11 @@ class AzureTransaction(TransactionLink):
 
     def _check(self) -> None:
         if self._is_over:
-            raise InvalidOperationError("the transaction was committed or rolled back: begin another one")
+            raise InvalidOperationError("the transaction was committed or rolled back: begin a new one")
 
 
-class AzureSender(SenderLink):
-    """Sends to one entity.
+class SdkSender(SenderLink):
+    """A sender for one entity.
 
     Attributes:
         path: of the entity.
@@ -143,7 +144,7 @@ class AzureSender(SenderLink):
     async def limits(self, *, timeout_s: float) -> SenderLimits:
         if self._limits is None:
             await self.open(timeout_s=timeout_s)
-        return self._limits or SenderLimits(DEFAULT_LIMIT, DEFAULT_LIMIT)
+        return self._limits or SenderLimits(STANDARD_LIMIT, STANDARD_LIMIT)
 
     async def send(
         self,
@@ -156,26 +157,13 @@ class AzureSender(SenderLink):
             await _ours(transaction).add(self, messages, timeout_s=timeout_s)
             return
         deadline = self._clock.monotonic() + timeout_s
-        payloads = [encoded(message) for message in messages] if is_known_sdk() else None
+        outgoing = [to_sdk(message) for message in messages]
 
-        async def put(sdk: Any) -> None:
-            outgoing = await self._outgoing(sdk, messages, payloads)
-            await sdk.send_messages(outgoing, timeout=max(deadline - self._clock.monotonic(), 0.001))
+        async def transfer(sdk: Any) -> None:
+            left_s = max(deadline - self._clock.monotonic(), 0.001)
+            await sdk.send_messages(outgoing if len(outgoing) > 1 else outgoing[0], timeout=left_s)
 
-        await self._call(_key(messages[0]), put, doing="send to", timeout_s=timeout_s)
-
-    async def _outgoing(self, sdk: Any, messages: Sequence[ServiceBusMessage], payloads: Sequence[bytes] | None) -> Any:
-        """What the SDK is to send: encoded by us, or by it where its inside is not known.
-
-        A single message that is too large for a batch, but not for the entity, must go alone, and only the SDK does
-        that.
-        """
-        largest = self._limits.max_batch_size_bytes if self._limits is not None else DEFAULT_LIMIT
-        if payloads is not None and (len(messages) > 1 or batch_size(messages) <= largest):
-            batch = await sdk.create_message_batch()
-            fill_batch(batch, messages, payloads)
-            return batch
-        return to_sdk(messages[0]) if len(messages) == 1 else [to_sdk(message) for message in messages]
+        await self._call(_key(messages[0]), transfer, doing="send to", timeout_s=timeout_s)
 
     async def schedule(
         self,
@@ -190,18 +178,17 @@ class AzureSender(SenderLink):
                 "can: send with scheduled_enqueue_time_utc instead, or schedule without a transaction"
             )
         deadline = self._clock.monotonic() + timeout_s
-        request = schedule_request(messages) if is_known_sdk() else None
 
-        async def ask(sdk: Any) -> list[int]:
-            left_s = max(deadline - self._clock.monotonic(), 0.001)
-            if request is None:
-                return await _schedule_in_public(sdk, messages, left_s)
-            from azure.servicebus._common.constants import REQUEST_RESPONSE_SCHEDULE_MESSAGE_OPERATION as SCHEDULE
-            from azure.servicebus._common.mgmt_handlers import schedule_op
+        async def schedule(sdk: Any) -> list[int]:
+            """Send one request for each enqueue time, because the SDK's method accepts only one."""
+            numbers: list[int] = []
+            for enqueue_at, group in groupby(messages, key=lambda message: message.scheduled_enqueue_time_utc):
+                left_s = max(deadline - self._clock.monotonic(), 0.001)
+                outgoing = [to_sdk(message) for message in group]
+                numbers += await sdk.schedule_messages(outgoing, enqueue_at, timeout=left_s)
+            return numbers
 
-            return list(await sdk._mgmt_request_response_with_retry(SCHEDULE, request, schedule_op, timeout=left_s))
-
-        return await self._call(_key(messages[0]), ask, doing="schedule for", timeout_s=timeout_s)
+        return await self._call(_key(messages[0]), schedule, doing="schedule for", timeout_s=timeout_s)
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         deadline = self._clock.monotonic() + timeout_s
@@ -216,21 +203,21 @@ class AzureSender(SenderLink):
     async def close(self) -> None:
         self._is_closed = True
         await asyncio.gather(*(link.close() for link in self._links))
-        self._owner.forget(self)  # last: what is cancelled here is finished by a second call, or by the transport's
+        self._owner.forget(self)  # last: after a cancellation the transport, or a second call, closes the rest
 
     # -- which SDK sender ----------------------------------------------------------------------------------------
 
     async def _call(self, key: str | None, work: Callable[[Any], Awaitable[R]], *, doing: str, timeout_s: float) -> R:
-        """Do `work` with the key's SDK sender, or with another one if that one is given up before the turn comes."""
+        """Run `work` with the SDK sender of a key; if that one is discarded while the call waits, with another one."""
         deadline = self._clock.monotonic() + timeout_s
         while True:
             left_s = deadline - self._clock.monotonic()
             if left_s <= 0:
-                raise OperationTimeoutError(f"{doing} {self.path!r}: the time was over before anything was sent")
+                raise OperationTimeoutError(f"{doing} {self.path!r}: the timeout expired before anything was sent")
             try:
                 with self._lane(key) as link:
                     return await link.call(work, doing=doing, timeout_s=left_s)
-            except GivenUpError:
+            except LinkDiscardedError:
                 continue
 
     @contextmanager
@@ -247,7 +234,7 @@ class AzureSender(SenderLink):
                 del self._lanes[key]
 
     def _free_link(self) -> SdkLink[Any]:
-        """The first SDK sender that nobody uses, a new one, or the one with the shortest queue."""
+        """Return the first idle SDK sender, a new one, or the one with the fewest calls."""
         if self._is_closed:
             raise InvalidOperationError(f"the link to {self.path!r} was closed: open a new one")
         self._links = [link for link in self._links if not link.is_gone]
@@ -269,30 +256,20 @@ class AzureSender(SenderLink):
             return link
         return min(self._links, key=lambda link: link.calls)
 
-    def _note_limits(self, sdk: Any) -> None:
-        """What the service said when the link was attached; the SDK keeps it in a private place."""
-        largest = getattr(sdk, "_max_message_size_on_link", None) or DEFAULT_LIMIT
-        batch = getattr(sdk, "_max_batch_size_on_link", None) or largest
-        self._limits = SenderLimits(largest, min(batch, largest))
+    async def _note_limits(self, sdk: Any) -> None:
+        batch = (await sdk.create_message_batch()).max_size_in_bytes
+        self._limits = SenderLimits(batch if batch <= STANDARD_LIMIT else PREMIUM_LIMIT, batch)
 
 
 async def _nothing(sdk: Any) -> None:
-    """Opening is enough."""
-
-
-async def _schedule_in_public(sdk: Any, messages: Sequence[ServiceBusMessage], timeout_s: float) -> list[int]:
-    """One request for each moment, as the SDK's own method takes one only."""
-    numbers: list[int] = []
-    for moment, group in groupby(messages, key=lambda message: message.scheduled_enqueue_time_utc):
-        numbers += await sdk.schedule_messages([to_sdk(message) for message in group], moment, timeout=timeout_s)
-    return numbers
+    """Only open the link."""
 
 
 def _key(message: ServiceBusMessage) -> str | None:
     return message.session_id if message.session_id is not None else message.partition_key
 
 
-def _ours(transaction: TransactionLink) -> AzureTransaction:
-    if not isinstance(transaction, AzureTransaction):
-        raise InvalidOperationError("the transaction was begun in another namespace: begin one in this")
+def _ours(transaction: TransactionLink) -> SdkTransaction:
+    if not isinstance(transaction, SdkTransaction):
+        raise InvalidOperationError("the transaction was begun in another namespace: begin one with this client")
     return transaction

@@ -1,7 +1,7 @@
-"""The real service, and whatever speaks as it does, through azure-servicebus behind the transport port.
+"""A namespace over azure-servicebus, through its public API only.
 
-The SDK's own retries are off: there is one retry policy, ours. The SDK is imported when a transport is opened, and its
-objects connect when they are first used.
+The retries of the SDK are off, because this package has its own retry policy. The SDK is imported when its first client
+is made. Its objects connect when they are first used.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, Final
 from sbclient.certificate import Certificate, default_directory
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
-from sbclient.errors import InvalidOperationError, OperationTimeoutError
+from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
-from sbclient.transport.sdk.administration import AzureAdministration
+from sbclient.transport.sdk.administration import SdkAdministration
 from sbclient.transport.sdk.errors import Place
-from sbclient.transport.sdk.link import END_S, GivenUpError, SdkLink
-from sbclient.transport.sdk.receiver import AzureReceiver
-from sbclient.transport.sdk.sender import AzureSender, AzureTransaction
+from sbclient.transport.sdk.link import END_S
+from sbclient.transport.sdk.receiver import SdkReceiver
+from sbclient.transport.sdk.sender import SdkSender, SdkTransaction
 
 NO_RETRIES: Final = {"retry_total": 0, "retry_backoff_factor": 0.0}
 HTTP_TIMEOUT_S: Final = 20
@@ -42,18 +42,18 @@ _AMQP_ONLY: Final = (
     "ssl_context",
     "transport_type",
 )
-"""Options that mean nothing to the SDK's administration client, or something else."""
+"""Options that the administration client of the SDK does not have, or that have another meaning there."""
 
 _OPTIONS: Final = frozenset(
     {*_AMQP_ONLY, "connection_verify", "logging_enable", "proxies", "transport", "use_tls", "user_agent"}
 )
-"""All that is handed on to the SDK; it would swallow any other name without a word."""
+"""The options that are passed to the SDK, which ignores unknown ones."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _TRUST_OPTIONS: Final = frozenset({"connection_verify", "ssl_context", "transport"})
 
 
-def open_azure_transport(
+def open_sdk_transport(
     connection: ConnectionString | None,
     *,
     fully_qualified_namespace: str | None = None,
@@ -61,37 +61,39 @@ def open_azure_transport(
     clock: Clock,
     random: Random,
     **sdk_options: Any,
-) -> AzureTransport:
-    """A transport for a connection string, or for a namespace and a credential; nothing is connected yet.
+) -> SdkTransport:
+    """Return a transport for a connection string, or for a namespace and a credential; nothing is connected yet.
 
     Args:
-        connection: parsed; None where the other two are given.
+        connection: parsed; None if the other two are given.
         fully_qualified_namespace: `contoso.servicebus.windows.net`.
-        credential: of azure-identity (asynchronous), or an `AzureNamedKeyCredential` or `AzureSasCredential`.
+        credential: an asynchronous credential of azure-identity, an `AzureNamedKeyCredential` or `AzureSasCredential`.
         clock: the only source of time.
-        random: taken for the sake of the port's other kinds; the SDK brings its own.
-        sdk_options: handed to azure-servicebus as they are: `transport_type`, `http_proxy`, `custom_endpoint_address`,
+        random: not used; the other transports have it.
+        sdk_options: passed to azure-servicebus unchanged: `transport_type`, `http_proxy`, `custom_endpoint_address`,
             `connection_verify`, `ssl_context`, `user_agent`, `socket_timeout`, `logging_enable`.
 
     Raises:
-        InvalidOperationError: neither a connection string nor a namespace with a credential was given, or there is no
-            such option.
+        InvalidOperationError: neither a connection string nor a namespace with a credential was given, or an option is
+            unknown.
     """
     for name in sorted(sdk_options.keys() - _OPTIONS):
         near = get_close_matches(name, [*_OPTIONS, "secondary", "options", "retry_total", "timeout"], n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(_OPTIONS))}"
-        raise InvalidOperationError(f"{name!r} is no option of a client: {advice}")
+        advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(_OPTIONS))}"
+        raise InvalidOperationError(f"{name!r} is not an option of a client: {advice}")
     if connection is None and (fully_qualified_namespace is None or credential is None):
-        raise InvalidOperationError("a namespace and a credential, or a connection string, are needed: give one")
-    return AzureTransport(connection, fully_qualified_namespace, credential, clock, sdk_options)
+        raise InvalidOperationError(
+            "the namespace is missing: pass a connection string, or fully_qualified_namespace and credential"
+        )
+    return SdkTransport(connection, fully_qualified_namespace, credential, clock, sdk_options)
 
 
-class AzureTransport(Transport):
+class SdkTransport(Transport):
     """One namespace of the service.
 
     Attributes:
         clock: the only source of time.
-        tasks: owns whatever runs on behind a call.
+        tasks: owns the tasks that outlive a call.
     """
 
     def __init__(
@@ -107,14 +109,14 @@ class AzureTransport(Transport):
         self._credential = credential
         self._sdk_options = sdk_options
         self._client: Any = None
-        self._links: dict[AzureSender | AzureReceiver, None] = {}
+        self._links: dict[SdkSender | SdkReceiver, None] = {}
         self._is_closed = False
-        self._administration = AzureAdministration(self)
+        self._administration = SdkAdministration(self)
         self.clock = clock
-        self.tasks = OwnedTasks(on_failure=_is_told_elsewhere)
+        self.tasks = OwnedTasks(on_failure=_ignore)
 
     def __repr__(self) -> str:
-        return f"AzureTransport({self.namespace!r})"
+        return f"SdkTransport({self.namespace!r})"
 
     @property
     def namespace(self) -> str:
@@ -129,11 +131,11 @@ class AzureTransport(Transport):
         return Place(self.namespace, is_perhaps)
 
     @property
-    def administration(self) -> AzureAdministration:
+    def administration(self) -> SdkAdministration:
         return self._administration
 
-    def open_sender(self, entity_path: str) -> AzureSender:
-        sender = AzureSender(self, entity_path)
+    def open_sender(self, entity_path: str) -> SdkSender:
+        sender = SdkSender(self, entity_path)
         self._links[sender] = None
         return sender
 
@@ -144,34 +146,25 @@ class AzureTransport(Transport):
         session: SessionChoice = None,
         receive_mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         prefetch_count: int = 0,
-    ) -> AzureReceiver:
-        receiver = AzureReceiver(self, entity_path, session, receive_mode, prefetch_count)
+    ) -> SdkReceiver:
+        receiver = SdkReceiver(self, entity_path, session, receive_mode, prefetch_count)
         self._links[receiver] = None
         return receiver
 
-    async def begin_transaction(self, *, timeout_s: float) -> AzureTransaction:
+    async def begin_transaction(self, *, timeout_s: float) -> SdkTransaction:
         self._check_open()
-        return AzureTransaction()
+        return SdkTransaction()
 
     async def list_sessions(
         self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float
     ) -> Sequence[str]:
-        browser = self._sdk_client()._create_session_browser(entity_name=entity_path, keep_alive=0)
-        link = SdkLink(browser, repr(entity_path), self.clock, self.tasks, place=self.place)
-
-        async def gather(sdk: Any) -> list[str]:
-            found = sdk.list_sessions(state_updated_after=state_updated_after, timeout=timeout_s)
-            return [session async for session in found]
-
-        try:
-            return await link.call(gather, doing="list the sessions of", timeout_s=timeout_s)
-        except GivenUpError:
-            raise OperationTimeoutError(f"the sessions of {entity_path!r} were not listed in time") from None
-        finally:
-            link.give_up()
+        raise InvalidOperationError(
+            f"the sessions of {entity_path!r} cannot be listed: the public API of azure-servicebus has no such "
+            "operation, use transport='amqp'"
+        )
 
     async def close(self) -> None:
-        """Close every link. A second call finishes what a first one, that was cancelled, did not."""
+        """Close every link. After a cancellation a second call closes the rest."""
         self._is_closed = True
         await asyncio.gather(*(link.close() for link in list(self._links)))
         with suppress(TimeoutError):
@@ -179,20 +172,20 @@ class AzureTransport(Transport):
                 await self._administration.close()
         await self.tasks.close()
 
-    # -- what the links need -------------------------------------------------------------------------------------
+    # -- for the links ------------------------------------------------------------------------------------------
 
-    def forget(self, link: AzureSender | AzureReceiver) -> None:
-        """The link was closed."""
+    def forget(self, link: SdkSender | SdkReceiver) -> None:
+        """Drop a link that was closed."""
         self._links.pop(link, None)
 
     def sdk_sender(self, path: str) -> Any:
-        """A new sender of the SDK. Without heartbeat: it is closed before the service could miss one."""
+        """Return a new sender of the SDK, without heartbeats: it is closed before the service expects one."""
         return self._sdk_client().get_queue_sender(path, keep_alive=0, **self._link_options())
 
     def sdk_receiver(
         self, path: str, session: SessionChoice, mode: ServiceBusReceiveMode, prefetch_count: int, wait_s: float | None
     ) -> Any:
-        """A new receiver of the SDK. `wait_s` is how long to wait for a session where any will do."""
+        """Return a new receiver of the SDK, which waits `wait_s` seconds for the next available session."""
         from azure.servicebus import NEXT_AVAILABLE_SESSION as SDK_NEXT_AVAILABLE
 
         is_any = session is NEXT_AVAILABLE_SESSION
@@ -206,7 +199,7 @@ class AzureTransport(Transport):
         )
 
     def sdk_administration(self) -> Any:
-        """A new administration client of the SDK."""
+        """Return a new administration client of the SDK."""
         from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
         self._check_open()
@@ -214,7 +207,7 @@ class AzureTransport(Transport):
         options.update(NO_RETRIES, connection_timeout=HTTP_TIMEOUT_S, read_timeout=HTTP_TIMEOUT_S)
         ssl_context = self._sdk_options.get("ssl_context")
         if self._is_local_emulator and not _TRUST_OPTIONS & self._sdk_options.keys():
-            options["connection_verify"], ssl_context = _trust_of_this_machine()
+            options["connection_verify"], ssl_context = _local_trust()
         options.setdefault("transport", _http_transport(ssl_context, options))
         if "http_proxy" in self._sdk_options:
             options.setdefault("proxies", _proxies(self._sdk_options["http_proxy"]))
@@ -230,13 +223,13 @@ class AzureTransport(Transport):
         return connection is not None and connection.use_development_emulator and connection.host in _LOOPBACK
 
     def _sdk_client(self) -> Any:
-        """The SDK's client: no connection, only what senders and receivers are made with."""
+        """Return the client of the SDK, which has no connection and makes senders and receivers."""
         from azure.servicebus.aio import ServiceBusClient
 
         self._check_open()
         if self._client is None:
             options = {**self._sdk_options, **NO_RETRIES}
-            options.pop("socket_timeout", None)  # asked for again with each link
+            options.pop("socket_timeout", None)  # an option of each link
             if self._connection is not None:
                 self._client = ServiceBusClient.from_connection_string(_text_of(self._connection), **options)
             else:
@@ -248,11 +241,11 @@ class AzureTransport(Transport):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise InvalidOperationError(f"the connection to {self.namespace} was closed: open a new client")
+            raise InvalidOperationError(f"the client of {self.namespace} is closed: open a new one")
 
 
 def _text_of(connection: ConnectionString) -> str:
-    """The connection string again, for the SDK; without EntityPath, which the client itself heeds."""
+    """Return the connection string for the SDK, without EntityPath, which this package itself checks."""
     host = f"[{connection.host}]" if ":" in connection.host else connection.host
     parts = [f"Endpoint=sb://{host}{'' if connection.port is None else f':{connection.port}'}/"]
     if connection.signature is not None:
@@ -265,7 +258,7 @@ def _text_of(connection: ConnectionString) -> str:
 
 
 def _text_for_keys(namespace: str, credential: Any) -> str | None:
-    """A connection string for the credentials that the SDK's administration client takes in no other form."""
+    """Return a connection string for the credentials that the administration client of the SDK does not accept."""
     from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
     if isinstance(credential, AzureNamedKeyCredential):
@@ -276,16 +269,18 @@ def _text_for_keys(namespace: str, credential: Any) -> str | None:
     return None
 
 
-def _trust_of_this_machine() -> tuple[str, Any]:
-    """The certificate of our emulators on this machine, made by whoever needs it first; and a context that trusts it
-    beside all that is trusted anyway."""
+def _local_trust() -> tuple[str, Any]:
+    """Return the path of the certificate of local emulators, and a context that trusts it and the system's authorities.
+
+    The certificate is made if it does not exist.
+    """
     certificate = Certificate(default_directory())
     certificate.make()
     return str(certificate.path), certificate.client_context()
 
 
 def _http_transport(ssl_context: Any, options: dict[str, Any]) -> Any:
-    """The management API is spoken to over aiohttp, or in threads over requests, which the SDK always brings."""
+    """Return a transport over aiohttp or, if it is not installed, over requests, which the SDK depends on."""
     verify = options.get("connection_verify", True)
     settings = {"connection_timeout": HTTP_TIMEOUT_S, "read_timeout": HTTP_TIMEOUT_S, "connection_verify": verify}
     if find_spec("aiohttp") is None:
@@ -303,12 +298,12 @@ def _http_transport(ssl_context: Any, options: dict[str, Any]) -> Any:
 
 
 def _proxies(proxy: dict[str, Any]) -> dict[str, str]:
-    """The SDK's AMQP proxy settings as those of HTTP."""
+    """Return the HTTP proxies for the AMQP proxy settings of the SDK."""
     user, password = proxy.get("username"), proxy.get("password")
     account = f"{user}:{password}@" if user else ""
     address = f"http://{account}{proxy['proxy_hostname']}:{proxy['proxy_port']}"
     return {"http": address, "https": address}
 
 
-def _is_told_elsewhere(error: BaseException) -> None:
-    """A failed call tells its caller; where that has gone, nobody wants to know."""
+def _ignore(error: BaseException) -> None:
+    """Ignore the error of a call, which its caller has received unless it was cancelled."""

@@ -1,4 +1,4 @@
-"""Every way to reach a namespace and to prove who one is, over real sockets to the broker's server."""
+"""Addresses, credentials and options of transport='sdk', over real sockets to the broker's server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sbclient.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.transport.sdk.transport import open_azure_transport
+from sbclient.transport.sdk.transport import open_sdk_transport
 
 pytestmark = pytest.mark.real_time
 
@@ -39,7 +39,7 @@ async def emulator() -> AsyncIterator[Emulator]:
 
 
 def options_of(emulator: Emulator, **more: Any) -> dict[str, Any]:
-    return {"connection_verify": str(emulator.certificate_path), **more}
+    return {"connection_verify": str(emulator.certificate_path), "transport": "sdk", **more}
 
 
 def host_of(emulator: Emulator) -> str:
@@ -51,7 +51,7 @@ def token_for(emulator: Emulator) -> str:
 
 
 async def works(client: ServiceBusClient) -> None:
-    """Make a queue, send and receive."""
+    """Create a queue, send and receive."""
     async with client:
         await client.administration.create_queue("orders")
         async with client.get_queue_sender("orders") as sender:
@@ -71,9 +71,11 @@ async def test_a_signature_instead_of_a_key(emulator: Emulator) -> None:
     await works(ServiceBusClient.from_connection_string(text, **options_of(emulator)))
 
 
-async def test_a_context_of_ones_own(emulator: Emulator) -> None:
+async def test_an_ssl_context(emulator: Emulator) -> None:
     context = ssl.create_default_context(cafile=str(emulator.certificate_path))
-    await works(ServiceBusClient.from_connection_string(emulator.connection_string, ssl_context=context))
+    await works(
+        ServiceBusClient.from_connection_string(emulator.connection_string, ssl_context=context, transport="sdk")
+    )
 
 
 async def test_a_named_key_credential(emulator: Emulator) -> None:
@@ -87,7 +89,7 @@ async def test_a_signature_credential(emulator: Emulator) -> None:
 
 
 class Identity:
-    """As much of an asynchronous azure-identity credential as the SDK uses."""
+    """The part of an asynchronous azure-identity credential that the SDK uses."""
 
     def __init__(self, *, is_broken: bool = False) -> None:
         self.is_broken = is_broken
@@ -111,8 +113,10 @@ async def test_an_identity() -> None:
         assert set(identity.scopes) == {"https://servicebus.azure.net//.default"}
 
 
-async def test_an_identity_that_cannot_sign_in_is_no_authentication(emulator: Emulator) -> None:
-    async with ServiceBusClient(host_of(emulator), Identity(is_broken=True), use_tls=False) as client:
+async def test_an_identity_that_cannot_sign_in_raises(emulator: Emulator) -> None:
+    async with ServiceBusClient(
+        host_of(emulator), Identity(is_broken=True), **options_of(emulator, use_tls=False)
+    ) as client:
         with pytest.raises(ServiceBusAuthenticationError):
             await client.get_queue_sender("orders").send_messages(ServiceBusMessage("x"), timeout=5.0)
 
@@ -121,7 +125,7 @@ async def test_an_identity_that_cannot_sign_in_is_no_authentication(emulator: Em
 @pytest.mark.parametrize(
     "way", [SdkTransportType.AmqpOverWebsocket, TransportType.AmqpOverWebsocket], ids=["SDK", "ours"]
 )
-async def test_web_sockets_at_an_address_of_ones_own(emulator: Emulator, way: Any) -> None:
+async def test_web_sockets_at_a_custom_endpoint(emulator: Emulator, way: Any) -> None:
     pytest.importorskip("aiohttp")
     await works(
         ServiceBusClient.from_connection_string(
@@ -133,10 +137,10 @@ async def test_web_sockets_at_an_address_of_ones_own(emulator: Emulator, way: An
     )
 
 
-async def test_options_reach_the_sdk_as_they_are() -> None:
+async def test_options_are_passed_to_the_sdk() -> None:
     proxy = {"proxy_hostname": "proxy.contoso", "proxy_port": 3128, "username": "me", "password": "hunter2"}
     text = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=n;SharedAccessKey=hunter2"
-    transport = open_azure_transport(
+    transport = open_sdk_transport(
         parse_connection_string(text),
         clock=Clock(),
         random=Random(1),
@@ -155,9 +159,9 @@ async def test_options_reach_the_sdk_as_they_are() -> None:
     await transport.close()
 
 
-async def test_nothing_is_connected_before_it_is_used() -> None:
+async def test_a_transport_connects_on_first_use() -> None:
     text = "Endpoint=sb://192.0.2.1;SharedAccessKeyName=n;SharedAccessKey=k"
-    transport = open_azure_transport(parse_connection_string(text), clock=Clock(), random=Random(1))
+    transport = open_sdk_transport(parse_connection_string(text), clock=Clock(), random=Random(1))
     sender, receiver = transport.open_sender("orders"), transport.open_receiver("orders")
     assert not sender.is_open
     await receiver.close()
@@ -168,17 +172,19 @@ async def test_nothing_is_connected_before_it_is_used() -> None:
         await sender.send([ServiceBusMessage("x")], timeout_s=1.0)
 
 
-def test_a_namespace_without_credential_is_refused() -> None:
+def test_a_namespace_without_a_credential_is_rejected() -> None:
     with pytest.raises(InvalidOperationError):
-        open_azure_transport(None, fully_qualified_namespace="contoso", clock=Clock(), random=Random(1))
+        open_sdk_transport(None, fully_qualified_namespace="contoso", clock=Clock(), random=Random(1))
 
 
 @pytest.mark.parametrize(("name", "near"), [("secondry", "secondary"), ("conection_verify", "connection_verify")])
-def test_a_misspelt_option_is_refused_with_the_nearest_one(name: str, near: str) -> None:
+def test_a_misspelt_option_is_rejected_with_the_nearest_name(name: str, near: str) -> None:
     options: dict[str, Any] = {name: "x"}
     with pytest.raises(InvalidOperationError, match=near):
         ServiceBusClient.from_connection_string(
-            "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k", **options
+            "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k",
+            transport="sdk",
+            **options,
         )
 
 
@@ -191,7 +197,7 @@ def test_a_misspelt_option_is_refused_with_the_nearest_one(name: str, near: str)
         ("Endpoint=sb://localhost:5672/;UseDevelopmentEmulator=true", False),
     ],
 )
-def test_what_is_perhaps_an_emulator_is_told_from_its_address(text: str, is_perhaps: bool) -> None:
+def test_an_address_that_may_be_an_emulator_is_recognised(text: str, is_perhaps: bool) -> None:
     connection = parse_connection_string(f"{text};SharedAccessKeyName=k;SharedAccessKey=secret")
-    place = open_azure_transport(connection, clock=Clock(), random=Random(1)).place
+    place = open_sdk_transport(connection, clock=Clock(), random=Random(1)).place
     assert (place.namespace, place.is_perhaps_emulator) == (connection.namespace, is_perhaps)

@@ -10,7 +10,7 @@ from azure.servicebus import exceptions as sdk_errors
 from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusConnectionError
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.sdk.link import CLOSE_S, END_S, WATCHDOG_S, GivenUpError, SdkLink
+from sbclient.transport.sdk.link import CLOSE_S, END_S, WATCHDOG_S, LinkDiscardedError, SdkLink
 from tests.transport.sdk.sdk_double import SdkDouble
 
 
@@ -46,7 +46,7 @@ async def test_the_first_call_opens_and_later_ones_do_not(link: SdkLink[SdkDoubl
     assert (sdk.opened, sdk.log, link.is_open) == (1, [1, 2], True)
 
 
-async def test_calls_go_in_one_after_the_other_in_their_order(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+async def test_calls_run_one_at_a_time_in_order(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
     async def slow(given: int) -> int:
         await asyncio.sleep(1.0)
         return given * 10
@@ -57,7 +57,7 @@ async def test_calls_go_in_one_after_the_other_in_their_order(link: SdkLink[SdkD
     assert (sdk.log, sdk.faults) == ([0, 1, 2, 3, 4], [])
 
 
-async def test_who_waits_too_long_for_a_turn_has_sent_nothing(
+async def test_a_call_that_waits_too_long_sends_nothing(
     link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock
 ) -> None:
     sdk.on_call = lambda _: asyncio.sleep(5.0)
@@ -73,9 +73,7 @@ async def test_who_waits_too_long_for_a_turn_has_sent_nothing(
     assert sdk.log == ["first", "third"]
 
 
-async def test_who_goes_away_while_waiting_leaves_the_turn_to_the_next(
-    link: SdkLink[SdkDouble], sdk: SdkDouble
-) -> None:
+async def test_a_cancelled_waiting_call_does_not_run(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
     sdk.on_call = lambda _: asyncio.sleep(1.0)
     waiting = [asyncio.create_task(call(link, number)) for number in range(3)]
     await asyncio.sleep(0.1)
@@ -85,35 +83,35 @@ async def test_who_goes_away_while_waiting_leaves_the_turn_to_the_next(
     assert link.is_open
 
 
-async def test_a_turn_that_comes_in_the_moment_of_going_away_is_passed_on(
+async def test_a_call_cancelled_while_it_acquires_the_object_releases_it(
     link: SdkLink[SdkDouble], sdk: SdkDouble
 ) -> None:
-    await link.turn("ask", 5.0)
-    second = asyncio.create_task(link.turn("ask", 5.0))
+    await link.acquire("ask", 5.0)
+    second = asyncio.create_task(link.acquire("ask", 5.0))
     await asyncio.sleep(0)
-    link.pass_turn()
+    link.release()
     second.cancel()
     await asyncio.wait({second})
     await call(link, "third", timeout_s=1.0)
     assert sdk.log == ["third"]
 
 
-async def test_a_call_without_answer_is_cut_by_the_watchdog_and_the_object_is_given_up(
+async def test_a_call_without_an_answer_discards_the_object(
     link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock
 ) -> None:
     sdk.on_call = hang
     began = clock.monotonic()
-    with pytest.raises(OperationTimeoutError, match="in doubt"):
+    with pytest.raises(OperationTimeoutError, match="result is unknown"):
         await call(link, timeout_s=3.0)
     assert clock.monotonic() - began == pytest.approx(3.0 + WATCHDOG_S)
     assert link.is_gone
-    with pytest.raises(GivenUpError):
+    with pytest.raises(LinkDiscardedError):
         await call(link)
     await link.close()
     assert (sdk.closed, sdk.faults) == (1, [])
 
 
-async def test_a_caller_that_goes_away_takes_the_object_with_it(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+async def test_a_cancelled_call_discards_the_object(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
     sdk.on_call = hang
     caller = asyncio.create_task(call(link))
     await asyncio.sleep(1.0)
@@ -125,21 +123,19 @@ async def test_a_caller_that_goes_away_takes_the_object_with_it(link: SdkLink[Sd
     assert sdk.closed == 1
 
 
-async def test_who_waits_while_the_object_is_given_up_is_told_that_nothing_was_begun(
-    link: SdkLink[SdkDouble], sdk: SdkDouble
-) -> None:
+async def test_waiting_calls_raise_when_the_object_is_discarded(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
     sdk.on_call = hang
     first = asyncio.create_task(call(link, "first", timeout_s=1.0))
     await asyncio.sleep(0)
     second = asyncio.create_task(call(link, "second"))
     with pytest.raises(OperationTimeoutError):
         await first
-    with pytest.raises(GivenUpError):
+    with pytest.raises(LinkDiscardedError):
         await second
     assert sdk.log == ["first"]
 
 
-async def test_an_error_of_the_connection_gives_the_object_up_and_keeps_its_cause(
+async def test_a_connection_error_discards_the_object_and_keeps_its_cause(
     link: SdkLink[SdkDouble], sdk: SdkDouble
 ) -> None:
     cause = sdk_errors.ServiceBusConnectionError(message="cut")
@@ -154,11 +150,11 @@ async def test_an_error_of_the_connection_gives_the_object_up_and_keeps_its_caus
     assert link.is_gone
 
 
-async def test_a_refusal_leaves_a_standing_object_in_use(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
-    async def refuse(_: Any) -> None:
+async def test_a_rejected_request_keeps_the_object_open(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+    async def reject(_: Any) -> None:
         raise sdk_errors.ServiceBusError("no", condition=b"amqp:not-allowed")
 
-    sdk.on_call = refuse
+    sdk.on_call = reject
     with pytest.raises(InvalidOperationError):
         await call(link)
     assert link.is_open
@@ -167,20 +163,7 @@ async def test_a_refusal_leaves_a_standing_object_in_use(link: SdkLink[SdkDouble
     assert sdk.opened == 1
 
 
-async def test_a_refusal_after_which_the_sdk_closed_its_connection_gives_the_object_up(
-    link: SdkLink[SdkDouble], sdk: SdkDouble
-) -> None:
-    async def refuse(_: Any) -> None:
-        sdk._running = False
-        raise sdk_errors.ServiceBusError("no", condition=b"amqp:not-allowed")
-
-    sdk.on_call = refuse
-    with pytest.raises(InvalidOperationError):
-        await call(link)
-    assert link.is_gone
-
-
-async def test_opening_counts_into_the_time_and_fails_as_a_call_does(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+async def test_the_timeout_includes_opening(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
     sdk.on_open = hang
     with pytest.raises(OperationTimeoutError):
         await call(link, timeout_s=2.0)
@@ -202,9 +185,7 @@ async def test_an_idle_object_is_closed_and_a_busy_one_is_not(
     assert (link.is_gone, sdk.closed) == (True, 1)
 
 
-async def test_an_object_that_does_not_close_holds_up_nobody_for_long(
-    link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock
-) -> None:
+async def test_closing_waits_for_a_limited_time(link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock) -> None:
     await call(link)
     sdk.on_close = hang
     began = clock.monotonic()
@@ -212,11 +193,15 @@ async def test_an_object_that_does_not_close_holds_up_nobody_for_long(
     assert clock.monotonic() - began <= END_S + CLOSE_S
 
 
-async def test_the_object_is_prepared_when_it_is_open_and_only_once(
+async def test_the_object_is_prepared_once_after_opening(
     sdk: SdkDouble, tasks: OwnedTasks, clock: VirtualClock
 ) -> None:
-    prepared: list[bool] = []
-    link = SdkLink(sdk, "'orders'", clock, tasks, prepare=lambda sdk: prepared.append(sdk._running))
+    prepared: list[int] = []
+
+    async def prepare(sdk: SdkDouble) -> None:
+        prepared.append(sdk.opened)
+
+    link = SdkLink(sdk, "'orders'", clock, tasks, prepare=prepare)
     await call(link)
     await call(link)
-    assert prepared == [True]
+    assert prepared == [1]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.transport.sdk.message import batch_from_sdk, from_sdk, is_sdk_batch, is_sdk_message, to_sdk
+from sbclient.transport.sdk.message import from_sdk, is_sdk_message, to_sdk
 
 NEW_YEAR = datetime(2031, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 NEW_YEAR_MS = 1_925_037_015_250
@@ -41,7 +41,7 @@ FIELDS = (
 
 
 def content(message: ServiceBusMessage) -> dict[str, Any]:
-    """Everything a message says, in a form that can be compared."""
+    """Return the content of a message in a form that can be compared."""
     body = list(message.body) if message.body_type is AmqpMessageBodyType.DATA else message.body
     return {"body": body} | {name: getattr(message, name) for name in FIELDS}
 
@@ -96,7 +96,7 @@ def test_every_attribute_of_an_sdk_message_is_kept() -> None:
     }
 
 
-def test_a_bare_sdk_message_stays_bare() -> None:
+def test_an_sdk_message_with_only_a_body_gets_no_other_attributes() -> None:
     message = sdk.ServiceBusMessage(b"x")  # has an id: the SDK gives one at once
     assert content(from_sdk(message)) == content(ServiceBusMessage(b"x", message_id=message.message_id))
 
@@ -106,14 +106,14 @@ def test_no_body_is_an_empty_body() -> None:
     assert content(over_the_wire(ServiceBusMessage(None))) == content(ServiceBusMessage(None))
 
 
-def test_a_moment_in_milliseconds_or_in_another_zone_is_the_same_moment() -> None:
-    for moment in (
+def test_enqueue_times_may_be_milliseconds_or_in_any_time_zone() -> None:
+    for at in (
         NEW_YEAR,
         NEW_YEAR_MS,
         NEW_YEAR.astimezone(timezone(timedelta(hours=5))),
         NEW_YEAR.replace(tzinfo=None),
     ):
-        annotated = AmqpAnnotatedMessage(data_body=b"", annotations={"x-opt-scheduled-enqueue-time": moment})
+        annotated = AmqpAnnotatedMessage(data_body=b"", annotations={"x-opt-scheduled-enqueue-time": at})
         assert from_sdk(annotated).scheduled_enqueue_time_utc == NEW_YEAR
 
 
@@ -146,13 +146,13 @@ def test_an_annotated_message_may_have_several_data_sections() -> None:
         -7,
         True,
         ORDER_ID,
-        # what counts as false, which the SDK would leave out
+        # false values, which the SDK would omit
         0,
         0.0,
         b"",
         [],
         {},
-        # what the SDK would write in 32 bits
+        # integers that the SDK would encode in 32 bits
         [2**31, -(2**63), {b"deep": 2**63 - 1}],
     ],
 )
@@ -172,7 +172,7 @@ def test_text_as_a_value_body_is_sent_as_text_even_if_empty() -> None:
 
 
 @pytest.mark.parametrize("body", [False, 2**31, -(2**31) - 1])
-def test_a_value_body_that_the_sdk_cannot_say_is_refused(body: Any) -> None:
+def test_a_value_body_that_the_sdk_cannot_encode_is_rejected(body: Any) -> None:
     with pytest.raises(InvalidOperationError):
         to_sdk(with_body(AmqpMessageBodyType.VALUE, body))
 
@@ -207,28 +207,21 @@ def test_a_datetime_property_is_sent_as_a_timestamp() -> None:
     assert b"\x83" + NEW_YEAR_MS.to_bytes(8, "big") in payload(message)
 
 
-def test_a_decimal_property_is_sent_exactly() -> None:
-    # The SDK writes decimals right but reads them wrong, so this looks at the bytes: 120 times ten to the -2.
-    message = ServiceBusMessage(b"", application_properties={"tax": Decimal("1.20")})
-    assert b"\x94" + ((6176 - 2) << 113 | 120).to_bytes(16, "big") in payload(message)
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "1" * 35, "1E+6112", "1E-6177"])
-def test_a_decimal_that_the_sdk_would_spoil_is_refused(number: str) -> None:
+def test_decimals_are_rejected() -> None:
     for message in (
-        ServiceBusMessage(b"", application_properties={"n": Decimal(number)}),
-        with_body(AmqpMessageBodyType.VALUE, [Decimal(number)]),
+        ServiceBusMessage(b"", application_properties={"n": Decimal("1.20")}),
+        with_body(AmqpMessageBodyType.VALUE, [Decimal("1.20")]),
     ):
-        with pytest.raises(InvalidOperationError):
+        with pytest.raises(InvalidOperationError, match=r"1\.20"):
             to_sdk(message)
 
 
-def test_what_amqp_cannot_say_is_refused_and_not_left_out() -> None:
+def test_a_body_that_amqp_cannot_encode_is_rejected() -> None:
     with pytest.raises(TypeError):
         to_sdk(with_body(AmqpMessageBodyType.VALUE, set()))
 
 
-def test_binary_properties_that_are_no_text_are_refused() -> None:
+def test_binary_properties_that_are_not_utf_8_are_rejected() -> None:
     with pytest.raises(InvalidOperationError):
         from_sdk(sdk.ServiceBusMessage(b"", application_properties={"n": b"\xff"}))
     with pytest.raises(InvalidOperationError):
@@ -236,7 +229,7 @@ def test_binary_properties_that_are_no_text_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("life", "arrives"),
+    ("time_to_live", "arrives"),
     [
         (timedelta(milliseconds=500), timedelta(milliseconds=500)),
         (timedelta(microseconds=1_999), timedelta(milliseconds=1)),
@@ -248,11 +241,11 @@ def test_binary_properties_that_are_no_text_are_refused() -> None:
         (None, None),
     ],
 )
-def test_lives_arrive_in_milliseconds(life: timedelta | None, arrives: timedelta | None) -> None:
-    assert over_the_wire(ServiceBusMessage(b"", time_to_live=life)).time_to_live == arrives
+def test_times_to_live_arrive_in_milliseconds(time_to_live: timedelta | None, arrives: timedelta | None) -> None:
+    assert over_the_wire(ServiceBusMessage(b"", time_to_live=time_to_live)).time_to_live == arrives
 
 
-def test_a_life_longer_than_time_is_no_limit() -> None:
+def test_a_time_to_live_beyond_the_range_is_unlimited() -> None:
     assert from_sdk(AmqpAnnotatedMessage(data_body=b"", header={"time_to_live": 2**70})).time_to_live == timedelta.max
     assert from_sdk(sdk.ServiceBusMessage(b"", time_to_live=timedelta.max)).time_to_live == timedelta.max
 
@@ -269,7 +262,7 @@ def test_the_sdk_reads_the_attributes_it_needs_to_schedule_and_batch() -> None:
     assert message.scheduled_enqueue_time_utc == NEW_YEAR
     batch = sdk.ServiceBusMessageBatch()
     batch.add_message(message)
-    assert [content(back) for back in batch_from_sdk(batch)] == [content(from_sdk(message))]
+    assert len(batch) == 1
 
 
 def test_a_message_of_ours_is_not_changed_by_the_conversion() -> None:
@@ -279,7 +272,7 @@ def test_a_message_of_ours_is_not_changed_by_the_conversion() -> None:
     assert content(message) == before
 
 
-def test_of_a_received_message_the_content_goes() -> None:
+def test_only_the_content_of_a_received_message_is_sent() -> None:
     received = ServiceBusReceivedMessage.of(
         ServiceBusMessage(b"x", message_id="m"), sequence_number=9, enqueued_time_utc=NEW_YEAR, delivery_count=3
     )
@@ -289,40 +282,27 @@ def test_of_a_received_message_the_content_goes() -> None:
     assert raw.header.delivery_count is None
 
 
-def test_a_batch_gives_its_messages_in_order() -> None:
-    batch = sdk.ServiceBusMessageBatch()
-    batch.add_message(sdk.ServiceBusMessage(b"1"))
-    batch.add_message(AmqpAnnotatedMessage(value_body=2))
-    first, second = batch_from_sdk(batch)
-    assert (bytes(first), second.body) == (b"1", 2)
-
-
-def test_what_is_of_the_sdk_is_known_by_its_class() -> None:
+def test_messages_of_the_sdk_are_recognised_by_class() -> None:
     class Own(sdk.ServiceBusMessage):
         """A class of the application."""
 
     for message in (Own(b""), sdk.ServiceBusMessage(b""), AmqpAnnotatedMessage(data_body=b"")):
         assert is_sdk_message(message)
-        assert not is_sdk_batch(message)
-    assert is_sdk_batch(sdk.ServiceBusMessageBatch())
     assert not is_sdk_message(sdk.ServiceBusMessageBatch())
     for other in (ServiceBusMessage(b""), b"", None, [sdk.ServiceBusMessage(b"")]):
         assert not is_sdk_message(other)
-        assert not is_sdk_batch(other)
 
 
-def test_what_is_not_of_the_sdk_is_refused() -> None:
+def test_objects_of_other_classes_are_rejected() -> None:
     with pytest.raises(TypeError):
         from_sdk(ServiceBusMessage(b""))  # type: ignore[arg-type]  # the mistake itself
-    with pytest.raises(TypeError):
-        batch_from_sdk([])  # type: ignore[arg-type]  # the mistake itself
 
 
-def test_asking_does_not_import_the_sdk() -> None:
+def test_is_sdk_message_does_not_import_the_sdk() -> None:
     program = (
         "import sys\n"
-        "from sbclient.transport.sdk.message import is_sdk_batch, is_sdk_message\n"
-        "assert not is_sdk_message(object()) and not is_sdk_batch(object())\n"
+        "from sbclient.transport.sdk.message import is_sdk_message\n"
+        "assert not is_sdk_message(object())\n"
         "sys.exit('azure.servicebus' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -331,7 +311,7 @@ def test_asking_does_not_import_the_sdk() -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 MAYBE_TEXT = st.none() | TEXT
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MOMENTS = st.integers(0, 10**13).map(lambda ms: EPOCH + timedelta(milliseconds=ms))
+TIMES = st.integers(0, 10**13).map(lambda ms: EPOCH + timedelta(milliseconds=ms))
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 MESSAGES = st.builds(
     ServiceBusMessage,
@@ -341,7 +321,7 @@ MESSAGES = st.builds(
     ),
     session_id=MAYBE_TEXT,
     message_id=MAYBE_TEXT,
-    scheduled_enqueue_time_utc=st.none() | MOMENTS,
+    scheduled_enqueue_time_utc=st.none() | TIMES,
     time_to_live=st.none() | st.integers(0, 2**32 - 1).map(lambda ms: timedelta(milliseconds=ms)),
     content_type=MAYBE_TEXT,
     correlation_id=MAYBE_TEXT,

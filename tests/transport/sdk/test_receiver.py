@@ -8,33 +8,32 @@ from typing import Any
 import pytest
 from azure.servicebus import exceptions as sdk_errors
 
-from sbclient.amqp import encode_sections
 from sbclient.clock import VirtualClock
-from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, Settlement, SettleMode
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
+    MessageNotFoundError,
     OperationTimeoutError,
     ServiceBusConnectionError,
     SessionLockLostError,
     TransactionNotSupportedError,
 )
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.transport.sdk import receiver as azure_receiver
-from sbclient.transport.sdk.receiver import BLIND_SLICE_S, SILENCE_S, SLICE_GRACE_S, AzureReceiver
-from sbclient.transport.sdk.sender import AzureTransaction
-from sbclient.transport.sdk.transport import AzureTransport
-from tests.transport.sdk.sdk_double import ANSWER_S, OwnerDouble, ReceiverDouble
+from sbclient.transport.sdk.receiver import SILENCE_S, SLICE_GRACE_S, SLICE_S, SdkReceiver
+from sbclient.transport.sdk.sender import SdkTransaction
+from sbclient.transport.sdk.transport import SdkTransport
+from tests.transport.sdk.sdk_double import LOCK, OwnerDouble, ReceiverDouble
 
-LOCK = ServiceBusReceiveMode.PEEK_LOCK
+PEEK_LOCK = ServiceBusReceiveMode.PEEK_LOCK
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 COMPLETE = Settlement(SettleMode.COMPLETE)
 LOCKED_UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Owner(OwnerDouble):
-    def make_receiver(self, asked: Any) -> ReceiverDouble:
-        session = "next" if asked.session is NEXT_AVAILABLE_SESSION else asked.session
-        return ReceiverDouble(session_id=session, locked_until_utc=LOCKED_UNTIL)
+    def make_receiver(self, session: SessionChoice) -> ReceiverDouble:
+        session_id = session if session is None or isinstance(session, str) else "next"
+        return ReceiverDouble(self.clock, session_id=session_id, locked_until_utc=LOCKED_UNTIL)
 
 
 @pytest.fixture
@@ -45,50 +44,62 @@ async def owner(clock: VirtualClock) -> AsyncIterator[Owner]:
     assert owner.faults == []
 
 
-def receiver_of(
-    owner: OwnerDouble, mode: ServiceBusReceiveMode = LOCK, session: Any = None, prefetch_count: int = 0
-) -> AzureReceiver:
-    return AzureReceiver(owner, "orders", session, mode, prefetch_count)
+def receiver_of(owner: OwnerDouble, mode: ServiceBusReceiveMode = PEEK_LOCK, session: Any = None) -> SdkReceiver:
+    return SdkReceiver(owner, "orders", session, mode, 0)
 
 
-def payload(body: str) -> bytes:
-    return encode_sections(data=[body.encode()])
-
-
-async def opened(receiver: AzureReceiver, owner: Owner) -> ReceiverDouble:
+async def opened(receiver: SdkReceiver, owner: Owner) -> ReceiverDouble:
     await receiver.open(timeout_s=5.0)
     sdk = owner.receivers[-1]
     assert isinstance(sdk, ReceiverDouble)
     return sdk
 
 
-async def receive(receiver: AzureReceiver, count: int = 1, wait_s: float = 10.0) -> list[str]:
+async def receive(receiver: SdkReceiver, count: int = 1, wait_s: float = 10.0) -> list[str]:
     return [str(message) for message in await receiver.receive(max_message_count=count, max_wait_time_s=wait_s)]
 
 
-async def take(receiver: AzureReceiver) -> ServiceBusReceivedMessage:
+async def take(receiver: SdkReceiver) -> ServiceBusReceivedMessage:
     (message,) = await receiver.receive(max_message_count=1, max_wait_time_s=10.0)
     return message
 
 
-async def test_nothing_is_made_before_it_is_used(owner: Owner) -> None:
+def requests(sdk: ReceiverDouble) -> list[Any]:
+    """The calls except for receive calls."""
+    return [each for each in sdk.log if each != "receive"]
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def cut_connection(sdk: ReceiverDouble) -> None:
+    async def cut(_: Any) -> None:
+        raise sdk_errors.ServiceBusConnectionError(message="cut")
+
+    sdk.on_call = cut
+
+
+async def test_no_receiver_is_made_before_its_first_use(owner: Owner) -> None:
     receiver = receiver_of(owner)
     assert (owner.receivers, receiver.session_id, receiver.session_locked_until_utc) == ([], None, None)
     await receiver.close()
     assert owner.receivers == []
 
 
-async def test_a_message_ends_the_wait(owner: Owner, clock: VirtualClock) -> None:
+async def test_receive_returns_when_a_message_arrives(owner: Owner, clock: VirtualClock) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
     waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
     await asyncio.sleep(200.0)
-    sdk._handler.arrive(payload("x"))
+    sdk.arrive("x")
     assert await waiting == ["x"]
     assert clock.monotonic() < 201.0
 
 
-async def test_no_message_ends_it_when_the_time_is_over(owner: Owner, clock: VirtualClock) -> None:
+async def test_receive_without_a_message_returns_after_the_wait(owner: Owner, clock: VirtualClock) -> None:
     receiver = receiver_of(owner)
     await opened(receiver, owner)
     began = clock.monotonic()
@@ -96,136 +107,95 @@ async def test_no_message_ends_it_when_the_time_is_over(owner: Owner, clock: Vir
     assert clock.monotonic() - began == pytest.approx(150.0, abs=0.5)
 
 
-async def test_settling_interrupts_a_wait_which_then_goes_on(owner: Owner, clock: VirtualClock) -> None:
+async def test_settle_waits_for_at_most_one_slice_of_a_receive_call(owner: Owner, clock: VirtualClock) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
-    sdk._handler.arrive(payload("first"))
+    sdk.arrive("first")
     first = await take(receiver)
     waiting = asyncio.create_task(receive(receiver, wait_s=60.0))
-    await asyncio.sleep(10.0)
+    await asyncio.sleep(10.05)
     began = clock.monotonic()
     await receiver.settle(first, COMPLETE, timeout_s=5.0)
-    assert clock.monotonic() - began == pytest.approx(ANSWER_S)
+    assert clock.monotonic() - began <= SLICE_S
     assert not waiting.done()
-    sdk._handler.arrive(payload("second"))
+    sdk.arrive("second")
     assert await waiting == ["second"]
-    assert [each for each in sdk.log if each != "receive"] == [("complete", 1)]
+    assert requests(sdk) == [("complete", "first")]
 
 
-async def test_what_arrives_while_another_has_its_turn_is_kept_for_the_wait(owner: Owner) -> None:
+@pytest.mark.parametrize(
+    ("settlement", "request_"),
+    [
+        (COMPLETE, ("complete", "x")),
+        (Settlement(SettleMode.ABANDON), ("abandon", "x")),
+        (Settlement(SettleMode.DEFER), ("defer", "x")),
+        (
+            Settlement(SettleMode.DEAD_LETTER, reason="bad", error_description="worse"),
+            ("dead-letter", "x", "bad", "worse"),
+        ),
+    ],
+)
+async def test_each_settlement_calls_its_method(owner: Owner, settlement: Settlement, request_: Any) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
-    sdk._handler.arrive(payload("first"))
-    first = await take(receiver)
-    waiting = asyncio.create_task(receive(receiver, wait_s=60.0))
-    await asyncio.sleep(1.0)
-    settling = asyncio.create_task(receiver.settle(first, COMPLETE, timeout_s=5.0))
-    while ("complete", 1) not in sdk.log:  # noqa: ASYNC110 - the double has no event for it
-        await asyncio.sleep(0.01)
-    sdk._handler.arrive(payload("second"))
-    await sdk._handler.listen(wait=0.1)
-    await settling
-    assert await waiting == ["second"]
-    assert sdk._handler.released == []
+    sdk.arrive("x")
+    await receiver.settle(await take(receiver), settlement, timeout_s=5.0)
+    assert requests(sdk) == [request_]
 
 
-async def test_what_arrives_when_nobody_waits_is_given_back(owner: Owner) -> None:
-    receiver = receiver_of(owner)
-    sdk = await opened(receiver, owner)
-    assert await receive(receiver, count=5, wait_s=1.0) == []
-    sdk._handler.arrive(payload("late"))
-    await sdk._handler.listen(wait=0.1)
-    assert sdk._handler.released == [1]
+@pytest.mark.parametrize(
+    ("mode", "session", "expected"),
+    [(PEEK_LOCK, None, ["a", "b"]), (DELETE, None, ["a"]), (PEEK_LOCK, "s", ["a"])],
+)
+async def test_sessions_and_deleting_receivers_ask_for_one_message_per_call(
+    owner: Owner, mode: ServiceBusReceiveMode, session: str | None, expected: list[str]
+) -> None:
+    receiver = receiver_of(owner, mode, session)
+    (await opened(receiver, owner)).arrive("a", "b")
+    assert await receive(receiver, count=10) == expected
 
 
-async def test_in_a_session_it_is_kept_so_that_nothing_overtakes_it(owner: Owner) -> None:
-    receiver = receiver_of(owner, session="s")
-    sdk = await opened(receiver, owner)
-    assert await receive(receiver, count=5, wait_s=1.0) == []
-    sdk._handler.arrive(payload("late"))
-    await sdk._handler.listen(wait=0.1)
-    sdk._handler.arrive(payload("later"))
-    assert await receive(receiver, count=5) == ["late"]
-    assert await receive(receiver, count=5) == ["later"]
-    assert sdk._handler.released == []
-
-
-async def test_a_cancelled_wait_gives_back_what_it_brings(owner: Owner, clock: VirtualClock) -> None:
-    receiver = receiver_of(owner)
-    sdk = await opened(receiver, owner)
-    waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
-    await asyncio.sleep(1.05)
-    began = clock.monotonic()
-    sdk._handler.arrive(payload("x"))
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert clock.monotonic() == began
-    await asyncio.sleep(0.5)
-    assert sdk._handler.released == [1]
-    sdk._handler.arrive(payload("y"))
-    assert await receive(receiver) == ["y"]
-    assert (len(owner.receivers), sdk.closed) == (1, 0)
-
-
-@pytest.mark.parametrize(("mode", "session"), [(DELETE, None), (LOCK, "s")])
-async def test_where_nothing_can_be_given_back_the_next_call_has_it(
+@pytest.mark.parametrize(("mode", "session"), [(PEEK_LOCK, None), (DELETE, None), (PEEK_LOCK, "s")])
+async def test_the_next_call_returns_the_messages_of_a_cancelled_call(
     owner: Owner, mode: ServiceBusReceiveMode, session: str | None
 ) -> None:
     receiver = receiver_of(owner, mode, session)
     sdk = await opened(receiver, owner)
     waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
     await asyncio.sleep(1.05)
-    sdk._handler.arrive(payload("first"))
-    waiting.cancel()
-    await asyncio.wait({waiting})
-    sdk._handler.arrive(payload("second"))
+    sdk.arrive("first")
+    await cancelled(waiting)
+    sdk.arrive("second")
     assert [*await receive(receiver), *await receive(receiver)] == ["first", "second"]
+    assert (len(owner.receivers), sdk.closed) == (1, 0)
 
 
-async def test_what_a_cancelled_wait_still_brings_comes_before_what_follows(owner: Owner) -> None:
+async def test_messages_of_a_cancelled_call_precede_later_ones(owner: Owner) -> None:
     receiver = receiver_of(owner, DELETE)
     sdk = await opened(receiver, owner)
     waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
     await asyncio.sleep(1.05)
-    waiting.cancel()
-    await asyncio.wait({waiting})
+    await cancelled(waiting)
     following = asyncio.create_task(receive(receiver))
     await asyncio.sleep(0.01)
-    sdk._handler.arrive(payload("first"))
+    sdk.arrive("first")
     await asyncio.sleep(0.01)
-    sdk._handler.arrive(payload("second"))
+    sdk.arrive("second")
     assert [*await following, *await receive(receiver)] == ["first", "second"]
 
 
-async def test_settling_need_not_wait_for_a_receive_that_is_still_opening(owner: Owner, clock: VirtualClock) -> None:
+async def test_messages_of_a_cancelled_call_are_dropped_when_their_locks_expire(owner: Owner) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
-    sdk._handler.arrive(payload("x"))
-    message = await take(receiver)
-    assert receiver._link is not None
-    receiver._link.give_up()
-    waiting = asyncio.create_task(receive(receiver, wait_s=60.0))
-    await asyncio.sleep(0.1)
-    began = clock.monotonic()
-    await receiver.settle(message, COMPLETE, timeout_s=5.0)
-    assert clock.monotonic() - began < 1.0
-    waiting.cancel()
-    await asyncio.wait({waiting})
+    waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
+    await asyncio.sleep(1.05)
+    sdk.arrive("x")
+    await cancelled(waiting)
+    await asyncio.sleep(LOCK.total_seconds() + 1.0)
+    assert await receive(receiver, wait_s=1.0) == []
 
 
-async def test_a_deleting_receiver_leaves_no_credit_behind(owner: Owner) -> None:
-    receiver = receiver_of(owner, DELETE)
-    sdk = await opened(receiver, owner)
-    sdk._handler.arrive(payload("only"))
-    assert await receive(receiver, count=10) == ["only"]
-    assert (sdk._handler._link.current_link_credit, sdk._handler._link.drains) == (0, 1)
-    sdk._handler.arrive(payload("later"))
-    await sdk._handler.listen(wait=0.1)
-    assert len(sdk._handler.arriving) == 1, "it stays with the service"
-
-
-async def test_a_silent_link_is_opened_anew(owner: Owner) -> None:
+async def test_a_link_without_messages_is_replaced(owner: Owner) -> None:
     receiver = receiver_of(owner)
     await opened(receiver, owner)
     assert await receive(receiver, wait_s=SILENCE_S + 130.0) == []
@@ -234,7 +204,7 @@ async def test_a_silent_link_is_opened_anew(owner: Owner) -> None:
     assert owner.receivers[0].closed == 1
 
 
-async def test_a_receive_call_that_hangs_is_given_up(owner: Owner, clock: VirtualClock) -> None:
+async def test_a_receive_call_without_an_answer_discards_the_link(owner: Owner, clock: VirtualClock) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
 
@@ -245,20 +215,14 @@ async def test_a_receive_call_that_hangs_is_given_up(owner: Owner, clock: Virtua
     began = clock.monotonic()
     with pytest.raises(OperationTimeoutError):
         await receive(receiver, wait_s=2.0)
-    assert clock.monotonic() - began == pytest.approx(2.0 + SLICE_GRACE_S)
-    owner_next = receive(receiver, wait_s=1.0)
-    assert await owner_next == []
+    assert clock.monotonic() - began == pytest.approx(SLICE_S + SLICE_GRACE_S)
+    assert await receive(receiver, wait_s=1.0) == []
     assert len(owner.receivers) == 2
 
 
 async def test_a_lost_link_is_replaced(owner: Owner) -> None:
     receiver = receiver_of(owner)
-    sdk = await opened(receiver, owner)
-
-    async def cut(_: Any) -> None:
-        raise sdk_errors.ServiceBusConnectionError(message="cut")
-
-    sdk.on_call = cut
+    cut_connection(await opened(receiver, owner))
     with pytest.raises(ServiceBusConnectionError):
         await receive(receiver)
     assert await receive(receiver, wait_s=1.0) == []
@@ -269,11 +233,7 @@ async def test_a_session_is_accepted_once(owner: Owner) -> None:
     receiver = receiver_of(owner, session=NEXT_AVAILABLE_SESSION)
     sdk = await opened(receiver, owner)
     assert (receiver.session_id, receiver.session_locked_until_utc) == ("next", LOCKED_UNTIL)
-
-    async def cut(_: Any) -> None:
-        raise sdk_errors.ServiceBusConnectionError(message="cut")
-
-    sdk.on_call = cut
+    cut_connection(sdk)
     with pytest.raises(ServiceBusConnectionError):
         await receive(receiver)
     with pytest.raises(SessionLockLostError):
@@ -281,26 +241,31 @@ async def test_a_session_is_accepted_once(owner: Owner) -> None:
     assert len(owner.receivers) == 1
 
 
-async def test_a_session_that_could_not_be_had_can_be_tried_again(owner: Owner) -> None:
+async def test_accepting_a_session_can_be_repeated_after_a_failure(owner: Owner) -> None:
     receiver = receiver_of(owner, session="s")
 
-    def refuse_the_first(sdk: ReceiverDouble) -> None:
-        async def refuse() -> None:
+    def reject_the_first(sdk: ReceiverDouble) -> None:
+        async def reject() -> None:
             raise sdk_errors.ServiceBusError("held", condition=b"com.microsoft:timeout")
 
-        sdk.on_open = refuse if not owner.receivers else None
+        sdk.on_open = reject if not owner.receivers else None
 
-    owner.prepare = refuse_the_first
+    owner.prepare = reject_the_first
     with pytest.raises(OperationTimeoutError):
         await receiver.open(timeout_s=5.0)
     await receiver.open(timeout_s=5.0)
     assert receiver.session_id == "s"
 
 
-async def test_only_what_this_service_handed_over_can_be_settled(owner: Owner) -> None:
+async def test_missing_deferred_messages_raise(owner: Owner) -> None:
+    with pytest.raises(MessageNotFoundError, match="17"):
+        await receiver_of(owner).receive_deferred([17], timeout_s=5.0)
+
+
+async def test_only_locked_messages_of_this_transport_can_be_settled(owner: Owner) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
-    sdk._handler.arrive(payload("x"))
+    sdk.arrive("x")
     message = await take(receiver)
     foreign = ServiceBusReceivedMessage.of(
         ServiceBusMessage("y"), sequence_number=1, enqueued_time_utc=LOCKED_UNTIL, lock_token=message.lock_token
@@ -310,35 +275,33 @@ async def test_only_what_this_service_handed_over_can_be_settled(owner: Owner) -
         with pytest.raises(InvalidOperationError):
             await receiver.settle(wrong, COMPLETE, timeout_s=5.0)
     with pytest.raises(TransactionNotSupportedError):
-        await receiver.settle(message, COMPLETE, timeout_s=5.0, transaction=AzureTransaction())
-    assert [each for each in sdk.log if each != "receive"] == []
+        await receiver.settle(message, COMPLETE, timeout_s=5.0, transaction=SdkTransaction())
+    assert requests(sdk) == []
 
 
-async def test_closing_waits_for_what_is_under_way_and_gives_it_back(owner: Owner) -> None:
+async def test_close_abandons_the_messages_of_a_cancelled_call(owner: Owner) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
     waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
     await asyncio.sleep(1.05)
-    sdk._handler.arrive(payload("x"))
+    sdk.arrive("x")
     waiting.cancel()
     await receiver.close()
-    assert (sdk._handler.released, sdk.closed, owner.forgotten) == ([1], 1, [receiver])
+    assert (requests(sdk), sdk.closed, owner.forgotten) == ([("abandon", "x")], 1, [receiver])
     with pytest.raises(InvalidOperationError):
         await receive(receiver)
 
 
 async def cancelled_once(closing: Coroutine[Any, Any, None]) -> None:
-    """Begin to close, and be cancelled while that waits."""
+    """Begin to close, and cancel that while it waits."""
     task = asyncio.create_task(closing)
     await asyncio.sleep(0)
     assert not task.done()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancelled(task)
 
 
 @pytest.mark.parametrize("is_closed_again", [True, False])
-async def test_closing_that_was_cancelled_ends_the_connection_all_the_same(owner: Owner, is_closed_again: bool) -> None:
+async def test_a_cancelled_close_closes_the_connection(owner: Owner, is_closed_again: bool) -> None:
     receiver = receiver_of(owner, session="s")
     sdk = await opened(receiver, owner)
     waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
@@ -350,18 +313,18 @@ async def test_closing_that_was_cancelled_ends_the_connection_all_the_same(owner
         assert owner.forgotten == [receiver]
     else:
         await asyncio.sleep(30.0)
-        assert owner.forgotten == [], "its transport still has to see to it"
+        assert owner.forgotten == [], "the transport still has to close it"
     assert sdk.closed == 1
     with pytest.raises(InvalidOperationError):
         await receive(receiver)
 
 
-async def test_a_transport_closes_what_an_earlier_call_left(clock: VirtualClock) -> None:
+async def test_a_second_close_of_the_transport_finishes_a_cancelled_one(clock: VirtualClock) -> None:
     made: list[ReceiverDouble] = []
 
-    class Doubled(AzureTransport):
+    class Doubled(SdkTransport):
         def sdk_receiver(self, path: str, *_: Any) -> ReceiverDouble:
-            made.append(ReceiverDouble(session_id="s", locked_until_utc=LOCKED_UNTIL))
+            made.append(ReceiverDouble(clock, session_id="s", locked_until_utc=LOCKED_UNTIL))
             return made[-1]
 
     transport = Doubled(None, "contoso", None, clock, {})
@@ -378,34 +341,8 @@ async def test_a_transport_closes_what_an_earlier_call_left(clock: VirtualClock)
         await transport.begin_transaction(timeout_s=1.0)
 
 
-async def test_with_an_unknown_sdk_others_have_their_turn_between_short_waits(
-    owner: Owner, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(azure_receiver, "is_known_sdk", lambda: False)
-    receiver = receiver_of(owner)
-    sdk = await opened(receiver, owner)
-    sdk._handler.arrive(payload("first"))
-    first = await take(receiver)
-    waiting = asyncio.create_task(receive(receiver, wait_s=60.0))
-    await asyncio.sleep(10.05)
-    began = clock.monotonic()
-    await receiver.settle(first, COMPLETE, timeout_s=5.0)
-    assert clock.monotonic() - began <= BLIND_SLICE_S + 0.21
-    await asyncio.sleep(0.1)
-    sdk._handler.arrive(payload("second"))
-    waiting.cancel()
-    await asyncio.wait({waiting})
-    await asyncio.sleep(BLIND_SLICE_S + 0.5)
-    assert [each for each in sdk.log if each != "receive"] == [("complete", 1), ("abandon", 2)]
-
-
-async def test_with_an_unknown_sdk_a_deleting_receiver_asks_for_one_at_a_time(
-    owner: Owner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(azure_receiver, "is_known_sdk", lambda: False)
-    receiver = receiver_of(owner, DELETE)
-    sdk = await opened(receiver, owner)
-    for body in ("first", "second"):
-        sdk._handler.arrive(payload(body))
-    assert await receive(receiver, count=10) == ["first"]
-    assert sdk._handler._link.current_link_credit == 0
+async def test_sessions_cannot_be_listed(clock: VirtualClock) -> None:
+    transport = SdkTransport(None, "contoso", None, clock, {})
+    with pytest.raises(InvalidOperationError, match="transport='amqp'"):
+        await transport.list_sessions("orders", state_updated_after=None, timeout_s=1.0)
+    await transport.close()
