@@ -135,7 +135,7 @@ def backfill(emulator: Emulator, path: Path) -> None:
     emulator.heal(namespace="contoso")
 
     drained = sbclient_spark.drain(spark, primary=primary, secondary=secondary, options={"backlogQueueCount": "1"})
-    print(f"the primary is back, and {sum(row.moved for row in drained.collect())} lines were brought home")
+    print(f"the primary is back, and {sum(row.moved for row in drained.collect())} lines were drained")
 
     arrived = asyncio.run(received(primary))
     written = defaultdict(list)

@@ -67,9 +67,9 @@ class Answer:
     """An HTTP response."""
 
     status: int
-    body: bytes
+    body: bytes = field(repr=False)
     content_type: str = JSON
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class WorkerApi:

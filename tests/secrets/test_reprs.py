@@ -64,14 +64,14 @@ HARMLESS_IN: Final = {
     "entities.SqlRuleFilter": {"parameters"},
     "worker.dry_run.DryRun": {"primary", "secondary"},  # names of namespaces
     "worker.settings.WorkerSettings": {"primary_file", "secondary_file"},  # paths
-    "pair.PairStatus": {"primary", "secondary"},  # names of namespaces
-    "pair.PairEvent": {"facts"},  # those of a log event
+    "pairing.status.PairStatus": {"primary", "secondary"},  # names of namespaces
+    "pairing.status.PairEvent": {"facts"},  # those of a log event
     "sbclient_spark.connection_options.ConnectionOptions": {"pairing"},
     "sbclient_spark.write_task.TaskResult": {"sessions"},  # digests
     "emulator.page.namespace_watcher.NamespaceSnapshot": {"facts", "rows"},  # what the page shows of an entity
     "emulator.page.namespace_watcher.Snapshot": {"pairs", "story"},
     "emulator.page.namespace_watcher.ClientReport": {"pairs", "story"},
-    "syphon_status.Trouble": {"text"},  # of an error, which tells nothing by itself
+    "rules.refusal.OngoingError": {"text"},  # of an error, which holds no secret
     "transport.sdk.sender._Lane": {"link"},
     "settings.table.Setting": {"default"},
     "worker.settings_file.SettingsFile": {"values"},  # secrets are refused there
