@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
-from uuid import UUID
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from sbclient.clock import Clock
@@ -16,6 +15,10 @@ from sbclient.pairing.state import PairState
 from sbclient.retry import RetryPolicy
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
+
+_RANDOM_BITS: Final = ~(0xF << 76 | 0x3 << 62)
+_VERSION_4: Final = 0x4 << 76 | 0x2 << 62
+"""Version and variant of a random UUID. Source: RFC 9562."""
 
 
 class Closeable(Protocol):
@@ -106,5 +109,7 @@ class ClientCore:
             self.tasks.cancel()
 
     def new_id(self) -> str:
-        """Return a new UUID as a string."""
-        return str(UUID(int=self.random.getrandbits(128), version=4))
+        """Return a new UUID, version 4, as a string."""
+        # Half of the cost of `str(UUID(...))`, for a value that most messages need.
+        digits = f"{self.random.getrandbits(128) & _RANDOM_BITS | _VERSION_4:032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import RFC_4122, UUID
 
 import pytest
 from azure import servicebus as sdk
@@ -88,6 +89,15 @@ async def test_annotated_messages_of_the_sdk_are_sent_with_new_ids(pair: MemoryP
     received = await taken(pair)
     assert texts(received) == ["annotated"] * 2
     assert len({one.message_id for one in received} - {None}) == 2
+
+
+async def test_new_ids_are_random_uuids(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages([ServiceBusMessage("a") for _ in range(50)])
+    ids = [str(message.message_id) for message in await taken(pair)]
+    assert ids == [str(UUID(one)) for one in ids]
+    assert {(UUID(one).version, UUID(one).variant) for one in ids} == {(4, RFC_4122)}
+    assert len(set(ids)) == 50
 
 
 async def test_a_received_message_can_be_sent(pair: MemoryPair, client: ServiceBusClient) -> None:
