@@ -197,7 +197,7 @@ class TestMistakes:
     def test_a_configuration_that_is_not_utf_8(self, start: Start, tmp_path: Path) -> None:
         (tmp_path / "Config.json").write_bytes(b'{"UserConfig": "\xe9"}')
         text = self.refused(start("--config", "Config.json", "--http-port", "0"))
-        assert "Config.json is not UTF-8, byte 0xe9 has no meaning in it: save it as UTF-8" in text
+        assert "Config.json is not UTF-8, byte 0xe9 is not valid there: save it as UTF-8" in text
 
     @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
     def test_an_address_of_no_use_is_not_blamed_on_the_port(self, start: Start, host: str) -> None:

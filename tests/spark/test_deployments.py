@@ -14,4 +14,4 @@ def test_the_writer_runs_wherever_spark_does(deployments: Deployments, master: s
     ended = deployments.ended(master)
     assert ended.status == 0, ended.told
     assert ended.arrived == list(range(ROWS))
-    assert ("register.speculation_is_on" in ended.told) == (master == CLUSTER)
+    assert ("spark.speculation is on" in ended.told) == (master == CLUSTER)

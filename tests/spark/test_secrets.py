@@ -71,7 +71,7 @@ def test_a_key_that_is_refused_in_a_task_is_not_told(
         rows(spark, orders).write.format("servicebus").mode("append").options(**options).save()
     ear.hear("the metrics", metrics.read_text())
     assert pair.count(orders) == 0
-    assert spark.tvf.python_worker_logs().where("msg = 'task.failed'").count()
+    assert spark.tvf.python_worker_logs().where("context['event_name'] = 'task.failed'").count()
 
 
 def test_plans_tell_no_key(spark: SparkSession, pair: EmulatedPair, ear: Ear) -> None:
