@@ -471,7 +471,7 @@ class Judge:
     def finish(self) -> None:
         """The socket has closed."""
         assert self._is_closed
-        assert all(link._is_reported for link in self._open_links.values()), "a link is over and nobody knows"
+        assert all(link._is_reported for link in self._open_links.values()), "a link is over and no event reported it"
         assert self._connection._partial_bytes == 0
         assert self._connection._link_count == 0
 

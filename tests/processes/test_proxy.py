@@ -1,4 +1,4 @@
-"""A proxy passes on what it is given, and hurts it as it is told."""
+"""The proxy forwards bytes and applies the faults that it is given."""
 
 from __future__ import annotations
 

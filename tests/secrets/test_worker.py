@@ -45,7 +45,7 @@ def test_settings_that_hold_keys_show_none(ear: Ear, tmp_path: Path) -> None:
     ):
         assert made.settings.primary == PRIMARY
         ear.hear("settings", repr(made))
-        ear.hear("what is told of them", json.dumps(made.rows(), default=str))
+        ear.hear("the rows of the settings", json.dumps(made.rows(), default=str))
         for where, told in told_by([made]):
             ear.hear(where, told)
 

@@ -35,7 +35,7 @@ async def work(answer: object, *, takes_s: float = 0.0) -> object:
 async def test_work_is_returned_unchanged_if_telemetry_is_disabled(
     telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sbclient.telemetry.operations.OPENTELEMETRY", "a package that nobody has imported")
+    monkeypatch.setattr("sbclient.telemetry.operations.OPENTELEMETRY", "a package that is not imported")
     sending = work("backlog")
     assert telemetry.sending("send", MESSAGES, sending) is sending
     assert await sending == "backlog"
