@@ -28,7 +28,7 @@ SCENES: Final = (
     ("failover-1-healthy", "01:00"),
     ("failover-2-suspect", "02:10"),
     ("failover-3-failed-over", "04:00"),
-    ("failover-4-coming-home", "06:30"),
+    ("failover-4-draining", "06:30"),
 )
 """The pair while the story is told, by the moment that the page shows."""
 
