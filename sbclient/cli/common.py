@@ -9,9 +9,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -126,34 +127,36 @@ def run(
 
     async def watched() -> T:
         async with progress or Progress(f"{command} …"):
-            if not handles_signals:
-                _cancel_on_sigterm()
-                startup_signals.release()
-            return await work
+            return await (work if handles_signals else terminable(work))
 
     whole = watched()
     try:
         with reported_errors(command, as_json=as_json):
-            try:
-                return asyncio.run(whole)
-            except asyncio.CancelledError:  # by SIGTERM; asyncio itself handles SIGINT
-                raise startup_signals.Terminated from None
+            return asyncio.run(whole)
     finally:
         for each in (whole, work):  # Ctrl-C may have come before they began
             each.close()
 
 
-def _cancel_on_sigterm() -> None:
-    """Let SIGTERM cancel the current task, as Ctrl-C does. A second SIGTERM ends the process at once."""
+async def terminable(work: Awaitable[T]) -> T:
+    """Await work that SIGTERM cancels, as asyncio lets Ctrl-C do. A second SIGTERM ends the process at once.
+
+    The handler only cancels the task: an exception raised by a handler could end any callback of the loop.
+    """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
-    def cancel() -> None:
-        loop.remove_signal_handler(signal.SIGTERM)
+    def cancel(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         assert task is not None  # a coroutine runs in a task
         task.cancel()
+        loop.call_soon_threadsafe(lambda: None)  # wakes a loop that waits
 
-    with suppress(NotImplementedError):  # Windows: SIGTERM ends the process at once
-        loop.add_signal_handler(signal.SIGTERM, cancel)
+    previous = signal.signal(signal.SIGTERM, cancel)
+    try:
+        startup_signals.release()
+        return await work
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager
@@ -165,8 +168,9 @@ def reported_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt as error:
-        ended = Exit.TERMINATED if isinstance(error, startup_signals.Terminated) else Exit.INTERRUPTED
+    except (KeyboardInterrupt, asyncio.CancelledError) as error:  # SIGTERM cancels, Ctrl-C ends as KeyboardInterrupt
+        is_interrupt = isinstance(error, KeyboardInterrupt) and not isinstance(error, startup_signals.Terminated)
+        ended = Exit.INTERRUPTED if is_interrupt else Exit.TERMINATED
         print_error(command, ended.name.lower(), ended.name.capitalize(), ended, as_json=as_json)
         raise typer.Exit(ended) from None
     except OutputClosed:

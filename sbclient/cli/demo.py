@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sbclient.cli import startup_signals
-from sbclient.cli.common import Exit, make_console, print_json, reported_errors
+from sbclient.cli.common import Exit, make_console, print_json, reported_errors, terminable
 from sbclient.cli.outage import OUTAGE_AT_S, RECOVERY_AT_S, TRAFFIC_S, Account, Lane, OutageRun, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
 from sbclient.options import SyphonLimits
@@ -92,7 +92,7 @@ def demo(
         if page:
             account = _on_page(outage, page_port or 0, speed or PAGE_SPEED, as_json=as_json)
         elif as_json:
-            account = run_virtual(outage.run())
+            account = run_virtual(terminable(outage.run()))
             print_json(asdict(account))
         else:
             account = _shown(outage, make_console())
@@ -136,7 +136,7 @@ def _on_page(outage: OutageRun, port: int, speed: float, *, as_json: bool) -> Ac
             await shown.until_interrupted()
         return account
 
-    return run_virtual(watched(), speed=speed)
+    return run_virtual(terminable(watched()), speed=speed)
 
 
 def _shown(outage: OutageRun, console: Console) -> Account:
@@ -154,7 +154,9 @@ def _shown(outage: OutageRun, console: Console) -> Account:
             if console.is_terminal:
                 live.update(Group(*_stage(outage)), refresh=True)
 
-        account = run_virtual(outage.run(watch=watch), speed=WATCHING_SPEED if console.is_terminal else None)
+        account = run_virtual(
+            terminable(outage.run(watch=watch)), speed=WATCHING_SPEED if console.is_terminal else None
+        )
     console.print(_table(outage))
     console.print(_verdict(account))
     return account

@@ -243,12 +243,7 @@ def run_virtual(
         return VirtualLoop(horizon_s=horizon_s, patience_s=patience_s, speed=speed)
 
     with asyncio.Runner(loop_factory=virtual_loop) as runner:
-        try:
-            return runner.run(main)
-        except KeyboardInterrupt:
-            # The interrupt ends the program. Tasks that it ended in the middle would report errors of their own.
-            runner.get_loop().set_exception_handler(lambda loop, context: None)
-            raise
+        return runner.run(main)
 
 
 def _place(task: asyncio.Task[Any]) -> str:
