@@ -207,7 +207,7 @@ async def peek(
     """Yield the messages of a partition in pages, session by session if the entity has sessions.
 
     Raises:
-        SessionCannotBeLockedError: another receiver has locked a session.
+        InvalidOperationError: the entity has sessions, and `transport="sdk"` cannot list them.
     """
     async with open_client(connection, paired=False, clock=worker_clients().clock) as client:
         left = options.max_messages
