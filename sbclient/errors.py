@@ -30,6 +30,10 @@ The names are those of `azure.servicebus.exceptions`; the ones marked *ours* hav
 
 The class attributes `is_outage` (the error starts the failover interval) and `is_transient` (the retry policy tries
 again) are the only source of this classification.
+
+As in azure-servicebus, the root is an `azure.core.exceptions.AzureError`. Errors that its administration client raises
+as a class of azure.core derive from that class too: `except ResourceNotFoundError` catches a
+`MessagingEntityNotFoundError`. Their `status_code` is the HTTP status of the class, on every transport.
 """
 
 from __future__ import annotations
@@ -38,8 +42,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+    ServiceRequestError,
+    ServiceResponseTimeoutError,
+)
 
-class ServiceBusError(Exception):
+
+class ServiceBusError(AzureError):
     """The base class of the errors of this package.
 
     Attributes:
@@ -48,19 +62,32 @@ class ServiceBusError(Exception):
         is_in_doubt: whether the operation may have succeeded nevertheless, in this attempt or in an earlier one.
         condition: the AMQP error condition of the class; None if only the client raises it.
         message: the error text.
+        status_code: the HTTP status of the class, None if it has none.
+        inner_exception: the error that caused this one, None if there is none.
     """
 
     is_outage: ClassVar[bool] = False
     is_transient: ClassVar[bool] = False
     condition: ClassVar[str | None] = None
     is_in_doubt: bool = False
+    _status: ClassVar[int | None] = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        self.status_code: int | None = self._status
+
+    @property
+    def inner_exception(self) -> BaseException | None:
+        """The cause, as `raise ... from cause` sets it."""
+        return self.__cause__
+
+    @inner_exception.setter
+    def inner_exception(self, error: BaseException | None) -> None:  # the base class assigns it
+        if error is not None:
+            self.__cause__ = error
 
 
-class OperationTimeoutError(ServiceBusError):
+class OperationTimeoutError(ServiceBusError, ServiceResponseTimeoutError):
     """The service did not answer in time; whether it acted is in doubt."""
 
     is_outage = True
@@ -69,7 +96,7 @@ class OperationTimeoutError(ServiceBusError):
     condition = "com.microsoft:timeout"
 
 
-class ServiceBusConnectionError(ServiceBusError):
+class ServiceBusConnectionError(ServiceBusError, ServiceRequestError):
     """The connection could not be established, or was lost."""
 
     is_outage = True
@@ -86,9 +113,10 @@ class ServiceBusCommunicationError(ServiceBusError):
     is_in_doubt = True
 
 
-class ServiceBusInternalError(ServiceBusError):
+class ServiceBusInternalError(ServiceBusError, HttpResponseError):
     """The service reported an internal error, or an error that this client does not know."""
 
+    _status = 500
     is_outage = True
     is_transient = True
     condition = "amqp:internal-error"
@@ -101,41 +129,47 @@ class MessagingEntityDisabledError(ServiceBusError):
     condition = "com.microsoft:entity-disabled"
 
 
-class MessagingEntityNotFoundError(ServiceBusError):
+class MessagingEntityNotFoundError(ServiceBusError, ResourceNotFoundError):
     """The entity does not exist. An outage only if it existed before: see `rules.failover.is_outage`."""
 
+    _status = 404
     condition = "amqp:not-found"
 
 
-class ServiceBusQuotaExceededError(ServiceBusError):
+class ServiceBusQuotaExceededError(ServiceBusError, HttpResponseError):
     """The entity is full, or a limit of the namespace is reached."""
 
+    _status = 403
     is_outage = True
     condition = "amqp:resource-limit-exceeded"
 
 
-class ServiceBusServerBusyError(ServiceBusError):
+class ServiceBusServerBusyError(ServiceBusError, HttpResponseError):
     """The service throttles requests; wait 10 s."""
 
+    _status = 503
     is_transient = True
     condition = "com.microsoft:server-busy"
 
 
-class ServiceBusAuthenticationError(ServiceBusError):
+class ServiceBusAuthenticationError(ServiceBusError, ClientAuthenticationError):
     """The credential was rejected."""
 
+    _status = 401
     condition = "com.microsoft:auth-failed"
 
 
-class ServiceBusAuthorizationError(ServiceBusError):
+class ServiceBusAuthorizationError(ServiceBusError, HttpResponseError):
     """The credential is valid but lacks the right."""
 
+    _status = 403
     condition = "amqp:unauthorized-access"
 
 
-class MessagingEntityAlreadyExistsError(ServiceBusError):
+class MessagingEntityAlreadyExistsError(ServiceBusError, ResourceExistsError):
     """An entity with this name exists."""
 
+    _status = 409
     condition = "com.microsoft:entity-already-exists"
 
 
@@ -177,9 +211,10 @@ class AutoLockRenewTimeout(ServiceBusError):
     """The maximum duration of the background lock renewal has passed."""
 
 
-class InvalidOperationError(ServiceBusError, ValueError):
+class InvalidOperationError(ServiceBusError, HttpResponseError, ValueError):
     """The call is invalid, or the entity does not allow it. Never retried; nothing was sent or changed."""
 
+    _status = 400
     condition = "amqp:not-allowed"
 
 

@@ -55,7 +55,7 @@ LOOP_TIME: Final = {f"asyncio.get_running_loop().{name}" for name in ("time", "c
 WAITS: Final = {"asyncio.sleep", "asyncio.timeout", "asyncio.timeout_at", "asyncio.wait_for"}
 DOORS_TO_TIME: Final = ("clock", "testing.virtual_loop", "testing.ambient")
 FOREIGN: Final = {
-    "azure": "transport.sdk*",
+    "azure": "errors transport.sdk*",
     "pyspark": "sbclient_spark*",
     "pyarrow": "sbclient_spark*",
     "h11": "emulator* transport.amqp.socket",

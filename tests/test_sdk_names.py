@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from dataclasses import fields
 from typing import Any, Final
 
@@ -10,6 +11,15 @@ import azure.servicebus as sdk
 import azure.servicebus.exceptions as sdk_exceptions
 import azure.servicebus.management as sdk_management
 import pytest
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+    ServiceRequestError,
+    ServiceResponseTimeoutError,
+)
 from azure.servicebus import aio
 from azure.servicebus.aio import management
 
@@ -157,3 +167,30 @@ def test_every_error_is_found_again_below_the_same_root(name: str) -> None:
     theirs, ours = getattr(sdk_exceptions, name), getattr(sbclient, name)
     assert issubclass(ours, sbclient.ServiceBusError) is issubclass(theirs, sdk_exceptions.ServiceBusError)
     assert issubclass(ours, ValueError) or not issubclass(theirs, ValueError)
+    assert issubclass(ours, AzureError) is issubclass(theirs, AzureError)
+
+
+@pytest.mark.parametrize(
+    ("error", "caught_as", "status"),
+    [
+        (sbclient.MessagingEntityNotFoundError, ResourceNotFoundError, 404),
+        (sbclient.MessagingEntityAlreadyExistsError, ResourceExistsError, 409),
+        (sbclient.ServiceBusAuthenticationError, ClientAuthenticationError, 401),
+        (sbclient.ServiceBusAuthorizationError, HttpResponseError, 403),
+        (sbclient.InvalidOperationError, HttpResponseError, 400),
+        (sbclient.ServiceBusQuotaExceededError, HttpResponseError, 403),
+        (sbclient.ServiceBusServerBusyError, HttpResponseError, 503),
+        (sbclient.ServiceBusInternalError, HttpResponseError, 500),
+        (sbclient.ServiceBusConnectionError, ServiceRequestError, None),
+        (sbclient.OperationTimeoutError, ServiceResponseTimeoutError, None),
+    ],
+)
+def test_errors_of_the_administration_client_are_caught_as_in_the_sdk(
+    error: type[sbclient.ServiceBusError], caught_as: type[AzureError], status: int | None
+) -> None:
+    cause = OSError("gone")
+    with pytest.raises(caught_as) as caught:
+        raise error("text") from cause
+    raised = pickle.loads(pickle.dumps(caught.value))
+    assert (str(raised), raised.message, raised.status_code) == ("text", "text", status)
+    assert caught.value.inner_exception is cause
