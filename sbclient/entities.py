@@ -6,10 +6,14 @@ description has the actual value.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 UNLIMITED: Final = timedelta.max
 """No limit, for times to live and idle times. The service writes it as `P10675199DT2H48M5.4775807S`."""
@@ -68,8 +72,54 @@ class AccessRights(StrEnum):
     LISTEN = "Listen"
 
 
+class Attributes:
+    """Access to the attributes of a dataclass by key, as the descriptions of azure-servicebus allow: `queue["name"]`."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self:
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key not in self:
+            raise KeyError(key)
+        setattr(self, key, value)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys()
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def keys(self) -> list[str]:
+        """Return the names of the attributes."""
+        return [each.name for each in fields(cast("DataclassInstance", self))]
+
+    def values(self) -> list[Any]:
+        """Return the values of the attributes."""
+        return [getattr(self, key) for key in self.keys()]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Return the names and values of the attributes."""
+        return [(key, getattr(self, key)) for key in self.keys()]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of an attribute, or the default if there is none of that name."""
+        return getattr(self, key) if key in self else default
+
+    def update(self, *args: Any, **changes: Any) -> None:
+        """Set attributes, with the arguments of `dict.update`."""
+        for key, value in dict(*args, **changes).items():
+            self[key] = value
+
+
 @dataclass(slots=True, kw_only=True)
-class AuthorizationRule:
+class AuthorizationRule(Attributes):
     """A named pair of keys and their rights. Manage includes the other two rights."""
 
     key_name: str
@@ -81,7 +131,7 @@ class AuthorizationRule:
 
 
 @dataclass(slots=True)
-class QueueProperties:
+class QueueProperties(Attributes):
     """A queue. Sizes are in MB or KB as named; see `create_queue` of the administration client."""
 
     name: str
@@ -107,7 +157,7 @@ class QueueProperties:
 
 
 @dataclass(slots=True)
-class TopicProperties:
+class TopicProperties(Attributes):
     """A topic; see `create_topic` of the administration client."""
 
     name: str
@@ -130,7 +180,7 @@ class TopicProperties:
 
 
 @dataclass(slots=True)
-class SubscriptionProperties:
+class SubscriptionProperties(Attributes):
     """A subscription of a topic; see `create_subscription` of the administration client."""
 
     name: str
@@ -197,7 +247,7 @@ class SqlRuleAction:
 
 
 @dataclass(slots=True)
-class RuleProperties:
+class RuleProperties(Attributes):
     """A rule of a subscription: a filter, and an action that changes matching messages."""
 
     name: str
@@ -213,7 +263,7 @@ DEFAULT_RULE_NAME: Final = "$Default"
 
 
 @dataclass(slots=True, kw_only=True)
-class RuntimeProperties:
+class RuntimeProperties(Attributes):
     """Counts and times of an entity, summed over the reachable fragments.
 
     A topic has only scheduled messages of its own; its other message counts are 0. Only topics count subscriptions and
@@ -237,7 +287,7 @@ class RuntimeProperties:
 
 
 @dataclass(slots=True, kw_only=True)
-class NamespaceProperties:
+class NamespaceProperties(Attributes):
     """A namespace: its name, its tier and, in the Premium tier, the number of its messaging units."""
 
     name: str

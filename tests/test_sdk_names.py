@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any, Final
 
 import azure.servicebus as sdk
@@ -139,6 +140,24 @@ def test_descriptions_have_the_same_attributes(name: str) -> None:
     attributes |= set(inspect.signature(theirs.__init__).parameters) - {"self"}
     assert len(attributes) > 3
     assert attributes - {each.name for each in fields(ours)} == set()
+
+
+def test_descriptions_are_mappings_of_their_attributes_as_in_the_sdk() -> None:
+    names = [name for name in inspect.signature(sdk_management.QueueProperties).parameters if name != "name"]
+    theirs: Any = sdk_management.QueueProperties("orders", **dict.fromkeys(names, timedelta(minutes=1)))
+    ours = administration.QueueProperties("orders", lock_duration=timedelta(minutes=1))
+    assert ours["lock_duration"] == theirs["lock_duration"] == timedelta(minutes=1)
+    assert set(theirs.keys()) <= set(ours.keys())
+    assert dict(ours.items())["name"] == dict(ours)["name"] == ours.get("name") == "orders"
+    assert len(ours) == len(ours.values()) == len(list(ours))
+    ours.update({"max_delivery_count": 3}, forward_to="other")
+    ours["user_metadata"] = "text"
+    assert (ours.max_delivery_count, ours.forward_to, ours.user_metadata) == (3, "other", "text")
+    assert ours.get("color", 7) == 7
+    assert "color" not in ours
+    with pytest.raises(KeyError, match="color"):
+        ours["color"] = "red"
+    assert administration.QueueRuntimeProperties(name="orders", active_message_count=4)["active_message_count"] == 4
 
 
 def test_a_connection_string_reads_as_in_the_sdk() -> None:
