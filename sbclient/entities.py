@@ -73,7 +73,7 @@ class AccessRights(StrEnum):
 
 
 class Attributes:
-    """Access to the attributes of a dataclass by key, as the descriptions of azure-servicebus allow: `queue["name"]`."""
+    """Gives access to the attributes of a dataclass by key, as azure-servicebus does: `queue["name"]`."""
 
     __slots__ = ()
 

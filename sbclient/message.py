@@ -55,6 +55,10 @@ def _encodable(name: str, value: str) -> str:
     return value
 
 
+def _message_id(value: str | UUID | None) -> str | None:
+    return _short_id("message_id", str(value) if isinstance(value, UUID) else value)
+
+
 def _short_id(name: str, value: str | None) -> str | None:
     if value is None:
         return None
@@ -94,11 +98,16 @@ def _time_to_live(value: timedelta | None) -> timedelta | None:
     return value
 
 
-def _body(body: str | bytes | Iterable[bytes] | None) -> bytes | tuple[bytes, ...]:
+def _body(body: str | bytes | Iterable[bytes] | None, encoding: str) -> bytes | tuple[bytes, ...]:
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
-        return _encodable("body", body).encode()
+        try:
+            return body.encode(encoding)
+        except UnicodeEncodeError:  # not chained: its text shows the body
+            raise InvalidOperationError(
+                f"{encoding} cannot encode the body: pass another encoding, or bytes; a lone surrogate has no encoding"
+            ) from None
     if body is None:
         return b""
     if isinstance(body, bytearray | memoryview):
@@ -142,11 +151,11 @@ class ServiceBusMessage:
     """A message to send.
 
     Args:
-        body: text (sent as UTF-8), bytes, or an iterable of bytes (one data section each); None is an empty body.
+        body: text, bytes, or an iterable of bytes (one data section each); None is an empty body.
         application_properties: names of type str; values of type str, int, float, bool, bytes, datetime, UUID, Decimal
             or None.
         session_id: at most 128 characters; required by session entities, where it is the partition key.
-        message_id: at most 128 characters; None = the first send sets a UUID.
+        message_id: at most 128 characters, or a UUID; None = the first send sets a UUID.
         scheduled_enqueue_time_utc: when the message becomes visible; a naive value is UTC.
         time_to_live: time after which the message expires; None = the entity's default.
         content_type: a MIME type; `application/vnd.ms-servicebus-ping` is reserved.
@@ -156,6 +165,7 @@ class ServiceBusMessage:
         to: free text.
         reply_to: free text.
         reply_to_session_id: at most 128 characters.
+        encoding: the encoding of a body that is text.
 
     Raises:
         InvalidOperationError: an id is too long, the time to live is negative, or a text cannot be encoded.
@@ -185,7 +195,7 @@ class ServiceBusMessage:
         *,
         application_properties: Mapping[str | bytes, Any] | Mapping[str, Any] | None = None,
         session_id: str | None = None,
-        message_id: str | None = None,
+        message_id: str | UUID | None = None,
         scheduled_enqueue_time_utc: datetime | None = None,
         time_to_live: timedelta | None = None,
         content_type: str | None = None,
@@ -195,15 +205,16 @@ class ServiceBusMessage:
         to: str | None = None,
         reply_to: str | None = None,
         reply_to_session_id: str | None = None,
+        encoding: str = "UTF-8",
     ) -> None:
-        self._body: Body = _body(body)
+        self._body: Body = _body(body, encoding)
         self._body_type = AmqpMessageBodyType.DATA
         self._application_properties: dict[str, PropertyValue] | None = None
         if application_properties:
             self.application_properties = application_properties
         # Most values are None; calling the checks for them would double the cost of creating a message.
         self._session_id = None if session_id is None else _short_id("session_id", session_id)
-        self._message_id = None if message_id is None else _short_id("message_id", message_id)
+        self._message_id = None if message_id is None else _message_id(message_id)
         self._scheduled_enqueue_time_utc = _utc(scheduled_enqueue_time_utc)
         self._time_to_live = _time_to_live(time_to_live)
         self._content_type = None if content_type is None else _text("content_type", content_type)
@@ -275,8 +286,8 @@ class ServiceBusMessage:
         return self._message_id
 
     @message_id.setter
-    def message_id(self, value: str | None) -> None:
-        self._message_id = _short_id("message_id", value)
+    def message_id(self, value: str | UUID | None) -> None:
+        self._message_id = _message_id(value)
 
     @property
     def scheduled_enqueue_time_utc(self) -> datetime | None:
@@ -416,6 +427,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     """
 
     __slots__ = (
+        "_auto_renew_error",
         "dead_letter_source",
         "delivery_count",
         "enqueued_sequence_number",
@@ -438,6 +450,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     state: ServiceBusMessageState
     dead_letter_source: str | None
     is_settled: bool
+    _auto_renew_error: Exception | None
 
     @classmethod
     def of(
@@ -468,6 +481,15 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         received.dead_letter_source = dead_letter_source
         received.is_settled = False
         return received
+
+    @property
+    def auto_renew_error(self) -> Exception | None:
+        """Why an `AutoLockRenewer` stopped renewing the lock before the message was settled; None if it did not."""
+        return getattr(self, "_auto_renew_error", None)  # unset until then
+
+    @auto_renew_error.setter
+    def auto_renew_error(self, error: Exception | None) -> None:
+        self._auto_renew_error = error
 
     @property
     def dead_letter_reason(self) -> str | None:

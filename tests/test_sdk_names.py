@@ -144,7 +144,8 @@ def test_descriptions_have_the_same_attributes(name: str) -> None:
 
 def test_descriptions_are_mappings_of_their_attributes_as_in_the_sdk() -> None:
     names = [name for name in inspect.signature(sdk_management.QueueProperties).parameters if name != "name"]
-    theirs: Any = sdk_management.QueueProperties("orders", **dict.fromkeys(names, timedelta(minutes=1)))
+    values: dict[str, Any] = dict.fromkeys(names, timedelta(minutes=1))
+    theirs = sdk_management.QueueProperties("orders", **values)
     ours = administration.QueueProperties("orders", lock_duration=timedelta(minutes=1))
     assert ours["lock_duration"] == theirs["lock_duration"] == timedelta(minutes=1)
     assert set(theirs.keys()) <= set(ours.keys())

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
 from sbclient.client.outgoing import NewId, Outgoing, outgoing_copy, transfer_size
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.size import SECTION_BYTES
 
+PREMIUM_BATCH_BYTES: Final = 2**20
+"""The largest batch of the Premium tier. Source: Service Bus quotas."""
+
 
 class ServiceBusMessageBatch:
-    """Messages that are sent together; created by `create_message_batch` of a sender.
+    """Messages that are sent together. `create_message_batch` of a sender knows the limits and creates most batches.
 
     Args:
-        max_size_in_bytes: the encoded size that the batch may have.
+        max_size_in_bytes: the encoded size that the batch may have. None = 1 MiB, the limit of the Premium tier.
         growth_bytes: the bytes to reserve for each message, for a diversion and a trace context.
-        new_id: returns an id for a message that has none. A message gets its id when it is added.
+        new_id: returns an id for a message that has none. A message gets its id when it is added. None = a random UUID.
     """
 
-    def __init__(self, max_size_in_bytes: int, *, growth_bytes: int = 0, new_id: NewId) -> None:
-        self._new_id = new_id
-        self._max_size_in_bytes = max_size_in_bytes
+    def __init__(
+        self, max_size_in_bytes: int | None = None, *, growth_bytes: int = 0, new_id: NewId | None = None
+    ) -> None:
+        self._new_id = new_id or (lambda: str(uuid4()))
+        self._max_size_in_bytes = max_size_in_bytes or PREMIUM_BATCH_BYTES
         self._growth_bytes = growth_bytes
         self._size = 0
         self._copies: list[Outgoing] = []
@@ -44,8 +50,11 @@ class ServiceBusMessageBatch:
     def __len__(self) -> int:
         return len(self._copies)
 
+    def __repr__(self) -> str:
+        return f"ServiceBusMessageBatch(max_size_in_bytes={self._max_size_in_bytes}, message_count={len(self)})"
+
     def add_message(self, message: ServiceBusMessage | Any) -> None:
-        """Add a copy of a message, of this package or of azure-servicebus.
+        """Add a copy of a message, as `send_messages` takes it.
 
         Raises:
             MessageSizeExceededError: the message does not fit (also a ValueError): send the batch and begin another.

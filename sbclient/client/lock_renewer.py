@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, Self, TypeAlias
 
 from sbclient.clock import Clock
-from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, ServiceBusError
+from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
 
@@ -50,6 +50,7 @@ class AutoLockRenewer:
     Args:
         max_lock_renewal_duration: seconds after which a lock is no longer renewed. Default 300 (azure-servicebus).
         on_lock_renew_failure: awaited with the message or session and the error when a lock is lost.
+        loop: ignored; the renewer runs in the loop that calls `register`.
         clock: the source of time; None = the real one.
     """
 
@@ -57,6 +58,7 @@ class AutoLockRenewer:
         self,
         max_lock_renewal_duration: float = 300,
         on_lock_renew_failure: OnFailure | None = None,
+        loop: object = None,
         *,
         clock: Clock | None = None,
     ) -> None:
@@ -82,7 +84,20 @@ class AutoLockRenewer:
         max_lock_renewal_duration: float | None = None,
         on_lock_renew_failure: OnFailure | None = None,
     ) -> None:
-        """Renew a lock, whenever half of it has passed, until the message is settled or the duration has passed."""
+        """Renew a lock, whenever half of it has passed, until the message is settled or the duration has passed.
+
+        The error that ends it early is stored as `auto_renew_error` of the message or session.
+
+        Raises:
+            InvalidOperationError: the message has no lock: it was peeked, or deleted on receipt. Also a ValueError.
+            TypeError: it is neither a received message nor a session.
+        """
+        if not hasattr(renewable, "locked_until_utc"):
+            raise TypeError(f"a {type(renewable).__name__} has no lock: register a received message or a session")
+        if renewable.locked_until_utc is None:
+            raise InvalidOperationError(
+                "there is no lock to renew: register messages received with PEEK_LOCK, or an accepted session"
+            )
         max_s = self._max_s if max_lock_renewal_duration is None else max_lock_renewal_duration
         on_failure = on_lock_renew_failure or self._on_failure
         self._tasks.start(self._renew(receiver, renewable, max_s, on_failure), name="renew lock")
@@ -117,8 +132,7 @@ class AutoLockRenewer:
             error = AutoLockRenewFailed(f"a lock of {receiver.entity_path!r} could not be renewed: {cause}")
             error.__cause__ = cause
         if error is not None:
-            if not isinstance(renewable, ServiceBusReceivedMessage):
-                renewable.auto_renew_error = error
+            renewable.auto_renew_error = error
             if on_failure is not None:
                 await on_failure(renewable, error if isinstance(error, AutoLockRenewFailed) else None)
 

@@ -47,8 +47,8 @@ class Outgoing:
 
 
 def is_message(candidate: object) -> bool:
-    """Return whether an object is one message, of this package or of azure-servicebus."""
-    return isinstance(candidate, ServiceBusMessage) or is_sdk_message(candidate)
+    """Return whether an object is one message: of this package, of azure-servicebus, or a mapping of attributes."""
+    return isinstance(candidate, ServiceBusMessage | Mapping) or is_sdk_message(candidate)
 
 
 def outgoing_copies(given: Any, new_id: NewId, schedule_time_utc: datetime | None = None) -> list[Outgoing]:
@@ -65,8 +65,11 @@ def outgoing_copy(message: Any, new_id: NewId, schedule_time_utc: datetime | Non
 
     Raises:
         InvalidOperationError: its keys differ, or it has the content type of pings.
-        TypeError: it is not a message, or AMQP cannot encode its body.
+        TypeError: it is not a message, a mapping has a key that `ServiceBusMessage` does not take, or AMQP cannot
+            encode the body.
     """
+    if isinstance(message, Mapping):
+        message = ServiceBusMessage(**message)
     if isinstance(message, ServiceBusMessage):
         if message.message_id is None:
             message.message_id = new_id()

@@ -97,6 +97,10 @@ class ServiceBusReceiver:
             raise InvalidOperationError(
                 f"receive_mode is {receive_mode!r}: it must be 'peeklock' or 'receiveanddelete'"
             ) from error
+        if auto_lock_renewer is not None and self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
+            raise InvalidOperationError(
+                "RECEIVE_AND_DELETE has no locks to renew: remove auto_lock_renewer, or use PEEK_LOCK"
+            )
         self._core = core
         self._path = path
         self._next_peek = 1
@@ -183,11 +187,14 @@ class ServiceBusReceiver:
             if len(messages) < len(received):
                 await self._drop_pings(received)
             if messages or clock.monotonic() >= end_at:
-                if self._renewer is not None and self._mode is ServiceBusReceiveMode.PEEK_LOCK and not self._session:
-                    for message in messages:
-                        self._renewer.register(self, message)
+                self._renew(messages)
                 self._telemetry.received(tracing.RECEIVE, messages, began_at)
                 return messages
+
+    def _renew(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+        if self._renewer is not None and not self._session:  # the lock of a session is renewed as a whole
+            for message in messages:
+                self._renewer.register(self, message)
 
     async def _drop_pings(self, received: Sequence[ServiceBusReceivedMessage]) -> None:
         """Complete the pings that a broker has delivered; applications never receive pings."""
@@ -239,6 +246,7 @@ class ServiceBusReceiver:
             return []
         began_at = self._core.clock.now()
         messages = await self._run(partial(self._link.receive_deferred, numbers), timeout)
+        self._renew(messages)
         self._telemetry.received(tracing.RECEIVE_DEFERRED, messages, began_at)
         return messages
 
@@ -285,10 +293,10 @@ class ServiceBusReceiver:
 
         Raises:
             MessageLockLostError: the lock has expired.
-            InvalidOperationError: this is a session receiver; renew the lock of the session instead.
+            TypeError: this is a session receiver; renew the lock of the session instead.
         """
         if self._session is not None:
-            raise InvalidOperationError("messages of a session have no lock of their own: use session.renew_lock()")
+            raise TypeError("messages of a session have no lock of their own: use session.renew_lock()")
         self._check_settleable(message, "renew_message_lock")
         message.locked_until_utc = await self._run(partial(self._link.renew_lock, message), timeout)
         return message.locked_until_utc

@@ -27,7 +27,10 @@ from sbclient.telemetry.tracing import TRACE_BYTES, is_on
 T = TypeVar("T")
 
 Sendable: TypeAlias = ServiceBusMessage | ServiceBusMessageBatch | Iterable[ServiceBusMessage] | Any
-"""A message, a batch, or an iterable of messages; also the messages and batches of azure-servicebus."""
+"""A message, a batch, or an iterable of messages.
+
+A message is one of this package, one of azure-servicebus, or a mapping of the arguments of `ServiceBusMessage`.
+"""
 
 
 class ServiceBusSender:
@@ -76,7 +79,8 @@ class ServiceBusSender:
     ) -> None:
         """Send a message, a list of messages, or a batch; a list and a batch are accepted completely or not at all.
 
-        A message without a `message_id` gets one, which it keeps. When this returns, the messages are stored.
+        A message without a `message_id` gets one, which it keeps, unless it is a mapping. When this returns, the
+        messages are stored.
 
         Args:
             timeout: seconds for the whole operation, with retries and diversion; None = the client's, 60 by default.

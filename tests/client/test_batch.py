@@ -57,3 +57,16 @@ def test_changes_after_add_message_are_not_sent() -> None:
 def test_only_messages_can_be_added() -> None:
     with pytest.raises(TypeError):
         batch(1000).add_message("text")
+
+
+def test_a_batch_made_by_hand() -> None:
+    made = ServiceBusMessageBatch()
+    made.add_message(ServiceBusMessage("a"))
+    made.add_message({"body": "b", "message_id": "m"})
+    first, second = made.messages
+    assert made.max_size_in_bytes == 1_048_576
+    assert len(str(first.message_id)) == 36
+    assert (str(second), second.message_id) == ("b", "m")
+    assert repr(made) == "ServiceBusMessageBatch(max_size_in_bytes=1048576, message_count=2)"
+    with pytest.raises(TypeError, match="boby"):
+        made.add_message({"boby": "c"})

@@ -57,8 +57,10 @@ async def test_renewal_ends_after_its_duration_and_calls_the_callback(
         client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
     ):
         (message,) = await receiver.receive_messages()
+        assert message.auto_renew_error is None
         await clock.sleep(100.5)
         assert failures.calls == [(message, None)]
+        assert isinstance(message.auto_renew_error, AutoLockRenewTimeout)
         await clock.sleep(60.0)
     assert texts(await taken(pair)) == ["a"]
 
@@ -77,6 +79,7 @@ async def test_a_failed_renewal_calls_the_callback(
     assert renewable is message
     assert isinstance(error, AutoLockRenewFailed)
     assert error.__cause__ is not None
+    assert message.auto_renew_error is error
 
 
 async def test_a_message_settled_while_its_renewal_fails_is_not_reported(
@@ -153,3 +156,29 @@ async def test_the_renewal_callback_is_optional(
         await receiver.receive_messages()
         await clock.sleep(80.0)
     assert texts(await taken(pair)) == ["a"]
+
+
+async def test_deferred_messages_are_renewed(client: ServiceBusClient, clock: VirtualClock) -> None:
+    await send(client)
+    async with (
+        AutoLockRenewer(clock=clock) as renewer,
+        client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
+    ):
+        (message,) = await receiver.receive_messages()
+        await receiver.defer_message(message)
+        (deferred,) = await receiver.receive_deferred_messages(message.sequence_number)
+        await clock.sleep(250.0)
+        await receiver.complete_message(deferred)
+
+
+async def test_what_has_no_lock_is_refused(client: ServiceBusClient, clock: VirtualClock) -> None:
+    await send(client)
+    renewer = AutoLockRenewer(300, None, None, clock=clock)
+    with pytest.raises(ValueError, match="PEEK_LOCK"):
+        client.get_queue_receiver(QUEUE, receive_mode="receiveanddelete", auto_lock_renewer=renewer)
+    receiver = client.get_queue_receiver(QUEUE)
+    (peeked,) = await receiver.peek_messages()
+    with pytest.raises(ValueError, match="no lock"):
+        renewer.register(receiver, peeked)
+    with pytest.raises(TypeError, match="str"):
+        renewer.register(receiver, "message")  # type: ignore[arg-type]  # the wrong type is the subject

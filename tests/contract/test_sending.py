@@ -57,6 +57,26 @@ async def drained(kind: NamespaceKind, queue: str, count: int) -> list[ServiceBu
     return messages
 
 
+async def test_messages_given_as_mappings(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    given = {"body": "first", "message_id": UUID(int=7), "application_properties": {"n": 1}}
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages(given)
+        await sender.send_messages([{"body": b"second"}, ServiceBusMessage("grüße", encoding="latin-1")])
+        batch = await sender.create_message_batch()
+        batch.add_message({"body": None, "subject": "fourth"})
+        await sender.send_messages(batch)
+        with pytest.raises(TypeError, match="boby"):
+            await sender.send_messages({"boby": "x"})
+        await sender.cancel_scheduled_messages(
+            await sender.schedule_messages({"body": "later"}, datetime.now(UTC) + timedelta(hours=1))
+        )
+    first, second, third, fourth = await drained(kind, queue, 4)
+    assert (str(first), first.message_id, first.application_properties) == ("first", str(UUID(int=7)), {"n": 1})
+    assert (bytes(second), bytes(third)) == (b"second", "grüße".encode("latin-1"))
+    assert (bytes(fourth), fourth.subject) == (b"", "fourth")
+
+
 async def test_every_field_of_a_message_arrives(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     sent = ServiceBusMessage(
