@@ -3,7 +3,10 @@
 Every decoder takes (buffer, position after the constructor, depth) and returns (value, position behind it). Sizes and
 counts are compared with the available bytes before anything is allocated. Two tables of decoders are made from one
 definition: `PLAIN` gives Python's own classes, for what is only read; `TYPED` gives those of `amqp.types` wherever the
-plain value would be written as another type, for what has to be written again.
+plain value would be written as another type, for what has to be written again. `PLAIN` is for the protocol itself, and
+accepts no other map keys than the protocol uses; `TYPED` is for properties and bodies.
+
+The work and the memory are linear in the number of bytes, whatever they are.
 """
 
 from __future__ import annotations
@@ -39,8 +42,22 @@ Decoder: TypeAlias = Callable[[bytes, int, int], tuple[Any, int]]
 MAX_COUNT: Final = 65_536
 """Elements in one list, map or array (as the SDK's decoder)."""
 
-MAX_EMPTY_COUNT: Final = 255
+MAX_EMPTY_COUNT: Final = 16
 """Elements of an array whose elements have no bytes, which the size of the array does not limit."""
+
+MAX_OTHER_KEYS: Final = 1_024
+MAX_EQUAL_HASHES: Final = 8
+"""Keys of a typed map that are neither text nor binary, and how many of them may share hashes with others.
+
+Python hashes text and binary with a secret, but the sender of a number, UUID or decimal chooses its hash, and so could
+make a dict compare each key with all others.
+"""
+
+_KEYED: Final = frozenset((0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3))
+"""Format codes of text and binary."""
+
+_PLAIN_KEYS: Final = _KEYED | {0x43, 0x44, 0x50, 0x51, 0x52, 0x53, 0x54, 0x55}
+"""Format codes of the keys of a plain map: also integers of one byte, of which there are few."""
 
 MALFORMED: Final = (IndexError, struct.error, UnicodeDecodeError, ValueError, TypeError, OverflowError)
 """Errors of decoders besides `WireError`; the public functions convert them."""
@@ -238,9 +255,10 @@ def _check(start: int, stop: int, count: int, depth: int, buffer: bytes) -> None
 
 
 def _compounds(
-    table: list[Decoder], bounds: Callable[[bytes, int, int], tuple[int, int, int]]
+    table: list[Decoder], bounds: Callable[[bytes, int, int], tuple[int, int, int]], *, typed: bool
 ) -> tuple[Decoder, Decoder]:
     """The decoders of list and map, 8 or 32 bits, over a table."""
+    allowed = _KEYED if typed else _PLAIN_KEYS
 
     def decode_list(buffer: bytes, position: int, depth: int) -> tuple[list[Any], int]:
         position, stop, count = bounds(buffer, position, depth)
@@ -259,8 +277,15 @@ def _compounds(
         if count % 2:
             raise WireError(DECODE_ERROR, f"a map has {count} elements; keys and values come in pairs")
         values: dict[Any, Any] = {}
+        others: _OtherKeys | None = None
         for _ in range(count // 2):
-            key, position = table[buffer[position]](buffer, position + 1, depth + 1)
+            code = buffer[position]
+            key, position = table[code](buffer, position + 1, depth + 1)
+            if code not in allowed:
+                if not typed:
+                    raise WireError(DECODE_ERROR, f"a key of a map has the format code 0x{code:02x}: use a string")
+                others = others or _OtherKeys()
+                others.add(key)
             values[key], position = table[buffer[position]](buffer, position + 1, depth + 1)
         if position != stop:
             raise WireError(DECODE_ERROR, f"a map ends at byte {position}, its size says {stop}")
@@ -269,6 +294,23 @@ def _compounds(
         return values, stop
 
     return decode_list, decode_map
+
+
+class _OtherKeys:
+    """Counts the keys of a map whose hashes the sender chooses."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._hashes: set[int] = set()
+
+    def add(self, key: Any) -> None:
+        """Check the next key before it is added to the map."""
+        self._count += 1
+        if self._count > MAX_OTHER_KEYS:
+            raise WireError(DECODE_ERROR, f"a map has more than {MAX_OTHER_KEYS} keys that are not strings")
+        self._hashes.add(key.__hash__())
+        if self._count - len(self._hashes) > MAX_EQUAL_HASHES:
+            raise WireError(DECODE_ERROR, "the keys of a map have equal hashes: use strings")
 
 
 def _array(table: list[Decoder], bounds: Callable[[bytes, int, int], tuple[int, int, int]], *, typed: bool) -> Decoder:
@@ -326,8 +368,8 @@ def _table(*, typed: bool) -> list[Decoder]:
     def kind(wrap: Callable[[Any], Any]) -> Callable[[Any], Any] | None:
         return wrap if typed else None
 
-    list8, map8 = _compounds(table, _bounds8)
-    list32, map32 = _compounds(table, _bounds32)
+    list8, map8 = _compounds(table, _bounds8, typed=typed)
+    list32, map32 = _compounds(table, _bounds32, typed=typed)
     entries: dict[int, Decoder] = {
         0x00: _described(table),
         0x40: _constant(None),

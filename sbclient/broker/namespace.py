@@ -249,7 +249,7 @@ class Namespace:
         """Remove scheduled messages: all or none."""
         entity, _ = self._gate.check(call, path)
         placement = entity.body.placement
-        keepers = [(placement.keeper_of(call, number), number) for number in dict.fromkeys(numbers)]
+        keepers = [(placement.keeper_of(call, number), number) for number in _distinct(numbers)]
         for fragment, number in keepers:
             fragment.check_scheduled(number, call.now)
         for fragment, number in keepers:
@@ -337,7 +337,7 @@ class Namespace:
         queue.check_receiver(with_session=lock is not None)
         if lock is not None:
             queue.placement.reached(call, lock.fragment_index).check_session(lock)
-        keepers = [(queue.placement.keeper_of(call, number), number) for number in dict.fromkeys(numbers)]
+        keepers = [(queue.placement.keeper_of(call, number), number) for number in _distinct(numbers)]
         found = [(fragment, fragment.check_deferred(number, call.now, lock)) for fragment, number in keepers]
         deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
         for fragment, entry in found:
@@ -388,7 +388,7 @@ class Namespace:
         queue = self._readable(path, target)
         if settlement.mode is SettleMode.DEAD_LETTER and queue.dead_letters is None:
             raise InvalidOperationError(f"a message of {path} cannot be dead-lettered: complete or defer it")
-        held = list(dict.fromkeys(token.int for token in tokens))
+        held = _distinct([token.int for token in tokens])
         fragment = queue.placement.holder_of(call, held)
         for token in held:
             fragment.check_lock(token, call.now, lock)
@@ -518,3 +518,11 @@ def _settling(fragment: Fragment, token: int, settlement: Settlement, lock: Sess
         apply=lambda now: fragment.settle(token, settlement, now),
         fragment=fragment,
     )
+
+
+def _distinct(numbers: Sequence[int]) -> list[int]:
+    """The numbers in their order, each once.
+
+    They are compared as text, because a client chooses them, and so the hashes of the numbers themselves.
+    """
+    return list({str(number): number for number in numbers}.values())

@@ -63,15 +63,24 @@ scalars: st.SearchStrategy[Any] = st.one_of(
     text,
     text.map(Symbol),
 )
-values: st.SearchStrategy[Any] = st.recursive(
-    scalars,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=6),
-        st.dictionaries(keys, inner, max_size=6),
-        st.builds(Described, st.one_of(st.integers(0, 2**64 - 1).map(ULong), text.map(Symbol)), inner),
-    ),
-    max_leaves=20,
-)
+protocol_keys = st.one_of(text, st.integers(-128, 127), text.map(Symbol))
+
+
+def _values(allowed_keys: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        scalars,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=6),
+            st.dictionaries(allowed_keys, inner, max_size=6),
+            st.builds(Described, st.one_of(st.integers(0, 2**64 - 1).map(ULong), text.map(Symbol)), inner),
+        ),
+        max_leaves=20,
+    )
+
+
+values = _values(keys)
+protocol_values = _values(protocol_keys)
+"""Values whose maps have only the keys that the protocol uses."""
 
 short_ids = st.one_of(st.none(), st.text(st.characters(codec="utf-8"), max_size=128))
 properties = st.one_of(

@@ -40,7 +40,7 @@ from sbclient.amqp.types import (
     timestamps,
     uuids,
 )
-from tests.amqp.strategies import values
+from tests.amqp.strategies import protocol_values, values
 
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -119,7 +119,7 @@ def test_typed_value_survives_encoding_with_its_type(value: Any) -> None:
     assert skip_value(encoded, 0) == len(encoded)
 
 
-@given(values)
+@given(protocol_values)
 def test_plain_value_equals_the_typed_one(value: Any) -> None:
     assert decode_value(encode_value(value)) == value
 

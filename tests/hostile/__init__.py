@@ -1,0 +1,1 @@
+"""Attacks on the emulator by clients without a token, and what they cost."""

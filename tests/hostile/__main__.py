@@ -1,0 +1,66 @@
+"""Attack an emulator on this machine: `python -m tests.hostile [ATTACK ...] [--before CHECKOUT]`.
+
+Each attack runs against an emulator in a process of its own, while another client sends messages. A row shows the
+processor time of the emulator, the growth of its memory at its peak and 2 s later, and the latency of that client,
+alone and during the attack. With `--before` each attack first runs against the version of the package in a directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.hostile.attacks import ATTACKS, Attack
+from tests.hostile.target import Bystander, percentile, serving
+
+QUIET_S: Final = 1.0
+LOOK_AGAIN_S: Final = 0.2
+MAX_P99_S: Final = 0.05
+
+
+def measure(name: str, attack: Attack, checkout: Path | None) -> bool:
+    """Run one attack, print its row, and return whether the other client was served in time."""
+    with serving(checkout) as server:
+        bystander = Bystander(server.port)
+        time.sleep(QUIET_S)
+        alone = bystander.latencies()
+        server.forget_peak()
+        memory, cpu, began_at = server.memory_mib(), server.cpu_s(), time.perf_counter()
+        note = attack.run(server)
+        time.sleep(max(LOOK_AGAIN_S, attack.settles_s))
+        taken = bystander.latencies()
+        spent, peak, lasted = server.cpu_s() - cpu, server.memory_mib("VmHWM") - memory, time.perf_counter() - began_at
+        time.sleep(2.0)
+        left = server.memory_mib() - memory
+        bystander.close()
+    version = "after" if checkout is None else "before"
+    quiet, p99, worst = percentile(alone, 0.99), percentile(taken, 0.99), percentile(taken, 1.0)
+    print(
+        f"{name:24} {version:6} {spent:6.2f} s of {lasted:5.1f} {peak:7.1f} {left:7.1f} MiB  {len(taken):5} "
+        f"{quiet * 1e3:6.1f} {p99 * 1e3:8.1f} {worst * 1e3:8.1f} ms  {note}",
+        flush=True,
+    )
+    return p99 <= MAX_P99_S
+
+
+def main() -> int:
+    """Run the chosen attacks; the exit status is 1 if one delays the other client too much."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"{', '.join(ATTACKS)}; all by default")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="also attack the version in this directory")
+    options = parser.parse_args()
+    print(
+        f"{'':31} {'processor time':17} {'peak':>6} {'later':>7}      {'sends':>6} {'alone':>6} {'p99':>8} {'worst':>8}"
+    )
+    are_served = True
+    for name in options.attacks or ATTACKS:
+        for checkout in [*([options.before] if options.before else []), None]:
+            is_served = measure(name, ATTACKS[name], checkout)
+            are_served = are_served and (is_served or checkout is not None)
+    return 0 if are_served else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
