@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "receive": "Receive messages, print them and settle them.",
     "peek": "Print messages without receiving them.",
     "backlog": "Show the backlog; resubmit or purge its dead letters.",
+    "verify": "Check a namespace, and compare both transports on it.",
     "admin": "Create, list, show, update and delete entities.",
 }
 """Short help by command, in the order of the help. The module of that name has a function or an app of that name."""

@@ -37,8 +37,8 @@ ALL: Final = [
     for command in [f"{name} {each}" for each in SUBCOMMANDS.get(name, [""])]
 ]
 NOBODY: Final = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
-STAYS: Final = ("emulator", "syphon", "demo")
-"""Run for as long as they are let, or take their time: each has tests of its own."""
+STAYS: Final = ("emulator", "syphon", "demo", "verify")
+"""Run until a signal, take long or need a network: each has tests of its own."""
 
 
 def program(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

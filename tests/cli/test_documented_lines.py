@@ -23,7 +23,7 @@ CHECKED_ELSEWHERE: Final = {
     "python -m pip install . && sbclient demo": "tests/test_docs.py and tests/cli/test_demo.py",
     "python -m pip install -e '.[dev]' && python -m pytest": "the whole suite",
 }
-LONG_RUNNING: Final = ("demo", "emulator", "syphon")
+LONG_RUNNING: Final = ("demo", "emulator", "syphon", "verify")
 """These have tests of their own; only their options are checked here."""
 
 

@@ -14,7 +14,6 @@ from sbclient import (
     MessagingEntityNotFoundError,
     ServiceBusMessage,
     ServiceBusReceiveMode,
-    ServiceBusSubQueue,
 )
 from sbclient.message import ServiceBusMessageState
 from tests.contract.kinds import NamespaceKind
@@ -58,21 +57,6 @@ async def test_iteration_ends_when_no_more_messages_arrive(kind: NamespaceKind) 
     assert seen == ["0", "1", "2", "3"]
 
 
-async def test_complete_removes_a_message_and_abandon_releases_it(kind: NamespaceKind) -> None:
-    queue = await filled(kind, 2)
-    async with kind.plain.get_queue_receiver(queue) as receiver:
-        first, *_ = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
-        await receiver.complete_message(first)
-        (second,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
-        assert second.delivery_count == 0
-        await receiver.abandon_message(second)
-        (again,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
-        assert (str(again), again.delivery_count) == ("1", 1)
-        assert again.sequence_number == second.sequence_number
-        await receiver.complete_message(again)
-        assert await receiver.peek_messages(5, sequence_number=1) == []
-
-
 async def test_a_deferred_message_is_received_only_by_its_sequence_number(kind: NamespaceKind) -> None:
     queue = await filled(kind, 2)
     async with kind.plain.get_queue_receiver(queue) as receiver:
@@ -101,20 +85,6 @@ async def test_a_deferred_message_can_be_settled_in_every_way(kind: NamespaceKin
         left = [each.state for each in await receiver.peek_messages(5, sequence_number=1)]
     stays = how in ("abandon", "defer")
     assert left == ([ServiceBusMessageState.DEFERRED] if stays else [])
-
-
-async def test_a_dead_letter_keeps_its_content_and_has_a_reason(kind: NamespaceKind) -> None:
-    queue = await kind.queue()
-    async with kind.plain.get_queue_sender(queue) as sender:
-        await sender.send_messages(ServiceBusMessage("bad", application_properties={"n": 1}))
-    async with kind.plain.get_queue_receiver(queue) as receiver:
-        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
-        await receiver.dead_letter_message(message, "Unreadable", "it is all Greek")
-    async with kind.plain.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
-        (message,) = await dead.receive_messages(1, max_wait_time=kind.patience_s)
-        assert (message.dead_letter_reason, message.dead_letter_error_description) == ("Unreadable", "it is all Greek")
-        assert (str(message), message.application_properties["n"]) == ("bad", 1)
-        await dead.complete_message(message)
 
 
 async def test_a_message_is_dead_lettered_after_too_many_deliveries(kind: NamespaceKind) -> None:
@@ -192,19 +162,6 @@ async def test_a_message_is_delivered_again_after_its_lock_expires(kind: Namespa
         (again,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
         assert (again.sequence_number, again.delivery_count) == (message.sequence_number, 1)
         await receiver.complete_message(again)
-
-
-async def test_a_renewed_lock_lasts_longer(kind: NamespaceKind) -> None:
-    queue = await filled(kind, 1, lock_duration=timedelta(seconds=5))
-    async with kind.plain.get_queue_receiver(queue) as receiver:
-        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
-        before = message.locked_until_utc
-        assert before is not None
-        await kind.clock.sleep(1.5)
-        after = await receiver.renew_message_lock(message)
-        assert message.locked_until_utc == after
-        assert after - before >= timedelta(seconds=1)
-        await receiver.complete_message(message)
 
 
 async def test_a_message_is_settled_once(kind: NamespaceKind) -> None:

@@ -10,7 +10,6 @@ from sbclient import (
     InvalidOperationError,
     OperationTimeoutError,
     ServiceBusMessage,
-    SessionCannotBeLockedError,
     SessionLockLostError,
 )
 from tests.contract.kinds import NamespaceKind
@@ -72,20 +71,6 @@ async def test_a_session_keeps_its_order_while_others_settle_and_wait(kind: Name
     assert seen == list(range(count))
 
 
-async def test_the_state_of_a_session_is_kept_after_its_receiver(kind: NamespaceKind) -> None:
-    queue = await filled(kind, {"a": 1})
-    async with kind.plain.get_queue_receiver(queue, session_id="a") as receiver:
-        assert receiver.session is not None
-        assert await receiver.session.get_state() is None
-        await receiver.session.set_state("page 7")
-        assert await receiver.session.get_state() == b"page 7"
-    async with kind.plain.get_queue_receiver(queue, session_id="a") as receiver:
-        assert receiver.session is not None
-        assert await receiver.session.get_state() == b"page 7"
-        await receiver.session.set_state(None)
-        assert await receiver.session.get_state() is None
-
-
 async def test_the_lock_of_a_session_is_renewed_and_lost(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"a": 1}, lock_duration=timedelta(seconds=5))
     async with kind.plain.get_queue_receiver(queue, session_id="a") as receiver:
@@ -100,16 +85,6 @@ async def test_the_lock_of_a_session_is_renewed_and_lost(kind: NamespaceKind) ->
         await kind.clock.sleep(until.timestamp() - kind.clock.now() + 0.5)
         with pytest.raises(SessionLockLostError):
             await receiver.complete_message(message)
-
-
-async def test_a_locked_session_cannot_be_accepted(kind: NamespaceKind) -> None:
-    queue = await filled(kind, {"a": 1})
-    async with kind.plain.get_queue_receiver(queue, session_id="a") as holder:
-        assert holder.session is not None
-        with pytest.raises(SessionCannotBeLockedError):
-            await kind.plain.get_queue_receiver(queue, session_id="a").receive_messages(1, max_wait_time=2.0)
-    async with kind.plain.get_queue_receiver(queue, session_id="a") as next_one:
-        assert len(await next_one.receive_messages(1, max_wait_time=kind.patience_s)) == 1
 
 
 async def test_next_available_session_accepts_an_unlocked_session(kind: NamespaceKind) -> None:

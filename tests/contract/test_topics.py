@@ -71,12 +71,3 @@ async def test_a_queue_can_forward_to_another(kind: NamespaceKind) -> None:
         (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
         assert str(message) == "on its way"
         await receiver.complete_message(message)
-
-
-async def test_duplicate_detection_stores_a_repeated_id_once(kind: NamespaceKind) -> None:
-    queue = await kind.queue(requires_duplicate_detection=True)
-    async with kind.plain.get_queue_sender(queue) as sender:
-        for body, message_id in (("first", "a"), ("again", "a"), ("other", "b")):
-            await sender.send_messages(ServiceBusMessage(body, message_id=message_id))
-    async with kind.plain.get_queue_receiver(queue) as receiver:
-        assert [str(message) for message in await receiver.peek_messages(5)] == ["first", "other"]

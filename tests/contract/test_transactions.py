@@ -52,28 +52,6 @@ async def test_a_partitioned_entity_requires_one_key_per_transaction(kind: Names
         assert await bodies(kind, queue) == ["a"]
 
 
-@pytest.mark.needs("full transactions")
-async def test_settling_and_sending_happen_together(kind: NamespaceKind) -> None:
-    queue = await kind.queue()
-    client = kind.plain
-
-    async def move(*, fails: bool) -> None:
-        async with client.transaction() as transaction:
-            await receiver.complete_message(message, transaction=transaction)
-            await sender.send_messages(ServiceBusMessage("y"), transaction=transaction)
-            if fails:
-                raise KeyError("something of the application's")
-
-    async with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
-        await sender.send_messages(ServiceBusMessage("x"))
-        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
-        with pytest.raises(KeyError):
-            await move(fails=True)
-        assert await bodies(kind, queue) == ["x"]
-        await move(fails=False)
-        assert await bodies(kind, queue) == ["y"]
-
-
 @pytest.mark.needs("sends-only transactions")
 async def test_invalid_transactional_sends_are_rejected_before_sending(kind: NamespaceKind) -> None:
     source, target = await kind.queue(), await kind.queue()

@@ -47,6 +47,7 @@ ARGUMENTS = {
     "backlog resubmit": ("--yes",),
     "backlog purge": ("--yes",),
     "syphon": ("--until", "empty"),
+    "verify": ("--yes",),
 }
 PAIRED = ("backlog show", "backlog resubmit", "backlog purge", "syphon")
 

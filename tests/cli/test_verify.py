@@ -1,0 +1,108 @@
+"""`sbclient verify` against emulators, in threads and in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sbclient import MessageLockLostError, ServiceBusClient
+from sbclient.broker.faults import Fault, FaultKind, Operation
+from sbclient.cli.app import make_app
+from sbclient.cli.common import Exit
+from sbclient.cli.conformance import CHECKS
+from sbclient.cli.verify import PREFIX
+from tests.cli.calling import call
+from tests.cli.test_commands_page import SECTIONS, shape, shapes_in
+from tests.contract.conftest import EmulatorThread
+from tests.processes.namespaces import Namespace, connection_string
+from tests.processes.programs import SBCLIENT, Program
+
+pytestmark = pytest.mark.slow
+END_S: Final = 60.0
+
+
+@pytest.fixture(scope="module")
+def emulated() -> Iterator[EmulatorThread]:
+    thread = EmulatorThread()
+    yield thread
+    thread.close()
+
+
+def verified(emulated: EmulatorThread, *arguments: str) -> Result:
+    primary = emulated.emulator.connection_strings["contoso"]
+    arguments = ("verify", "--primary", primary, *arguments)
+    result = CliRunner().invoke(make_app(arguments), arguments)
+    assert re.search("SharedAccessKey=([^;]+)", primary)[1] not in result.output  # type: ignore[index]  # it is there
+    return result
+
+
+async def temporary_queues(client: ServiceBusClient) -> list[str]:
+    return [queue.name async for queue in client.administration.list_queues() if queue.name.startswith(PREFIX)]
+
+
+def test_a_namespace_in_memory_is_refused() -> None:
+    assert "has no transport to verify" in call("verify", "--yes", status=Exit.BAD_INPUT).stderr
+
+
+def test_verify_asks_before_it_creates_entities(emulated: EmulatorThread) -> None:
+    result = verified(emulated)
+    assert result.exit_code == Exit.BAD_INPUT
+    assert "confirm with --yes" in result.stderr
+
+
+def test_a_difference_is_shown_with_status_1(emulated: EmulatorThread) -> None:
+    emulator = emulated.emulator
+    fault = Fault(FaultKind.ERROR, operations=[Operation.RENEW], error=MessageLockLostError)
+    emulated.call(lambda: emulator.inject(fault, "contoso"))
+    try:
+        result = verified(emulated, "--yes", "--transport", "amqp")
+    finally:
+        emulated.call(lambda: emulator.heal(namespace="contoso"))
+    assert result.exit_code == Exit.INCOMPLETE, result.output
+    assert re.findall(r"^(.+?)  +[\d.]+ s  different", result.stdout, re.M) == ["renew a lock", "session with state"]
+    assert "renew a lock: expected extended\n  amqp: MessageLockLostError: " in result.stdout
+
+
+@pytest.mark.real_time
+async def test_verify_leaves_nothing_in_a_namespace(tmp_path: Path) -> None:
+    """One run to its end, and one that is interrupted."""
+    namespace = Namespace("verified", tmp_path)
+    run = Program("verify", tmp_path)
+    try:
+        await namespace.begin()
+        environment = {"SERVICEBUS_CONNECTION_STRING": connection_string(namespace.port)}
+        command = [*SBCLIENT, "verify", "--transport", "amqp", "--yes", "--json"]
+        run.start(command, environment)
+        assert await run.ended(END_S) == Exit.OK, run.told()
+        printed = json.loads(run.file("out").read_text())
+        assert {check["name"]: check["result"] for check in printed["checks"]} == dict.fromkeys(
+            [check.name for check in CHECKS], "same"
+        )
+        assert shape(printed) == shape(shapes_in("verify")[0])
+        async with namespace.client() as client:
+            assert await temporary_queues(client) == []
+            run.start(command, environment)
+            async with asyncio.timeout(END_S):
+                while not await temporary_queues(client):
+                    assert run.is_running, run.told()
+            run.signal(signal.SIGINT)
+            assert await run.ended(END_S) == Exit.INTERRUPTED, run.told()
+            assert run.told().count("\n") == 1
+            assert await temporary_queues(client) == []
+    finally:
+        run.kill()
+        namespace.kill()
+
+
+def test_the_documented_table_has_every_check() -> None:
+    (table,) = re.findall(r"^```text\n(check .*?)^```", SECTIONS["verify"], re.M | re.S)
+    names: list[Any] = [re.split(r"  +", line)[0] for line in table.splitlines()[1:]]
+    assert names == [check.name for check in CHECKS]
