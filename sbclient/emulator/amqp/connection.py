@@ -113,6 +113,7 @@ class _Connection:
                     return
             await peer.room()
             chunk = await self._stream.read()
+            peer.time_slice.restart()
 
     async def _watch_deadlines(self) -> None:
         """Send heartbeats, drop a client that is silent or puts no token, detach links of expired tokens."""
@@ -133,17 +134,22 @@ class _Connection:
     # ------------------------------------------------------------------ events
 
     def _handle_events(self) -> bool:
-        """Handle events until the time slice is over; returns whether it is, and events may be left."""
-        time_slice = self._peer.time_slice
-        if self._peer.grants.drop_expired(self._clock.now()):
-            self._peer.tokens_changed()  # before the next events are checked
+        """Handle events until the time slice is over; returns whether it is, and events may be left.
+
+        The caller writes the output.
+        """
+        peer = self._peer
+        time_slice = peer.time_slice
+        if peer.grants.drop_expired(self._clock.now()):
+            peer.tokens_changed()  # before the next events are checked
+        peer.is_handling = True
         while not (is_over := time_slice.is_over) and (event := self._engine.next_event()) is not None:
             time_slice.count()
             try:
                 self._handle(event)
             except Exception as error:  # an error of the broker ends only this connection
-                self._peer.fail(error)
-        self._peer.flush()
+                peer.fail(error)
+        peer.is_handling = False
         return is_over
 
     def _handle(self, event: Any) -> None:

@@ -90,6 +90,7 @@ class Peer:
         transactions: those that were declared and not discharged, by id.
         handlers: the broker's ends of all links, by link.
         time_slice: limits how much is read before other connections run.
+        is_handling: whether the connection handles events, and writes the output itself afterwards.
     """
 
     def __init__(self, stream: ByteStream, context: NamespaceContext, engine: Connection) -> None:
@@ -103,6 +104,7 @@ class Peer:
         self.handlers: dict[Link, LinkHandler] = {}
         self.tasks = OwnedTasks(self.fail)
         self.time_slice = TimeSlice(context.clock)
+        self.is_handling = False
         self._stream = stream
         self._is_writing = False
         self._transaction_count = 0
@@ -115,7 +117,7 @@ class Peer:
 
     def flush(self) -> None:
         """Write the output of the engine at the end of this step of the event loop."""
-        if not self._is_writing:
+        if not self._is_writing and not self.is_handling:
             self._is_writing = True
             asyncio.get_running_loop().call_soon(self.write_out)
 
@@ -171,7 +173,8 @@ class Peer:
         return len(self._work) < MAX_WORK_COUNT and self._work_bytes < MAX_WORK_BYTES
 
     async def room(self) -> None:
-        """Wait until the work of this client is below the limits, and its output is read."""
+        """Write the output. Wait until the work of this client is below the limits, and its output is read."""
+        self.write_out()
         while not self._has_room and not self.engine.is_over:
             self._less_work.clear()
             await self._less_work.wait()

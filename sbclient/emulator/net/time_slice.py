@@ -55,6 +55,10 @@ class TimeSlice:
     async def start_next(self) -> None:
         """Let all other tasks run, then start the next time slice."""
         await self._clock.sleep(0)
+        self.restart()
+
+    def restart(self) -> None:
+        """Start the next time slice after a wait during which all other tasks ran."""
         is_heavy, self._work_s = self._work_s > 2 * MAX_DURATION_S, 0.0
         self._allowed = max(1, self._allowed // 2) if is_heavy else min(MAX_EVENTS, self._allowed * 2)
         self._begin()
