@@ -14,7 +14,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from random import Random
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import Entry
@@ -43,6 +43,37 @@ class _Timer:
         self.loop = loop
         self.handle = handle
         self.at = at
+
+
+class Performed(Generic[T]):
+    """A request that the namespace has performed.
+
+    Attributes:
+        operation, path: the request.
+        answer: set unless it failed.
+        error: set if it failed.
+        after_s: seconds until the answer arrives, because of a fault; infinity = never.
+    """
+
+    __slots__ = ("after_s", "answer", "error", "operation", "path")
+
+    answer: T
+
+    def __init__(self, operation: Operation, path: str | None) -> None:
+        self.operation = operation
+        self.path = path
+        self.error: ServiceBusError | None = None
+        self.after_s = 0.0
+
+    def result(self) -> T:
+        """Return or raise the result, once."""
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame
+        return self.answer
 
 
 class BrokerHost:
@@ -121,20 +152,42 @@ class BrokerHost:
             OperationTimeoutError: a fault held the answer back for too long. The work may have been done.
         """
         await self.clock.sleep(0)
+        return await self.answered(self.perform_now(operation, path, work, front_end=front_end), timeout_s=timeout_s)
+
+    def perform_now(
+        self, operation: Operation, path: str | None, work: Callable[[Call], T], *, front_end: int = 0
+    ) -> Performed[T]:
+        """Run a request as `perform` does, in this step of the event loop; `answered` waits for the answer."""
         call = Call(operation, self.clock.now(), front_end=front_end)
+        performed: Performed[T] = Performed(operation, path)
         try:
-            answer = work(call)
+            performed.answer = work(call)
         except NoAnswer:
-            raise await self._timed_out(operation, path, timeout_s) from None
-        except ServiceBusError:
-            await self._delay(call, path, timeout_s)
-            raise
+            performed.after_s = math.inf
+        except ServiceBusError as error:
+            performed.error = error
         finally:
             self.namespace.advance(call.now)
             if self._waiting.has_waiters and path is not None:
                 self._watch(path)
-        await self._delay(call, path, timeout_s)
-        return answer
+        performed.after_s = performed.after_s or call.answer_after_s
+        return performed
+
+    async def answered(self, performed: Performed[T], *, timeout_s: float) -> T:
+        """Return or raise the result of a request when its answer arrives.
+
+        Raises:
+            OperationTimeoutError: a fault holds the answer back for too long.
+        """
+        if performed.after_s > timeout_s:
+            await self.clock.sleep(max(0.0, timeout_s))
+            raise OperationTimeoutError(
+                f"{performed.path or self.namespace.name} did not answer to {performed.operation} within "
+                f"{timeout_s:g} s: the operation may have been done, so check before you try again"
+            )
+        if performed.after_s:
+            await self.clock.sleep(performed.after_s)
+        return performed.result()
 
     async def receive(
         self,
@@ -228,19 +281,6 @@ class BrokerHost:
             await waiter.woken
         finally:
             timer.cancel()
-
-    async def _delay(self, call: Call, path: str | None, timeout_s: float) -> None:
-        if call.answer_after_s > timeout_s:
-            raise await self._timed_out(call.operation, path, timeout_s)
-        if call.answer_after_s:
-            await self.clock.sleep(call.answer_after_s)
-
-    async def _timed_out(self, operation: Operation, path: str | None, timeout_s: float) -> OperationTimeoutError:
-        await self.clock.sleep(max(0.0, timeout_s))
-        return OperationTimeoutError(
-            f"{path or self.namespace.name} did not answer to {operation} within {timeout_s:g} s: "
-            "the operation may have been done, so check before you try again"
-        )
 
     # ------------------------------------------------------------------ time
 

@@ -24,6 +24,7 @@ from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice
 from sbclient.entities import AccessRights
 from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError
+from sbclient.hosting.host import Performed
 from sbclient.rules.entity_path import canonical
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
@@ -193,6 +194,10 @@ class Peer:
                 self.time_slice.add_work(self.host.clock.monotonic() - began_at)
 
         return await self.host.perform(operation, path, measured, timeout_s=timeout_s, front_end=self.front_end)
+
+    def perform_now(self, operation: Operation, path: str | None, work: Callable[[Call], T]) -> Performed[T]:
+        """As `BrokerHost.perform_now`, through the front end of this connection."""
+        return self.host.perform_now(operation, path, work, front_end=self.front_end)
 
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
         """Do what the broker does by itself when a link ends. Faults do not affect it."""

@@ -34,6 +34,7 @@ from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.emulator.amqp.settling import confirmation_of, settlement_of
 from sbclient.entities import AccessRights
 from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.hosting.host import Performed
 from sbclient.rules.entity_path import canonical
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
@@ -226,37 +227,67 @@ class ReceiverLink(LinkHandler):
         """Settle a message by the outcome that the client has sent."""
         delivery = event.delivery
         assert isinstance(delivery, OutgoingDelivery)  # the engine gives a sending link no others
-        if event.settled or is_terminal(event.state):
-            self._peer.start(self._settle(delivery, event.state), name="amqp settle")
-
-    async def _settle(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
-        outcome, transaction_id = state, None
-        if isinstance(state, TransactionalState):
-            outcome, transaction_id = state.outcome, state.txn_id
-        try:
-            await self._take_effect(UUID(bytes_le=delivery.tag), outcome, transaction_id)
-        except ServiceBusError as error:
-            delivery.settle(Rejected(self._peer.report(error)))
+        if not event.settled and not is_terminal(event.state):
+            return
+        if isinstance(event.state, TransactionalState):
+            self._peer.start(self._settle_in_transaction(delivery, event.state), name="amqp settle")
         else:
-            if not self._peer.context.wire_faults.drops_acknowledgement(self._path, self._peer.now()):
-                delivery.settle(confirmation_of(outcome) if transaction_id is None else state)
+            self._settle(delivery, event.state)
+
+    async def _settle_in_transaction(self, delivery: OutgoingDelivery, state: TransactionalState) -> None:
+        """Settle in order with the requests to the coordinator, which are tasks too."""
+        self._settle(delivery, state)
+
+    def _settle(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
+        try:
+            performed = self._take_effect(UUID(bytes_le=delivery.tag), state)
+            if performed is not None and not performed.after_s:
+                performed.result()
+        except ServiceBusError as error:
+            self._reject(delivery, error)
+        else:
+            if performed is not None and performed.after_s:
+                self._peer.start(self._confirm_later(delivery, state, performed), name="amqp settle")
+            else:
+                self._confirm(delivery, state)
+
+    async def _confirm_later(
+        self, delivery: OutgoingDelivery, state: DeliveryState | None, performed: Performed[None]
+    ) -> None:
+        try:
+            await self._peer.host.answered(performed, timeout_s=OPERATION_TIMEOUT_S)
+        except ServiceBusError as error:
+            self._reject(delivery, error)
+        else:
+            self._confirm(delivery, state)
+
+    def _confirm(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
+        if not self._peer.context.wire_faults.drops_acknowledgement(self._path, self._peer.now()):
+            delivery.settle(state if isinstance(state, TransactionalState) else confirmation_of(state))
         self._peer.flush()
 
-    async def _take_effect(self, token: UUID, outcome: DeliveryState | None, transaction_id: bytes | None) -> None:
-        namespace, settlement = self._peer.host.namespace, settlement_of(outcome)
-        transaction = None if transaction_id is None else self._peer.transaction(transaction_id)
+    def _reject(self, delivery: OutgoingDelivery, error: ServiceBusError) -> None:
+        delivery.settle(Rejected(self._peer.report(error)))
+        self._peer.flush()
+
+    def _take_effect(self, token: UUID, state: DeliveryState | None) -> Performed[None] | None:
+        """Settle a message; None if it is released, which no fault affects."""
+        namespace, outcome, transaction = self._peer.host.namespace, state, None
+        if isinstance(state, TransactionalState):
+            outcome, transaction = state.outcome, self._peer.transaction(state.txn_id)
+        settlement = settlement_of(outcome)
         if settlement is None:
             if transaction is not None:
                 raise InvalidOperationError(
                     f"a message of {self._path} cannot be released in a transaction: abandon it"
                 )
             self._release([token])
-            return
+            return None
 
         def settle(call: Call) -> None:
             namespace.settle(call, self._path, [token], settlement, lock=self._lock, transaction=transaction)
 
-        await self._peer.perform(Operation.SETTLE, self._path, settle, timeout_s=OPERATION_TIMEOUT_S)
+        return self._peer.perform_now(Operation.SETTLE, self._path, settle)
 
 
 def ticks_of(at: float) -> int:

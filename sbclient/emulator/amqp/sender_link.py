@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from sbclient.amqp import (
@@ -25,12 +26,14 @@ from sbclient.amqp import (
     split_batch,
 )
 from sbclient.amqp.errors import INVALID_FIELD
+from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Int
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.entities import AccessRights
 from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
+from sbclient.hosting.host import Performed
 
 CREDIT: Final = 1_000
 """Messages that a client may send before the broker answers."""
@@ -109,38 +112,70 @@ class SenderLink(LinkHandler):
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         """Store the messages of a transfer."""
-        self._peer.start(self._store(delivery), name="amqp send", size_bytes=len(delivery.payload))
-
-    async def _store(self, delivery: IncomingDelivery) -> None:
-        peer, state = self._peer, delivery.state
-        transaction_id = state.txn_id if isinstance(state, TransactionalState) else None
-        try:
-            await self._send(messages_in(delivery), transaction_id)
-        except ServiceBusError as error:
-            delivery.settle(Rejected(peer.report(error)))
+        if isinstance(delivery.state, TransactionalState):
+            work = self._store_in_transaction(delivery)
+            self._peer.start(work, name="amqp send", size_bytes=len(delivery.payload))
         else:
-            if not peer.context.wire_faults.drops_acknowledgement(self._path, peer.now()):
-                delivery.settle(ACCEPTED if transaction_id is None else TransactionalState(transaction_id, ACCEPTED))
+            self._store(delivery)
+
+    async def _store_in_transaction(self, delivery: IncomingDelivery) -> None:
+        """Store a transfer in order with the requests to the coordinator, which are tasks too."""
+        self._store(delivery)
+
+    def _store(self, delivery: IncomingDelivery) -> None:
+        peer = self._peer
+        try:
+            performed = peer.perform_now(Operation.SEND, self._path, self._work_of(delivery))
+            if not performed.after_s:
+                performed.result()
+        except ServiceBusError as error:
+            self._reject(delivery, error)
+        else:
+            if performed.after_s:
+                waiting = self._answer_later(delivery, performed)
+                peer.start(waiting, name="amqp send", size_bytes=len(delivery.payload))
+            else:
+                self._accept_delivery(delivery)
+
+    async def _answer_later(self, delivery: IncomingDelivery, performed: Performed[None]) -> None:
+        try:
+            await self._peer.host.answered(performed, timeout_s=self._timeout_s)
+        except ServiceBusError as error:
+            self._reject(delivery, error)
+        else:
+            self._accept_delivery(delivery)
+
+    def _accept_delivery(self, delivery: IncomingDelivery) -> None:
+        peer, state = self._peer, delivery.state
+        if not peer.context.wire_faults.drops_acknowledgement(self._path, peer.now()):
+            outcome: DeliveryState = ACCEPTED
+            if isinstance(state, TransactionalState):
+                outcome = TransactionalState(state.txn_id, ACCEPTED)
+            delivery.settle(outcome)
         peer.flush()
 
-    async def _send(self, messages: list[WireMessage], transaction_id: bytes | None) -> None:
-        peer, namespace = self._peer, self._peer.host.namespace
-        transaction = None if transaction_id is None else peer.transaction(transaction_id)
+    def _reject(self, delivery: IncomingDelivery, error: ServiceBusError) -> None:
+        delivery.settle(Rejected(self._peer.report(error)))
+        self._peer.flush()
+
+    def _work_of(self, delivery: IncomingDelivery) -> Callable[[Call], None]:
+        """Return the request that stores a transfer.
+
+        Raises:
+            ServiceBusError: the transfer is malformed, its transaction unknown, or the entity too busy.
+        """
+        peer, namespace, state = self._peer, self._peer.host.namespace, delivery.state
+        messages = messages_in(delivery)
+        transaction = peer.transaction(state.txn_id) if isinstance(state, TransactionalState) else None
         if peer.context.wire_faults.is_busy(self._path, peer.now()):
             raise ServiceBusServerBusyError(f"{self._path} is too busy: wait 10 seconds and try again")
-        destination, via_key = self._destination, None
-        if destination is not None:
-            via_key = _via_key(messages[0])
-
-        def send(call: Call) -> None:
-            if destination is None:
-                namespace.send(call, self._path, messages, transaction=transaction)
-            else:
-                namespace.send(
-                    call, destination, messages, transaction=transaction, via=self._path, via_partition_key=via_key
-                )
-
-        await peer.perform(Operation.SEND, self._path, send, timeout_s=self._timeout_s)
+        destination = self._destination
+        if destination is None:
+            return lambda call: namespace.send(call, self._path, messages, transaction=transaction)
+        via_key = _via_key(messages[0])
+        return lambda call: namespace.send(
+            call, destination, messages, transaction=transaction, via=self._path, via_partition_key=via_key
+        )
 
 
 def _via_key(first: WireMessage) -> str | None:
