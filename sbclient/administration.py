@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from random import SystemRandom
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from sbclient.clock import Clock
 from sbclient.entities import (
     AccessRights,
     AuthorizationRule,
@@ -32,7 +34,9 @@ from sbclient.entities import (
     TrueRuleFilter,
 )
 from sbclient.errors import InvalidOperationError
+from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.transport.base import Transport
+from sbclient.transport.choice import open_transport
 
 __all__ = [
     "AccessRights",
@@ -64,16 +68,69 @@ QueueRuntimeProperties = TopicRuntimeProperties = SubscriptionRuntimeProperties 
 P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties, RuleProperties)
 
 
+def _open(
+    connection: ConnectionString | None,
+    sdk_options: dict[str, Any],
+    namespace: str | None = None,
+    credential: Any = None,
+) -> Transport:
+    """Open a transport for administration only: azure-servicebus, or the broker in this process."""
+    return open_transport(
+        connection,
+        fully_qualified_namespace=namespace,
+        credential=credential,
+        clock=Clock(),
+        random=SystemRandom(),
+        transport="sdk",
+        **sdk_options,
+    )
+
+
 class ServiceBusAdministrationClient:
     """Manages the entities of one namespace. Available as `client.administration`, or on its own.
 
     Every operation requires the Manage right and may raise `MessagingEntityNotFoundError`,
     `MessagingEntityAlreadyExistsError`, `ServiceBusQuotaExceededError`, `ServiceBusAuthorizationError`, or
     `InvalidOperationError` if a value is out of its range or cannot be changed after creation.
+
+    Args:
+        fully_qualified_namespace: `contoso.servicebus.windows.net`, with `credential`.
+        credential: a credential of azure-identity or azure.core.
+        transport: instead of both; `close` leaves it open.
+        sdk_options: passed to azure-servicebus, see `transport.choice.open_transport`.
+
+    Raises:
+        InvalidOperationError: there is neither a namespace with a credential nor a transport.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(
+        self,
+        fully_qualified_namespace: str | None = None,
+        credential: Any = None,
+        *,
+        transport: Transport | None = None,
+        **sdk_options: Any,
+    ) -> None:
+        self._is_owner = transport is None
+        if transport is None:
+            if fully_qualified_namespace is None or credential is None:
+                raise InvalidOperationError(
+                    "the administration client needs a namespace and a credential: give both, or use "
+                    "from_connection_string"
+                )
+            transport = _open(None, sdk_options, fully_qualified_namespace, credential)
         self._transport = transport
+
+    @classmethod
+    def from_connection_string(cls, conn_str: str, **sdk_options: Any) -> Self:
+        """Create a client from a connection string of the service or of an emulator, or from `memory://name`.
+
+        Raises:
+            InvalidOperationError: the connection string is invalid; the text never repeats a key.
+        """
+        client = cls(transport=_open(parse_connection_string(conn_str), sdk_options))
+        client._is_owner = True
+        return client
 
     async def __aenter__(self) -> Self:
         return self
@@ -84,7 +141,9 @@ class ServiceBusAdministrationClient:
         await self.close()
 
     async def close(self) -> None:
-        """Do nothing: the owner of the transport closes the connection."""
+        """Close the connection, unless the client belongs to a `ServiceBusClient`. Safe to call twice."""
+        if self._is_owner:
+            await self._transport.close()
 
     async def get_namespace_properties(self) -> NamespaceProperties:
         """Return name and tier of the namespace."""

@@ -52,6 +52,34 @@ from azure.core.exceptions import (
     ServiceResponseTimeoutError,
 )
 
+__all__ = [
+    "AutoLockRenewFailed",
+    "AutoLockRenewTimeout",
+    "BacklogUnavailableError",
+    "InvalidOperationError",
+    "MessageAlreadySettled",
+    "MessageLockLostError",
+    "MessageNotFoundError",
+    "MessageSizeExceededError",
+    "MessagingEntityAlreadyExistsError",
+    "MessagingEntityDisabledError",
+    "MessagingEntityNotFoundError",
+    "OperationTimeoutError",
+    "PairedClientError",
+    "ScheduleUnavailableError",
+    "ServiceBusAuthenticationError",
+    "ServiceBusAuthorizationError",
+    "ServiceBusCommunicationError",
+    "ServiceBusConnectionError",
+    "ServiceBusError",
+    "ServiceBusInternalError",
+    "ServiceBusQuotaExceededError",
+    "ServiceBusServerBusyError",
+    "SessionCannotBeLockedError",
+    "SessionLockLostError",
+    "TransactionNotSupportedError",
+]
+
 
 class ServiceBusError(AzureError):
     """The base class of the errors of this package.

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from sbclient.administration import ServiceBusAdministrationClient
+from sbclient.client.client import ServiceBusClient
 from sbclient.entities import (
     CorrelationRuleFilter,
     EntityAddress,
@@ -29,7 +30,7 @@ from tests.client.scene import QUEUE
 
 @pytest.fixture
 def administration(pair: MemoryPair) -> ServiceBusAdministrationClient:
-    return ServiceBusAdministrationClient(MemoryTransport(pair.primary))
+    return ServiceBusAdministrationClient(transport=MemoryTransport(pair.primary))
 
 
 async def test_queues(administration: ServiceBusAdministrationClient, pair: MemoryPair) -> None:
@@ -108,3 +109,15 @@ async def test_an_answer_of_another_kind_is_a_fault_of_the_transport(
     monkeypatch.setattr(type(administration._transport.administration), "get", describing)
     with pytest.raises(TypeError, match=QueueProperties.__name__):
         await administration.get_queue(QUEUE)
+
+
+async def test_a_client_of_its_own_from_a_connection_string() -> None:
+    async with ServiceBusAdministrationClient.from_connection_string("memory://administered") as administration:
+        await administration.create_queue("bills")
+    async with ServiceBusClient.from_connection_string("memory://administered") as client:
+        shared = client.administration
+        assert (await shared.get_queue("bills")).name == "bills"
+        await shared.close()
+        assert (await client.administration.get_queue("bills")).name == "bills"
+    with pytest.raises(InvalidOperationError, match="from_connection_string"):
+        ServiceBusAdministrationClient("contoso.servicebus.windows.net")

@@ -251,7 +251,7 @@ class ServiceBusClient:
     def administration(self) -> ServiceBusAdministrationClient:
         """The administration client of the primary namespace."""
         self._core.check()
-        return ServiceBusAdministrationClient(self._core.primary)
+        return ServiceBusAdministrationClient(transport=self._core.primary)
 
     def get_queue_sender(self, queue_name: str, *, partitioned: bool | None = None) -> ServiceBusSender:
         """Create a sender for a queue.
@@ -332,6 +332,10 @@ class ServiceBusClient:
 
     def _receiver(self, path: str, sub_queue: ServiceBusSubQueue | str | None, **options: Any) -> ServiceBusReceiver:
         self._core.check()
+        if sub_queue is not None and options["session"] is not None:
+            raise InvalidOperationError(
+                f"session_id and sub_queue are both set for {path!r}: dead letters have no sessions, remove session_id"
+            )
         receiver = ServiceBusReceiver(self._core, _sub_queue_path(path, sub_queue), **options)
         self._core.links[receiver] = None
         return receiver

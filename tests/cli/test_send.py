@@ -269,7 +269,7 @@ def test_outage_without_secondary_ends_sending_and_counts_doubt() -> None:
 async def test_interrupted_send_is_counted_in_doubt_and_kept(tmp_path: Path) -> None:
     host = memory_host(PRIMARY.removeprefix("memory://"))
     transport = MemoryTransport(host)
-    await ServiceBusAdministrationClient(transport).create_queue("q")
+    await ServiceBusAdministrationClient(transport=transport).create_queue("q")
     host.inject(Fault(FaultKind.HANG))
     kept = tmp_path / "failed.jsonl"
     failed = FailedFile(kept)

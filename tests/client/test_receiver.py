@@ -304,6 +304,11 @@ async def test_a_named_session_is_locked_by_one_receiver(pair: MemoryPair, clien
         pass
 
 
+def test_a_session_of_dead_letters_is_refused(client: ServiceBusClient) -> None:
+    with pytest.raises(ValueError, match="session_id and sub_queue"):
+        client.get_queue_receiver("visits", session_id="s", sub_queue="deadletter")
+
+
 async def test_receive_waits_for_the_next_available_session(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:

@@ -1,0 +1,171 @@
+"""The differences between this package and the installed azure-servicebus, found by comparison, each with its reason.
+
+`python -m tests.sdk_differences` writes them as a table into `docs/moving.md`. `tests/test_sdk_names.py` fails if a
+difference has no reason, a reason has no difference, or the table is out of date.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+import azure.servicebus as sdk
+import azure.servicebus.exceptions as sdk_exceptions
+import azure.servicebus.management as sdk_management
+from azure.servicebus import aio
+from azure.servicebus.aio import management
+
+import sbclient
+import sbclient.aio.management
+import sbclient.exceptions
+import sbclient.management
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "moving.md"
+BEGIN: Final = "<!-- differences: python -m tests.sdk_differences -->\n"
+END: Final = "<!-- end of differences -->\n"
+
+MODULES: Final = [
+    (sdk, sbclient),
+    (aio, sbclient.aio),
+    (sdk_exceptions, sbclient.exceptions),
+    (sdk_management, sbclient.management),
+    (management, sbclient.aio.management),
+]
+
+CLASSES: Final = [
+    (aio.ServiceBusClient, sbclient.ServiceBusClient),
+    (aio.ServiceBusSender, sbclient.ServiceBusSender),
+    (aio.ServiceBusReceiver, sbclient.ServiceBusReceiver),
+    (aio.ServiceBusSession, sbclient.ServiceBusSession),
+    (aio.AutoLockRenewer, sbclient.AutoLockRenewer),
+    (sdk.ServiceBusMessage, sbclient.ServiceBusMessage),
+    (sdk.ServiceBusReceivedMessage, sbclient.ServiceBusReceivedMessage),
+    (sdk.ServiceBusMessageBatch, sbclient.ServiceBusMessageBatch),
+    (management.ServiceBusAdministrationClient, sbclient.ServiceBusAdministrationClient),
+]
+
+REASONS: Final = {
+    "*.client_identifier is missing": "names one AMQP link; links are shared and replaced here",
+    "*(client_identifier=) is missing": "names one AMQP link; links are shared and replaced here",
+    "*(socket_timeout=) is missing": "one AMQP link has no socket of its own; `timeout` of a call limits it",
+    "*.message is missing": "deprecated in azure-servicebus",
+    "*.raw_amqp_message is missing": "attributes have all that the service reads; `AmqpAnnotatedMessage` can be sent",
+    "ServiceBusReceivedMessage.from_bytes is missing": "receivers create received messages",
+    "ServiceBusSender(*=) is missing": "a client creates its senders",
+    "ServiceBusReceiver(*=) is missing": "a client creates its receivers",
+    "ServiceBusSession(*=) is missing": "a receiver creates its session",
+    "ServiceBusMessage('a').application_properties is {}": "a dict that can be changed; azure-servicebus has None",
+    "ServiceBusMessage('a').message_id is None": "the first send sets it; azure-servicebus sets it at once",
+    "str() of * is the value": "the text of a member is its value, as the service writes it",
+    "ApiVersion is missing": "the default of the installed azure-servicebus, or `api_version=` as text",
+    "MessageCountDetails is missing": "the counts are attributes of the runtime properties",
+    "ServiceBusAdministrationClient.create_rule(filter=) has the default None": "None means the same, a true filter",
+    "ServiceBusClient(retry_backoff_max=) has the default 30.0": "the default timeout of a call is 60 s",
+}
+"""Reasons by difference, or by a pattern for several."""
+
+
+def differences() -> set[str]:
+    """Return the differences, one sentence each."""
+    return {*_modules(), *_classes(), *_messages(), *_texts(), *_bases()}
+
+
+def reason_of(difference: str) -> str | None:
+    """Return the reason of a difference, None if there is none."""
+    return next((reason for pattern, reason in REASONS.items() if fnmatchcase(difference, pattern)), None)
+
+
+def _modules() -> Iterator[str]:
+    for theirs, ours in MODULES:
+        for name in getattr(theirs, "__all__", error_names()):
+            if not hasattr(ours, name):
+                yield f"{name} is missing"
+
+
+def error_names() -> list[str]:
+    """Return the names of the errors of azure-servicebus."""
+    return [
+        name
+        for name, error in vars(sdk_exceptions).items()
+        if inspect.isclass(error) and error.__module__ == sdk_exceptions.__name__ and not name.startswith("_")
+    ]
+
+
+def public_names(owner: object) -> set[str]:
+    """Return the names of the attributes of a class or an instance."""
+    return {name for name in dir(owner) if not name.startswith("_")}
+
+
+def _classes() -> Iterator[str]:
+    for theirs, ours in CLASSES:
+        name = ours.__name__
+        yield from (f"{name}.{each} is missing" for each in public_names(theirs) - public_names(ours))
+        if theirs is not sdk.ServiceBusReceivedMessage:  # applications do not create one
+            yield from _arguments(name, theirs, ours)
+        for each in public_names(theirs) & public_names(ours):
+            if callable(getattr(theirs, each)):
+                yield from _arguments(f"{name}.{each}", getattr(theirs, each), getattr(ours, each))
+
+
+def _arguments(name: str, theirs: Any, ours: Any) -> Iterator[str]:
+    found = inspect.signature(ours).parameters
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in found.values())
+    for argument, wanted in inspect.signature(theirs).parameters.items():
+        if argument == "self" or wanted.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        if argument not in found:
+            if not takes_any or wanted.kind is not inspect.Parameter.KEYWORD_ONLY:
+                yield f"{name}({argument}=) is missing"
+        elif found[argument].kind is not wanted.kind:
+            yield f"{name}({argument}=) is {found[argument].kind.description}"
+        elif found[argument].default != wanted.default and wanted.default is not inspect.Parameter.empty:
+            yield f"{name}({argument}=) has the default {found[argument].default}"
+
+
+def _messages() -> Iterator[str]:
+    """Compare the attributes of a new message."""
+    theirs, ours = sdk.ServiceBusMessage("a"), sbclient.ServiceBusMessage("a")
+    for name in public_names(theirs) & public_names(ours):
+        expected, found = getattr(theirs, name), getattr(ours, name)
+        if name not in ("body", "body_type") and not callable(expected) and expected != found:
+            yield f"ServiceBusMessage('a').{name} is {found!r}"
+
+
+def _texts() -> Iterator[str]:
+    for theirs, ours in MODULES:
+        for name in getattr(theirs, "__all__", ()):
+            kind = getattr(theirs, name)
+            if inspect.isclass(kind) and issubclass(kind, Enum) and hasattr(ours, name):
+                members = {each.name: each.value for each in kind}
+                if {each.name: each.value for each in getattr(ours, name)} != members:
+                    yield f"{name} has other members"
+                if any(str(getattr(getattr(ours, name), each)) != str(getattr(kind, each)) for each in members):
+                    yield f"str() of {name} is the value"
+
+
+def _bases() -> Iterator[str]:
+    for name in error_names():
+        theirs, ours = getattr(sdk_exceptions, name), getattr(sbclient, name)
+        bases = {each.__name__ for each in theirs.__mro__} - {each.__name__ for each in ours.__mro__}
+        yield from (f"{name} is no {base}" for base in sorted(bases))
+
+
+def table() -> str:
+    """Return the differences as a Markdown table."""
+    rows = "".join(f"| `{difference}` | {reason_of(difference)} |\n" for difference in sorted(differences()))
+    return f"{BEGIN}| difference | reason |\n|---|---|\n{rows}{END}"
+
+
+def main() -> None:
+    """Write the table into the page."""
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(before + table() + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()
