@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from random import SystemRandom
 from types import TracebackType
@@ -32,6 +32,7 @@ from sbclient.entities import (
     SubscriptionProperties,
     TopicProperties,
     TrueRuleFilter,
+    kind_of,
 )
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
@@ -177,27 +178,7 @@ class ServiceBusAdministrationClient:
 
         Partitioning, sessions and duplicate detection cannot be changed later.
         """
-        properties = QueueProperties(
-            queue_name,
-            authorization_rules=authorization_rules,
-            auto_delete_on_idle=auto_delete_on_idle,
-            dead_lettering_on_message_expiration=dead_lettering_on_message_expiration,
-            default_message_time_to_live=default_message_time_to_live,
-            duplicate_detection_history_time_window=duplicate_detection_history_time_window,
-            enable_batched_operations=enable_batched_operations,
-            enable_express=enable_express,
-            enable_partitioning=enable_partitioning,
-            lock_duration=lock_duration,
-            max_delivery_count=max_delivery_count,
-            max_size_in_megabytes=max_size_in_megabytes,
-            requires_duplicate_detection=requires_duplicate_detection,
-            requires_session=requires_session,
-            forward_to=forward_to,
-            user_metadata=user_metadata,
-            forward_dead_lettered_messages_to=forward_dead_lettered_messages_to,
-            max_message_size_in_kilobytes=max_message_size_in_kilobytes,
-        )
-        return await self._create(EntityKind.QUEUE, (queue_name,), properties)
+        return await self._create(QueueProperties, (queue_name,), locals())
 
     async def get_queue(self, queue_name: str) -> QueueProperties:
         """Return the description of a queue."""
@@ -247,24 +228,7 @@ class ServiceBusAdministrationClient:
         max_message_size_in_kilobytes: int | None = None,
     ) -> TopicProperties:
         """Create a topic and return its complete description. None selects the service's default."""
-        properties = TopicProperties(
-            topic_name,
-            authorization_rules=authorization_rules,
-            auto_delete_on_idle=auto_delete_on_idle,
-            default_message_time_to_live=default_message_time_to_live,
-            duplicate_detection_history_time_window=duplicate_detection_history_time_window,
-            enable_batched_operations=enable_batched_operations,
-            enable_express=enable_express,
-            enable_partitioning=enable_partitioning,
-            filtering_messages_before_publishing=filtering_messages_before_publishing,
-            max_size_in_megabytes=max_size_in_megabytes,
-            requires_duplicate_detection=requires_duplicate_detection,
-            size_in_bytes=size_in_bytes,
-            support_ordering=support_ordering,
-            user_metadata=user_metadata,
-            max_message_size_in_kilobytes=max_message_size_in_kilobytes,
-        )
-        return await self._create(EntityKind.TOPIC, (topic_name,), properties)
+        return await self._create(TopicProperties, (topic_name,), locals())
 
     async def get_topic(self, topic_name: str) -> TopicProperties:
         """Return the description of a topic."""
@@ -312,21 +276,7 @@ class ServiceBusAdministrationClient:
         auto_delete_on_idle: timedelta | None = None,
     ) -> SubscriptionProperties:
         """Create a subscription with the rule `$Default`, which matches every message."""
-        properties = SubscriptionProperties(
-            subscription_name,
-            auto_delete_on_idle=auto_delete_on_idle,
-            dead_lettering_on_filter_evaluation_exceptions=dead_lettering_on_filter_evaluation_exceptions,
-            dead_lettering_on_message_expiration=dead_lettering_on_message_expiration,
-            default_message_time_to_live=default_message_time_to_live,
-            enable_batched_operations=enable_batched_operations,
-            forward_dead_lettered_messages_to=forward_dead_lettered_messages_to,
-            forward_to=forward_to,
-            lock_duration=lock_duration,
-            max_delivery_count=max_delivery_count,
-            requires_session=requires_session,
-            user_metadata=user_metadata,
-        )
-        return await self._create(EntityKind.SUBSCRIPTION, (topic_name, subscription_name), properties)
+        return await self._create(SubscriptionProperties, (topic_name, subscription_name), locals())
 
     async def get_subscription(self, topic_name: str, subscription_name: str) -> SubscriptionProperties:
         """Return the description of a subscription."""
@@ -368,8 +318,8 @@ class ServiceBusAdministrationClient:
         action: SqlRuleAction | None = None,
     ) -> RuleProperties:
         """Create a rule. Without a filter it matches every message."""
-        properties = RuleProperties(rule_name, filter or TrueRuleFilter(), action)
-        return await self._create(EntityKind.RULE, (topic_name, subscription_name, rule_name), properties)
+        filter = filter or TrueRuleFilter()
+        return await self._create(RuleProperties, (topic_name, subscription_name, rule_name), locals())
 
     async def get_rule(self, topic_name: str, subscription_name: str, rule_name: str) -> RuleProperties:
         """Return the description of a rule."""
@@ -392,26 +342,29 @@ class ServiceBusAdministrationClient:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    async def _create(self, kind: EntityKind, names: tuple[str, ...], properties: P) -> P:
-        made = await self._transport.administration.create(EntityAddress(kind, names), properties)
-        return _of(type(properties), made)
+    async def _create(self, described: type[P], names: tuple[str, ...], arguments: dict[str, Any]) -> P:
+        """Create an entity; its settings are those arguments of the calling method that the description has."""
+        settings = {each.name: arguments[each.name] for each in fields(described) if each.name in arguments}
+        properties = described(names[-1], **settings)
+        address = EntityAddress(kind_of(properties), names)
+        return _of(described, await self._transport.administration.create(address, properties))
 
-    async def _get(self, kind_of: type[P], kind: EntityKind, *names: str) -> P:
-        return _of(kind_of, await self._transport.administration.get(EntityAddress(kind, names)))
+    async def _get(self, described: type[P], kind: EntityKind, *names: str) -> P:
+        return _of(described, await self._transport.administration.get(EntityAddress(kind, names)))
 
     async def _update(
         self,
         kind: EntityKind,
         parents: tuple[str, ...],
-        kind_of: type[P],
+        described: type[P],
         properties: P | Mapping[str, Any],
         changes: dict[str, Any],
     ) -> None:
         try:
-            wanted = kind_of(**properties) if isinstance(properties, Mapping) else properties
+            wanted = described(**properties) if isinstance(properties, Mapping) else properties
             wanted = replace(wanted, **changes)
         except TypeError as error:
-            raise InvalidOperationError(f"{error}: {kind_of.__name__} has no such attribute") from error
+            raise InvalidOperationError(f"{error}: {described.__name__} has no such attribute") from error
         await self._transport.administration.update(EntityAddress(kind, (*parents, wanted.name)), wanted)
 
     async def _delete(self, kind: EntityKind, *names: str) -> None:
@@ -420,12 +373,14 @@ class ServiceBusAdministrationClient:
     async def _runtime(self, kind: EntityKind, *names: str) -> RuntimeProperties:
         return await self._transport.administration.runtime(EntityAddress(kind, names))
 
-    async def _list(self, kind_of: type[P], kind: EntityKind, *parents: str) -> AsyncIterator[P]:
+    async def _list(self, described: type[P], kind: EntityKind, *parents: str) -> AsyncIterator[P]:
         for properties in await self._transport.administration.list(kind, parents):
-            yield _of(kind_of, properties)
+            yield _of(described, properties)
 
 
-def _of(kind_of: type[P], properties: EntityProperties) -> P:
-    if not isinstance(properties, kind_of):
-        raise TypeError(f"the transport returned a {type(properties).__name__} for a request for a {kind_of.__name__}")
+def _of(described: type[P], properties: EntityProperties) -> P:
+    if not isinstance(properties, described):
+        raise TypeError(
+            f"the transport returned a {type(properties).__name__} for a request for a {described.__name__}"
+        )
     return properties

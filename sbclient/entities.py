@@ -6,11 +6,13 @@ description has the actual value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from enum import StrEnum
+from functools import cache
+from types import MappingProxyType, NoneType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -256,7 +258,8 @@ class RuleProperties(Attributes):
     created_at_utc: datetime | None = None
 
 
-EntityProperties: TypeAlias = QueueProperties | TopicProperties | SubscriptionProperties | RuleProperties
+Description: TypeAlias = QueueProperties | TopicProperties | SubscriptionProperties
+EntityProperties: TypeAlias = Description | RuleProperties
 
 DEFAULT_RULE_NAME: Final = "$Default"
 """The rule of a new subscription, which matches every message."""
@@ -299,13 +302,48 @@ class NamespaceProperties(Attributes):
     namespace_type: NamespaceType = NamespaceType.MESSAGING
 
 
-class EntityKind(Enum):
-    """The kinds of entities of the administration client. The value holds the kind's name and its number of names."""
+class EntityKind(StrEnum):
+    """The kinds of entities of the administration client."""
 
-    QUEUE = ("queue", 1)
-    TOPIC = ("topic", 1)
-    SUBSCRIPTION = ("subscription", 2)
-    RULE = ("rule", 3)
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    RULE = "rule"
+
+    @property
+    def name_count(self) -> int:
+        """The number of names that identify an entity: a rule has those of its topic, its subscription and its own."""
+        return {EntityKind.SUBSCRIPTION: 2, EntityKind.RULE: 3}.get(self, 1)
+
+
+PROPERTIES_OF: Final[Mapping[EntityKind, type[Any]]] = {
+    EntityKind.QUEUE: QueueProperties,
+    EntityKind.TOPIC: TopicProperties,
+    EntityKind.SUBSCRIPTION: SubscriptionProperties,
+    EntityKind.RULE: RuleProperties,
+}
+"""The class that describes entities of a kind."""
+
+
+def kind_of(properties: EntityProperties) -> EntityKind:
+    """Return the kind of entity that a description describes."""
+    return next(kind for kind, described in PROPERTIES_OF.items() if isinstance(properties, described))
+
+
+@cache
+def settings_of(kind: EntityKind) -> Mapping[str, type[Any]]:
+    """Return the types of the attributes of a description, without the name: `{"lock_duration": timedelta, ...}`."""
+    types = {
+        name: next(each for each in (*get_args(hint), hint) if each is not NoneType)
+        for name, hint in get_type_hints(PROPERTIES_OF[kind]).items()
+        if name != "name"
+    }
+    return MappingProxyType({name: get_origin(each) or each for name, each in types.items()})
+
+
+def element_name(attribute: str) -> str:
+    """Return the name of an attribute in the documents of the service: `LockDuration` for `lock_duration`."""
+    return attribute.title().replace("_", "")
 
 
 class EntityAddress(NamedTuple):
@@ -315,4 +353,4 @@ class EntityAddress(NamedTuple):
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.kind.value[0]} {'/'.join(self.names)}"
+        return f"{self.kind} {'/'.join(self.names)}"

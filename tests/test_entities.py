@@ -96,7 +96,8 @@ def test_keys_are_never_shown() -> None:
 def test_an_address_says_what_it_names() -> None:
     assert str(EntityAddress(EntityKind.QUEUE, ("orders/eu",))) == "queue orders/eu"
     assert str(EntityAddress(EntityKind.RULE, ("prices", "eu", "$Default"))) == "rule prices/eu/$Default"
-    assert [kind.value for kind in EntityKind] == [("queue", 1), ("topic", 1), ("subscription", 2), ("rule", 3)]
+    assert [str(kind) for kind in EntityKind] == ["queue", "topic", "subscription", "rule"]
+    assert [kind.name_count for kind in EntityKind] == [1, 1, 2, 3]
 
 
 def test_unlimited_is_longer_than_anything_the_service_counts() -> None:

@@ -18,6 +18,7 @@ from sbclient.entities import (
     UNLIMITED,
     AccessRights,
     AuthorizationRule,
+    Description,
     EntityAvailabilityStatus,
     EntityStatus,
     MessagingSku,
@@ -27,7 +28,7 @@ from sbclient.entities import (
 )
 from sbclient.errors import InvalidOperationError
 
-Description = TypeVar("Description", bound=QueueProperties | TopicProperties | SubscriptionProperties)
+D = TypeVar("D", bound=Description)
 
 MAX_AUTHORIZATION_RULES: Final = 12
 MAX_USER_METADATA: Final = 1024
@@ -37,6 +38,7 @@ _LONGEST = timedelta(days=10_675_199)
 """The longest duration of the service, which means no limit."""
 
 _BASIC_TTL = timedelta(days=14)
+_DEFAULT_WINDOW = timedelta(minutes=10)
 _NOT_IN_BASIC = ("requires_session", "requires_duplicate_detection", "forward_to", "forward_dead_lettered_messages_to")
 
 _SETTABLE_STATUS: Final = (
@@ -100,10 +102,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, Check]]] = MappingProxyType(
         "dead_lettering_on_filter_evaluation_exceptions": (True, _flag),
         "dead_lettering_on_message_expiration": (False, _flag),
         "default_message_time_to_live": (UNLIMITED, _span(timedelta(seconds=1))),
-        "duplicate_detection_history_time_window": (
-            timedelta(minutes=10),
-            _span(timedelta(seconds=20), timedelta(days=7)),
-        ),
+        "duplicate_detection_history_time_window": (_DEFAULT_WINDOW, _span(timedelta(seconds=20), timedelta(days=7))),
         "enable_batched_operations": (True, _flag),
         "enable_express": (False, _flag),
         "enable_partitioning": (False, _flag),
@@ -121,7 +120,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, Check]]] = MappingProxyType(
 IMMUTABLE: Final = ("enable_partitioning", "requires_session", "requires_duplicate_detection")
 
 
-def completed(description: Description, profile: Profile) -> Description:
+def completed(description: D, profile: Profile) -> D:
     """Fill in the defaults of a description, and check it.
 
     Raises:
@@ -151,7 +150,7 @@ def completed(description: Description, profile: Profile) -> Description:
     return replace(description, **stated)
 
 
-def changed(before: Description, after: Description, profile: Profile) -> Description:
+def changed(before: D, after: D, profile: Profile) -> D:
     """Complete and check a new description of an existing entity; its size may be that of all fragments together.
 
     Raises:
@@ -194,7 +193,7 @@ def check_api_version(description: QueueProperties | TopicProperties, api_versio
 
 
 def policy_of(
-    description: QueueProperties | TopicProperties | SubscriptionProperties,
+    description: Description,
     profile: Profile,
     topic: Policy | None = None,
 ) -> Policy:
@@ -228,7 +227,7 @@ def seconds_of(duration: timedelta | None) -> float:
     return math.inf if duration is None or duration >= _LONGEST else duration.total_seconds()
 
 
-def _fit_for_basic(description: Description) -> Description:
+def _fit_for_basic(description: D) -> D:
     """Check a description for the Basic tier, which has only plain queues and a time to live of at most 14 days."""
     if not isinstance(description, QueueProperties):
         raise _refuse(f"{description.name} is not a queue, but the Basic tier has only queues: use the Standard tier")

@@ -9,13 +9,7 @@ from typing import Final
 from sbclient.broker.entity import Queue
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.topic import Subscription, Topic
-from sbclient.entities import (
-    EntityAddress,
-    EntityKind,
-    QueueProperties,
-    SubscriptionProperties,
-    TopicProperties,
-)
+from sbclient.entities import Description, EntityAddress, kind_of
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.rules.entity_path import canonical, split_sub_queue, subscription_path
 
@@ -41,7 +35,7 @@ class Entity:
     """
 
     path: str
-    description: QueueProperties | TopicProperties | SubscriptionProperties
+    description: Description
     body: Queue | Topic
     sub_queues: dict[str, Queue]
     make_sub_queue: Callable[[str], Queue] | None
@@ -156,7 +150,7 @@ class Directory:
             MessagingEntityNotFoundError: there is none, or it is of another kind.
         """
         entity = self.get(path_of(address))
-        if entity is None or kind_of(entity) is not address.kind:
+        if entity is None or kind_of(entity.description) is not address.kind:
             raise MessagingEntityNotFoundError(f"SubCode=40400. There is no {address}: create it, or check its name")
         return entity
 
@@ -176,12 +170,6 @@ class Directory:
         if entity is None or body is None:
             raise MessagingEntityNotFoundError(f"there is no entity {path!r}: create it, or check its name")
         return entity, body
-
-
-def kind_of(entity: Entity) -> EntityKind:
-    if entity.subscription is not None:
-        return EntityKind.SUBSCRIPTION
-    return EntityKind.TOPIC if isinstance(entity.body, Topic) else EntityKind.QUEUE
 
 
 def path_of(address: EntityAddress) -> str:

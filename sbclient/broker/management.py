@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Final, TypeAlias
 
 from sbclient.broker.descriptions import changed, check_api_version, completed, policy_of
-from sbclient.broker.directory import Entity, kind_of, path_of
+from sbclient.broker.directory import Entity, path_of
 from sbclient.broker.entity import OnQueueReady, Queue
 from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call
@@ -29,6 +28,8 @@ from sbclient.broker.transactions import Transaction
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
     NEVER,
+    PROPERTIES_OF,
+    Description,
     EntityAddress,
     EntityAvailabilityStatus,
     EntityKind,
@@ -39,6 +40,7 @@ from sbclient.entities import (
     RuntimeProperties,
     SubscriptionProperties,
     TopicProperties,
+    kind_of,
 )
 from sbclient.errors import (
     InvalidOperationError,
@@ -47,15 +49,6 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.rules.entity_path import canonical, check_entity_path, dead_letter_path, transfer_dead_letter_path
-
-_Description: TypeAlias = QueueProperties | TopicProperties | SubscriptionProperties
-
-_KINDS: Final[dict[EntityKind, type]] = {
-    EntityKind.QUEUE: QueueProperties,
-    EntityKind.TOPIC: TopicProperties,
-    EntityKind.SUBSCRIPTION: SubscriptionProperties,
-    EntityKind.RULE: RuleProperties,
-}
 
 
 class Management:
@@ -119,7 +112,7 @@ class Management:
         if isinstance(properties, RuleProperties):
             return self._rulebook.create(call, address, properties, transaction)
         self._gate.check_reachable(call, path)
-        properties = replace(properties, name=check_entity_path(address.names[-1], address.kind.value[0]))
+        properties = replace(properties, name=check_entity_path(address.names[-1], address.kind))
         if self._directory.get(path) is not None:
             raise MessagingEntityAlreadyExistsError(
                 f"SubCode=40900. {path!r} exists: choose another name, or update that entity"
@@ -223,7 +216,8 @@ class Management:
             topic = self._directory.at(EntityAddress(EntityKind.TOPIC, parents))
             found = [self._described(entity, call.now) for entity in self._directory.subscriptions_of(topic)]
         else:
-            found = [self._described(entity, call.now) for entity in self._directory.all() if kind_of(entity) is kind]
+            entities = [entity for entity in self._directory.all() if kind_of(entity.description) is kind]
+            found = [self._described(entity, call.now) for entity in entities]
         wanted = [each for each in found if canonical(each.name).startswith(canonical(prefix))]
         return sorted(wanted, key=lambda each: canonical(each.name))
 
@@ -278,7 +272,7 @@ class Management:
             modified_at_utc=created,
         )
 
-    def _described(self, entity: Entity, now: float) -> _Description:
+    def _described(self, entity: Entity, now: float) -> Description:
         lost = self._faults.unreachable(now, entity.path, len(entity.body.fragments))
         availability = EntityAvailabilityStatus.LIMITED if lost else EntityAvailabilityStatus.AVAILABLE
         return replace(entity.description, availability_status=availability)
@@ -308,7 +302,7 @@ class Management:
         self._gate.watch_idle(entity)
         return self._described(entity, call.now)
 
-    def _apply(self, entity: Entity, description: _Description) -> None:
+    def _apply(self, entity: Entity, description: Description) -> None:
         topic = None if entity.topic is None else entity.topic.body.policy
         policy = policy_of(description, self._profile, topic)
         for name in Policy.__slots__:
@@ -354,9 +348,10 @@ class Management:
     # ------------------------------------------------------------------ checks
 
     def _check_kind(self, address: EntityAddress, properties: EntityProperties) -> None:
-        if not isinstance(properties, _KINDS[address.kind]):
+        described = PROPERTIES_OF[address.kind]
+        if not isinstance(properties, described):
             raise InvalidOperationError(
-                f"{address} cannot be described by {type(properties).__name__}: give {_KINDS[address.kind].__name__}"
+                f"{address} cannot be described by {type(properties).__name__}: give {described.__name__}"
             )
 
     def _check_entity_counts(self, *, is_partitioned: bool) -> None:
@@ -372,7 +367,7 @@ class Management:
                     f"SubCode=40300. namespace {self._name} has {count} {what}, {limit} are allowed: delete some"
                 )
 
-    def _check_forwarding(self, description: _Description) -> None:
+    def _check_forwarding(self, description: Description) -> None:
         if isinstance(description, TopicProperties):
             return
         if description.forward_to is not None and description.requires_session:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import fields
 from datetime import timedelta
-from enum import Enum, StrEnum
+from enum import Enum
 from random import SystemRandom
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -27,17 +25,16 @@ from sbclient.cli.common import (
 from sbclient.cli.message_json import PROPERTY, property_named
 from sbclient.clock import Clock
 from sbclient.entities import (
+    CORRELATION_FIELDS,
+    PROPERTIES_OF,
     CorrelationRuleFilter,
     EntityAddress,
     EntityKind,
     EntityProperties,
-    QueueProperties,
     RuleFilter,
-    RuleProperties,
     SqlRuleAction,
     SqlRuleFilter,
-    SubscriptionProperties,
-    TopicProperties,
+    settings_of,
 )
 from sbclient.errors import InvalidOperationError
 from sbclient.message_json import read_duration
@@ -55,21 +52,7 @@ admin = typer.Typer(
 )
 
 
-class Kind(StrEnum):
-    QUEUE = "queue"
-    TOPIC = "topic"
-    SUBSCRIPTION = "subscription"
-    RULE = "rule"
-
-
-_KINDS: dict[Kind, tuple[EntityKind, type[Any]]] = {
-    Kind.QUEUE: (EntityKind.QUEUE, QueueProperties),
-    Kind.TOPIC: (EntityKind.TOPIC, TopicProperties),
-    Kind.SUBSCRIPTION: (EntityKind.SUBSCRIPTION, SubscriptionProperties),
-    Kind.RULE: (EntityKind.RULE, RuleProperties),
-}
-
-KindArgument = Annotated[Kind, typer.Argument(help="Kind of entity.")]
+KindArgument = Annotated[EntityKind, typer.Argument(help="Kind of entity.")]
 Names = Annotated[
     list[str],
     typer.Argument(
@@ -140,7 +123,7 @@ def show(primary: Primary, kind: KindArgument, names: Names, as_json: AsJson = F
 
     async def work(administration: Administration) -> dict[str, Any]:
         description = shown(await administration.get(_address(kind, names)))
-        if kind is not Kind.RULE:
+        if kind is not EntityKind.RULE:
             description["runtime"] = shown(await administration.runtime(_address(kind, names)))
         return description
 
@@ -171,12 +154,12 @@ def list_(
 
     async def work(administration: Administration) -> list[dict[str, Any]]:
         above = tuple(parents or [])
-        expected = _KINDS[kind][0].value[1] - 1
+        expected = kind.name_count - 1
         if len(above) != expected:
             raise InvalidOperationError(f"admin list {kind} takes {expected} names, not {len(above)}")
         _check_names(kind, above)
-        found = [shown(each) for each in await administration.list(_KINDS[kind][0], above)]
-        if counts and kind is not Kind.RULE:
+        found = [shown(each) for each in await administration.list(kind, above)]
+        if counts and kind is not EntityKind.RULE:
             for each in found:
                 each["runtime"] = shown(await administration.runtime(_address(kind, [*above, each["name"]])))
         return found
@@ -226,34 +209,31 @@ async def _with_administration(primary: str, work: Callable[[Administration], Aw
         await transport.close()
 
 
-def _address(kind: Kind, names: list[str]) -> EntityAddress:
-    entity_kind = _KINDS[kind][0]
-    if len(names) != entity_kind.value[1]:
-        raise InvalidOperationError(f"a {kind} has {entity_kind.value[1]} names, not {len(names)}")
+def _address(kind: EntityKind, names: list[str]) -> EntityAddress:
+    if len(names) != kind.name_count:
+        raise InvalidOperationError(f"a {kind} has {kind.name_count} names, not {len(names)}")
     _check_names(kind, names)
-    return EntityAddress(entity_kind, tuple(names))
+    return EntityAddress(kind, tuple(names))
 
 
-def _check_names(kind: Kind, names: Sequence[str]) -> None:
+def _check_names(kind: EntityKind, names: Sequence[str]) -> None:
     if not all(names):
         raise InvalidOperationError(f"a name of the {kind} {'/'.join(names)!r} is empty: give each name")
 
 
-def _described(kind: Kind, names: list[str], settings: list[str]) -> EntityProperties:
-    properties: EntityProperties = _KINDS[kind][1](names[-1], **_values(kind, settings))
+def _described(kind: EntityKind, names: list[str], settings: list[str]) -> EntityProperties:
+    properties: EntityProperties = PROPERTIES_OF[kind](names[-1], **_values(kind, settings))
     return properties
 
 
-def _values(kind: Kind, settings: list[str]) -> dict[str, Any]:
-    if kind is Kind.RULE:
+def _values(kind: EntityKind, settings: list[str]) -> dict[str, Any]:
+    if kind is EntityKind.RULE:
         return _rule_values(settings)
-    hints = get_type_hints(_KINDS[kind][1])
-    values: dict[str, Any] = {}
+    types, values = settings_of(kind), {}
     for name, text in _pairs(settings):
-        if name not in hints or name == "name":
-            known = ", ".join(field.name for field in fields(_KINDS[kind][1]) if field.name != "name")
-            raise InvalidOperationError(f"a {kind} has no setting {name!r}; it has {known}")
-        values[name] = _value(name, text, hints[name])
+        if name not in types:
+            raise InvalidOperationError(f"a {kind} has no setting {name!r}; it has {', '.join(types)}")
+        values[name] = _value(name, text, types[name])
     return values
 
 
@@ -261,21 +241,21 @@ def _rule_values(settings: list[str]) -> dict[str, Any]:
     """Return the filter and action of `sql=…`, `action=…`, or `correlation_id=…`, `property.country=…` and so on."""
     values: dict[str, Any] = {}
     correlation: dict[str, Any] = {}
-    known = {field.name for field in fields(CorrelationRuleFilter)} - {"properties"}
     rule_filter: RuleFilter | None = None
     for name, text in _pairs(settings):
         if name == "sql":
             rule_filter = SqlRuleFilter(text)
         elif name == "action":
             values["action"] = SqlRuleAction(text)
-        elif name in known:
+        elif name in CORRELATION_FIELDS:
             correlation[name] = text
         elif name.startswith(PROPERTY):
             property_name, value = property_named(name, text)
             correlation.setdefault("properties", {})[property_name] = value
         else:
             raise InvalidOperationError(
-                f"a rule has no setting {name!r}; it has sql, action, {', '.join(sorted(known))} and {PROPERTY}<name>"
+                f"a rule has no setting {name!r}; it has sql, action, {', '.join(CORRELATION_FIELDS)} "
+                f"and {PROPERTY}<name>"
             )
     if correlation:
         if rule_filter is not None:
@@ -292,11 +272,7 @@ def _pairs(settings: list[str]) -> list[tuple[str, str]]:
     return [(name.strip(), value) for name, _, value in pairs]
 
 
-def _value(name: str, text: str, hint: Any) -> Any:
-    allowed = [
-        kind for kind in (get_args(hint) if isinstance(hint, types.UnionType) else (hint,)) if kind is not type(None)
-    ]
-    kind = allowed[0]
+def _value(name: str, text: str, kind: type[Any]) -> Any:
     try:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
@@ -304,7 +280,7 @@ def _value(name: str, text: str, hint: Any) -> Any:
             return int(text)
         if kind is timedelta:
             return read_duration(text)
-        if isinstance(kind, type) and issubclass(kind, Enum):
+        if issubclass(kind, Enum):
             return _member(kind, text)
     except (KeyError, ValueError) as error:
         wanted = {

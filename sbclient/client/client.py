@@ -341,7 +341,7 @@ class ServiceBusClient:
         return receiver
 
     def _checked(self, name: str, kind: EntityKind) -> str:
-        path = check_entity_path(name, kind.value[0])
+        path = check_entity_path(name, kind)
         if self._entity_path is not None and path.casefold() != self._entity_path.casefold():
             raise InvalidOperationError(
                 f"the connection string is for {self._entity_path!r}, not for {path!r}: use one of the namespace"

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from sbclient.broker.descriptions import completed
 from sbclient.broker.profile import Profile
 from sbclient.broker.rule import Rule
-from sbclient.emulator.config.entities import Description, EntityConfig, NamespaceConfig, without_sub_code
+from sbclient.emulator.config.entities import EntityConfig, NamespaceConfig, without_sub_code
 from sbclient.emulator.config.located_json import Located, read_located
 from sbclient.emulator.config.values import (
     choice_of,
-    count_of,
     destination_of,
     duration_of,
     entries_of,
@@ -35,26 +33,27 @@ from sbclient.emulator.config.values import (
     name_of,
     required,
     scalar_of,
-    status_of,
     text_of,
     whole_of,
 )
 from sbclient.emulator.management.atom_rules import CORRELATION_ELEMENTS
 from sbclient.entities import (
+    PROPERTIES_OF,
     AccessRights,
     AuthorizationRule,
     CorrelationRuleFilter,
+    Description,
     EntityAddress,
     EntityKind,
+    EntityStatus,
     FalseRuleFilter,
-    QueueProperties,
     RuleFilter,
     RuleProperties,
     SqlRuleAction,
     SqlRuleFilter,
-    SubscriptionProperties,
-    TopicProperties,
     TrueRuleFilter,
+    element_name,
+    settings_of,
 )
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.entity_path import canonical
@@ -112,17 +111,21 @@ def _namespace(place: Located, profile: Profile) -> NamespaceConfig:
 def _entity(place: Located, kind: EntityKind, parents: tuple[str, ...], profile: Profile) -> EntityConfig:
     fields = fields_of(place, *_FIELDS_BESIDE[kind])
     name = name_of(required(place, fields, "Name"), kind)
-    described, table = _TABLES[kind]
-    properties = described(name, **{key: value for key, value in _DEFAULTS.items() if key in _attributes(table)})
+    described = PROPERTIES_OF[kind]
+    readers = {
+        attribute: destination_of if attribute in _FORWARDING else _READERS[type_]
+        for attribute, type_ in settings_of(kind).items()
+        if attribute not in _NOT_IN_CONFIG
+    }
+    values = {attribute: value for attribute, value in _DEFAULTS.items() if attribute in readers}
     if "properties" in fields:
-        given = fields_of(fields["properties"], *table)
-        for label, (attribute, read) in table.items():
-            each = given.get(label.casefold())
+        given = fields_of(fields["properties"], *map(element_name, readers))
+        for attribute, read in readers.items():
+            each = given.get(element_name(attribute).casefold())
             if each is not None:
-                value = read(each)
-                _check_value(each, described(name, **{attribute: value}), profile)
-                properties = replace(properties, **{attribute: value})
-    return EntityConfig(EntityAddress(kind, (*parents, name)), properties, place)
+                values[attribute] = read(each)
+                _check_value(each, described(name, **{attribute: values[attribute]}), profile)
+    return EntityConfig(EntityAddress(kind, (*parents, name)), described(name, **values), place)
 
 
 def _subscriptions(place: Located, topic: EntityConfig, profile: Profile) -> list[EntityConfig]:
@@ -210,37 +213,20 @@ def _authorization_rules(place: Located) -> list[AuthorizationRule]:
 
 # ---------------------------------------------------------------------- the tables
 
-Table: TypeAlias = Mapping[str, tuple[str, Callable[[Located], Any]]]
-
-_TIME_TO_LIVE: Final[Table] = {"DefaultMessageTimeToLive": ("default_message_time_to_live", duration_of)}
-_WINDOW: Final[Table] = {
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_history_time_window", duration_of),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", flag_of),
+_READERS: Final[Mapping[type, Callable[[Located], Any]]] = {
+    EntityStatus: lambda place: choice_of(place, EntityStatus),
+    bool: flag_of,
+    int: whole_of,
+    list: _authorization_rules,
+    str: text_of,
+    timedelta: duration_of,
 }
-_RECEIVED_FROM: Final[Table] = {
-    "DeadLetteringOnMessageExpiration": ("dead_lettering_on_message_expiration", flag_of),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_messages_to", destination_of),
-    "ForwardTo": ("forward_to", destination_of),
-    "LockDuration": ("lock_duration", duration_of),
-    "MaxDeliveryCount": ("max_delivery_count", count_of),
-    "RequiresSession": ("requires_session", flag_of),
-}
-_STORE: Final[Table] = {
-    "EnablePartitioning": ("enable_partitioning", flag_of),
-    "MaxSizeInMegabytes": ("max_size_in_megabytes", count_of),
-    "MaxMessageSizeInKilobytes": ("max_message_size_in_kilobytes", count_of),
-    "AuthorizationRules": ("authorization_rules", _authorization_rules),
-}
-_ANY: Final[Table] = {
-    "AutoDeleteOnIdle": ("auto_delete_on_idle", duration_of),
-    "Status": ("status", status_of),
-    "UserMetadata": ("user_metadata", text_of),
-}
-_TABLES: Final[Mapping[EntityKind, tuple[type[Description], Table]]] = {
-    EntityKind.QUEUE: (QueueProperties, {**_TIME_TO_LIVE, **_WINDOW, **_RECEIVED_FROM, **_STORE, **_ANY}),
-    EntityKind.TOPIC: (TopicProperties, {**_TIME_TO_LIVE, **_WINDOW, **_STORE, **_ANY}),
-    EntityKind.SUBSCRIPTION: (SubscriptionProperties, {**_TIME_TO_LIVE, **_RECEIVED_FROM, **_ANY}),
-}
+_NOT_IN_CONFIG: Final = (
+    *("availability_status", "size_in_bytes", "support_ordering"),  # not settings
+    *("dead_lettering_on_filter_evaluation_exceptions", "filtering_messages_before_publishing"),
+    *("enable_batched_operations", "enable_express"),
+)
+_FORWARDING: Final = ("forward_to", "forward_dead_lettered_messages_to")
 _FIELDS_BESIDE: Final = {
     EntityKind.QUEUE: ("Name", "Properties"),
     EntityKind.TOPIC: ("Name", "Properties", "Subscriptions"),
@@ -252,8 +238,3 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "lock_duration": timedelta(minutes=1),
     "max_delivery_count": 3,
 }
-
-
-def _attributes(table: Table) -> set[str]:
-    """The attributes of a description that a table can set."""
-    return {attribute for attribute, _ in table.values()}

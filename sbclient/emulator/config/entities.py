@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.config.located_json import ConfigError, Located
@@ -13,15 +12,12 @@ from sbclient.entities import (
     AuthorizationRule,
     EntityAddress,
     EntityKind,
-    QueueProperties,
+    EntityProperties,
     RuleProperties,
-    SubscriptionProperties,
     TopicProperties,
 )
 from sbclient.errors import ServiceBusError
 from sbclient.hosting.host import BrokerHost
-
-Description: TypeAlias = QueueProperties | TopicProperties | SubscriptionProperties
 
 _SUB_CODE = re.compile(r"SubCode=\d{5}\. *")
 
@@ -31,7 +27,7 @@ class EntityConfig:
     """One entity, and its place in the file."""
 
     address: EntityAddress
-    properties: Description | RuleProperties
+    properties: EntityProperties
     place: Located
 
 

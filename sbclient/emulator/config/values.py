@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from sbclient.emulator.config.located_json import Located
-from sbclient.entities import EntityKind, EntityStatus
+from sbclient.entities import EntityKind
 from sbclient.errors import InvalidOperationError
 from sbclient.iso8601 import read_duration
 from sbclient.rules.entity_path import check_entity_path
@@ -78,7 +78,7 @@ def name_of(place: Located, kind: EntityKind) -> str:
     """A valid name for an entity of a kind."""
     name = text_of(place)
     try:
-        return check_entity_path(name, kind.value[0])
+        return check_entity_path(name, kind)
     except InvalidOperationError as error:
         raise place.error(f"is not allowed: {error.message}") from error
 
@@ -105,11 +105,6 @@ def whole_of(place: Located, least: int = -(2**31), most: int = 2**31 - 1) -> in
     return int(place.value)
 
 
-def count_of(place: Located) -> int:
-    """A whole number; its range is checked with the description."""
-    return whole_of(place)
-
-
 def duration_of(place: Located) -> timedelta:
     """A duration in ISO 8601."""
     text = text_of(place)
@@ -125,11 +120,6 @@ def choice_of(place: Located, choices: type[Choice]) -> Choice:
         if isinstance(place.value, str) and place.value.casefold() == choice.casefold():
             return choice
     raise place.error(f"is {shown(place)}: expected is one of {', '.join(choices)}")
-
-
-def status_of(place: Located) -> EntityStatus:
-    """The status of an entity."""
-    return choice_of(place, EntityStatus)
 
 
 def destination_of(place: Located) -> str | None:

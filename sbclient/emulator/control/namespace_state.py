@@ -6,11 +6,12 @@ import math
 from itertools import islice
 from typing import Any, Final
 
-from sbclient.broker.directory import Entity, kind_of
+from sbclient.broker.directory import Entity
 from sbclient.broker.entity import Queue
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
 from sbclient.emulator.control.message_store import entity_at
+from sbclient.entities import kind_of
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessageState
 
@@ -52,7 +53,7 @@ def _entity_state(entity: Entity, now: float) -> dict[str, Any]:
     names = ("", *entity.sub_queues)
     return {
         "path": entity.path,
-        "kind": kind_of(entity).value[0],
+        "kind": kind_of(entity.description),
         "status": str(entity.description.status),
         "is_partitioned": entity.is_partitioned,
         "forwards_to": entity.body.forward_to if isinstance(entity.body, Queue) else None,

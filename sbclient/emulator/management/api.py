@@ -177,10 +177,9 @@ class ManagementApi:
     async def _put(self, request: Request, target: Target, grant: Grant, version: str | None) -> Response:
         element = described(request.body)
         kind = kind_of(element)
-        if (target.kind or kind) is not kind or len(target.names) != kind.value[1]:
+        if (target.kind or kind) is not kind or len(target.names) != kind.name_count:
             raise InvalidOperationError(
-                f"SubCode=40000. {'/'.join(target.names)} is not a {kind.value[0]}: "
-                "send a description of the kind in the path"
+                f"SubCode=40000. {'/'.join(target.names)} is not a {kind}: send a description of the kind in the path"
             )
         address = EntityAddress(kind, target.names)
         properties = read_properties(element, target.names[-1])
@@ -284,7 +283,7 @@ class ManagementApi:
         return Response(status, entry_document(entry, self._context.name), ENTRY_TYPE)
 
     def _publish(self, event: str, address: EntityAddress) -> None:
-        kind, path = address.kind.value[0], path_of(address)
+        kind, path = address.kind, path_of(address)
         rule = {"rule": address.names[2]} if address.kind is EntityKind.RULE else {}
         self._context.publish(event, kind=kind, path=path, **rule)
 

@@ -96,7 +96,7 @@ def parts(target: Target) -> tuple[str, ...]:
 
 def title_of(kind: EntityKind) -> str:
     """The heading of a list."""
-    return f"{kind.value[0].capitalize()}s"
+    return f"{kind.capitalize()}s"
 
 
 def url(request: Request, *segments: str) -> str:

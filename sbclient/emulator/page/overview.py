@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from sbclient.broker.descriptions import seconds_of
-from sbclient.broker.directory import Entity, kind_of
+from sbclient.broker.directory import Entity
 from sbclient.broker.entity import Queue
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.rule import Rule
 from sbclient.broker.topic import Topic
 from sbclient.emulator.context import AnyFault
 from sbclient.emulator.control.fault_states import FULL, UP, State, state_of_fragment, together, worst
-from sbclient.entities import CORRELATION_FIELDS, CorrelationRuleFilter, SqlRuleFilter, TrueRuleFilter
+from sbclient.entities import CORRELATION_FIELDS, CorrelationRuleFilter, SqlRuleFilter, TrueRuleFilter, kind_of
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -39,7 +39,7 @@ def row_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
     state = together([_state_of(fragment, entity.path, faults) for fragment in fragments])
     return {
         "path": entity.path,
-        "kind": kind_of(entity).value[0],
+        "kind": kind_of(entity.description),
         "status": str(entity.description.status),
         "fragments": len(fragments),
         "requires_session": entity.body.requires_session,

@@ -8,16 +8,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 from sbclient.clock import Clock
 from sbclient.entities import (
+    PROPERTIES_OF,
     EntityAddress,
     EntityKind,
     EntityProperties,
     EntityStatus,
     NamespaceProperties,
-    QueueProperties,
     RuleProperties,
     RuntimeProperties,
-    SubscriptionProperties,
-    TopicProperties,
     TrueRuleFilter,
 )
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, OperationTimeoutError
@@ -40,20 +38,8 @@ R = TypeVar("R")
 
 TIMEOUT_S: Final = 60.0
 
-_NOUNS: Final = {
-    EntityKind.QUEUE: "queue",
-    EntityKind.TOPIC: "topic",
-    EntityKind.SUBSCRIPTION: "subscription",
-    EntityKind.RULE: "rule",
-}
 _TWINS: Final = {EntityKind.QUEUE: EntityKind.TOPIC, EntityKind.TOPIC: EntityKind.QUEUE}
 """Queues and topics share one set of names and addresses in the management API."""
-
-_KINDS: Final[dict[EntityKind, Any]] = {
-    EntityKind.QUEUE: QueueProperties,
-    EntityKind.TOPIC: TopicProperties,
-    EntityKind.SUBSCRIPTION: SubscriptionProperties,
-}
 
 
 class Owner(Protocol):
@@ -117,10 +103,10 @@ class SdkAdministration(Administration):
 
     async def list(self, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = "") -> list[EntityProperties]:
         async def gather(sdk: Any) -> list[EntityProperties]:
-            listed: AsyncIterator[Any] = getattr(sdk, f"list_{_NOUNS[kind]}s")(*parents)
+            listed: AsyncIterator[Any] = getattr(sdk, f"list_{kind}s")(*parents)
             return [self._from_sdk(kind, each) async for each in listed]
 
-        entities = await self._ask(gather, f"list {_NOUNS[kind]}s of {'/'.join(parents) or 'the namespace'}")
+        entities = await self._ask(gather, f"list {kind}s of {'/'.join(parents) or 'the namespace'}")
         wanted = [each for each in entities if canonical(each.name).startswith(canonical(prefix))]
         return sorted(wanted, key=lambda each: canonical(each.name))
 
@@ -143,7 +129,7 @@ class SdkAdministration(Administration):
     def _from_sdk(self, kind: EntityKind, sdk_properties: Any) -> EntityProperties:
         if kind is EntityKind.RULE:
             return from_sdk_rule(sdk_properties)
-        described: EntityProperties = from_sdk_properties(_KINDS[kind], sdk_properties)
+        described: EntityProperties = from_sdk_properties(PROPERTIES_OF[kind], sdk_properties)
         return described
 
     async def _ask(self, work: Callable[[Any], Awaitable[R]], doing: str) -> R:
@@ -175,7 +161,7 @@ class SdkAdministration(Administration):
 
 
 def _method(sdk: Any, verb: str, kind: EntityKind, what: str = "") -> Callable[..., Awaitable[Any]]:
-    method: Callable[..., Awaitable[Any]] = getattr(sdk, f"{verb}_{_NOUNS[kind]}{what}")
+    method: Callable[..., Awaitable[Any]] = getattr(sdk, f"{verb}_{kind}{what}")
     return method
 
 
@@ -199,6 +185,5 @@ async def _get(sdk: Any, address: EntityAddress, what: str = "") -> Any:
             raise
         await _method(sdk, "get", other)(*address.names)
         raise MessagingEntityNotFoundError(
-            f"{address.names[0]!r} is a {_NOUNS[other]}, not a {_NOUNS[address.kind]}: use the methods "
-            f"for a {_NOUNS[other]}"
+            f"{address.names[0]!r} is a {other}, not a {address.kind}: use the methods for a {other}"
         ) from None

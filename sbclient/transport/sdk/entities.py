@@ -8,11 +8,13 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sbclient.entities import (
+    CORRELATION_FIELDS,
     NEVER,
     UNLIMITED,
     AccessRights,
     AuthorizationRule,
     CorrelationRuleFilter,
+    Description,
     EntityAvailabilityStatus,
     EntityProperties,
     EntityStatus,
@@ -37,20 +39,14 @@ _LONGEST: Final = timedelta(days=10_675_199)
 """A duration of at least this means unlimited. The SDK cannot represent the longest duration of the service exactly."""
 
 _NO_LIMIT: Final = "P10675199DT2H48M5.4775807S"
-_STATED_ONLY: Final = ("availability_status", "size_in_bytes", "status")
+_STATED_ONLY: Final = ("availability_status", "name", "size_in_bytes", "status")
 """Attributes that are not passed when an entity is created."""
 
-_CORRELATED: Final = tuple(field.name for field in fields(CorrelationRuleFilter) if field.name != "properties")
 
-
-def creation_options(properties: QueueProperties | TopicProperties | SubscriptionProperties) -> dict[str, Any]:
+def creation_options(properties: Description) -> dict[str, Any]:
     """Return the keyword arguments of the SDK's create methods; the service has defaults for those that are None."""
-    options = {field.name: _to_sdk(getattr(properties, field.name)) for field in fields(properties)}
-    return {
-        name: value
-        for name, value in options.items()
-        if value is not None and name != "name" and name not in _STATED_ONLY
-    }
+    chosen = {name: value for name, value in properties.items() if value is not None and name not in _STATED_ONLY}
+    return {name: _to_sdk(value) for name, value in chosen.items()}
 
 
 def to_sdk_properties(properties: EntityProperties) -> Any:
@@ -65,7 +61,7 @@ def to_sdk_properties(properties: EntityProperties) -> Any:
             created_at_utc=None,
         )
     kind: Any = getattr(management, type(properties).__name__)
-    values = {field.name: _to_sdk(getattr(properties, field.name)) for field in fields(properties)}
+    values = {name: _to_sdk(value) for name, value in properties.items()}
     return kind(values.pop("name"), **values)
 
 
@@ -98,7 +94,7 @@ def filter_to_sdk(rule_filter: RuleFilter) -> Any:
     if isinstance(rule_filter, SqlRuleFilter):
         return management.SqlRuleFilter(rule_filter.sql_expression, rule_filter.parameters or {})
     if isinstance(rule_filter, CorrelationRuleFilter):
-        values: dict[str, Any] = {name: getattr(rule_filter, name) for name in _CORRELATED}
+        values: dict[str, Any] = {name: getattr(rule_filter, name) for name in CORRELATION_FIELDS}
         return management.CorrelationRuleFilter(**values, properties=rule_filter.properties or {})
     return management.TrueRuleFilter() if isinstance(rule_filter, TrueRuleFilter) else management.FalseRuleFilter()
 
@@ -181,7 +177,7 @@ def _filter_from_sdk(rule_filter: Any) -> RuleFilter:
     if name == "SqlRuleFilter":
         return SqlRuleFilter(rule_filter.sql_expression, rule_filter.parameters or None)
     if name == "CorrelationRuleFilter":
-        values: dict[str, Any] = {each: getattr(rule_filter, each) for each in _CORRELATED}
+        values: dict[str, Any] = {each: getattr(rule_filter, each) for each in CORRELATION_FIELDS}
         return CorrelationRuleFilter(**values, properties=rule_filter.properties or None)
     raise InvalidOperationError(f"a rule has an unknown filter {name}: use a newer version of this package")
 
