@@ -27,7 +27,7 @@ class Entity:
         body: the messages.
         sub_queues: the sub-queues created so far, by the names of `split_sub_queue`; `transfer` has the messages that
             are sent via this entity to others.
-        make_sub_queue: creates a sub-queue by its name; None on topics, which have none.
+        make_sub_queue: creates a sub-queue by its name; returns None for one that the entity cannot have.
         topic: of a subscription.
         subscription: of a subscription, with its rules.
         created_at, updated_at, accessed_at: seconds; 0 = never.
@@ -38,7 +38,7 @@ class Entity:
     description: Description
     body: Queue | Topic
     sub_queues: dict[str, Queue]
-    make_sub_queue: Callable[[str], Queue] | None
+    make_sub_queue: Callable[[str], Queue | None]
     topic: Entity | None
     subscription: Subscription | None
     created_at: float
@@ -70,16 +70,14 @@ class Entity:
         return [body.fragments[index] for body in self.queues() if index < len(body.fragments)]
 
     def sub_queue(self, name: str) -> Queue | None:
-        """A sub-queue, created at its first use; None on topics."""
+        """A sub-queue, created at its first use; None for the dead letters of a topic, which has none."""
         found = self.sub_queues.get(name)
-        if found is None and self.make_sub_queue is not None:
-            found = self.sub_queues[name] = self.make_sub_queue(name)
-        return found
+        return self.make_sub_queue(name) if found is None else found
 
     def require_sub_queue(self, name: str) -> Queue:
         """As `sub_queue`, for an entity that has sub-queues."""
         found = self.sub_queue(name)
-        assert found is not None  # called for queues and subscriptions only
+        assert found is not None  # only called for those that the entity can have
         return found
 
     def next_change_at(self) -> float:

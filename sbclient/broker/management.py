@@ -142,32 +142,48 @@ class Management:
         path, now = description.name, call.now
         if isinstance(description, TopicProperties):
             topic = Topic(path, policy, usages, self._faults, self._random)
-            return Entity(path, description, topic, {}, None, None, None, now, now, now)
-        queue, sub_queues, make = self._made_queue(path, policy, usages)
-        return Entity(path, description, queue, sub_queues, make, None, None, now, now, now)
+            behind: dict[str, Queue] = {}
+            make = self._sub_queue_maker(path, policy, usages, behind)
+            return Entity(path, description, topic, behind, make, None, None, now, now, now)
+        queue, behind, make = self._made_queue(path, policy, usages)
+        return Entity(path, description, queue, behind, make, None, None, now, now, now)
 
     def _made_queue(
         self, path: str, policy: Policy, usages: list[Usage]
-    ) -> tuple[Queue, dict[str, Queue], Callable[[str], Queue]]:
+    ) -> tuple[Queue, dict[str, Queue], Callable[[str], Queue | None]]:
         """Create a queue and its dead-letter queue; the returned function creates the rarely used sub-queues."""
+        dead_letters = self._new_queue(dead_letter_path(path), policy, usages, None)
+        behind = {"deadletter": dead_letters}
+        make = self._sub_queue_maker(path, policy, usages, behind)
+        return self._new_queue(path, policy, usages, dead_letters), behind, make
 
-        def queue(path: str, policy: Policy, dead_letters: Queue | None) -> Queue:
-            return Queue(
-                path, policy, usages, self._faults, self._random, self._on_ready, dead_letters, self._front_end_count
-            )
+    def _sub_queue_maker(
+        self, path: str, policy: Policy, usages: list[Usage], behind: dict[str, Queue]
+    ) -> Callable[[str], Queue | None]:
+        """The function that creates the queues for transfers; it returns None for any other name.
 
-        def make(name: str) -> Queue:
-            if name != "transfer":
-                return queue(transfer_dead_letter_path(path), policy, None)
-            transfers = queue(path, Policy(max_size_bytes=policy.max_size_bytes), sub_queues["deadletter"])
-            transfers.is_transfer = True
-            if "transferdeadletter" not in sub_queues:
-                sub_queues["transferdeadletter"] = make("transferdeadletter")
-            transfers.refused = sub_queues["transferdeadletter"]
-            return transfers
+        Args:
+            behind: the sub-queues of the entity.
+        """
 
-        sub_queues = {"deadletter": queue(dead_letter_path(path), policy, None)}
-        return queue(path, policy, sub_queues["deadletter"]), sub_queues, make
+        def make(name: str) -> Queue | None:
+            if name == "transferdeadletter":
+                behind[name] = self._new_queue(transfer_dead_letter_path(path), policy, usages, None)
+            elif name == "transfer":
+                if "transferdeadletter" not in behind:
+                    make("transferdeadletter")
+                refused = behind["transferdeadletter"]
+                transfers = self._new_queue(path, Policy(max_size_bytes=policy.max_size_bytes), usages, refused)
+                transfers.is_transfer = True
+                behind[name] = transfers
+            return behind.get(name)
+
+        return make
+
+    def _new_queue(self, path: str, policy: Policy, usages: list[Usage], dead_letters: Queue | None) -> Queue:
+        return Queue(
+            path, policy, usages, self._faults, self._random, self._on_ready, dead_letters, self._front_end_count
+        )
 
     def _made_subscription(self, call: Call, address: EntityAddress, properties: SubscriptionProperties) -> Entity:
         topic = self._directory.at(EntityAddress(EntityKind.TOPIC, address.names[:1]))

@@ -27,7 +27,7 @@ from sbclient.broker.request_gate import RequestGate
 from sbclient.broker.session import SessionLock
 from sbclient.broker.throttle import Throttle
 from sbclient.broker.topic import Topic
-from sbclient.broker.transactions import Scope, Step, Transaction
+from sbclient.broker.transactions import Scope, Step, Transaction, Via
 from sbclient.delivery import (
     NEXT_AVAILABLE_SESSION,
     SenderLimits,
@@ -157,9 +157,12 @@ class Namespace:
         """Store one transfer: all messages or none.
 
         Args:
-            via: a queue that stores the messages first and then forwards them. A transaction is bound to this queue.
-            via_partition_key: selects the fragment of the `via` queue.
+            via: a queue or topic that stores the messages first and then forwards them; None = that of the
+                transaction. A transaction is bound to this entity.
+            via_partition_key: selects the fragment of the `via` entity.
         """
+        if via is None and transaction is not None:
+            via = transaction.via_to(path)
         if via is not None:
             self._send_via(call, path, messages, via, via_partition_key, transaction)
         elif messages and is_ping(messages[0]):
@@ -196,7 +199,7 @@ class Namespace:
         entity, _ = self._gate.check(call, via, credit_count=len(messages))
         store_between = entity.sub_queue("transfer")
         if store_between is None or entity.topic is not None:
-            raise InvalidOperationError(f"{via} cannot forward messages to {path}: use a queue as via")
+            raise InvalidOperationError(f"{via} cannot forward messages to {path}: use a queue or topic as via")
         if transaction is not None:
             transaction.check_open(call.now)
             if entity.is_partitioned:  # without partitions the key has no effect
@@ -397,7 +400,7 @@ class Namespace:
                 fragment.settle(token, settlement, call.now)
             return
         transaction.check_open(call.now)
-        scope = Scope(entity.path, fragment.index)
+        scope = Scope((entity.topic or entity).path, fragment.index)
         transaction.check_scope(scope, len(held))
         for token in held:
             transaction.check_settled_once(token)
@@ -413,10 +416,10 @@ class Namespace:
         entries = [fragment.check_lock(token.int, call.now) for token in tokens]
         return [fragment.renew(entry, call.now) for entry in entries]
 
-    def begin_transaction(self, call: Call) -> Transaction:
-        """Begin a transaction; its first operation binds it to an entity."""
+    def begin_transaction(self, call: Call, via: Via | None = None) -> Transaction:
+        """Begin a transaction; its first operation binds it to an entity, or to that of `via`."""
         self._gate.check_namespace(call)
-        return Transaction()
+        return Transaction(via)
 
     def commit(self, call: Call, transaction: Transaction) -> None:
         """Apply all operations of a transaction, or none if one fails. The transaction is over in both cases."""
@@ -426,7 +429,10 @@ class Namespace:
                 self._gate.check_namespace(call)
             else:
                 entity, _ = self._gate.check(call, scope.path)
-                transaction.check_fragments(entity.fragments_at(scope.fragment_index))
+                below = [entity, *self.directory.subscriptions_of(entity)]
+                transaction.check_fragments(
+                    [fragment for each in below for fragment in each.fragments_at(scope.fragment_index)]
+                )
                 entity.body.placement.reached(call, scope.fragment_index)
             transaction.commit(call.now)
         finally:
@@ -504,7 +510,8 @@ class Namespace:
 def _check_via_key(entity: Entity, key: str | None, transaction: Transaction) -> None:
     if key is None:
         raise InvalidOperationError(
-            f"a transaction sends via {entity.path}, which is partitioned, without a key: set via_partition_key"
+            f"a transaction sends via {entity.path}, which is partitioned, without a via-partition-key: "
+            "set the partition_key of the transaction"
         )
     if transaction.key is not None and key != transaction.key:
         raise InvalidOperationError(

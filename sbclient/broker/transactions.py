@@ -3,9 +3,11 @@
 Rules (source: transactions and partitioned entities, documented):
 
 1. A transaction has at most 100 operations, and ends 2 minutes after the first one.
-2. A transaction is bound to one entity; on a partitioned entity to one fragment, and all sent messages have the same
-   key.
-3. A rejected operation does not change the transaction. A commit applies all operations or none. After a failed commit,
+2. A transaction is bound to one queue or topic with its subscriptions and sub-queues; on a partitioned entity to one
+   fragment, and all sent messages have the same key.
+3. With a `Via`, messages to other entities are stored at its entity first and forwarded after the commit (source: the
+   behaviour of the .NET and Java clients for transactions over several entities).
+4. A rejected operation does not change the transaction. A commit applies all operations or none. After a failed commit,
    and after a rollback, settled messages are still locked.
 """
 
@@ -17,13 +19,14 @@ from typing import Final, NamedTuple
 
 from sbclient.broker.fragment import Fragment
 from sbclient.errors import InvalidOperationError
+from sbclient.rules.entity_path import entity_of
 
 MAX_OPERATIONS: Final = 100
 MAX_DURATION_S: Final = 120.0
 
 
 class Scope(NamedTuple):
-    """The entity and the fragment that a transaction is bound to."""
+    """The queue or topic, and the fragment, that a transaction is bound to."""
 
     path: str
     fragment_index: int
@@ -46,10 +49,42 @@ class Step:
     size_bytes: int = 0
 
 
-class Transaction:
-    """Operations of which all or none are applied."""
+class Via:
+    """The entity by which the transactions of one client span entities: the first one that the client opens.
+
+    Attributes:
+        path: the canonical path of the queue or topic; None before the first link.
+    """
 
     def __init__(self) -> None:
+        self.path: str | None = None
+
+    def use(self, path: str, *, receives: bool) -> None:
+        """Note a link to an entity.
+
+        Raises:
+            InvalidOperationError: the link receives from another queue or topic.
+        """
+        entity = entity_of(path)
+        if self.path is None:
+            self.path = entity
+        elif receives and self.path != entity:
+            raise InvalidOperationError(
+                f"Local transactions cannot span multiple top-level entities such as queue or topic: {self.path!r} is "
+                f"the first entity of this client with cross-entity transactions, so it cannot receive from {path!r}. "
+                "Open another client"
+            )
+
+
+class Transaction:
+    """Operations of which all or none are applied.
+
+    Args:
+        via: the entity by which the transaction spans others; None = it is bound to one entity.
+    """
+
+    def __init__(self, via: Via | None = None) -> None:
+        self._via = via
         self.key: str | None = None
         self.scope: Scope | None = None
         self._count = 0
@@ -72,17 +107,27 @@ class Transaction:
                 f"the maximum duration is {MAX_DURATION_S:.0f} s. Begin a new one"
             )
 
+    def via_to(self, path: str) -> str | None:
+        """The entity that messages to a path go through; None if they go there directly."""
+        via = None if self._via is None else self._via.path
+        return None if via == entity_of(path) else via
+
     def check_scope(self, scope: Scope, operation_count: int) -> None:
         """Check that operations on a fragment belong to the transaction.
 
         Raises:
             InvalidOperationError: the transaction is bound to another fragment, or has too many operations.
         """
+        if self.via_to(scope.path) is not None:
+            raise InvalidOperationError(
+                f"the transaction spans entities by {self.via_to(scope.path)}: of {scope.path} it can only include "
+                "sends that are not scheduled"
+            )
         if self.scope is not None and self.scope != scope:
             raise InvalidOperationError(
                 f"the transaction is bound to fragment {self.scope.fragment_index} of {self.scope.path} and cannot "
                 f"span fragment {scope.fragment_index} of {scope.path}: use one transaction for each, "
-                "or send via that entity"
+                "or a client with enable_cross_entity_transactions and messages of one key"
             )
         if self._count + operation_count > MAX_OPERATIONS:
             raise InvalidOperationError(

@@ -12,7 +12,7 @@ from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.session import SessionLock
-from sbclient.broker.transactions import Transaction
+from sbclient.broker.transactions import Transaction, Via
 from sbclient.delivery import (
     NEXT_AVAILABLE_SESSION,
     ServiceBusReceiveMode,
@@ -235,8 +235,8 @@ class Driver:
 
     # ------------------------------------------------------------------ transactions and sessions
 
-    def begin(self) -> Transaction:
-        return self.namespace.begin_transaction(self.call(Operation.TRANSACTION))
+    def begin(self, via: Via | None = None) -> Transaction:
+        return self.namespace.begin_transaction(self.call(Operation.TRANSACTION), via)
 
     def commit(self, transaction: Transaction) -> None:
         self.namespace.commit(self.call(Operation.TRANSACTION), transaction)

@@ -343,13 +343,25 @@ def test_b062_a_missing_destination_is_not_found_and_an_oversized_message_refuse
     assert broker.counts("in").total_message_count == 0
 
 
-def test_only_a_queue_can_be_sent_through(broker: Driver) -> None:
+def test_send_via_a_topic_passes_no_subscription(broker: Driver) -> None:
     broker.queue("out")
     broker.topic()
     broker.subscription()
-    for via in ("t", "t/Subscriptions/s"):
-        with pytest.raises(InvalidOperationError):
-            broker.send("out", message(), via=via)
+    broker.send("out", message("a"), via="t")
+    assert bodies(broker.drain("out")) == ["a"]
+    assert broker.receive("t/Subscriptions/s") == []
+    with pytest.raises(InvalidOperationError):
+        broker.send("out", message(), via="t/Subscriptions/s")
+
+
+def test_a_topic_keeps_what_it_cannot_forward_in_its_transfer_dead_letter_queue(broker: Driver) -> None:
+    broker.queue("out")
+    broker.topic()
+    broker.body("out").policy.max_size_bytes = 1
+    broker.send("out", message("a"), via="t")
+    assert bodies(broker.receive("t/$Transfer/$DeadLetterQueue")) == ["a"]
+    with pytest.raises(MessagingEntityNotFoundError):
+        broker.receive("t/$DeadLetterQueue")
 
 
 def test_sending_through_a_queue_that_is_down_fails(broker: Driver) -> None:
