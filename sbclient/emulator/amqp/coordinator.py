@@ -5,7 +5,11 @@ Laws (source: AMQP 1.0 part 4; transactions of Service Bus, documented):
 1. A transaction belongs to the connection that declared it. It ends when it is discharged, or when its control link
    ends, which rolls it back.
 2. A control link needs a valid token, but no right of its own.
-3. A discharge that cannot do everything does nothing. It is rejected with `amqp:transaction:rollback`, and the
+3. A coordinator that is the first link of its AMQP session declares transactions that span entities: by the entity of
+   the session's next link. The receivers of that session are limited to that entity (source: Microsoft's clients).
+4. A delivery that was settled in a transaction is settled by the commit. After a rollback it is unsettled and locked,
+   so that the client can settle it again (AMQP 1.0 part 4 section 4.4.2).
+5. A discharge that cannot do everything does nothing. It is rejected with `amqp:transaction:rollback`, and the
    transaction has ended.
 """
 
@@ -27,9 +31,9 @@ from sbclient.amqp import (
 )
 from sbclient.amqp.errors import INVALID_FIELD
 from sbclient.broker.faults import Call, Operation
-from sbclient.broker.transactions import Transaction
+from sbclient.broker.transactions import Via
 from sbclient.emulator.amqp.conditions import TRANSACTION_ROLLBACK, amqp_error_of
-from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
+from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, DeclaredTransaction, LinkHandler, Peer
 from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError, ServiceBusQuotaExceededError
 
 CREDIT: Final = 100
@@ -49,12 +53,13 @@ class CoordinatorLink(LinkHandler):
     def __init__(self, peer: Peer, link: IncomingLink) -> None:
         self._peer = peer
         self._link = link
-        self._declared: dict[bytes, Transaction] = {}
-        self._count = 0
+        self._declared: dict[bytes, DeclaredTransaction] = {}
+        self._via: Via | None = None
 
     def open(self) -> None:
         """Accept the link, or refuse it without a token."""
         self.check_rights()
+        self._via = self._peer.via_of_coordinator(self._link)
         self._link.accept(credit=CREDIT)
 
     def check_rights(self) -> None:
@@ -94,15 +99,19 @@ class CoordinatorLink(LinkHandler):
                 "discharge some"
             )
         transaction = await peer.perform(
-            Operation.TRANSACTION, None, peer.host.namespace.begin_transaction, timeout_s=OPERATION_TIMEOUT_S
+            Operation.TRANSACTION,
+            None,
+            lambda call: peer.host.namespace.begin_transaction(call, self._via),
+            timeout_s=OPERATION_TIMEOUT_S,
         )
         transaction_id = peer.new_transaction_id()
-        self._declared[transaction_id] = peer.transactions[transaction_id] = transaction
+        self._declared[transaction_id] = peer.transactions[transaction_id] = DeclaredTransaction(transaction)
         return transaction_id
 
     async def _discharge(self, request: Discharge) -> None:
         peer, namespace = self._peer, self._peer.host.namespace
-        transaction = peer.transaction(request.txn_id)
+        declared = peer.declared(request.txn_id)
+        transaction = declared.transaction
         self._declared.pop(request.txn_id, None)
         del peer.transactions[request.txn_id]
 
@@ -118,12 +127,14 @@ class CoordinatorLink(LinkHandler):
         except ServiceBusError as error:
             peer.report(error)
             raise _RolledBack(f"{amqp_error_of(error).condition}: {error.message}") from error
+        if not request.fail:
+            declared.settle()
 
     def on_over(self) -> None:
         """Roll back the transactions that were declared on this link."""
-        for transaction_id, transaction in self._declared.items():
+        for transaction_id, declared in self._declared.items():
             self._peer.transactions.pop(transaction_id, None)
-            transaction.rollback()
+            declared.transaction.rollback()
         self._declared.clear()
 
 

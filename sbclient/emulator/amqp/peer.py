@@ -13,10 +13,20 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from sbclient.amqp import AmqpError, Connection, DispositionReceived, IncomingDelivery, Link, WireError
+from sbclient.amqp import (
+    AmqpError,
+    Connection,
+    DispositionReceived,
+    IncomingDelivery,
+    Link,
+    OutgoingDelivery,
+    Session,
+    WireError,
+)
+from sbclient.amqp.states import DeliveryState
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
-from sbclient.broker.transactions import Transaction
+from sbclient.broker.transactions import Transaction, Via
 from sbclient.emulator.amqp.conditions import UnknownTransactionError, amqp_error_of, ends_connection
 from sbclient.emulator.amqp.grants import Grants
 from sbclient.emulator.context import NamespaceContext
@@ -25,7 +35,7 @@ from sbclient.emulator.net.time_slice import TimeSlice
 from sbclient.entities import AccessRights
 from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError
 from sbclient.hosting.host import Performed
-from sbclient.rules.entity_path import canonical
+from sbclient.rules.entity_path import canonical, split_sub_queue
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 
@@ -42,6 +52,27 @@ FINISHING_S: Final = 1.0
 MAX_WORK_COUNT: Final = 2_000
 MAX_WORK_BYTES: Final = 2**25
 MAX_OUTPUT_BYTES: Final = 2**22
+
+
+class DeclaredTransaction:
+    """A transaction that a client has declared and not discharged.
+
+    Attributes:
+        transaction: of the broker.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self._outcomes: dict[OutgoingDelivery, DeliveryState] = {}
+
+    def add(self, delivery: OutgoingDelivery, outcome: DeliveryState) -> None:
+        """Note a delivery and the outcome that the commit settles it with."""
+        self._outcomes[delivery] = outcome
+
+    def settle(self) -> None:
+        """Settle the deliveries, after the commit."""
+        for delivery, outcome in self._outcomes.items():
+            delivery.settle(outcome)
 
 
 class LinkHandler:
@@ -101,7 +132,7 @@ class Peer:
         self.front_end = context.host.connect()
         self.grants = Grants()
         self.sessions: dict[str, tuple[str, SessionLock]] = {}
-        self.transactions: dict[bytes, Transaction] = {}
+        self.transactions: dict[bytes, DeclaredTransaction] = {}
         self.handlers: dict[Link, LinkHandler] = {}
         self.tasks = OwnedTasks(self.fail)
         self.time_slice = TimeSlice(context.clock)
@@ -309,15 +340,49 @@ class Peer:
         self._transaction_count += 1
         return self._transaction_count.to_bytes(8, "big")
 
+    def via_of_coordinator(self, link: Link) -> Via | None:
+        """The entity by which the transactions of a coordinator span others; None if it is not the first link of its
+        AMQP session.
+        """
+        session = _session_of(link)
+        if session.owner is None:
+            session.owner = Via()
+        return session.owner if isinstance(session.owner, Via) else None
+
+    def check_via(self, link: Link, path: str, *, receives: bool) -> None:
+        """Note a link of an entity on its AMQP session.
+
+        Raises:
+            InvalidOperationError: it receives from another entity than the session's transactions begin with.
+        """
+        session = _session_of(link)
+        if session.owner is None:
+            session.owner = _WITHOUT_VIA
+        elif isinstance(session.owner, Via) and self.host.namespace.directory.get(split_sub_queue(path)[0]) is not None:
+            session.owner.use(path, receives=receives)
+
     def transaction(self, transaction_id: bytes) -> Transaction:
+        """The transaction of the broker with an id; see `declared`."""
+        return self.declared(transaction_id).transaction
+
+    def declared(self, transaction_id: bytes) -> DeclaredTransaction:
         """The transaction with an id.
 
         Raises:
             UnknownTransactionError: it was never declared on this connection, or has ended.
         """
-        transaction = self.transactions.get(transaction_id)
-        if transaction is None:
+        declared = self.transactions.get(transaction_id)
+        if declared is None:
             raise UnknownTransactionError(
                 f"transaction {transaction_id.hex()} is not open on this connection: declare one here first"
             )
-        return transaction
+        return declared
+
+
+_WITHOUT_VIA: Final = object()
+"""The owner of an AMQP session whose first link is not a coordinator."""
+
+
+def _session_of(link: Link) -> Session:
+    assert isinstance(link.session, Session)
+    return link.session

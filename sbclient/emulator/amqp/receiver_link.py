@@ -4,8 +4,9 @@ Laws:
 
 1. The broker takes a message only when there is credit for it.
 2. The delivery tag is the lock token in the byte order of .NET, from which clients compute the token.
-3. The broker confirms an outcome, settled and with the same outcome, after it has taken effect. It answers an outcome
-   that it refuses with a rejected outcome and an error.
+3. The broker confirms an outcome, settled and with the same outcome, after it has taken effect. In a transaction it
+   confirms the outcome unsettled, and the commit settles. It answers an outcome that it refuses with a rejected outcome
+   and an error.
 4. One link of a client at a time takes messages, so that a client with many links does not block the others.
 5. When the link ends, messages stay locked until their locks expire. A session is released at once, with its messages.
 """
@@ -100,6 +101,7 @@ class ReceiverLink(LinkHandler):
         try:
             self._peer.check_detach_fault(self._path)
             self.check_rights()
+            self._peer.check_via(self._link, self._path, receives=True)
             if self._session is None:
                 await self._peer.perform(
                     Operation.OPEN,
@@ -240,7 +242,7 @@ class ReceiverLink(LinkHandler):
 
     def _settle(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
         try:
-            performed = self._take_effect(UUID(bytes_le=delivery.tag), state)
+            performed = self._take_effect(delivery, state)
             if performed is not None and not performed.after_s:
                 performed.result()
         except ServiceBusError as error:
@@ -263,18 +265,23 @@ class ReceiverLink(LinkHandler):
 
     def _confirm(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
         if not self._peer.context.wire_faults.drops_acknowledgement(self._path, self._peer.now()):
-            delivery.settle(state if isinstance(state, TransactionalState) else confirmation_of(state))
+            if isinstance(state, TransactionalState):
+                delivery.settle(state, settled=False)
+            else:
+                delivery.settle(confirmation_of(state))
         self._peer.flush()
 
     def _reject(self, delivery: OutgoingDelivery, error: ServiceBusError) -> None:
         delivery.settle(Rejected(self._peer.report(error)))
         self._peer.flush()
 
-    def _take_effect(self, token: UUID, state: DeliveryState | None) -> Performed[None] | None:
+    def _take_effect(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> Performed[None] | None:
         """Settle a message; None if it is released, which no fault affects."""
-        namespace, outcome, transaction = self._peer.host.namespace, state, None
+        namespace, token = self._peer.host.namespace, UUID(bytes_le=delivery.tag)
+        outcome, declared, transaction = state, None, None
         if isinstance(state, TransactionalState):
-            outcome, transaction = state.outcome, self._peer.transaction(state.txn_id)
+            outcome, declared = state.outcome, self._peer.declared(state.txn_id)
+            transaction = declared.transaction
         settlement = settlement_of(outcome)
         if settlement is None:
             if transaction is not None:
@@ -286,6 +293,8 @@ class ReceiverLink(LinkHandler):
 
         def settle(call: Call) -> None:
             namespace.settle(call, self._path, [token], settlement, lock=self._lock, transaction=transaction)
+            if declared is not None:
+                declared.add(delivery, confirmation_of(outcome))
 
         return self._peer.perform_now(Operation.SETTLE, self._path, settle)
 

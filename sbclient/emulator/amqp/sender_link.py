@@ -81,6 +81,7 @@ class SenderLink(LinkHandler):
         try:
             peer.check_detach_fault(self._path)
             self.check_rights()
+            peer.check_via(link, self._path, receives=False)
             limits = await peer.perform(Operation.OPEN, self._path, self._opened, timeout_s=self._timeout_s)
         except ServiceBusError as error:
             peer.refuse(link, error)
@@ -169,10 +170,13 @@ class SenderLink(LinkHandler):
         transaction = peer.transaction(state.txn_id) if isinstance(state, TransactionalState) else None
         if peer.context.wire_faults.is_busy(self._path, peer.now()):
             raise ServiceBusServerBusyError(f"{self._path} is too busy: wait 10 seconds and try again")
-        destination = self._destination
+        destination, via_key = self._destination, None
+        if destination is not None or transaction is not None:
+            via_key = _via_key(messages[0])
         if destination is None:
-            return lambda call: namespace.send(call, self._path, messages, transaction=transaction)
-        via_key = _via_key(messages[0])
+            return lambda call: namespace.send(
+                call, self._path, messages, transaction=transaction, via_partition_key=via_key
+            )
         return lambda call: namespace.send(
             call, destination, messages, transaction=transaction, via=self._path, via_partition_key=via_key
         )

@@ -30,10 +30,12 @@ from sbclient.amqp import (
     OutgoingLink,
     PlainCredentials,
     Properties,
+    Rejected,
     Sections,
     Session,
     Source,
     Target,
+    TransactionalState,
     encode_message,
     encode_sections,
     join_batch,
@@ -275,11 +277,12 @@ class Client:
         return answer.state
 
     async def settle(self, delivery: IncomingDelivery, state: DeliveryState) -> DeliveryState | None:
-        """State an outcome and wait for its confirmation, as the SDK does."""
+        """State an outcome and wait for its confirmation. In a transaction it is unsettled until the commit."""
         delivery.settle(state, settled=False)
         self.flush()
         answer = await self.event(DispositionReceived, delivery)
-        assert answer.settled
+        is_refused = isinstance(answer.state, Rejected) and answer.state.error is not None
+        assert answer.settled is (is_refused or not isinstance(state, TransactionalState))
         return answer.state
 
     # ------------------------------------------------------------------ requests
@@ -332,6 +335,10 @@ class Client:
         return reply["statusCode"], reply.get("errorCondition", answer)
 
     # ------------------------------------------------------------------ transactions
+
+    def begin(self) -> None:
+        """Use a new AMQP session for the links that follow."""
+        self._session = self.engine.begin()
 
     async def coordinator(self) -> OutgoingLink:
         link = self.session.attach_sender(self._name(), target=Coordinator())

@@ -14,9 +14,11 @@ from sbclient.amqp import (
     RELEASED,
     Declared,
     DeliveryReceived,
+    DispositionReceived,
     IncomingDelivery,
     Modified,
     Rejected,
+    Source,
     TransactionalState,
     encode_message,
     encode_sections,
@@ -92,6 +94,8 @@ async def test_a_commit_settles_what_was_settled_in_it(context: NamespaceContext
         assert stored(context) == 1
         assert await client.discharge(coordinator, txn) == ACCEPTED
         assert [str(each) for each in await left(context)] == ["out"]
+        settled = await client.event(DispositionReceived, delivery)
+        assert (settled.state, settled.settled) == (ACCEPTED, True)
 
 
 async def left(context: NamespaceContext) -> Any:
@@ -108,6 +112,18 @@ async def test_b056_a_rolled_back_completion_keeps_the_lock(context: NamespaceCo
         assert await left(context) == []
         request = {"disposition-status": "completed", "lock-tokens": uuids([UUID(bytes_le=delivery.tag)])}
         assert (await client.ask(queue, "update-disposition", request))[0] == 200
+        assert stored(context) == 0
+
+
+async def test_b056_a_delivery_is_settled_on_its_link_after_a_rollback(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        await client.send(await client.sender(queue), ServiceBusMessage("in"))
+        delivery = await received(client, queue)
+        coordinator, txn = await begun(client)
+        await client.settle(delivery, TransactionalState(txn, ACCEPTED))
+        await client.discharge(coordinator, txn, fail=True)
+        assert not delivery.is_settled
+        assert await client.settle(delivery, ACCEPTED) == ACCEPTED
         assert stored(context) == 0
 
 
@@ -192,9 +208,10 @@ async def test_p083_p082_keys_of_a_transaction_on_a_partitioned_queue(
 async def test_b054_two_entities_in_one_transaction_are_refused(context: NamespaceContext, queue: str) -> None:
     create(context.host, EntityKind.QUEUE, "other")
     async with connected(context, queue, "other") as client:
+        link = await client.sender(queue)
         _, txn = await begun(client)
         state = TransactionalState(txn)
-        await client.send(await client.sender(queue), ServiceBusMessage("x"), state=state)
+        await client.send(link, ServiceBusMessage("x"), state=state)
         refused = await client.send(await client.sender("other"), ServiceBusMessage("x"), state=state)
         assert condition_of(refused) == "amqp:not-allowed"
 
@@ -214,6 +231,82 @@ async def test_b060_send_by_way_of_another_queue_in_one_transaction(context: Nam
         assert await client.discharge(coordinator, txn) == ACCEPTED
         assert await received(client, "other")
         assert stored(context) == 0
+
+
+def spread(host: BrokerHost) -> None:
+    """Make entities that a transaction can span."""
+    create(host, EntityKind.QUEUE, "out")
+    create(host, EntityKind.TOPIC, "t")
+    create(host, EntityKind.SUBSCRIPTION, "t", "s")
+
+
+@pytest.mark.parametrize("is_failed", [False, True])
+@pytest.mark.parametrize("first", ["q", "t/Subscriptions/s"])
+async def test_b054_a_session_that_begins_with_a_coordinator_spans_entities(
+    context: NamespaceContext, queue: str, first: str, is_failed: bool
+) -> None:
+    spread(context.host)
+    other = "t" if first == queue else queue
+    async with connected(context, queue, "out", "t") as client:
+        await client.send(await client.sender(first.partition("/")[0]), ServiceBusMessage("in"))
+        client.begin()
+        coordinator, txn = await begun(client)
+        delivery = await received(client, first)
+        state = TransactionalState(txn)
+        for path in ("out", other):
+            sent = await client.send(await client.sender(path), ServiceBusMessage("x"), state=state)
+            assert sent == TransactionalState(txn, ACCEPTED)
+        await client.settle(delivery, TransactionalState(txn, ACCEPTED))
+        assert stored(context, "out") == 0
+        assert await client.discharge(coordinator, txn, fail=is_failed) == ACCEPTED
+        await asyncio.sleep(0.1)
+        reached = queue if other == queue else "t/Subscriptions/s"
+        assert [stored(context, path) for path in ("out", reached, first)] == ([0, 0, 1] if is_failed else [1, 1, 0])
+
+
+async def test_a_receiver_of_a_second_entity_is_refused_on_that_session(context: NamespaceContext, queue: str) -> None:
+    spread(context.host)
+    async with connected(context, queue, "out") as client:
+        await client.coordinator()
+        await client.receiver(queue)
+        await client.receiver(f"{queue}/$DeadLetterQueue")
+        await client.sender("out")
+        link = client.session.attach_receiver("refused", source=Source(address="out"))
+        client.flush()
+        assert await client.refusal(link) == "amqp:not-allowed"
+        client.begin()
+        await client.receiver("out")
+
+
+async def test_a_session_whose_first_link_is_no_coordinator_spans_nothing(
+    context: NamespaceContext, queue: str
+) -> None:
+    spread(context.host)
+    async with connected(context, queue, "out") as client:
+        client.begin()
+        await client.sender("out")
+        _, txn = await begun(client)
+        await client.receiver(queue)
+        state = TransactionalState(txn)
+        await client.send(await client.sender("out"), ServiceBusMessage("x"), state=state)
+        refused = await client.send(await client.sender(queue), ServiceBusMessage("x"), state=state)
+        assert condition_of(refused) == "amqp:not-allowed"
+
+
+async def test_b059_the_via_key_of_a_partitioned_entity_is_read_from_the_annotation(context: NamespaceContext) -> None:
+    create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
+    create(context.host, EntityKind.QUEUE, "out")
+    async with connected(context, "p", "out") as client:
+        client.begin()
+        coordinator, txn = await begun(client)
+        await client.sender("p")
+        link, state = await client.sender("out"), TransactionalState(txn)
+        assert condition_of(await client.send(link, ServiceBusMessage("x"), state=state)) == "amqp:not-allowed"
+        payload = encode_sections(message_annotations={"x-opt-via-partition-key": "k"}, data=[b"x"])
+        assert await client.transfer(link, payload, state=state) == TransactionalState(txn, ACCEPTED)
+        assert await client.discharge(coordinator, txn) == ACCEPTED
+        client.begin()
+        assert await received(client, "out")
 
 
 async def test_scheduling_waits_for_the_commit(context: NamespaceContext, queue: str) -> None:
