@@ -32,6 +32,8 @@ from sbclient.rules.size import MAX_TTL_MS, PARTITION_KEY_ANNOTATION, SCHEDULED_
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _PARTITION_KEY: Final = encode_symbol(PARTITION_KEY_ANNOTATION)
 _SCHEDULE: Final = encode_symbol(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+VIA_PARTITION_KEY_ANNOTATION: Final = "x-opt-via-partition-key"
+_VIA_PARTITION_KEY: Final = encode_symbol(VIA_PARTITION_KEY_ANNOTATION)
 
 _NULLS: Final = tuple(b"\x40" * count for count in range(13))
 
@@ -41,8 +43,11 @@ _names: dict[str, bytes] = {}
 """Encoded names of application properties, which recur in many messages; number and length are limited."""
 
 
-def encode_message(message: ServiceBusMessage) -> bytes:
+def encode_message(message: ServiceBusMessage, via_partition_key: str | None = None) -> bytes:
     """Encode a message; for a `WireMessage` return the received bytes.
+
+    Args:
+        via_partition_key: selects the partition of the entity through which the message passes in a transaction.
 
     Raises:
         EncodeError: a property or the body has a value without an AMQP type.
@@ -54,8 +59,9 @@ def encode_message(message: ServiceBusMessage) -> bytes:
     if time_to_live is not None:
         ttl_ms = min(time_to_live // _MILLISECOND, MAX_TTL_MS)
         parts.append(b"\x00\x53\x70" + sized_list(b"\x40\x40" + encode_uint(ttl_ms), 3))
-    if message._partition_key is not None or message._scheduled_enqueue_time_utc is not None:
-        parts.append(b"\x00\x53\x72" + _annotations(message._partition_key, message._scheduled_enqueue_time_utc))
+    partition_key, schedule = message._partition_key, message._scheduled_enqueue_time_utc
+    if partition_key is not None or schedule is not None or via_partition_key is not None:
+        parts.append(b"\x00\x53\x72" + _annotations(partition_key, schedule, via_partition_key))
     parts.append(_properties(message))
     properties = message._application_properties
     if properties:
@@ -109,7 +115,7 @@ def _as_string(value: bytes) -> bytes:
         return encode_binary(value)
 
 
-def _annotations(partition_key: str | None, schedule: datetime | None) -> bytes:
+def _annotations(partition_key: str | None, schedule: datetime | None, via_partition_key: str | None) -> bytes:
     content = b""
     count = 0
     if partition_key is not None:
@@ -117,6 +123,9 @@ def _annotations(partition_key: str | None, schedule: datetime | None) -> bytes:
         count = 2
     if schedule is not None:
         content += _SCHEDULE + encode_timestamp(schedule)
+        count += 2
+    if via_partition_key is not None:
+        content += _VIA_PARTITION_KEY + encode_string(via_partition_key)
         count += 2
     return sized_map(content, count)
 

@@ -416,6 +416,15 @@ class Namespace:
         entries = [fragment.check_lock(token.int, call.now) for token in tokens]
         return [fragment.renew(entry, call.now) for entry in entries]
 
+    def check_via(self, via: Via, path: str, *, receives: bool) -> None:
+        """Note a link to an entity; one that does not exist is ignored.
+
+        Raises:
+            InvalidOperationError: the link receives from another entity than that of `via`.
+        """
+        if self.directory.get(split_sub_queue(path)[0]) is not None:
+            via.use(path, receives=receives)
+
     def begin_transaction(self, call: Call, via: Via | None = None) -> Transaction:
         """Begin a transaction; its first operation binds it to an entity, or to that of `via`."""
         self._gate.check_namespace(call)

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sbclient.broker.fragment import Fragment
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.entity_path import entity_of
-
-MAX_OPERATIONS: Final = 100
-MAX_DURATION_S: Final = 120.0
+from sbclient.rules.transaction_key import MAX_DURATION_S, MAX_OPERATIONS
 
 
 class Scope(NamedTuple):

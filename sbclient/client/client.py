@@ -59,6 +59,8 @@ class ServiceBusClient:
             another open client, which is borrowed and not closed with this one. None = no pairing.
         secondary_transport: instead of `secondary`.
         options: the options of pairing; None = the documented defaults.
+        enable_cross_entity_transactions: whether transactions may span entities of the primary. The first queue or
+            topic that the client uses is then the only one that it can receive from; use a client for this alone.
         retry_total, retry_backoff_factor, retry_backoff_max, timeout: see `RetryOptions`.
         clock, random: for tests and simulations; None = the real ones.
         sdk_options: passed to azure-servicebus, see `transport.choice.open_transport`.
@@ -77,6 +79,7 @@ class ServiceBusClient:
         secondary: Secondary | None = None,
         secondary_transport: Transport | None = None,
         options: PairedNamespaceOptions | None = None,
+        enable_cross_entity_transactions: bool = False,
         retry_total: int = 3,
         retry_backoff_factor: float = 0.8,
         retry_backoff_max: float = 30.0,
@@ -95,6 +98,7 @@ class ServiceBusClient:
         # The system's generator: processes forked from one another must never draw the same message ids.
         self._random = random or SystemRandom()
         self._sdk_options = sdk_options
+        self._is_cross_entity = enable_cross_entity_transactions
         self._transport_name = transport if isinstance(transport, str) else None
         primary = (
             self._open_namespace(fully_qualified_namespace, credential)
@@ -140,7 +144,9 @@ class ServiceBusClient:
         client._entity_path = connection.entity_path
         return client
 
-    def _open_namespace(self, where: str | ConnectionString | None, credential: Any) -> Transport:
+    def _open_namespace(
+        self, where: str | ConnectionString | None, credential: Any, *, is_secondary: bool = False
+    ) -> Transport:
         """Open a transport for a parsed connection string, or for a name with a credential."""
         connection = where if isinstance(where, ConnectionString) else None
         if isinstance(where, str) and (credential is None or "=" in where):
@@ -156,6 +162,7 @@ class ServiceBusClient:
             clock=self._clock,
             random=self._random,
             transport=self._transport_name,
+            enable_cross_entity_transactions=self._is_cross_entity and not is_secondary,
             **self._sdk_options,
         )
 
@@ -165,9 +172,9 @@ class ServiceBusClient:
         if isinstance(secondary, ServiceBusClient):
             return secondary._core.primary
         if isinstance(secondary, str):
-            return self._open_namespace(parse_connection_string(secondary), None)
+            return self._open_namespace(parse_connection_string(secondary), None, is_secondary=True)
         namespace, credential = secondary
-        return self._open_namespace(namespace, credential)
+        return self._open_namespace(namespace, credential, is_secondary=True)
 
     async def __aenter__(self) -> Self:
         await self._core.open()
@@ -352,10 +359,16 @@ class ServiceBusClient:
         topic = self._checked(topic_name, EntityKind.TOPIC)
         return subscription_path(topic, check_entity_path(subscription_name, "subscription"))
 
-    def transaction(self) -> Transaction:
-        """Create a transaction in the primary namespace: `async with client.transaction() as transaction: …`."""
+    def transaction(self, *, partition_key: str | None = None) -> Transaction:
+        """Create a transaction in the primary namespace: `async with client.transaction() as transaction: …`.
+
+        Args:
+            partition_key: needed if the transaction spans entities and the first of them is partitioned: selects the
+                partition in which messages to the other entities wait for the commit. It is the partition key or
+                session id of the messages that are settled in the transaction.
+        """
         self._core.check()
-        return Transaction(self._core)
+        return Transaction(self._core, partition_key)
 
     async def run_syphon(
         self, until: Literal["empty"] | None = None, *, limits: SyphonLimits | None = None

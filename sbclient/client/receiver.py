@@ -334,7 +334,8 @@ class ServiceBusReceiver:
     ) -> None:
         link = await transaction.link()
         timeout_s = self._core.retry.options.timeout
-        await self._link.settle(message, settlement, timeout_s=timeout_s, transaction=link)
+        with transaction.counting(1):
+            await self._link.settle(message, settlement, timeout_s=timeout_s, transaction=link)
         transaction.settled(message)
 
     def _check_settleable(self, message: ServiceBusReceivedMessage, operation: str) -> None:

@@ -208,10 +208,12 @@ class ServiceBusSender:
     ) -> T:
         """Send or schedule in a transaction: once, at the primary, with one key on a partitioned entity."""
         await self._check_transactable(transfer, deadline)
-        key = await self._keys.key_of(transaction, [copy.message for copy in transfer])
         link = await transaction.link()
+        key = None
+        if link.via_to(self._path) is None:
+            key = await self._keys.key_of(transaction, [copy.message for copy in transfer])
         timeout_s = left_s(deadline, self._core.clock, self._path)
-        with self._route.observed(transfer):
+        with transaction.counting(len(transfer)), self._route.observed(transfer):
             answer = await operation(transfer, timeout_s, link)
         transaction.pin(self._path, key)
         return answer

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
 from typing import Self
@@ -11,6 +14,7 @@ from sbclient.client.core import ClientCore
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import canonical
+from sbclient.rules.transaction_key import MAX_DURATION_S, MAX_OPERATIONS
 from sbclient.transport.base import TransactionLink
 
 
@@ -31,8 +35,11 @@ class Transaction:
     Operations in a transaction are never retried or diverted: repeat the whole transaction.
     """
 
-    def __init__(self, core: ClientCore) -> None:
+    def __init__(self, core: ClientCore, partition_key: str | None = None) -> None:
         self._core = core
+        self._partition_key = partition_key
+        self._count = 0
+        self._ends_at = math.inf
         self._link: TransactionLink | None = None
         self._beginning = asyncio.Lock()
         self._keys: dict[str, str] = {}
@@ -63,7 +70,9 @@ class Transaction:
         await self._core.open()
         async with self._beginning:
             if self.state is TransactionState.NEW:
-                self._link = await self._core.primary.begin_transaction(timeout_s=self._core.retry.options.timeout)
+                self._link = await self._core.primary.begin_transaction(
+                    timeout_s=self._core.retry.options.timeout, partition_key=self._partition_key
+                )
                 self.state = TransactionState.ACTIVE
         if self.state is not TransactionState.ACTIVE or self._link is None:
             raise InvalidOperationError(f"the transaction is {self.state.value}: start a new one")
@@ -77,6 +86,32 @@ class Transaction:
         """Require a key for later sends to an entity; None requires nothing."""
         if key is not None:
             self._keys[canonical(path)] = key
+
+    @contextmanager
+    def counting(self, operation_count: int) -> Iterator[None]:
+        """Count operations for the limits of the service, unless they fail.
+
+        Raises:
+            InvalidOperationError: the transaction has too many operations, or is too old; nothing was sent.
+        """
+        now = self._core.clock.monotonic()
+        if now >= self._ends_at:
+            raise InvalidOperationError(
+                f"the transaction is older than {MAX_DURATION_S:.0f} s, so the service has rolled it back: start a new "
+                "one"
+            )
+        if self._count + operation_count > MAX_OPERATIONS:
+            raise InvalidOperationError(
+                f"the transaction has {self._count} operations and {operation_count} more exceed the {MAX_OPERATIONS} "
+                "that the service allows: commit it and start a new one"
+            )
+        self._count += operation_count
+        try:
+            yield
+        except BaseException:
+            self._count -= operation_count
+            raise
+        self._ends_at = min(self._ends_at, now + MAX_DURATION_S)
 
     def settled(self, message: ServiceBusReceivedMessage) -> None:
         """Record a message settled in this transaction: a rollback undoes its settlement."""

@@ -1,4 +1,4 @@
-"""Checks that all messages sent to a partitioned entity in one transaction have the same key.
+"""The limits of a transaction, and the check that all messages sent to a partitioned entity in one have the same key.
 
 Laws (source: partitioned queues and topics, documented, unless said otherwise):
 
@@ -12,10 +12,15 @@ Laws (source: partitioned queues and topics, documented, unless said otherwise):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.partition_key import check_keys, partition_key_of
+
+MAX_OPERATIONS: Final = 100
+MAX_DURATION_S: Final = 120.0
+"""Messages, and seconds from the first operation. Source: Service Bus quotas."""
 
 
 def transaction_key_of(

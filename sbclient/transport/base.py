@@ -33,6 +33,9 @@ class TransportType(Enum):
 class TransactionLink(Protocol):
     """A transaction begun by this transport."""
 
+    def via_to(self, path: str) -> str | None:
+        """Return the entity through which messages to a path pass; None if they go there directly."""
+
     async def commit(self, *, timeout_s: float) -> None:
         """Apply all operations of the transaction, or none."""
 
@@ -204,8 +207,12 @@ class Transport(Protocol):
     ) -> ReceiverLink:
         """Return a new receiver link, not connected yet."""
 
-    async def begin_transaction(self, *, timeout_s: float) -> TransactionLink:
-        """Begin a transaction; raises `TransactionNotSupportedError` if the transport has none."""
+    async def begin_transaction(self, *, timeout_s: float, partition_key: str | None = None) -> TransactionLink:
+        """Begin a transaction; raises `TransactionNotSupportedError` if the transport has none.
+
+        Args:
+            partition_key: selects the partition in which messages to other entities wait for the commit.
+        """
 
     async def list_sessions(
         self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from sbclient.clock import Clock
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.transport.base import Transport
 
@@ -23,6 +23,7 @@ def open_transport(
     clock: Clock,
     random: Random,
     transport: str | None = None,
+    enable_cross_entity_transactions: bool = False,
     **sdk_options: Any,
 ) -> Transport:
     """Return a transport for a connection string, or for a namespace and a credential.
@@ -30,12 +31,14 @@ def open_transport(
     Args:
         transport: `"amqp"`, our own engine, or `"sdk"`, azure-servicebus; None = the default. Ignored for a namespace
             in this process.
+        enable_cross_entity_transactions: whether transactions may span entities.
         sdk_options: options with the names and meanings of azure-servicebus: `transport_type`, `http_proxy`,
-            `custom_endpoint_address`, `connection_verify`, `ssl_context`, `user_agent`; for `"amqp"` also
-            `enable_cross_entity_transactions`; for `"sdk"` any option of azure-servicebus.
+            `custom_endpoint_address`, `connection_verify`, `ssl_context`, `user_agent`; for `"sdk"` any option of
+            azure-servicebus.
 
     Raises:
         InvalidOperationError: the transport is unknown, or `sdk_options` were given for a namespace in this process.
+        TransactionNotSupportedError: transactions over azure-servicebus cannot span entities.
     """
     if transport not in (None, *NAMES):
         raise InvalidOperationError(f"transport is {transport!r:.80}: give 'amqp', 'sdk', or an object with the port")
@@ -46,10 +49,16 @@ def open_transport(
             )
         from sbclient.transport.memory.transport import MemoryTransport, memory_host  # imports the broker
 
-        return MemoryTransport(memory_host(connection.host, clock=clock))
+        host = memory_host(connection.host, clock=clock)
+        return MemoryTransport(host, is_cross_entity=enable_cross_entity_transactions)
     from sbclient.transport.sdk.transport import open_sdk_transport  # imports the SDK
 
     if (transport or DEFAULT) == "sdk":
+        if enable_cross_entity_transactions:
+            raise TransactionNotSupportedError(
+                "azure-servicebus has no transactions over several entities: remove enable_cross_entity_transactions, "
+                "or use transport='amqp'"
+            )
         return open_sdk_transport(
             connection,
             fully_qualified_namespace=fully_qualified_namespace,
@@ -62,14 +71,13 @@ def open_transport(
 
     def open_management() -> Transport:
         """Return the transport that manages the entities: azure-servicebus."""
-        options = {name: value for name, value in sdk_options.items() if name != "enable_cross_entity_transactions"}
         return open_sdk_transport(
             connection,
             fully_qualified_namespace=fully_qualified_namespace,
             credential=credential,
             clock=clock,
             random=random,
-            **options,
+            **sdk_options,
         )
 
     return open_amqp_transport(
@@ -79,5 +87,6 @@ def open_transport(
         clock=clock,
         random=random,
         management=open_management,
+        enable_cross_entity_transactions=enable_cross_entity_transactions,
         **sdk_options,
     )

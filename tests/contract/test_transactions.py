@@ -1,8 +1,16 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from sbclient import InvalidOperationError, ServiceBusMessage, TransactionNotSupportedError
+from sbclient import (
+    InvalidOperationError,
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceiver,
+    TransactionNotSupportedError,
+)
 from sbclient.client.transaction import Transaction
 from tests.contract.kinds import NamespaceKind
 
@@ -50,6 +58,163 @@ async def test_a_partitioned_entity_requires_one_key_per_transaction(kind: Names
             with pytest.raises(InvalidOperationError):
                 await sender.send_messages(ServiceBusMessage("c"), transaction=transaction)
         assert await bodies(kind, queue) == ["a"]
+
+
+@pytest.mark.needs("full transactions")
+async def test_scheduling_is_part_of_a_transaction(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    later = datetime.fromtimestamp(kind.clock.now(), UTC) + timedelta(hours=1)
+    async with kind.plain.get_queue_sender(queue) as sender:
+        for text, is_committed in (("a", False), ("b", True)):
+            transaction = kind.plain.transaction()
+            (number,) = await sender.schedule_messages(ServiceBusMessage(text), later, transaction=transaction)
+            assert await bodies(kind, queue) == []
+            await (transaction.commit() if is_committed else transaction.rollback())
+        assert await bodies(kind, queue) == ["b"]
+        await sender.cancel_scheduled_messages(number)
+
+
+@pytest.mark.needs("full transactions")
+async def test_a_transaction_has_at_most_100_operations(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_sender(queue) as sender, kind.plain.transaction() as transaction:
+        await sender.send_messages([ServiceBusMessage("a")] * 99, transaction=transaction)
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages([ServiceBusMessage("b")] * 2, transaction=transaction)
+        await sender.send_messages(ServiceBusMessage("c"), transaction=transaction)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        assert len(await receiver.peek_messages(200, sequence_number=1)) == 100
+
+
+class Spread:
+    """A queue or subscription to receive from, and two entities to send to, on a client for several entities."""
+
+    def __init__(self, kind: NamespaceKind) -> None:
+        self.kind = kind
+        self.client: ServiceBusClient = kind.client(enable_cross_entity_transactions=True)
+
+    async def make(self, *, from_subscription: bool, is_partitioned: bool) -> None:
+        self.topic = await self.kind.topic("s", "t", enable_partitioning=is_partitioned)
+        self.queue = await self.kind.queue(enable_partitioning=is_partitioned)
+        self.from_subscription = from_subscription
+
+    def receiver(self, client: ServiceBusClient) -> ServiceBusReceiver:
+        if self.from_subscription:
+            return client.get_subscription_receiver(self.topic, "s")
+        return client.get_queue_receiver(self.queue)
+
+    async def put(self, text: str, key: str) -> None:
+        """Send a message to the entity that is received from."""
+        client = self.kind.plain
+        sender = client.get_topic_sender(self.topic) if self.from_subscription else client.get_queue_sender(self.queue)
+        async with sender:
+            await sender.send_messages(ServiceBusMessage(text, partition_key=key))
+
+    async def left(self) -> list[str]:
+        """The bodies that the entity still has."""
+        async with self.receiver(self.kind.plain) as receiver:
+            return [str(message) for message in await receiver.peek_messages(50, sequence_number=1)]
+
+    async def reached(self, *queues: str) -> list[str]:
+        """Receive and complete one message of each queue, and return their bodies."""
+        found = []
+        for queue in queues:
+            async with self.kind.plain.get_queue_receiver(queue) as receiver:
+                for message in await receiver.receive_messages(1, max_wait_time=self.kind.patience_s):
+                    found.append(str(message))
+                    await receiver.complete_message(message)
+        return found
+
+
+@pytest.mark.needs("full transactions")
+@pytest.mark.parametrize(
+    ("from_subscription", "is_partitioned"),
+    [
+        (False, False),
+        (True, False),
+        pytest.param(False, True, marks=pytest.mark.needs("partitioning")),
+        pytest.param(True, True, marks=pytest.mark.needs("partitioning")),
+    ],
+)
+async def test_a_transaction_moves_a_message_to_two_other_entities(
+    kind: NamespaceKind, from_subscription: bool, is_partitioned: bool
+) -> None:
+    spread = Spread(kind)
+    await spread.make(from_subscription=from_subscription, is_partitioned=is_partitioned)
+    one, other = await kind.queue(), await kind.queue(enable_partitioning=is_partitioned)
+    await spread.put("x", "k")
+    client = spread.client
+
+    async def move(*, fails: bool) -> None:
+        async with client.transaction(partition_key="k" if is_partitioned else None) as transaction:
+            await receiver.complete_message(message, transaction=transaction)
+            for sender in (to_one, to_other):
+                await sender.send_messages(ServiceBusMessage("y"), transaction=transaction)
+            if fails:
+                raise KeyError("something of the application's")
+
+    async with spread.receiver(client) as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        async with client.get_queue_sender(one) as to_one, client.get_queue_sender(other) as to_other:
+            with pytest.raises(KeyError):
+                await move(fails=True)
+            assert await spread.left() == ["x"]
+            await move(fails=False)
+    assert await spread.left() == []
+    assert await spread.reached(one, other) == ["y", "y"]
+    assert (await bodies(kind, one), await bodies(kind, other)) == ([], [])
+
+
+@pytest.mark.needs("full transactions", "partitioning")
+async def test_a_partitioned_first_entity_requires_the_partition_key_of_its_message(kind: NamespaceKind) -> None:
+    spread = Spread(kind)
+    await spread.make(from_subscription=False, is_partitioned=True)
+    target = await kind.queue()
+    await spread.put("x", "k")
+    async with spread.receiver(spread.client) as receiver, spread.client.get_queue_sender(target) as sender:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        for key in (None, "other"):
+            transaction = spread.client.transaction(partition_key=key)
+            await receiver.complete_message(message, transaction=transaction)
+            with pytest.raises(InvalidOperationError):
+                await sender.send_messages(ServiceBusMessage("y"), transaction=transaction)
+            await transaction.rollback()
+        await receiver.complete_message(message)
+
+
+@pytest.mark.needs("full transactions")
+async def test_a_client_for_several_entities_receives_from_one(kind: NamespaceKind) -> None:
+    client = kind.client(enable_cross_entity_transactions=True)
+    first, second = await kind.queue(), await kind.queue()
+    async with (
+        client.get_queue_receiver(first) as receiver,
+        client.get_queue_receiver(first, sub_queue="deadletter") as dead_letters,
+        client.get_queue_receiver(second) as refused,
+    ):
+        for each in (receiver, dead_letters):
+            assert await each.receive_messages(1, max_wait_time=0.1) == []
+        with pytest.raises(InvalidOperationError):
+            await refused.receive_messages(1, max_wait_time=0.1)
+
+
+@pytest.mark.needs("full transactions")
+async def test_a_transaction_over_two_entities_requires_a_client_for_several(kind: NamespaceKind) -> None:
+    first, second = await kind.queue(), await kind.queue()
+    async with kind.plain.get_queue_sender(first) as one, kind.plain.get_queue_sender(second) as other:
+        transaction = kind.plain.transaction()
+        await one.send_messages(ServiceBusMessage("a"), transaction=transaction)
+        with pytest.raises(InvalidOperationError):
+            await other.send_messages(ServiceBusMessage("b"), transaction=transaction)
+        await transaction.rollback()
+    assert (await bodies(kind, first), await bodies(kind, second)) == ([], [])
+
+
+@pytest.mark.needs("sends-only transactions")
+async def test_a_client_for_several_entities_is_refused(kind: NamespaceKind) -> None:
+    with pytest.raises(TransactionNotSupportedError):
+        kind.client(enable_cross_entity_transactions=True)
+    with pytest.raises(TransactionNotSupportedError):
+        await kind.plain.transaction(partition_key="k").link()
 
 
 @pytest.mark.needs("sends-only transactions")

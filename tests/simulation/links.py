@@ -41,6 +41,9 @@ class WiredTransaction:
         self.number = next(wire.history.numbers)
         self.settled: list[tuple[Handed, Settled]] = []
 
+    def via_to(self, path: str) -> str | None:
+        return self.inner.via_to(path)
+
     async def commit(self, *, timeout_s: float) -> None:
         outcome = Outcome.DOUBT
         for handed, settled in self.settled:

@@ -107,7 +107,7 @@ class Wire:
             self, inner, entity_path, has_session=session is not None, fetches_ahead=prefetch_count > 0
         )
 
-    async def begin_transaction(self, *, timeout_s: float) -> TransactionLink:
+    async def begin_transaction(self, *, timeout_s: float, partition_key: str | None = None) -> TransactionLink:
         return WiredTransaction(self, await self.call(lambda: self.inner.begin_transaction(timeout_s=timeout_s)))
 
     async def list_sessions(

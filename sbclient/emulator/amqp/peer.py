@@ -35,7 +35,7 @@ from sbclient.emulator.net.time_slice import TimeSlice
 from sbclient.entities import AccessRights
 from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError
 from sbclient.hosting.host import Performed
-from sbclient.rules.entity_path import canonical, split_sub_queue
+from sbclient.rules.entity_path import canonical
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 
@@ -358,8 +358,8 @@ class Peer:
         session = _session_of(link)
         if session.owner is None:
             session.owner = _WITHOUT_VIA
-        elif isinstance(session.owner, Via) and self.host.namespace.directory.get(split_sub_queue(path)[0]) is not None:
-            session.owner.use(path, receives=receives)
+        elif isinstance(session.owner, Via):
+            self.host.namespace.check_via(session.owner, path, receives=receives)
 
     def transaction(self, transaction_id: bytes) -> Transaction:
         """The transaction of the broker with an id; see `declared`."""

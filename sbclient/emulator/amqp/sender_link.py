@@ -26,6 +26,7 @@ from sbclient.amqp import (
     split_batch,
 )
 from sbclient.amqp.errors import INVALID_FIELD
+from sbclient.amqp.message import VIA_PARTITION_KEY_ANNOTATION
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Int
 from sbclient.broker.faults import Call, Operation
@@ -41,7 +42,6 @@ CREDIT: Final = 1_000
 ENVELOPE_BYTES: Final = 2**16
 """How much longer a transfer may be than its messages: other clients encode less tightly than sizes are counted."""
 
-VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
 MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 
 
@@ -188,9 +188,11 @@ def _via_key(first: WireMessage) -> str | None:
     Raises:
         WireError: the key is not a string.
     """
-    key = first.sections.message_annotations.get(VIA_PARTITION_KEY)
+    key = first.sections.message_annotations.get(VIA_PARTITION_KEY_ANNOTATION)
     if key is not None and not isinstance(key, str):
-        raise WireError(INVALID_FIELD, f"{VIA_PARTITION_KEY} is a {type(key).__name__}, a string is expected")
+        raise WireError(
+            INVALID_FIELD, f"{VIA_PARTITION_KEY_ANNOTATION} is a {type(key).__name__}, a string is expected"
+        )
     return key
 
 

@@ -35,6 +35,7 @@ class Held:
         connection: the connection.
         tokens: its tokens.
         control: its transaction coordinator.
+        via: the entity of its first link, by which transactions span entities; None before, or if they do not.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Held:
         self._deadlines = deadlines
         self._nodes: dict[str, Requests] = {}
         self._session: Session | None = None
+        self.via: str | None = None
         self.tokens = Tokens(connection, source, host, clock=clock, tasks=tasks, deadlines=deadlines)
         begin = self.session if is_cross_entity else connection.begin
         self.control = Control(connection, begin, owns_session=not is_cross_entity, tasks=tasks, deadlines=deadlines)

@@ -130,6 +130,7 @@ class AmqpReceiver(ReceiverLink):
         self._session_id: str | None = None
         self._session_locked_until: datetime | None = None
         self._session_wait_s = 60.0
+        self._has_attached = False
         self._was_accepted = False
         self._is_closed = False
 
@@ -146,10 +147,10 @@ class AmqpReceiver(ReceiverLink):
 
     # -- opening -------------------------------------------------------------------------------------------------
 
-    def is_attached_on(self, wire: Wire) -> bool:
-        """Whether the link is attached on that connection."""
-        end = self._inbox.end
-        return end is not None and end.wire is wire
+    @property
+    def can_reattach(self) -> bool:
+        """Whether the link was attached before, and is attached anew after a loss."""
+        return self._has_attached and self._session is None and not self._is_closed
 
     async def open(self, *, timeout_s: float) -> None:
         await self._opened(timeout_s)
@@ -218,6 +219,7 @@ class AmqpReceiver(ReceiverLink):
             ticks = (attach.properties or {}).get(LOCKED_UNTIL)
             if isinstance(ticks, int):
                 self._session_locked_until = _EPOCH + timedelta(microseconds=(int(ticks) - _TICKS_AT_1970) // 10)
+        self._has_attached = True
         self._inbox.open(end)
         return end
 

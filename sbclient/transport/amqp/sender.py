@@ -90,11 +90,12 @@ class AmqpSender(SenderLink):
     ) -> None:
         first = messages[0]
         message_format = 0
+        via_key = None if transaction is None else transaction_of(transaction).partition_key
         try:
             if len(messages) == 1:
-                payload = encode_message(first)
+                payload = encode_message(first, via_key)
             else:
-                payload = join_batch(messages)
+                payload = join_batch(messages, via_key)
                 message_format = BATCH_FORMAT
         except EncodeError as error:
             raise InvalidOperationError(f"message {first.message_id!r} cannot be sent: {error}") from error

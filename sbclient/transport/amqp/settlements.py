@@ -2,7 +2,8 @@
 
 Laws:
 1. A settlement is done when the service has confirmed it with the same outcome. A rejected outcome with an error is a
-   refusal.
+   refusal. In a transaction the delivery stays unsettled until the service settles it after the commit; after a
+   rollback it can be settled again. A service that settles it at once is tolerated.
 2. When the link is lost, settlements that left are in doubt.
 
 Source: AMQP 1.0 part 2 section 2.7.6; Service Bus protocol guide.
@@ -117,7 +118,7 @@ class Settlements:
         delivery = event.delivery
         assert isinstance(delivery, IncomingDelivery)
         settling = self._unconfirmed.pop(delivery, None)
-        if not event.settled and event.state is not None:
+        if not event.settled and event.state is not None and not isinstance(event.state, TransactionalState):
             delivery.settle(event.state)
         if settling is None or settling.future.done():
             return

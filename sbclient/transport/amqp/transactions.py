@@ -110,16 +110,27 @@ class TransactionOwner(Protocol):
     def control_of(self, wire: Wire) -> Control:
         """The coordinator of a connection."""
 
+    def via_to(self, path: str) -> str | None:
+        """The entity through which messages to a path pass; None if they go there directly."""
+
 
 class AmqpTransaction(TransactionLink):
-    """A transaction of one namespace."""
+    """A transaction of one namespace.
 
-    def __init__(self, owner: TransactionOwner) -> None:
+    Attributes:
+        partition_key: selects the partition in which messages to other entities wait for the commit.
+    """
+
+    def __init__(self, owner: TransactionOwner, partition_key: str | None = None) -> None:
         self._owner = owner
+        self.partition_key = partition_key
         self._declaring = asyncio.Lock()
         self._wire: Wire | None = None
         self._state: TransactionalState | None = None
         self._is_over = False
+
+    def via_to(self, path: str) -> str | None:
+        return self._owner.via_to(path)
 
     async def state_on(self, wire: Wire, deadline: float) -> TransactionalState:
         """The state for a transfer or disposition on a connection; declares the transaction with the first.

@@ -186,7 +186,6 @@ class AmqpTransport(Transport):
         self._management: Transport | None = None
         self._identifier = client_identifier
         self._is_cross_entity = is_cross_entity
-        self._via: AmqpReceiver | None = None
         self._properties = {"product": "sbclient", "platform": "python"}
         if user_agent:
             self._properties["user-agent"] = user_agent
@@ -234,8 +233,8 @@ class AmqpTransport(Transport):
         self._links[receiver] = None
         return receiver
 
-    async def begin_transaction(self, *, timeout_s: float) -> AmqpTransaction:
-        return AmqpTransaction(self)
+    async def begin_transaction(self, *, timeout_s: float, partition_key: str | None = None) -> AmqpTransaction:
+        return AmqpTransaction(self, partition_key)
 
     async def list_sessions(
         self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float
@@ -280,22 +279,32 @@ class AmqpTransport(Transport):
         return held.connection
 
     async def _keep_order(self, held: Held, path: str, receiver: AmqpReceiver | None) -> None:
-        """Attach the coordinator first, then the receiver by which all transfers go.
+        """Attach the coordinator first, then a link of the entity by which transactions span others.
+
+        After a loss this is the first receiver that can be attached again, so that its entity stays the same.
 
         Raises:
-            InvalidOperationError: the client already has a receiver of another entity.
+            InvalidOperationError: the first entity of the client is another one, and the new link receives.
         """
         await held.control.open(self.clock.monotonic() + _ATTACH_S)
-        via = self._via
-        if receiver is not None:
-            if via is not None and via is not receiver and top_level(via.path) != top_level(path):
-                raise InvalidOperationError(
-                    f"a client with cross-entity transactions that receives from {top_level(via.path)!r} cannot "
-                    f"receive from {path!r}: open another client"
-                )
-            self._via = via or receiver
-        elif via is not None and not via.is_attached_on(held.connection):
-            await via.open(timeout_s=_ATTACH_S)
+        if held.via is None and receiver is None:
+            lost = (link for link in self._links if isinstance(link, AmqpReceiver) and link.can_reattach)
+            if (first := next(lost, None)) is not None:
+                await first.open(timeout_s=_ATTACH_S)
+        entity = top_level(path)
+        if held.via is None:
+            held.via = entity
+        elif receiver is not None and held.via != entity:
+            raise InvalidOperationError(
+                f"{held.via!r} is the first entity of this client with cross-entity transactions, so it cannot "
+                f"receive from {path!r}: open another client"
+            )
+
+    def via_to(self, path: str) -> str | None:
+        """The entity through which messages to a path pass in a transaction; None if they go there directly."""
+        held = self._connections.ready
+        via = None if held is None else held.via
+        return None if via == top_level(path) else via
 
     def session_of(self, connection: AmqpConnection) -> tuple[Session, bool]:
         """An AMQP session for a link of an entity, and whether it is the link's own."""
@@ -330,8 +339,6 @@ class AmqpTransport(Transport):
     def forget(self, link: AmqpSender | AmqpReceiver) -> None:
         """The link was closed."""
         self._links.pop(link, None)
-        if link is self._via:
-            self._via = None
 
     def _new_connection(self) -> AmqpConnection:
         name = self._identifier or f"sbclient-{self._random.getrandbits(64):016x}"

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
-from sbclient.broker.transactions import Transaction
+from sbclient.broker.transactions import Transaction, Via
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import InvalidOperationError
 from sbclient.hosting.host import BrokerHost
@@ -24,10 +24,15 @@ class MemoryConnection:
 
     Args:
         host: the namespace.
+        is_cross_entity: whether transactions may span entities.
+
+    Attributes:
+        via: the entity by which they do; None if they do not.
     """
 
-    def __init__(self, host: BrokerHost) -> None:
+    def __init__(self, host: BrokerHost, *, is_cross_entity: bool = False) -> None:
         self._host = host
+        self.via = Via() if is_cross_entity else None
         self._front_end = host.connect()
         self._receivers: dict[ReceiverLink, None] = {}
         self._is_closed = False
@@ -40,6 +45,15 @@ class MemoryConnection:
     @property
     def namespace(self) -> str:
         return SCHEME + self._host.namespace.name
+
+    def check_via(self, path: str, *, receives: bool) -> None:
+        """Note a link to an entity.
+
+        Raises:
+            InvalidOperationError: transactions may span entities, and the link receives from a second one.
+        """
+        if self.via is not None:
+            self._host.namespace.check_via(self.via, path, receives=receives)
 
     async def ask(self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float) -> T:
         """Perform a request through this connection."""
@@ -91,11 +105,20 @@ class MemoryConnection:
 
 
 class MemoryTransaction(TransactionLink):
-    """A transaction of the broker, begun through one connection."""
+    """A transaction of the broker, begun through one connection.
 
-    def __init__(self, connection: MemoryConnection, transaction: Transaction) -> None:
+    Attributes:
+        transaction: of the broker.
+        partition_key: of messages that are sent to other entities.
+    """
+
+    def __init__(self, connection: MemoryConnection, transaction: Transaction, partition_key: str | None) -> None:
         self._connection = connection
         self.transaction = transaction
+        self.partition_key = partition_key
+
+    def via_to(self, path: str) -> str | None:
+        return self.transaction.via_to(path)
 
     async def commit(self, *, timeout_s: float) -> None:
         namespace, transaction = self._connection.host.namespace, self.transaction
@@ -111,13 +134,21 @@ class MemoryTransaction(TransactionLink):
 
 
 def core_of(link: TransactionLink | None) -> Transaction | None:
-    if link is None:
-        return None
+    """The transaction of the broker."""
+    return None if link is None else own(link).transaction
+
+
+def own(link: TransactionLink) -> MemoryTransaction:
+    """The transaction as one of this transport.
+
+    Raises:
+        InvalidOperationError: it was begun by another transport.
+    """
     if not isinstance(link, MemoryTransaction):
         raise InvalidOperationError(
             f"a {type(link).__name__} belongs to another transport: begin the transaction on the transport that uses it"
         )
-    return link.transaction
+    return link
 
 
 def check_link(is_closed: bool, path: str) -> None:

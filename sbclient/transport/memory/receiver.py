@@ -56,6 +56,7 @@ class MemoryReceiver(ReceiverLink):
         check_link(self._is_closed, self._path)
         if self._is_open:
             return
+        self._connection.check_via(self._path, receives=True)
         if self._session is None:
             await self._connection.ask(
                 Operation.OPEN,
@@ -69,6 +70,7 @@ class MemoryReceiver(ReceiverLink):
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
         await self._attach(max_wait_time_s)
+        self._connection.check_via(self._path, receives=True)
         if not self._prefetched:
             wanted = max_message_count + self._prefetch_count
             self._prefetched.extend(

@@ -10,7 +10,7 @@ from sbclient.delivery import SenderLimits
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
 from sbclient.transport.base import SenderLink, TransactionLink
-from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of
+from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of, own
 
 T = TypeVar("T")
 
@@ -40,9 +40,12 @@ class MemorySender(SenderLink):
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> None:
         core = core_of(transaction)
-        await self._ask(
-            Operation.SEND, lambda call: self._namespace.send(call, self._path, messages, transaction=core), timeout_s
-        )
+        via_key = None if transaction is None else own(transaction).partition_key
+
+        def work(call: Call) -> None:
+            self._namespace.send(call, self._path, messages, transaction=core, via_partition_key=via_key)
+
+        await self._ask(Operation.SEND, work, timeout_s)
 
     async def schedule(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
@@ -66,6 +69,7 @@ class MemorySender(SenderLink):
 
     async def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> T:
         check_link(self._is_closed, self._path)
+        self._connection.check_via(self._path, receives=False)
         try:
             answer = await self._connection.ask(operation, self._path, work, timeout_s)
         except ServiceBusConnectionError:

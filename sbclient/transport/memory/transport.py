@@ -12,6 +12,7 @@ from random import Random
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import PROFILES, STD_2021, Profile
+from sbclient.broker.transactions import Transaction
 from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.hosting.host import BrokerHost
@@ -56,10 +57,11 @@ class MemoryTransport(MemoryConnection, Transport):
 
     Args:
         host: the namespace.
+        is_cross_entity: whether transactions may span entities.
     """
 
-    def __init__(self, host: BrokerHost) -> None:
-        super().__init__(host)
+    def __init__(self, host: BrokerHost, *, is_cross_entity: bool = False) -> None:
+        super().__init__(host, is_cross_entity=is_cross_entity)
         self._administration = MemoryAdministration(self)
 
     @property
@@ -81,11 +83,11 @@ class MemoryTransport(MemoryConnection, Transport):
         self._receivers[receiver] = None
         return receiver
 
-    async def begin_transaction(self, *, timeout_s: float) -> MemoryTransaction:
-        namespace = self._host.namespace
-        return MemoryTransaction(
-            self, await self.ask(Operation.TRANSACTION, None, namespace.begin_transaction, timeout_s)
-        )
+    async def begin_transaction(self, *, timeout_s: float, partition_key: str | None = None) -> MemoryTransaction:
+        def work(call: Call) -> Transaction:
+            return self._host.namespace.begin_transaction(call, self.via)
+
+        return MemoryTransaction(self, await self.ask(Operation.TRANSACTION, None, work, timeout_s), partition_key)
 
     async def list_sessions(
         self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float

@@ -78,6 +78,9 @@ class SdkTransaction(TransactionLink):
         self._messages: list[ServiceBusMessage] = []
         self._is_over = False
 
+    def via_to(self, path: str) -> None:
+        """Messages pass through no other entity."""
+
     async def add(self, sender: SdkSender, messages: Sequence[ServiceBusMessage], *, timeout_s: float) -> None:
         """Keep messages for the commit.
 

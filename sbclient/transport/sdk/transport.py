@@ -18,7 +18,7 @@ from typing import Any, Final
 from sbclient.certificate import Certificate, default_directory
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
@@ -151,8 +151,12 @@ class SdkTransport(Transport):
         self._links[receiver] = None
         return receiver
 
-    async def begin_transaction(self, *, timeout_s: float) -> SdkTransaction:
+    async def begin_transaction(self, *, timeout_s: float, partition_key: str | None = None) -> SdkTransaction:
         self._check_open()
+        if partition_key is not None:
+            raise TransactionNotSupportedError(
+                "a transaction over azure-servicebus has one entity and no partition_key: use transport='amqp'"
+            )
         return SdkTransaction()
 
     async def list_sessions(

@@ -1,9 +1,21 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
 from sbclient import ServiceBusMessage
-from sbclient.amqp import ACCEPTED, AmqpError, Declare, Discharge, Rejected, TransactionalState
+from sbclient.amqp import (
+    ACCEPTED,
+    AmqpError,
+    Declare,
+    Discharge,
+    DispositionReceived,
+    Rejected,
+    Sections,
+    TransactionalState,
+)
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
@@ -13,7 +25,7 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.transport.amqp.transport import AmqpTransport
-from tests.transport.amqp.service import Service
+from tests.transport.amqp.service import Service, confirm
 
 X = [ServiceBusMessage("x")]
 TXN = (1).to_bytes(4, "big")
@@ -34,6 +46,74 @@ async def test_send_and_settlement_carry_the_state_of_the_transaction(
     assert service.end.dispositions[0].state == TransactionalState(TXN, ACCEPTED)
     assert service.controls == [Declare(), Discharge(TXN, False)]
     assert service.end.attached.count("coordinator") == 1
+
+
+async def test_messages_carry_the_partition_key_of_the_transaction(service: Service, transport: AmqpTransport) -> None:
+    transaction = await transport.begin_transaction(timeout_s=10, partition_key="k")
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10, transaction=transaction)
+    await sender.send([*X, *X], timeout_s=10, transaction=transaction)
+    await sender.send(X, timeout_s=10)
+    one, batch, other = (Sections(transfer.payload) for transfer in service.end.transfers)
+    inside = [Sections(payload) for payload in batch.data()]
+    keys = [each.message_annotations.get("x-opt-via-partition-key") for each in (one, batch, *inside, other)]
+    assert keys == ["k", "k", "k", "k", None]
+    await transaction.rollback(timeout_s=10)
+
+
+def confirm_unsettled(event: DispositionReceived) -> None:
+    """Confirm a settlement in a transaction; the discharge settles it."""
+    is_transactional = isinstance(event.state, TransactionalState)
+    event.delivery.settle(event.state, settled=not is_transactional)
+
+
+@pytest.mark.parametrize("answer", [confirm, confirm_unsettled])
+async def test_message_is_settled_again_after_a_rollback(
+    service: Service, transport: AmqpTransport, answer: Callable[[DispositionReceived], None]
+) -> None:
+    service.on_disposition = answer
+    service.replies["com.microsoft:update-disposition"] = lambda body: (200, None, {})
+    service.stored.append(ServiceBusMessage("m"))
+    receiver = transport.open_receiver("orders")
+    (message,) = await receiver.receive(max_message_count=1, max_wait_time_s=5)
+    transaction = await transport.begin_transaction(timeout_s=10)
+    complete = Settlement(SettleMode.COMPLETE)
+    await receiver.settle(message, complete, timeout_s=10, transaction=transaction)
+    assert not any(event.settled for event in service.end.dispositions)
+    await transaction.rollback(timeout_s=10)
+    await receiver.settle(message, complete, timeout_s=10)
+    settled = [event.state for event in service.end.dispositions if not event.settled][1:]
+    assert settled == ([ACCEPTED] if answer is confirm_unsettled else [])
+    assert service.asked.count("com.microsoft:update-disposition") == (answer is confirm)
+
+
+async def test_commit_whose_connection_is_lost_before_the_answer_is_in_doubt(
+    service: Service, transport: AmqpTransport
+) -> None:
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    service.answers_control = False
+    committing = asyncio.create_task(transaction.commit(timeout_s=10))
+    await asyncio.sleep(1)
+    service.end.cut()
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await committing
+    assert caught.value.is_in_doubt
+
+
+async def test_id_that_the_service_has_forgotten_is_an_invalid_operation(
+    service: Service, transport: AmqpTransport
+) -> None:
+    unknown = Rejected(AmqpError("amqp:transaction:unknown-id", "no such transaction"))
+    service.on_transfer = lambda delivery: delivery.settle(unknown)
+    service.discharge_outcome = unknown
+    transaction = await transport.begin_transaction(timeout_s=10)
+    with pytest.raises(InvalidOperationError):
+        await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    assert len(service.end.transfers) == 1
+    with pytest.raises(InvalidOperationError) as caught:
+        await transaction.commit(timeout_s=10)
+    assert not caught.value.is_in_doubt
 
 
 async def test_scheduling_carries_the_state(service: Service, transport: AmqpTransport) -> None:
@@ -111,6 +191,8 @@ async def test_transaction_does_not_move_to_another_connection(service: Service,
 
 async def test_transaction_of_another_transport_is_refused(service: Service, transport: AmqpTransport) -> None:
     class Foreign:
+        def via_to(self, path: str) -> None: ...
+
         async def commit(self, *, timeout_s: float) -> None: ...
 
         async def rollback(self, *, timeout_s: float) -> None: ...
@@ -156,5 +238,21 @@ async def test_receivers_of_two_entities_are_refused_with_cross_entity_transacti
     with pytest.raises(InvalidOperationError):
         await other.open(timeout_s=10)
     await first.close()
+    with pytest.raises(InvalidOperationError):
+        await other.open(timeout_s=10)
+    service.end.cut()
     await other.open(timeout_s=10)
+    await transport.close()
+
+
+async def test_sender_can_be_the_first_link_of_cross_entity_transactions(service: Service) -> None:
+    transport = service.transport(is_cross_entity=True)
+    sender = transport.open_sender("in")
+    await sender.open(timeout_s=10)
+    transaction = await transport.begin_transaction(timeout_s=10)
+    assert transaction.via_to("IN") is None
+    assert transaction.via_to("out") == "in"
+    with pytest.raises(InvalidOperationError):
+        await transport.open_receiver("out").open(timeout_s=10)
+    await transport.open_receiver("in/$DeadLetterQueue").open(timeout_s=10)
     await transport.close()
