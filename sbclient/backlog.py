@@ -127,7 +127,7 @@ class Backlog:
 
     @property
     def queues(self) -> Sequence[str]:
-        """Names of the backlog queues of the pair, session queues last."""
+        """Names of the backlog queues of the pair, session queues last; empty before they are provisioned."""
         return [*self._pair.backlog_queues, *self._pair.session_backlog_queues]
 
     async def survey(self, *, limit: int = 100_000) -> list[BacklogQueueView]:
@@ -136,11 +136,14 @@ class Backlog:
         Args:
             limit: of the messages peeked in each queue and in its dead letters.
         """
-        return await self._survey(self.queues, limit)
+        return await self._survey(None, limit)
 
     async def _survey(
-        self, queues: Collection[str], limit: int, *, only_dead: Collection[str] = ()
+        self, queues: Collection[str] | None, limit: int, *, only_dead: Collection[str] = ()
     ) -> list[BacklogQueueView]:
+        """Survey these queues; None = all."""
+        await self._pair.backlog.wait(_TIMEOUT_S)
+        queues = self.queues if queues is None else queues
         works = [self._view(queue, limit, only_dead=queue in only_dead) for queue in queues]
         return await _gather(works)
 
@@ -164,13 +167,13 @@ class Backlog:
             beside_syphon: omit what a syphon of this process reports: waiting and parked messages of plain queues.
         """
         clock, counted_by_syphon = self._pair.clock, self._pair.backlog_queues if beside_syphon else ()
-        self._counted_by_syphon, chosen = counted_by_syphon, self.queues if queues is None else queues
+        self._counted_by_syphon = counted_by_syphon
         self._read_time, self._ahead_s = clock.reader(), clock.now() - clock.monotonic()
         metrics.watch(self)
         try:
             while True:
                 try:
-                    self._latest = await self._survey(chosen, limit, only_dead=counted_by_syphon)
+                    self._latest = await self._survey(queues, limit, only_dead=counted_by_syphon)
                 except* ServiceBusError as group:
                     names = sorted({type(error).__name__ for error in group.exceptions})
                     log.info(
@@ -277,6 +280,7 @@ class Backlog:
         Returns:
             Number of resubmitted messages.
         """
+        await self._pair.backlog.wait(_TIMEOUT_S)
         return sum(await _gather([self._resubmit(name, reason) for name in self._chosen(queue)]))
 
     async def _resubmit(self, queue: str, reason: str | None) -> int:
@@ -302,6 +306,7 @@ class Backlog:
         Returns:
             Number of deleted messages.
         """
+        await self._pair.backlog.wait(_TIMEOUT_S)
         return sum(await _gather([self._clear(name, reason) for name in self._chosen(queue, with_sessions=True)]))
 
     def _chosen(self, queue: str | None, *, with_sessions: bool = False) -> Sequence[str]:

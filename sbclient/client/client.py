@@ -193,6 +193,7 @@ class ServiceBusClient:
 
     async def _keep_syphoning(self) -> None:
         """Run a syphon while the client is open; restart it after an error."""
+        await self.pair.state.backlog.provisioned.wait()
         while True:
             try:
                 await Syphon(self.pair).run()
@@ -222,12 +223,15 @@ class ServiceBusClient:
         """With a syphon in this process, make the client of the other namespace unusable after a grace period."""
         for partner in (self._lender, self._borrower):
             pair = self._core.pair or (partner._core.pair if partner is not None else None)
-            if partner is None or pair is None or not pair.options.enable_syphon:
-                continue
-            cause = ServiceBusConnectionError(f"the client of {self._core.primary.namespace} was closed")
-            self._clock.call_later(PARTNER_CLOSE_GRACE.total_seconds(), partial(partner._core.fault, cause))
+            if partner is not None and pair is not None and pair.has_syphon:
+                self._fault_later(partner)
         if self._lender is not None and self._lender._borrower is self:
             self._lender._borrower = None
+
+    def _fault_later(self, partner: ServiceBusClient) -> None:
+        """Fault the client of the other namespace after the grace period, because this one is closed."""
+        cause = ServiceBusConnectionError(f"the client of {self._core.primary.namespace} was closed")
+        self._clock.call_later(PARTNER_CLOSE_GRACE.total_seconds(), partial(partner._core.fault, cause))
 
     def _check_lendable(self) -> None:
         self._core.check()
@@ -381,13 +385,25 @@ class ServiceBusClient:
             limits: limits of its rate and of the messages in flight; None = the defaults.
 
         Raises:
+            BacklogUnavailableError: with `until="empty"`, the secondary is unavailable. Without it the syphon waits.
             InvalidOperationError: the client has no secondary or was closed, or `until` is invalid.
+            PairedClientError: the client given as secondary was closed, 5 s ago.
         """
         if until not in (None, "empty"):
             raise InvalidOperationError(f"until is {until!r}: it must be 'empty' or None")
         pair = self.pair
+        if self._lender is not None and self._lender._core.is_closed:
+            self._lender._fault_later(self)
         await self._core.open()
-        syphon = self._core.tasks.start(Syphon(pair, until=until, limits=limits).run(), name="syphon")
+
+        async def run() -> SyphonReport:
+            if until == "empty":
+                await pair.state.backlog.wait(self._core.retry.options.timeout)
+            await pair.state.backlog.provisioned.wait()
+            return await Syphon(pair, until=until, limits=limits).run()
+
+        syphon = self._core.tasks.start(run(), name="syphon")
+        pair.state.syphons += 1
         try:
             return await syphon
         except asyncio.CancelledError:
@@ -395,6 +411,8 @@ class ServiceBusClient:
             if current is None or not current.cancelling():
                 self._core.check()  # the client was closed or faulted
             raise
+        finally:
+            pair.state.syphons -= 1
 
     async def list_queue_sessions(
         self, queue_name: str, *, state_updated_after: datetime | None = None, timeout: float | None = None

@@ -66,7 +66,7 @@ class ClientCore:
 
     @property
     def is_open(self) -> bool:
-        """Whether the backlog queues are provisioned; without pairing, whether the client has been used."""
+        """Whether the client has been used, and no permanent error prevents pairing."""
         return self._is_open
 
     def check(self) -> None:
@@ -83,8 +83,14 @@ class ClientCore:
         if self.is_closed:
             raise InvalidOperationError(f"the client of {self.primary.namespace} is closed: open a new one")
 
-    async def open(self) -> None:
-        """Provision the backlog queues, once. After a failure it can be called again."""
+    async def open(self, *, timeout_s: float | None = None) -> None:
+        """Provision the backlog queues, once. After a failure it can be called again.
+
+        An unavailable secondary delays it by 2 s at most: provisioning goes on in the background.
+
+        Args:
+            timeout_s: of the operation that needs the client; None = the client's.
+        """
         self.check()
         if self._is_open:
             return
@@ -94,13 +100,21 @@ class ClientCore:
                 return
             if self.pair is not None:
                 try:
-                    await self.pair.open(timeout_s=self.retry.options.timeout)
+                    # Most of the timeout is kept for the operation itself.
+                    await self.pair.open(
+                        self.tasks, (self.retry.options.timeout if timeout_s is None else timeout_s) / 4
+                    )
                 except ServiceBusError:
                     self.check()  # if the client was closed, that error is more precise
                     raise
                 self.check()
             self._is_open = True
             self._on_open()
+
+    def primary_answered(self) -> None:
+        """Record that the primary is reachable, so that its name is not misspelled."""
+        if self.pair is not None:
+            self.pair.is_primary_reached = True
 
     def fault(self, cause: BaseException) -> None:
         """Make later operations raise `PairedClientError` from this cause, and cancel the background tasks."""

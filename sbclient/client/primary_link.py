@@ -44,6 +44,15 @@ class PrimaryLink:
         """Whether the link has been used and has not failed since."""
         return self._link.is_open
 
+    @property
+    def was_open(self) -> bool:
+        """Whether the link has ever been attached."""
+        return self.known_limits is not LEAST_LIMITS
+
+    def narrow_again(self) -> None:
+        """Apply `narrow` to the limits at the next use."""
+        self._limits = None
+
     async def limits(self, timeout_s: float) -> SenderLimits:
         """Return the limits for messages. They can change only while the link is closed."""
         if self._limits is None or not self._link.is_open:

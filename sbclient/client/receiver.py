@@ -183,6 +183,7 @@ class ServiceBusReceiver:
 
         while True:
             received = await self._core.retry.run(attempt, deadline=end_at + self._core.retry.options.timeout)
+            self._core.primary_answered()
             messages = [message for message in received if not is_ping(message)]
             if len(messages) < len(received):
                 await self._drop_pings(received)
@@ -356,4 +357,6 @@ class ServiceBusReceiver:
         """Call an operation of the link, and retry it until the timeout."""
         await self._open()
         retry = self._core.retry
-        return await retry.run(lambda timeout_s: operation(timeout_s=timeout_s), deadline=retry.deadline(timeout))
+        answer = await retry.run(lambda timeout_s: operation(timeout_s=timeout_s), deadline=retry.deadline(timeout))
+        self._core.primary_answered()
+        return answer

@@ -98,6 +98,7 @@ class PairedRoute(DirectRoute):
         self._order = SessionOrder(pair, self._entity)
         self._diversion = Diversion(pair, self._entity)
         self._is_ordered = pair.options.ordering == "session"
+        self._narrowed_by = pair.backlog.limits
 
     @property
     def is_failed_over(self) -> bool:
@@ -128,6 +129,7 @@ class PairedRoute(DirectRoute):
         return BACKLOG
 
     async def _send_to_primary(self, transfer: Sequence[Outgoing], deadline: float) -> None:
+        self._apply_backlog_limits()
         interrupt = self._entity.failed_over
         if self._pair.options.failover_interval:
             await self._retry.run(partial(self.link.send, transfer), deadline=deadline, interrupt=interrupt)
@@ -135,6 +137,12 @@ class PairedRoute(DirectRoute):
             # The first outage error diverts, so the only retry is on a link that was open before.
             attempt = partial(self._send_with_reopen, transfer)
             await self._retry.run(attempt, deadline=deadline, interrupt=interrupt, retry_total=0)
+
+    def _apply_backlog_limits(self) -> None:
+        """Narrow the limits of the link again if the backlog queues were provisioned after it was opened."""
+        if self._narrowed_by is not self._pair.backlog.limits:
+            self._narrowed_by = self._pair.backlog.limits
+            self.link.narrow_again()
 
     async def _send_with_reopen(self, transfer: Sequence[Outgoing], timeout_s: float) -> None:
         """Send; if a link that was open before has failed, reopen it and send once more."""
@@ -154,12 +162,15 @@ class PairedRoute(DirectRoute):
 
     def _is_diverted_after(self, error: ServiceBusError, first: Outgoing) -> bool:
         """Record the final error of a send; return whether the same send goes to the backlog."""
+        if self.link.was_open:
+            self._pair.is_primary_reached = True
         with within(first.message):
             is_outage = self._entity.failed(error, _ping_keys(first))
         return is_outage and (self._entity.is_failed_over or self._pair.options.divert_while_suspect)
 
     async def limits(self, deadline: float) -> SenderLimits:
         """Return the limits for batches. An outage does not prevent it: the limits of the backlog apply then."""
+        self._apply_backlog_limits()
         if not self._entity.is_failed_over:
             try:
                 return await self._retry.run(self.link.limits, deadline=deadline, interrupt=self._entity.failed_over)
@@ -168,7 +179,7 @@ class PairedRoute(DirectRoute):
             except ServiceBusError as error:
                 if not self._entity.failed(error, PingKeys()):
                     raise
-        return self._pair.common_limits(self._pair.backlog_limits or self.link.known_limits)
+        return self._pair.common_limits(self._pair.backlog.limits or self.link.known_limits)
 
     def trace_room(self, transfer: Sequence[Outgoing]) -> int:
         return trace_room(transfer, self._pair.limits_with_headroom(self.link.known_limits), self._growth_bytes)

@@ -190,11 +190,12 @@ class ServiceBusSender:
         if self._core.is_open:
             self._core.check()
         else:
+            timeout_s = deadline - self._core.clock.monotonic()
             try:
-                async with self._core.clock.timeout(deadline - self._core.clock.monotonic()):
-                    await self._core.open()
+                async with self._core.clock.timeout(timeout_s):
+                    await self._core.open(timeout_s=timeout_s)
             except TimeoutError:
-                raise not_sent(self._path, "the backlog queues were not provisioned in time") from None
+                raise not_sent(self._path, "the client was not opened in time") from None
         if self._is_closed:
             raise InvalidOperationError(f"the sender of {self._path!r} is closed: get a new one from the client")
         return deadline

@@ -51,16 +51,21 @@ class Diversion:
             BacklogUnavailableError: no queue accepted them; it holds the error of each queue.
             MessageSizeExceededError: they are too large for a backlog queue.
         """
-        transfers: dict[str | None, list[ServiceBusMessage]] = defaultdict(list)  # None: the queue is chosen later
+        await self._wait_for_queues(deadline)
+        if not self._entity.failover.is_forced:
+            self._pair.warn_if_never_reached(self._entity.path)
+        # Queue and partition key of each transfer; the queue is None if it is chosen later.
+        transfers: dict[tuple[str | None, str | None], list[ServiceBusMessage]] = defaultdict(list)
         for message in messages:
             session_id = self._entity.ordered_session(message)
             queue = native = None
             if session_id is not None:
                 self._entity.sessions.diverted(session_id)
                 queue, native = self._entity.backlog_session(session_id)
-            transfers[queue].append(seal(message, self._entity.path, native_session_id=native))
+            key = message.partition_key if self._pair.backlog.split_by_key and queue is None else None
+            transfers[queue, key].append(seal(message, self._entity.path, native_session_id=native))
         is_partly_accepted = False
-        for queue, sealed in transfers.items():
+        for (queue, _), sealed in transfers.items():
             try:
                 sending = self._send_to(queue, sealed, deadline)
                 clock = self._pair.clock
@@ -69,6 +74,24 @@ class Diversion:
                 error.is_in_doubt = error.is_in_doubt or is_partly_accepted
                 raise
             is_partly_accepted = True
+
+    async def _wait_for_queues(self, deadline: float) -> None:
+        """Wait until the backlog queues are provisioned.
+
+        Raises:
+            BacklogUnavailableError: the secondary is unavailable.
+        """
+        backlog = self._pair.backlog
+        if backlog.provisioned.is_set():
+            return
+        try:
+            await backlog.wait(deadline - self._pair.clock.monotonic())
+        except BacklogUnavailableError as error:
+            raise BacklogUnavailableError(
+                f"{self._entity.path!r} {self._state()}, and {error.message}: the message was not accepted, send it "
+                "again later",
+                error.causes,
+            ) from error.__cause__
 
     async def _send_to(self, only: str | None, sealed: list[ServiceBusMessage], deadline: float) -> str:
         """Send one transfer to the only queue allowed, or with None to a queue of choice; return the queue."""
@@ -123,16 +146,18 @@ class Diversion:
         self._entity.diverted += count
         metrics.add(metrics.DIVERTED, count, self._entity.attributes)
 
-    def _unavailable(self, causes: Mapping[str, Exception]) -> BacklogUnavailableError:
-        reason = {
+    def _state(self) -> str:
+        return {
             FailoverState.FAILED_OVER: "is failed over",
             FailoverState.SUSPECT: "cannot be reached",
             FailoverState.HEALTHY: "has earlier messages of this session in the backlog",
         }[self._entity.failover.state]
+
+    def _unavailable(self, causes: Mapping[str, Exception]) -> BacklogUnavailableError:
         is_in_doubt = _is_in_doubt(causes)
         result = "whether it was accepted is in doubt" if is_in_doubt else "it was not accepted"
         error = BacklogUnavailableError(
-            f"{self._entity.path!r} {reason}, and no backlog queue of {self._pair.secondary.namespace} accepted "
+            f"{self._entity.path!r} {self._state()}, and no backlog queue of {self._pair.secondary.namespace} accepted "
             f"the message: {result}; send it again later",
             causes,
         )
@@ -140,7 +165,7 @@ class Diversion:
         return error
 
     def _check_size(self, sealed: list[ServiceBusMessage]) -> None:
-        limits = self._pair.backlog_limits
+        limits = self._pair.backlog.limits
         if limits is None:
             return
         size_bytes, limit_bytes = (

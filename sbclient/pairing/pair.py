@@ -38,6 +38,9 @@ class Pair:
             },
             backlog_queues=(*state.backlog_queues, *state.session_backlog_queues),
             quarantined=tuple(state.quarantine.queues(state.clock.monotonic())),
+            is_provisioned=state.backlog.provisioned.is_set(),
+            provisioning_error=None if state.backlog.error is None else str(state.backlog.error),
+            never_reached=not state.is_primary_reached,
         )
 
     def events(self) -> list[PairEvent]:

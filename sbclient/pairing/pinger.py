@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.failover import PingKeys
@@ -52,15 +52,19 @@ class Pinger:
     async def _ping(self, entity: PairedEntity, generation: int) -> None:
         pair = self._pair
         began_at = pair.clock.monotonic()
-        accepted = False
+        accepted = never_existed = False
         try:
             error = await self._error_of_ping(entity)
             accepted = error is None
+            never_existed = isinstance(error, MessagingEntityNotFoundError) and not entity.has_sent
             result = {**entity.attributes, **result_of(error), metrics.OUTCOME: ACCEPTED if accepted else REFUSED}
             metrics.record(metrics.PING_DURATION, pair.clock.monotonic() - began_at, result)
         finally:
             now = pair.clock.monotonic()
-            entity.apply(entity.failover.ping_answered(now, accepted=accepted, generation=generation))
+            answered = entity.failover.ping_answered(
+                now, accepted=accepted, generation=generation, never_existed=never_existed
+            )
+            entity.apply(answered)
             pair.changed.set()
 
     async def _error_of_ping(self, entity: PairedEntity) -> ServiceBusError | None:

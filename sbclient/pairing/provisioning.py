@@ -14,6 +14,7 @@ from sbclient.errors import (
     MessagingEntityAlreadyExistsError,
     ServiceBusError,
 )
+from sbclient.rules.backlog import may_recover
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import Administration
 
@@ -46,27 +47,30 @@ async def provision(
     administration: Administration,
     names: Sequence[str],
     *,
-    mode: Literal["create", "verify", "none"],
+    mode: Literal["create", "verify"],
     requires_session: bool = False,
-) -> list[str]:
-    """Create the missing queues; return the names of all usable queues, in order.
+) -> dict[str, QueueProperties]:
+    """Create the missing queues; return the descriptions of all usable queues by name, in order.
 
     Existing queues are not changed; those that would lose or reject messages are not usable. Several clients may
-    create the same queues at once. With `mode="none"` all names are returned and nothing is checked.
+    create the same queues at once.
 
     Raises:
-        BacklogUnavailableError: no queue is usable, or with `mode="verify"` one is missing; it holds every cause.
+        BacklogUnavailableError: no queue is usable, or one is not although it must be: with `requires_session`, because
+            every client must choose the same queue for a session, or a missing one with `mode="verify"`. It holds every
+            cause.
     """
-    if mode == "none":
-        return list(names)
     prefix = names[0].rpartition("/")[0] + "/"
     try:
         found = await administration.list(EntityKind.QUEUE, prefix=prefix)
     except ServiceBusError as error:
+        advice = (
+            "the secondary is unavailable"
+            if may_recover(error)
+            else 'grant the Manage right on the secondary, or set the option provision="none"'
+        )
         raise BacklogUnavailableError(
-            f"cannot list the backlog queues below {prefix!r}: grant the Manage right on the secondary, "
-            'or set the option provision="none"',
-            {prefix: error},
+            f"cannot list the backlog queues below {prefix!r}: {advice}", {prefix: error}
         ) from error
     existing = {queue.name.casefold(): queue for queue in found}
     missing = [name for name in names if name.casefold() not in existing]
@@ -75,11 +79,12 @@ async def provision(
             f'backlog queues are missing: {", ".join(missing)}. Create them, or pair with provision="create"'
         )
     causes: dict[str, Exception] = {}
+    usable: dict[str, QueueProperties] = {}
 
     async def make(name: str) -> None:
         try:
             queue = existing.get(name.casefold()) or await _created(administration, name, requires_session)
-            check_usable(queue, requires_session=requires_session)
+            usable[name] = usable_queue(queue, requires_session=requires_session)
         except ServiceBusError as error:
             log.warning("backlog.not_usable", "backlog queue {queue!r} is not usable: {error}", queue=name, error=error)
             causes[name] = error
@@ -87,10 +92,15 @@ async def provision(
     async with asyncio.TaskGroup() as group:
         for name in names:
             group.create_task(make(name))
-    usable = [name for name in names if name not in causes]
     if not usable:
         raise BacklogUnavailableError(f"no backlog queue below {prefix!r} can be used or created", causes)
-    return usable
+    if causes and requires_session:
+        raise BacklogUnavailableError(
+            f'ordering="session" needs every session backlog queue, but {", ".join(sorted(causes))} cannot be used: '
+            "every client must choose the same queue for a session",
+            causes,
+        )
+    return {name: usable[name] for name in names if name in usable}
 
 
 async def _created(administration: Administration, name: str, requires_session: bool) -> EntityProperties:
@@ -101,8 +111,8 @@ async def _created(administration: Administration, name: str, requires_session: 
         return await administration.get(address)  # another client has created it, or it is not a queue
 
 
-def check_usable(queue: EntityProperties, *, requires_session: bool) -> None:
-    """Check that an existing queue keeps every message for the syphon.
+def usable_queue(queue: EntityProperties, *, requires_session: bool) -> QueueProperties:
+    """Return an entity's description if it is a queue that keeps every message for the syphon.
 
     Raises:
         InvalidOperationError: `requires_session` is wrong, or the queue detects duplicates (messages for different
@@ -120,3 +130,4 @@ def check_usable(queue: EntityProperties, *, requires_session: bool) -> None:
                 f"backlog queue {queue.name!r} has {name} {found!r}, not {wanted!r}: drain it, then delete it, so that "
                 "the client creates it again"
             )
+    return queue

@@ -41,7 +41,8 @@ class SessionOrder:
             return False
         may_wait_there = self._known.may_wait(session_id)
         now = self._pair.clock.monotonic()
-        if not may_wait_there and not self._known.may_ask(now):
+        is_unavailable = self._pair.backlog.error is not None
+        if not may_wait_there and (is_unavailable or not self._known.may_ask(now)):
             return False
         try:
             # Most of the timeout is kept for the message: a silent secondary is not an outage of the primary.

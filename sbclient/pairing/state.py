@@ -13,10 +13,15 @@ from typing import Any, Final
 
 from sbclient.clock import Clock
 from sbclient.delivery import SenderLimits
-from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusError
+from sbclient.errors import (
+    InvalidOperationError,
+    ServiceBusError,
+    ServiceBusInternalError,
+    ServiceBusServerBusyError,
+)
 from sbclient.message import ServiceBusMessage
 from sbclient.options import BACKLOG_HEADROOM_BYTES, PairedNamespaceOptions
-from sbclient.pairing.provisioning import provision
+from sbclient.pairing.backlog_queues import BacklogQueues
 from sbclient.pairing.status import PairEvent
 from sbclient.rules.accepted import AcceptedCopies
 from sbclient.rules.backlog import (
@@ -30,8 +35,9 @@ from sbclient.rules.backlog import (
     session_backlog_queue_of,
 )
 from sbclient.rules.entity_path import canonical
-from sbclient.rules.failover import EntityFailover, FailoverState, PingKeys, Transition, is_outage
+from sbclient.rules.failover import EntityFailover, FailoverEvent, FailoverState, PingKeys, Transition, is_outage
 from sbclient.rules.known_sessions import KnownSessions
+from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger, without_error_text
 from sbclient.transport.base import Transport
@@ -46,6 +52,7 @@ class PairedEntity:
 
     Attributes:
         failover: the failover state machine.
+        has_sent: whether the primary has accepted a message of this client for the entity.
         failed_over: set while the entity is failed over; it interrupts the back-off of senders.
         diverted: the number of messages sent to the backlog.
         sessions: the sessions that may have messages in the backlog, with `ordering="session"`.
@@ -54,7 +61,7 @@ class PairedEntity:
 
     def __init__(self, pair: PairState, path: str) -> None:
         self._pair = pair
-        self._has_sent = False
+        self.has_sent = False
         self.path = path
         self.failover = EntityFailover(
             failover_interval_s=pair.options.failover_interval.total_seconds(),
@@ -76,12 +83,14 @@ class PairedEntity:
 
     def succeeded(self, generation: int) -> None:
         """Record that the primary accepted a send that began in this failover generation."""
-        self._has_sent = True
+        self.has_sent = self._pair.is_primary_reached = True
         self.apply(self.failover.success(self._pair.clock.monotonic(), generation=generation))
 
     def failed(self, error: ServiceBusError, keys: PingKeys) -> bool:
         """Record the final error of a send with these keys; return whether it counts as an outage."""
-        counts = is_outage(error, has_sent_before=self._has_sent, override=self._pair.options.is_outage)
+        counts = is_outage(error, has_sent_before=self.has_sent, override=self._pair.options.is_outage)
+        if not error.is_transient or isinstance(error, ServiceBusServerBusyError | ServiceBusInternalError):
+            self._pair.is_primary_reached = True
         if counts:
             self.apply(self.failover.outage(self._pair.clock.monotonic(), keys=keys), error)
         return counts
@@ -105,7 +114,7 @@ class PairedEntity:
     def backlog_session(self, session_id: str) -> tuple[str, str]:
         """Return the session backlog queue of a session, and its session id there."""
         native = native_session_id_of(self.path, session_id)
-        return session_backlog_queue_of(self._pair.session_backlog_queues, native), native
+        return session_backlog_queue_of(self._pair.session_names, native), native
 
     def apply(self, transition: Transition | None, cause: ServiceBusError | None = None) -> None:
         """Announce a change of state to senders, pinger, log, metrics and events; None means no change."""
@@ -134,6 +143,15 @@ class PairedEntity:
                 level=logging.WARNING,
                 **facts,
             )
+        elif transition.event is FailoverEvent.ENTITY_MISSING:
+            self._pair.record(
+                "failover.entity_missing",
+                "{path!r} does not exist in the primary, and this client has never sent to it; its sends are not "
+                "diverted any more ({reason})",
+                self.path,
+                level=logging.WARNING,
+                **facts,
+            )
         elif transition.before is FailoverState.FAILED_OVER:
             self._pair.record(
                 "failover.recovered", "{path!r} recovered; sends go to the primary ({reason})", self.path, **facts
@@ -147,8 +165,10 @@ class PairState:
     """The two namespaces, the entities of the primary, and the backlog queues of the secondary.
 
     Attributes:
-        backlog_queues, session_backlog_queues: the names of the usable queues; empty before `open`.
-        backlog_limits: the size limits of the backlog queues; None = unknown.
+        backlog: the backlog queues, and whether they are provisioned.
+        session_names: the names of the session backlog queues; all must be usable.
+        is_primary_reached: whether the primary has answered this client.
+        syphons: the number of syphons that the application runs, besides that of `enable_syphon`.
         quarantine: the backlog queues that senders avoid after a failure.
         accepted: the backlog messages that the primary has accepted and the syphon could not complete.
         events: the last 1,000 events, oldest first.
@@ -171,11 +191,19 @@ class PairState:
         self.clock = clock
         self.random = random
         name, count = options.primary_name or primary_name_of(primary.namespace), options.backlog_queue_count
-        self._names = backlog_queue_names(name, count)
-        self._session_names = session_backlog_queue_names(name, count) if options.ordering == "session" else []
-        self.backlog_queues: list[str] = []
-        self.session_backlog_queues: list[str] = []
-        self.backlog_limits: SenderLimits | None = None
+        self.session_names = session_backlog_queue_names(name, count) if options.ordering == "session" else []
+        self.backlog = BacklogQueues(
+            primary.namespace,
+            secondary,
+            options,
+            clock,
+            random,
+            names=backlog_queue_names(name, count),
+            session_names=self.session_names,
+        )
+        self.is_primary_reached = False
+        self._is_warned = False
+        self.syphons = 0
         self.quarantine = Quarantine()
         self.accepted = AcceptedCopies()
         self.events: deque[PairEvent] = deque(maxlen=EVENTS_KEPT)
@@ -183,42 +211,39 @@ class PairState:
         self._entities: dict[str, PairedEntity] = {}
         self._read_time: Callable[[], float] | None = None
 
-    async def open(self, *, timeout_s: float) -> None:
-        """Provision the backlog queues. After a failure it can be called again.
-
-        Raises:
-            BacklogUnavailableError: no backlog queue is usable, or with `ordering="session"` one is not.
-        """
-        mode, administration = self.options.provision, self.secondary.administration
-        queues = await provision(administration, self._names, mode=mode)
-        session_queues: list[str] = []
-        if self._session_names:
-            session_queues = await provision(administration, self._session_names, mode=mode, requires_session=True)
-        if missing := sorted(set(self._session_names) - set(session_queues)):
-            raise BacklogUnavailableError(
-                f'ordering="session" needs every session backlog queue, but {", ".join(missing)} cannot be used: '
-                "every client must choose the same queue for a session"
-            )
-        self.backlog_limits = await self._limits_of(queues[0], timeout_s) if mode != "none" else None
-        self.backlog_queues, self.session_backlog_queues = queues, session_queues
+    async def open(self, tasks: OwnedTasks, timeout_s: float) -> None:
+        """Provision the backlog queues; see `BacklogQueues.open`."""
         self._read_time = self.clock.reader()
+        await self.backlog.open(tasks, timeout_s)
         metrics.watch(self)
-        log.info(
-            "pair.opened",
-            "paired {primary!r} with {secondary!r} ({queues} backlog queues)",
-            primary=self.primary.namespace,
-            secondary=self.secondary.namespace,
-            queues=len(queues),
-        )
 
-    async def _limits_of(self, queue: str, timeout_s: float) -> SenderLimits | None:
-        link = self.secondary.open_sender(queue)
-        try:
-            return await link.limits(timeout_s=timeout_s)
-        except ServiceBusError:
-            return None
-        finally:
-            await link.close()
+    @property
+    def has_syphon(self) -> bool:
+        """Whether this client runs a syphon."""
+        return self.options.enable_syphon or self.syphons > 0
+
+    def warn_if_never_reached(self, path: str) -> None:
+        """Log, at the first diversion, that the primary has never answered this client."""
+        if not (self.is_primary_reached or self._is_warned):
+            self._is_warned = True
+            self.record(
+                "failover.never_reached",
+                "sends to {path!r} go to the backlog, but the primary {primary!r} has never answered this client: "
+                "check its host name",
+                path,
+                level=logging.WARNING,
+                primary=self.primary.namespace,
+            )
+
+    @property
+    def backlog_queues(self) -> list[str]:
+        """The names of the usable backlog queues without sessions; empty before they are provisioned."""
+        return self.backlog.plain
+
+    @property
+    def session_backlog_queues(self) -> list[str]:
+        """The names of the session backlog queues; empty before they are provisioned."""
+        return self.backlog.with_sessions
 
     def common_limits(self, primary: SenderLimits) -> SenderLimits:
         """Return the limits of messages that the primary accepts and, with headroom reserved, the backlog too."""
@@ -226,7 +251,7 @@ class PairState:
 
     def limits_with_headroom(self, primary: SenderLimits) -> SenderLimits:
         """Return the limits of messages that the primary accepts and, when sealed, the backlog too."""
-        backlog = self.backlog_limits or primary
+        backlog = self.backlog.limits or primary
         return SenderLimits(
             min(primary.max_message_size_bytes, backlog.max_message_size_bytes - BACKLOG_HEADROOM_BYTES),
             min(primary.max_batch_size_bytes, backlog.max_batch_size_bytes - BACKLOG_HEADROOM_BYTES),
@@ -283,6 +308,11 @@ class PairState:
         if self._read_time is None:
             return
         now = self._read_time()
+        yield (
+            metrics.UNPROVISIONED,
+            float(not self.backlog.provisioned.is_set()),
+            metrics.server(self.secondary.namespace),
+        )
         for entity in self.entities():
             current = entity.failover.state
             for state in FailoverState:

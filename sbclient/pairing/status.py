@@ -56,6 +56,9 @@ class PairStatus:
         entities: the entities that this client has sent to, by path.
         backlog_queues: the usable backlog queues, those for sessions last.
         quarantined: the backlog queues that senders avoid after a failure.
+        is_provisioned: whether the backlog queues can be used. If not, a diversion raises BacklogUnavailableError.
+        provisioning_error: why the last attempt to provision them failed; None if it did not.
+        never_reached: whether the primary has not answered this client yet, for example because its name is misspelled.
     """
 
     primary: str
@@ -63,3 +66,6 @@ class PairStatus:
     entities: dict[str, PairedEntityStatus]
     backlog_queues: tuple[str, ...]
     quarantined: tuple[str, ...]
+    is_provisioned: bool
+    provisioning_error: str | None
+    never_reached: bool

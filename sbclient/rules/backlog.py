@@ -15,6 +15,7 @@ from typing import Final
 from zlib import crc32
 
 from sbclient.errors import (
+    BacklogUnavailableError,
     InvalidOperationError,
     MessagingEntityNotFoundError,
     ServiceBusError,
@@ -93,6 +94,16 @@ def is_backlog_path(path: str) -> bool:
 def is_queue_fault(error: ServiceBusError) -> bool:
     """Return whether an error is the fault of the backlog queue and not of the message that was sent to it."""
     return error.is_outage or isinstance(error, MessagingEntityNotFoundError)
+
+
+def may_recover(error: BaseException | None) -> bool:
+    """Return whether a namespace that raised this error may work later: it is unreachable, busy or full.
+
+    The answer for a `BacklogUnavailableError` depends on the errors of its queues.
+    """
+    if isinstance(error, BacklogUnavailableError):
+        return any(map(may_recover, (*error.causes.values(), error.__cause__)))
+    return isinstance(error, ServiceBusError) and (error.is_outage or error.is_transient)
 
 
 @dataclass(slots=True)

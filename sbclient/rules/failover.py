@@ -36,6 +36,7 @@ class FailoverEvent(StrEnum):
     SUCCESS = "success"
     DEADLINE_PASSED = "deadline_passed"
     PINGS_ACCEPTED = "pings_accepted"
+    ENTITY_MISSING = "entity_missing"
     MARKED_HEALTHY = "marked_healthy"
     MARKED_UNHEALTHY = "marked_unhealthy"
     FORCED = "forced"
@@ -60,6 +61,7 @@ TRANSITIONS: Final[Mapping[tuple[FailoverState, FailoverEvent], FailoverState]] 
         (_FAILED_OVER, _E.OUTAGE): _FAILED_OVER,
         (_FAILED_OVER, _E.SUCCESS): _FAILED_OVER,
         (_FAILED_OVER, _E.PINGS_ACCEPTED): _HEALTHY,
+        (_FAILED_OVER, _E.ENTITY_MISSING): _HEALTHY,
         (_FAILED_OVER, _E.MARKED_HEALTHY): _HEALTHY,
         (_FAILED_OVER, _E.MARKED_UNHEALTHY): _FAILED_OVER,
         (_FAILED_OVER, _E.FORCED): _FAILED_OVER,
@@ -187,10 +189,19 @@ class EntityFailover:
         self._ping_at = None
         return self.generation
 
-    def ping_answered(self, now: float, *, accepted: bool, generation: int) -> Transition | None:
-        """Record the result of a ping of that generation, and schedule the next one."""
+    def ping_answered(
+        self, now: float, *, accepted: bool, generation: int, never_existed: bool = False
+    ) -> Transition | None:
+        """Record the result of a ping of that generation, and schedule the next one.
+
+        Args:
+            never_existed: whether the primary reported that the entity is missing, and never accepted a message of this
+                client for it. Then its name is misspelled: sends go to the primary, which rejects them.
+        """
         if generation != self.generation or not self.is_failed_over or self.is_forced:
             return None
+        if never_existed:
+            return self._apply(FailoverEvent.ENTITY_MISSING, now)
         self._pings_accepted = self._pings_accepted + 1 if accepted else 0
         if self._pings_accepted >= self._pings_to_recover:
             return self._apply(FailoverEvent.PINGS_ACCEPTED, now)

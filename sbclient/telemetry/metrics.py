@@ -165,6 +165,13 @@ BACKLOG_AGE: Final = Instrument(
     "Age of the oldest message known to wait in a backlog queue; 0 if there is none.",
     _ENTITY,
 )
+UNPROVISIONED: Final = Instrument(
+    "sbclient.backlog.unprovisioned",
+    Kind.UP_DOWN_COUNTER,
+    "{client}",
+    "Number of clients of this process whose backlog queues are not provisioned, so that they cannot divert sends.",
+    (SERVER, PORT),
+)
 QUARANTINES: Final = Instrument(
     "sbclient.backlog.quarantines",
     Kind.COUNTER,
@@ -195,6 +202,7 @@ INSTRUMENTS: Final = (
     UNAVAILABLE_DESTINATIONS,
     BACKLOG_DEPTH,
     BACKLOG_AGE,
+    UNPROVISIONED,
     QUARANTINES,
     QUARANTINED,
 )

@@ -182,6 +182,9 @@ class Administration(Protocol):
     async def namespace(self) -> NamespaceProperties:
         """Return the description of the namespace."""
 
+    async def disconnect(self) -> None:
+        """Close the connection if no call uses it; the next call opens one."""
+
 
 class Transport(Protocol):
     """Connects to one namespace."""

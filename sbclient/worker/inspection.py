@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from sbclient.errors import (
-    BacklogUnavailableError,
     InvalidOperationError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
@@ -57,14 +56,6 @@ def is_refused(error: ServiceBusError) -> bool:
 def is_unreachable(error: ServiceBusError) -> bool:
     """Return whether an error means that the namespace is unusable; other errors prove that it is reachable."""
     return is_refused(error) or (error.is_outage and error.is_transient)
-
-
-def may_recover(error: ServiceBusError) -> bool:
-    """Return whether a retry may succeed: the namespace is unreachable or busy."""
-    if isinstance(error, BacklogUnavailableError):
-        causes = [*error.causes.values(), error.__cause__]
-        return any(isinstance(cause, ServiceBusError) and may_recover(cause) for cause in causes)
-    return error.is_outage or error.is_transient
 
 
 async def probe_primary(pair: Pair, path: str | None) -> None:

@@ -21,6 +21,7 @@ from sbclient.backlog import Backlog
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
+from sbclient.rules.backlog import may_recover
 from sbclient.rules.backoff import backoff_s
 from sbclient.syphon.status import DONE, RESTARTED, SyphonStatus
 from sbclient.syphon.syphon import Syphon, SyphonReport
@@ -31,7 +32,6 @@ from sbclient.worker.inspection import (
     check_primary,
     check_queues,
     chosen_queues,
-    may_recover,
     probe_primary,
     probe_queue,
 )
@@ -45,6 +45,9 @@ log = get_logger(__name__)
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 """Pauses between two attempts to reach the secondary at the start."""
+
+OPEN_S: Final = 30.0
+"""Longest time of one attempt to open the backlog queues."""
 
 RESTART_S: Final = 10.0
 """Pause after an unexpected exception of a syphon."""
@@ -271,6 +274,7 @@ class SyphonWorker:
         """Open the client and check both namespaces, so that configuration errors appear at once."""
         await self._client.__aenter__()
         pair, chosen = self._pair, self._settings.queue
+        await pair.state.backlog.wait(OPEN_S)
         self._missing = await check_queues(pair, chosen_queues(pair, chosen), are_chosen=chosen is not None)
         self._secondary.answered()
         self._primary.answered(await check_primary(pair, self._settings.probe_entity))

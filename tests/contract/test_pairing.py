@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from sbclient import OperationTimeoutError, ScheduleUnavailableError, ServiceBusClient, ServiceBusMessage
+from sbclient import (
+    BacklogUnavailableError,
+    OperationTimeoutError,
+    ScheduleUnavailableError,
+    ServiceBusClient,
+    ServiceBusMessage,
+)
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.message import ServiceBusReceivedMessage
 from tests.contract.kinds import NamespaceKind
@@ -195,3 +201,46 @@ async def test_the_order_of_a_session_is_kept_through_the_backlog(kind: Namespac
                 await receiver.complete_message(message)
             seen += [int(str(message)) for message in messages]
     assert seen == list(range(10))
+
+
+@pytest.mark.needs("faults")
+async def test_queues_are_provisioned_when_the_secondary_is_available_again(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    kind.inject(Fault(FaultKind.DOWN), is_secondary=True)
+    client = kind.paired_client(**AT_ONCE)
+    async with client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("before"))
+        assert not client.pair.status().is_provisioned
+        assert [str(message) for message in await received(kind, client, queue, 1)] == ["before"]
+        kind.inject(Fault(FaultKind.DOWN, queue))
+        with pytest.raises(BacklogUnavailableError, match="not provisioned"):
+            await sender.send_messages(ServiceBusMessage("during"), timeout=3.0)
+        kind.heal()
+        client.pair.mark_unhealthy(queue)
+        await sender.send_messages(ServiceBusMessage("after"))
+        assert client.pair.status().is_provisioned
+
+
+@pytest.mark.needs("faults")
+async def test_a_secondary_that_does_not_answer_does_not_stop_the_primary(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    kind.inject(Fault(FaultKind.HANG), is_secondary=True)
+    client = kind.paired_client(**AT_ONCE)
+    async with client, client.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+        assert [str(message) for message in await received(kind, client, queue, 1)] == ["a"]
+        assert not client.pair.status().is_provisioned
+
+
+async def test_a_list_with_several_keys_fits_a_partitioned_backlog_queue(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    backlog = f"{queue}/x-servicebus-transfer/0"
+    await kind.secondary_client().administration.create_queue(backlog, enable_partitioning=True)
+    client = kind.paired_client(backlog_queue_count=1, primary_name=queue)
+    async with client.get_queue_sender(queue) as sender:
+        client.pair.force_failover(queue)
+        await sender.send_messages([ServiceBusMessage(str(n), partition_key=f"key-{n % 3}") for n in range(6)])
+    client.pair.mark_healthy(queue)
+    assert (await client.run_syphon(until="empty")).drained == 6
+    assert len(await received(kind, client, queue, 6)) == 6
+    await kind.secondary_client().administration.delete_queue(backlog)

@@ -51,6 +51,8 @@ def test_the_table_names_every_event_that_can_happen() -> None:
         (HEALTHY, FailoverEvent.DEADLINE_PASSED),
         (HEALTHY, FailoverEvent.PINGS_ACCEPTED),
         (SUSPECT, FailoverEvent.PINGS_ACCEPTED),
+        (HEALTHY, FailoverEvent.ENTITY_MISSING),
+        (SUSPECT, FailoverEvent.ENTITY_MISSING),
         (FAILED_OVER, FailoverEvent.DEADLINE_PASSED),
     }
     assert set(TRANSITIONS) | impossible == {(state, event) for state in FailoverState for event in FailoverEvent}
@@ -60,6 +62,20 @@ def test_the_table_names_every_event_that_can_happen() -> None:
 def test_only_a_deadline_or_an_operator_fails_an_entity_over() -> None:
     causes = {event for (state, event), after in TRANSITIONS.items() if after is FAILED_OVER is not state}
     assert causes == {FailoverEvent.DEADLINE_PASSED, FailoverEvent.MARKED_UNHEALTHY, FailoverEvent.FORCED}
+
+
+def test_a_ping_to_an_entity_that_never_existed_ends_the_failover() -> None:
+    subject = entity(pings=3)
+    subject.mark_unhealthy(10)
+    transition = subject.ping_answered(11, accepted=False, generation=subject.ping_started(), never_existed=True)
+    assert transition == Transition(FAILED_OVER, HEALTHY, FailoverEvent.ENTITY_MISSING, 11)
+
+
+def test_a_missing_entity_does_not_end_a_forced_failover() -> None:
+    subject = entity()
+    subject.force(10)
+    assert subject.ping_answered(11, accepted=False, generation=subject.generation, never_existed=True) is None
+    assert subject.is_failed_over
 
 
 def test_an_outage_arms_a_deadline_that_later_ones_do_not_move() -> None:

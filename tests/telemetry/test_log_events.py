@@ -42,6 +42,7 @@ async def test_an_outage_is_logged_from_its_first_error_to_its_end(
         "pair.opened",
         "failover.suspected",
         "failover.engaged",
+        "failover.never_reached",
         "failover.recovered",
         "syphon.started",
         "syphon.ended",

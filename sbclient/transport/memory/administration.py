@@ -44,6 +44,9 @@ class MemoryAdministration(Administration):
     async def namespace(self) -> NamespaceProperties:
         return await self._ask(None, self._management.namespace)
 
+    async def disconnect(self) -> None:
+        """Do nothing: there is no connection."""
+
     async def _ask(self, address: EntityAddress | None, work: Callable[[Call], T]) -> T:
         path = None if address is None else path_of(address)
         return await self._connection.ask(Operation.MANAGE, path, work, ADMINISTRATION_TIMEOUT_S)

@@ -62,6 +62,7 @@ class SdkAdministration(Administration):
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._sdk: Any = None
+        self._calls: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
     async def create(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
@@ -119,6 +120,12 @@ class SdkAdministration(Administration):
     async def namespace(self) -> NamespaceProperties:
         return from_sdk_namespace(await self._ask(lambda sdk: sdk.get_namespace_properties(), "describe the namespace"))
 
+    async def disconnect(self) -> None:
+        sdk = self._sdk
+        if sdk is not None and all(call.cancelling() for call in self._calls):
+            self._sdk = None
+            await sdk.close()
+
     async def close(self) -> None:
         """Close the SDK's client, if there is one. Safe to call twice."""
         self._is_closed = True
@@ -138,10 +145,11 @@ class SdkAdministration(Administration):
             raise InvalidOperationError(f"{doing}: the client is closed: open a new one")
         if self._sdk is None:
             self._sdk = self._owner.sdk_administration()
+        sdk = self._sdk
 
         async def working() -> R:
             try:
-                return await work(self._sdk)
+                return await work(sdk)
             except Exception as error:
                 own = translated(error, doing, self._owner.place)
                 if own is error:
@@ -149,6 +157,8 @@ class SdkAdministration(Administration):
                 raise own from error
 
         task: asyncio.Task[R] = self._owner.tasks.start(working(), name=doing)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
         try:
             late = await self._owner.clock.wait({task}, TIMEOUT_S)
         except asyncio.CancelledError:

@@ -1,0 +1,343 @@
+"""Opening a paired client while the secondary, or the primary, is unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+
+from sbclient.broker.faults import Operation
+from sbclient.clock import VirtualClock
+from sbclient.errors import (
+    BacklogUnavailableError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    PairedClientError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusServerBusyError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.options import SyphonLimits
+from sbclient.pairing.backlog_queues import ATTEMPT_S, LONGEST_PAUSE_S, OPENING_S
+from sbclient.rules.failover import FailoverState
+from sbclient.telemetry import metrics
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts
+from tests.measured import values
+
+UNAVAILABLE = [Fault(FaultKind.DOWN), Fault(FaultKind.HANG), Fault(FaultKind.ERROR, error=ServiceBusServerBusyError)]
+
+
+async def until(clock: VirtualClock, condition: Callable[[], bool], *, at_most_s: float) -> None:
+    end_at = clock.monotonic() + at_most_s
+    while not condition():
+        assert clock.monotonic() < end_at, f"it did not happen within {at_most_s} s"
+        await clock.sleep(0.25)
+
+
+# -- the secondary is unavailable --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", UNAVAILABLE, ids=lambda fault: fault.kind.value)
+async def test_an_unavailable_secondary_does_not_delay_the_primary(
+    pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
+    pair.secondary.inject(fault)
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        assert clock.monotonic() <= OPENING_S
+        opened_at = clock.monotonic()
+        await sender.send_messages(ServiceBusMessage("a"))
+        await sender.schedule_messages(ServiceBusMessage("b"), datetime.fromtimestamp(clock.now() - 1, UTC))
+        assert (await sender.create_message_batch()).max_size_in_bytes > 200_000
+        async with client.get_queue_receiver(QUEUE) as receiver:
+            assert len(await receiver.receive_messages(2)) == 2
+        assert clock.monotonic() == opened_at
+        status = client.pair.status()
+        assert (status.is_provisioned, status.backlog_queues) == (False, ())
+        assert status.provisioning_error
+        assert not status.never_reached
+    assert [vars(record)["event_name"] for record in caplog.records] == ["pair.not_provisioned"]
+
+
+async def test_a_send_with_a_short_timeout_opens_the_client_in_time(pair: MemoryPair, clock: VirtualClock) -> None:
+    pair.secondary.inject(Fault(FaultKind.HANG))
+    client = pair.client()
+    await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"), timeout=1.0)
+    assert clock.monotonic() == 0.25
+    await client.close()
+
+
+@pytest.mark.parametrize("fault", UNAVAILABLE, ids=lambda fault: fault.kind.value)
+async def test_queues_are_provisioned_when_the_secondary_answers(
+    pair: MemoryPair, clock: VirtualClock, fault: Fault
+) -> None:
+    pair.secondary.inject(fault)
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        await clock.sleep(600.0)
+        pair.secondary.heal()
+        await until(clock, lambda: client.pair.status().is_provisioned, at_most_s=ATTEMPT_S + LONGEST_PAUSE_S + 0.5)
+        status = client.pair.status()
+        assert (status.backlog_queues, status.provisioning_error) == (tuple(BACKLOG), None)
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await sender.send_messages(ServiceBusMessage("a"))
+    assert texts(await diverted(pair)) == ["a"]
+
+
+async def test_the_pauses_between_attempts_grow(pair: MemoryPair, clock: VirtualClock) -> None:
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    attempts: list[float] = []
+    client = pair.client()
+    listed = client.pair.state.secondary.administration.list
+
+    async def counted(*args: object, **kwargs: object) -> object:
+        attempts.append(clock.monotonic())
+        return await listed(*args, **kwargs)  # type: ignore[arg-type]  # handed on
+
+    client.pair.state.secondary.administration.list = counted  # type: ignore[method-assign,assignment]  # observed
+    async with client:
+        await clock.sleep(300.0)
+    pauses = [later - earlier for earlier, later in pairwise(attempts)]
+    assert all(0.5 * 2**n <= pause <= 2**n for n, pause in enumerate(pauses[:5]))
+    assert all(15.0 <= pause <= 30.0 for pause in pauses[5:])
+
+
+async def test_a_diversion_begins_an_attempt_at_once(pair: MemoryPair, clock: VirtualClock) -> None:
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        await clock.sleep(600.0)
+        pair.secondary.heal()
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        began_at = clock.monotonic()
+        await sender.send_messages(ServiceBusMessage("a"))
+        assert clock.monotonic() == began_at
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (Fault(FaultKind.DOWN), ServiceBusConnectionError),
+        (Fault(FaultKind.HANG), OperationTimeoutError),
+        (Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError, operations=[Operation.MANAGE]), None),
+    ],
+    ids=["down", "hang", "the right is lost later"],
+)
+async def test_a_diversion_raises_the_cause(
+    pair: MemoryPair, clock: VirtualClock, fault: Fault, cause: type[Exception] | None
+) -> None:
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.secondary.heal()
+        pair.secondary.inject(fault)
+        await clock.sleep(60.0)
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        with pytest.raises(BacklogUnavailableError, match=r"not provisioned") as caught:
+            await sender.send_messages(ServiceBusMessage("a"))
+        assert isinstance(caught.value.__cause__, cause or ServiceBusAuthorizationError)
+        assert ("grant the Manage right" in str(client.pair.status().provisioning_error)) is (cause is None)
+
+
+async def test_a_slow_secondary_is_provisioned_in_the_background(pair: MemoryPair, clock: VirtualClock) -> None:
+    pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=3.0))
+    async with pair.client(AT_ONCE) as client:
+        assert not client.pair.status().is_provisioned
+        await clock.sleep(10.0)
+        assert client.pair.status().is_provisioned
+        assert client.pair.status().provisioning_error is None
+
+
+async def test_a_batch_made_before_provisioning_fits_the_backlog_afterwards(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    """The limits of an open link are narrowed when those of the backlog become known."""
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        before = (await sender.create_message_batch()).max_size_in_bytes
+        pair.secondary.heal()
+        await clock.sleep(60.0)
+        limits = client.pair.state.backlog.limits
+        assert limits is not None
+        client.pair.state.backlog.limits = replace(limits, max_batch_size_bytes=10_000)
+        await sender.send_messages(ServiceBusMessage("a"))
+        assert (await sender.create_message_batch()).max_size_in_bytes < 10_000 < before
+
+
+async def test_the_metric_counts_clients_without_backlog_queues(
+    pair: MemoryPair, clock: VirtualClock, metric_reader: object
+) -> None:
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    async with pair.client():
+        unavailable = values(metric_reader, metrics.UNPROVISIONED)  # type: ignore[arg-type]  # imported lazily
+        pair.secondary.heal()
+        await clock.sleep(60.0)
+        assert (unavailable, values(metric_reader, metrics.UNPROVISIONED)) == ({None: 1}, {None: 0})  # type: ignore[arg-type]  # as above
+
+
+async def test_closing_ends_the_attempts(pair: MemoryPair) -> None:
+    pair.secondary.inject(Fault(FaultKind.HANG))
+    client = pair.client()
+    await client.__aenter__()
+    await client.close()  # the fixture checks that no task is left
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_task(pair: MemoryPair) -> None:
+    pair.secondary.inject(Fault(FaultKind.HANG))
+    opening = asyncio.ensure_future(pair.client().__aenter__())
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([opening])
+
+
+async def test_an_opening_that_fails_leaves_no_connection(pair: MemoryPair) -> None:
+    pair.secondary.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError))
+    client = pair.client()
+    closed: list[bool] = []
+
+    async def disconnect() -> None:
+        closed.append(True)
+
+    client.pair.state.secondary.administration.disconnect = disconnect  # type: ignore[method-assign]  # observed
+    with pytest.raises(BacklogUnavailableError, match="Manage"):
+        await client.__aenter__()
+    assert closed == [True]
+
+
+# -- syphons -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_syphon_waits_for_the_secondary(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(ServiceBusMessage("a"))
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    async with pair.client(options(enable_syphon=True)) as client:
+        run = asyncio.ensure_future(client.run_syphon(limits=SyphonLimits()))
+        await clock.sleep(60.0)
+        assert not run.done()
+        pair.secondary.heal()
+        await clock.sleep(60.0)
+        assert texts(await taken(pair)) == ["a"]
+        run.cancel()
+        await asyncio.wait([run])
+
+
+async def test_a_syphon_until_empty_raises_if_the_secondary_is_unavailable(pair: MemoryPair) -> None:
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    async with pair.client() as client:
+        with pytest.raises(BacklogUnavailableError) as caught:
+            await client.run_syphon(until="empty")
+    assert isinstance(caught.value.__cause__, ServiceBusConnectionError)
+
+
+# -- the primary was never reached -------------------------------------------------------------------------------------
+
+
+async def test_the_first_diversion_warns_if_the_primary_was_never_reached(
+    pair: MemoryPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "sbclient")
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        for _ in range(3):
+            await sender.send_messages(ServiceBusMessage("a"))
+        assert client.pair.status().never_reached
+        assert [event.name for event in client.pair.events()].count("failover.never_reached") == 1
+    assert "check its host name" in caplog.text
+
+
+@pytest.mark.parametrize("use", ["send", "receive", "peek", "rejected send", "hanging send"])
+async def test_any_answer_shows_that_the_primary_was_reached(pair: MemoryPair, clock: VirtualClock, use: str) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        assert client.pair.status().never_reached
+        match use:
+            case "send":
+                await sender.send_messages(ServiceBusMessage("a"))
+            case "receive":
+                await client.get_queue_receiver(QUEUE).receive_messages(max_wait_time=1.0)
+            case "peek":
+                await client.get_queue_receiver(QUEUE).peek_messages()
+            case "rejected send":
+                with pytest.raises(MessagingEntityNotFoundError):
+                    await client.get_queue_sender("missing").send_messages(ServiceBusMessage("a"))
+            case "hanging send":
+                pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
+                await sender.send_messages(ServiceBusMessage("a"))
+        assert not client.pair.status().never_reached
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await sender.send_messages(ServiceBusMessage("a"))
+        assert "failover.never_reached" not in [event.name for event in client.pair.events()]
+
+
+# -- a misspelled entity -----------------------------------------------------------------------------------------------
+
+
+async def test_a_misspelled_entity_raises_once_the_primary_answers(pair: MemoryPair, clock: VirtualClock) -> None:
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender("ordres") as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+        pair.primary.heal()
+        await until(
+            clock,
+            lambda: client.pair.status().entities["ordres"].state is FailoverState.HEALTHY,
+            at_most_s=70.0,
+        )
+        with pytest.raises(MessagingEntityNotFoundError):
+            await sender.send_messages(ServiceBusMessage("b"))
+        assert client.pair.status().entities["ordres"].diverted == 1
+        assert client.pair.events()[-1].name == "failover.entity_missing"
+
+
+async def test_an_entity_that_vanished_stays_failed_over(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+        await client.administration.delete_queue(QUEUE)
+        for _ in range(3):
+            await sender.send_messages(ServiceBusMessage("b"))
+            await clock.sleep(100.0)
+        assert client.pair.status().entities[QUEUE].diverted == 3
+
+
+# -- partitioned backlog queues ----------------------------------------------------------------------------------------
+
+
+async def test_a_list_with_several_keys_is_diverted_to_a_partitioned_queue(pair: MemoryPair) -> None:
+    await make_queue(pair, BACKLOG[0], secondary=True, enable_partitioning=True)
+    async with pair.client(options(backlog_queue_count=1)) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        keys = ("x", None, "y", "x", "y", None)
+        await sender.send_messages([ServiceBusMessage(str(n), partition_key=key) for n, key in enumerate(keys)])
+        await sender.send_messages([ServiceBusMessage(str(n + 6), session_id=str(n)) for n in range(3)])
+        client.pair.mark_healthy(QUEUE)
+        assert (await client.run_syphon(until="empty")).drained == 9
+    found = await taken(pair)
+    assert sorted(texts(found)) == [str(n) for n in range(9)]
+    assert [str(message) for message in found if message.partition_key == "x"] == ["0", "3"]
+
+
+# -- the partner -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_closed_before", [True, False])
+async def test_run_syphon_ends_5_s_after_its_partner_was_closed(
+    pair: MemoryPair, clock: VirtualClock, is_closed_before: bool
+) -> None:
+    lender = pair.unpaired_client(secondary=True)
+    client = pair.client(secondary=lender)
+    await client.__aenter__()
+    if is_closed_before:
+        await lender.close()
+    run = asyncio.ensure_future(client.run_syphon())
+    await asyncio.sleep(0)
+    if not is_closed_before:
+        await lender.close()
+    await clock.sleep(4.9)
+    assert not run.done()
+    await clock.sleep(0.2)
+    with pytest.raises(PairedClientError):
+        await run
+    await client.close()
