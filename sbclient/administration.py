@@ -35,6 +35,7 @@ from sbclient.entities import (
     kind_of,
 )
 from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import read_duration
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.transport.base import Transport
 from sbclient.transport.choice import open_transport
@@ -175,6 +176,8 @@ class ServiceBusAdministrationClient:
         max_message_size_in_kilobytes: int | None = None,
     ) -> QueueProperties:
         """Create a queue and return its complete description. None selects the service's default.
+
+        A duration may also be an ISO 8601 text, such as `PT1M`.
 
         Partitioning, sessions and duplicate detection cannot be changed later.
         """
@@ -347,7 +350,7 @@ class ServiceBusAdministrationClient:
         settings = {each.name: arguments[each.name] for each in fields(described) if each.name in arguments}
         properties = described(names[-1], **settings)
         address = EntityAddress(kind_of(properties), names)
-        return _of(described, await self._transport.administration.create(address, properties))
+        return _of(described, await self._transport.administration.create(address, _with_durations(properties)))
 
     async def _get(self, described: type[P], kind: EntityKind, *names: str) -> P:
         return _of(described, await self._transport.administration.get(EntityAddress(kind, names)))
@@ -365,7 +368,8 @@ class ServiceBusAdministrationClient:
             wanted = replace(wanted, **changes)
         except TypeError as error:
             raise InvalidOperationError(f"{error}: {described.__name__} has no such attribute") from error
-        await self._transport.administration.update(EntityAddress(kind, (*parents, wanted.name)), wanted)
+        address = EntityAddress(kind, (*parents, wanted.name))
+        await self._transport.administration.update(address, _with_durations(wanted))
 
     async def _delete(self, kind: EntityKind, *names: str) -> None:
         await self._transport.administration.delete(EntityAddress(kind, names))
@@ -376,6 +380,12 @@ class ServiceBusAdministrationClient:
     async def _list(self, described: type[P], kind: EntityKind, *parents: str) -> AsyncIterator[P]:
         for properties in await self._transport.administration.list(kind, parents):
             yield _of(described, properties)
+
+
+def _with_durations(properties: P) -> P:
+    """Return the description with its durations that are ISO 8601 texts, such as `PT1M`, as timedeltas."""
+    texts = {each.name: properties[each.name] for each in fields(properties) if "timedelta" in str(each.type)}
+    return replace(properties, **{name: read_duration(text) for name, text in texts.items() if isinstance(text, str)})
 
 
 def _of(described: type[P], properties: EntityProperties) -> P:

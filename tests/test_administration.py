@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,13 @@ async def test_a_client_of_its_own_from_a_connection_string() -> None:
         assert (await client.administration.get_queue("bills")).name == "bills"
     with pytest.raises(InvalidOperationError, match="from_connection_string"):
         ServiceBusAdministrationClient("contoso.servicebus.windows.net")
+
+
+async def test_durations_may_be_texts(administration: ServiceBusAdministrationClient) -> None:
+    duration: Any = "PT5S"
+    made = await administration.create_queue("bills", lock_duration=duration)
+    assert made.lock_duration == timedelta(seconds=5)
+    await administration.update_queue({"name": "bills", "lock_duration": "PT1M"})
+    assert (await administration.get_queue("bills")).lock_duration == timedelta(minutes=1)
+    with pytest.raises(InvalidOperationError, match="5 seconds"):
+        await administration.update_queue({"name": "bills", "lock_duration": "5 seconds"})
