@@ -384,8 +384,9 @@ class ServiceBusAdministrationClient:
 
 def _with_durations(properties: P) -> P:
     """Return the description with its durations that are ISO 8601 texts, such as `PT1M`, as timedeltas."""
-    texts = {each.name: properties[each.name] for each in fields(properties) if "timedelta" in str(each.type)}
-    return replace(properties, **{name: read_duration(text) for name, text in texts.items() if isinstance(text, str)})
+    given = {each.name: properties[each.name] for each in fields(properties) if "timedelta" in str(each.type)}
+    read: dict[str, Any] = {name: read_duration(value) for name, value in given.items() if isinstance(value, str)}
+    return replace(properties, **read)
 
 
 def _of(described: type[P], properties: EntityProperties) -> P:
