@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 
 class ServiceBusReceiveMode(StrEnum):
@@ -55,8 +56,15 @@ class SettleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The settlement of a received message. `reason` and `error_description` apply to DEAD_LETTER only."""
+    """The settlement of a received message.
+
+    Attributes:
+        mode: how it is settled.
+        reason, error_description: for DEAD_LETTER only.
+        properties: application properties to set on the message; for all modes but COMPLETE.
+    """
 
     mode: SettleMode
     reason: str | None = None
     error_description: str | None = None
+    properties: Mapping[str, Any] | None = None

@@ -11,22 +11,27 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from sbclient.amqp.decimals import service_decimal
+from sbclient.amqp.decode import skip_value
 from sbclient.amqp.encode import (
-    encode_boolean,
     encode_string,
     encode_symbol,
-    encode_ubyte,
     encode_uint,
+    list_of,
     sized_list,
     sized_map,
 )
+from sbclient.amqp.errors import WireError
 from sbclient.amqp.message import encode_entries, encode_message
 from sbclient.amqp.sections import (
     APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
     FOOTER,
+    HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
     Sections,
+    list_fields,
     map_entries,
     rewritten_map,
 )
@@ -74,6 +79,7 @@ class BrokerAnnotations(NamedTuple):
         state: active, deferred or scheduled.
         dead_letter_source: the entity from which it was dead-lettered.
         added_properties: application properties that the broker adds, such as a dead-letter reason.
+        message_id: the id that the message gets if its sender gave none.
     """
 
     sequence_number: int
@@ -86,14 +92,29 @@ class BrokerAnnotations(NamedTuple):
     state: int = ServiceBusMessageState.ACTIVE
     dead_letter_source: str | None = None
     added_properties: Mapping[str, PropertyValue] | None = None
+    message_id: str | None = None
 
 
 class _Shared(NamedTuple):
-    """The parts that all deliveries of a message share; the bare message is a slice of its payload."""
+    """The parts that all deliveries of a message share.
+
+    Attributes:
+        header: the encoded durable flag and priority.
+        first_acquirer: the encoded field of the header.
+        delivery_annotations: the encoded entries of the sender.
+        annotations: the same of the message annotations.
+        properties: the section with its descriptor.
+        application_properties: the encoded map.
+        bare: where properties, application properties, body and footer stand in the payload, if they are sent as they
+            are.
+    """
 
     header: bytes
-    annotations: bytes
-    annotation_count: int
+    first_acquirer: bytes
+    delivery_annotations: list[bytes]
+    annotations: list[bytes]
+    properties: bytes
+    application_properties: bytes
     bare: slice | None
 
 
@@ -105,24 +126,30 @@ _LOCKED: Final = encode_symbol(LOCKED_UNTIL_ANNOTATION) + b"\x83"
 _ENQUEUE_SEQUENCE: Final = encode_symbol(ENQUEUE_SEQUENCE_NUMBER_ANNOTATION) + b"\x81"
 _STATE: Final = encode_symbol(MESSAGE_STATE_ANNOTATION) + b"\x54"
 _SOURCE: Final = encode_symbol(DEAD_LETTER_SOURCE_ANNOTATION)
-_TOKEN: Final = b"\x00\x53\x71" + sized_map(encode_symbol(LOCK_TOKEN_ANNOTATION) + b"\x98" + bytes(16), 2)[:-16]
+_TOKEN: Final = encode_symbol(LOCK_TOKEN_ANNOTATION) + b"\x98"
+_ONLY_TOKEN: Final = sized_map(_TOKEN + bytes(16), 2)[:-16]
+_EMPTY_MAP: Final = sized_map(b"", 0)
 
 
-def encode_delivery(sections: Sections, broker: BrokerAnnotations) -> bytes:
+def encode_delivery(sections: Sections, broker: BrokerAnnotations, *, without_body: bool = False) -> bytes:
     """Encode a stored message as the payload of a transfer, or as the `message` of a management reply.
+
+    Args:
+        without_body: leave out the body.
 
     Raises:
         WireError: the sender's header or annotations are malformed; `WireMessage.of` rejects such messages earlier.
     """
     shared: _Shared | None = sections.remembered
     if shared is None:
-        shared = sections.remembered = _shared_parts(sections)
+        shared = sections.remembered = _shared_parts(sections, broker.message_id)
     enqueued_at_ms, ttl_ms = broker.enqueued_at_ms, broker.ttl_ms
     header = shared.header
     header += b"\x40" if ttl_ms is None else encode_uint(min(ttl_ms, MAX_TTL_MS))
-    header += b"\x42" + encode_uint(broker.delivery_count)
-    annotations = shared.annotations + _pack_fixed(_ENQUEUED, enqueued_at_ms, _SEQUENCE, broker.sequence_number)
-    count = shared.annotation_count + 4
+    header += shared.first_acquirer + encode_uint(broker.delivery_count)
+    annotations = b"".join(shared.annotations)
+    annotations += _pack_fixed(_ENQUEUED, enqueued_at_ms, _SEQUENCE, broker.sequence_number)
+    count = 2 * len(shared.annotations) + 4
     if broker.locked_until_ms is not None:
         annotations += _LOCKED + _pack_long(broker.locked_until_ms)
         count += 2
@@ -135,41 +162,89 @@ def encode_delivery(sections: Sections, broker: BrokerAnnotations) -> bytes:
     if broker.dead_letter_source is not None:
         annotations += _SOURCE + encode_string(broker.dead_letter_source)
         count += 2
-    token = broker.lock_token
-    bare = shared.bare
+    bare = None if without_body or broker.added_properties else shared.bare
     return b"".join(
         (
             b"\x00\x53\x70",
             sized_list(header, 5),
-            b"" if token is None else _TOKEN + token.bytes,
+            b"\x00\x53\x71",
+            _delivery_annotations(shared, broker.lock_token),
             b"\x00\x53\x72",
             sized_map(annotations, count),
-            sections.payload[bare] if bare and not broker.added_properties else _joined_sections(sections, broker),
+            _joined_sections(sections, shared, broker, without_body) if bare is None else sections.payload[bare],
         )
     )
 
 
-def _shared_parts(sections: Sections) -> _Shared:
-    sent = sections.header
-    header = b"\x40" if not sent.durable else encode_boolean(True)
-    header += b"\x40" if sent.priority == _DEFAULT_PRIORITY else encode_ubyte(sent.priority)
-    annotations = sections.raw_value(MESSAGE_ANNOTATIONS)
-    entries = [entry for name, entry in map_entries(annotations) if name not in _OURS] if annotations else []
-    return _Shared(header, b"".join(entries), 2 * len(entries), sections.bare)
+def _delivery_annotations(shared: _Shared, token: UUID | None) -> bytes:
+    """The map of delivery annotations. The service sends an empty one with a message that has none."""
+    sent = shared.delivery_annotations
+    if not sent:
+        return _EMPTY_MAP if token is None else _ONLY_TOKEN + token.bytes
+    lock = [] if token is None else [_TOKEN + token.bytes]
+    return sized_map(b"".join(lock + sent), 2 * len(lock + sent))
 
 
-_DEFAULT_PRIORITY: Final = 4
+def _shared_parts(sections: Sections, message_id: str | None) -> _Shared:
+    raw_header = sections.raw_value(HEADER)
+    durable, priority, _, first_acquirer = ((list_fields(raw_header) if raw_header else []) + _NULLS)[:4]
+    properties = sections.raw(PROPERTIES)
+    application_properties = sections.raw_value(APPLICATION_PROPERTIES)
+    bare = sections.bare
+    if message_id is not None and sections.properties.message_id is None:
+        raw = sections.raw_value(PROPERTIES)
+        fields = [encode_string(message_id), *(list_fields(raw)[1:] if raw else [])]
+        properties, bare = b"\x00\x53\x73" + list_of(fields), None
+    if _DECIMAL128 in application_properties:
+        application_properties, bare = _with_service_decimals(application_properties), None
+    return _Shared(
+        durable + priority,
+        first_acquirer,
+        _senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS)),
+        _senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS)),
+        properties,
+        application_properties,
+        bare,
+    )
 
 
-def _joined_sections(sections: Sections, broker: BrokerAnnotations) -> bytes:
-    """Join the sections of the bare message, because properties are added or other sections lie between them."""
-    properties = sections.raw(APPLICATION_PROPERTIES)
+_NULLS: Final = [b"\x40"] * 4
+_DECIMAL128: Final = b"\x94"
+
+
+def _senders_entries(annotations: bytes) -> list[bytes]:
+    """The entries of the sender; none if the map is malformed."""
+    if not annotations:
+        return []
+    try:
+        return [entry for name, entry in map_entries(annotations) if not (isinstance(name, str) and name in _OURS)]
+    except WireError:
+        return []
+
+
+def _with_service_decimals(properties: bytes) -> bytes:
+    """The encoded map with its decimals in the form of the service; a malformed one is unchanged."""
+    entries = []
+    try:
+        for _, entry in map_entries(properties):
+            at = skip_value(entry, 0) + 1
+            is_decimal = entry[at - 1 : at] == _DECIMAL128
+            entries.append(entry[:at] + service_decimal(entry[at:]) if is_decimal else entry)
+    except WireError:
+        return properties
+    return sized_map(b"".join(entries), 2 * len(entries))
+
+
+def _joined_sections(sections: Sections, shared: _Shared, broker: BrokerAnnotations, without_body: bool) -> bytes:
+    """Join the sections of the bare message, because some are changed or left out, or others lie between them."""
+    properties = shared.application_properties
     added = broker.added_properties
     if added:
         encoded, count = encode_entries(added)
-        raw = sections.raw_value(APPLICATION_PROPERTIES)
-        properties = b"\x00\x53\x74" + rewritten_map(raw, added.__contains__, encoded, count)
-    return b"".join((sections.raw(PROPERTIES), properties, sections.raw_body, sections.raw(FOOTER)))
+        properties = rewritten_map(properties, added.__contains__, encoded, count)
+    described = b"\x00\x53\x74" + properties if properties else b""
+    body = b"" if without_body else sections.raw_body
+    return b"".join((shared.properties, described, body, sections.raw(FOOTER)))
 
 
 def encode_received(message: ServiceBusReceivedMessage) -> bytes:

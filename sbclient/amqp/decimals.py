@@ -1,6 +1,10 @@
 """Encode and decode decimal numbers: IEEE 754-2008 in the binary-integer form, with 32, 64 and 128 bits.
 
 A number has a sign, an exponent and a coefficient. Source: AMQP 1.0 part 1 section 1.6, IEEE 754-2008 section 3.5.2.
+
+Service Bus shows a decimal128 in a form of its own, which its clients read: the upper seven bits of the exponent are
+two places too low, so that the number reads as one with an exponent that is 4608 less. Its numbers have the range of
+.NET's decimal: a coefficient of 96 bits and at most 28 decimal places.
 """
 
 from __future__ import annotations
@@ -78,6 +82,33 @@ def encode_decimal(value: Decimal, form: Format) -> bytes:
         exponent |= 0b11 << form.exponent_bits
     word = (sign << (bits - 1)) | (exponent << coefficient_bits) | coefficient
     return word.to_bytes(form.width_bytes, "big")
+
+
+_SERVICE_SHIFT: Final = 4608
+_SERVICE_PLACES: Final = 28
+_SERVICE_BITS: Final = 96
+
+
+def service_decimal(raw: bytes) -> bytes:
+    """Convert an encoded decimal128 to the form of the service; one outside of its range is returned unchanged."""
+    number = decode_decimal(raw, DECIMAL128)
+    sign, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int) or exponent < -_SERVICE_PLACES or exponent > _SERVICE_PLACES:
+        return raw
+    coefficient: int = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
+    if coefficient >> _SERVICE_BITS:
+        return raw
+    biased = DECIMAL128.bias + min(exponent, 0)
+    lead = bytes((sign << 7 | biased >> 9, (biased & 0x7F) << 1, 0, 0))
+    return lead + coefficient.to_bytes(12, "big")
+
+
+def of_service(number: Decimal) -> Decimal:
+    """The number that the service meant, given the number that its form reads as; other numbers are unchanged."""
+    sign, digits, exponent = number.as_tuple()
+    if isinstance(exponent, int) and -_SERVICE_PLACES <= exponent + _SERVICE_SHIFT <= 0:
+        return Decimal((sign, digits, exponent + _SERVICE_SHIFT))
+    return number
 
 
 def _fit(coefficient: int, exponent: int, form: Format) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sbclient.amqp import encode
-from sbclient.amqp.decode import MALFORMED, PLAIN, Decoder, decode_at, malformed
+from sbclient.amqp.decode import MALFORMED, PLAIN, TYPED, Decoder, decode_at, malformed
 from sbclient.amqp.encode import Encoder
 from sbclient.amqp.errors import DECODE_ERROR, INVALID_FIELD, EncodeError, WireError
 from sbclient.amqp.types import symbols
@@ -216,8 +216,7 @@ MAP: Final = _kind("map", (0xC1, 0xD1), encode.encode_value)
 ANY: Final = _kind("any value", range(256), encode.encode_value)
 
 
-def _named_values(code: int) -> Decoder:
-    decode_map = PLAIN[code]
+def _named_values(decode_map: Decoder) -> Decoder:
 
     def decode_named(buffer: bytes, position: int, depth: int) -> tuple[Any, int]:
         values, stop = decode_map(buffer, position, depth)
@@ -229,7 +228,13 @@ def _named_values(code: int) -> Decoder:
     return decode_named
 
 
-FIELDS: Final = Kind("a map by symbol", {code: _named_values(code) for code in (0xC1, 0xD1)}, encode.encode_map)
+def _fields_kind(table: Sequence[Decoder]) -> Kind:
+    return Kind("a map by symbol", {code: _named_values(table[code]) for code in (0xC1, 0xD1)}, encode.encode_map)
+
+
+FIELDS: Final = _fields_kind(PLAIN)
+TYPED_FIELDS: Final = _fields_kind(TYPED)
+"""Fields whose values keep their AMQP types, because they become properties of a message."""
 
 
 def _one_symbol(code: int) -> Decoder:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, Final, Self
 from uuid import UUID
 
+from sbclient.amqp.decimals import of_service
 from sbclient.amqp.encode import (
     encode_binary,
     encode_integer,
@@ -247,7 +249,8 @@ class WireMessage(ServiceBusMessage):
             return
         try:
             if PARTITION_KEY_ANNOTATION in annotations:
-                self.partition_key = annotations[PARTITION_KEY_ANNOTATION]
+                key = annotations[PARTITION_KEY_ANNOTATION]
+                self.partition_key = _text(key) if isinstance(key, bytes) else key  # the SDK sends a key on as binary
             if SCHEDULED_ENQUEUE_TIME_ANNOTATION in annotations:
                 self.scheduled_enqueue_time_utc = annotations[SCHEDULED_ENQUEUE_TIME_ANNOTATION]
         except TypeError as error:
@@ -257,12 +260,16 @@ class WireMessage(ServiceBusMessage):
 def _property_values(sections: Sections) -> dict[str, Any]:
     """The application properties with integers of Python's own class, which `value in range(...)` needs to be quick.
 
-    All other types keep themselves; the width of integers is kept in the bytes that are passed through.
+    All other types keep themselves; the width of integers is kept in the bytes that are passed through. A decimal may
+    have the form of the service.
     """
-    return {
-        name: int(value) if isinstance(value, TypedInteger) and not isinstance(value, Timestamp) else value
-        for name, value in sections.application_properties.items()
-    }
+    return {name: _property_value(value) for name, value in sections.application_properties.items()}
+
+
+def _property_value(value: Any) -> Any:
+    if isinstance(value, TypedInteger) and not isinstance(value, Timestamp):
+        return int(value)
+    return of_service(value) if type(value) is Decimal else value
 
 
 _UNREAD: Final = object()

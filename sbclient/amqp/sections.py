@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sbclient.amqp import encode
-from sbclient.amqp.decode import MAX_COUNT, decode_at, malformed, skip_value
+from sbclient.amqp.decode import MALFORMED, MAX_COUNT, decode_at, malformed, skip_value
 from sbclient.amqp.errors import DECODE_ERROR, INVALID_FIELD, WireError
 from sbclient.amqp.fields import (
     ANY,
@@ -33,6 +33,7 @@ from sbclient.amqp.fields import (
     define,
     encode_composite,
     layout_at,
+    list_bounds,
 )
 
 HEADER: Final = 0x70
@@ -352,6 +353,26 @@ def map_entries(raw: bytes) -> Iterator[tuple[Any, bytes]]:
         key, position = decode_at(raw, position)
         position = skip_value(raw, position)
         yield key, raw[start:position]
+
+
+def list_fields(raw: bytes) -> list[bytes]:
+    """The encoded elements of an encoded list.
+
+    Raises:
+        WireError: the bytes are not a list.
+    """
+    try:
+        position, stop, count = list_bounds(raw, 0)
+        elements = []
+        for _ in range(count):
+            start = position
+            position = skip_value(raw, position)
+            elements.append(raw[start:position])
+    except MALFORMED as error:
+        raise malformed(error, 0) from None
+    if position != stop:
+        raise WireError(DECODE_ERROR, f"the elements of a list end at byte {position}, its size says {stop}")
+    return elements
 
 
 def rewritten_map(raw: bytes, without: Callable[[Any], bool], added: bytes = b"", added_count: int = 0) -> bytes:

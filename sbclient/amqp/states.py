@@ -13,9 +13,9 @@ from sbclient.amqp.fields import (
     ANY,
     BINARY,
     BOOLEAN,
-    FIELDS,
     STRING,
     SYMBOL,
+    TYPED_FIELDS,
     UINT,
     ULONG,
     composite_kind,
@@ -23,7 +23,7 @@ from sbclient.amqp.fields import (
 )
 
 # The SDK reads all three fields of an error, and hangs if one is missing.
-define(AmqpError, 0x1D, "error", SYMBOL, STRING, FIELDS, keep_nulls=True)
+define(AmqpError, 0x1D, "error", SYMBOL, STRING, TYPED_FIELDS, keep_nulls=True)
 ERROR: Final = composite_kind("an error", AmqpError)
 
 
@@ -68,7 +68,7 @@ class Modified(NamedTuple):
     message_annotations: Mapping[str, Any] | None = None
 
 
-define(Modified, 0x27, "modified", BOOLEAN, BOOLEAN, FIELDS)
+define(Modified, 0x27, "modified", BOOLEAN, BOOLEAN, TYPED_FIELDS)
 
 
 class Declared(NamedTuple):

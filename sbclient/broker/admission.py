@@ -5,12 +5,14 @@ Rules (source: documented, unless said otherwise):
 1. The size of a message, and of a transfer of several messages, is limited.
 2. An entity that requires sessions rejects messages without a session id. Session id and partition key must be equal.
 3. On a partitioned entity the messages of one transfer share their key (said by the service's maintainers).
+4. A message without an id gets one, which counts for no size (seen).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 
 from sbclient.broker.deduplication import identity_of
 from sbclient.broker.entity import Queue
@@ -41,9 +43,17 @@ class Transfer:
 
 
 def admit(
-    target: Queue | Topic, messages: Sequence[ServiceBusMessage], *, is_partitioned: bool, max_batch_size_bytes: int
+    target: Queue | Topic,
+    messages: Sequence[ServiceBusMessage],
+    random: Random,
+    *,
+    is_partitioned: bool,
+    max_batch_size_bytes: int,
 ) -> Transfer:
     """Check the messages of one transfer to an entity.
+
+    Args:
+        random: for the ids of messages that have none.
 
     Raises:
         InvalidOperationError, MessageSizeExceededError: the transfer is rejected.
@@ -70,6 +80,9 @@ def admit(
             f"the {len(messages)} messages have {size_bytes} bytes together, "
             f"{target.path} accepts {max_batch_size_bytes} at once: send fewer"
         )
+    for message in messages:
+        if message.message_id is None:
+            message.message_id = f"{random.getrandbits(128):032x}"
     entries = [Entry(message, size_bytes) for message, size_bytes in zip(messages, sizes, strict=True)]
     return Transfer(key, entries, sum(entry.size_bytes for entry in entries if not is_ping(entry.content)))
 

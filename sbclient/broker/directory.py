@@ -149,7 +149,10 @@ class Directory:
         """
         entity = self.get(path_of(address))
         if entity is None or kind_of(entity.description) is not address.kind:
-            raise MessagingEntityNotFoundError(f"SubCode=40400. There is no {address}: create it, or check its name")
+            raise MessagingEntityNotFoundError(
+                f"SubCode=40400. The messaging entity '{path_of(address)}' could not be found: create it, or check "
+                "its name"
+            )
         return entity
 
     def all(self) -> Iterator[Entity]:
@@ -166,7 +169,9 @@ class Directory:
         entity = self.get(base)
         body = None if entity is None else entity.body if sub_queue is None else entity.sub_queue(sub_queue)
         if entity is None or body is None:
-            raise MessagingEntityNotFoundError(f"there is no entity {path!r}: create it, or check its name")
+            raise MessagingEntityNotFoundError(
+                f"The messaging entity '{path}' could not be found: create it, or check its name"
+            )
         return entity, body
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
 from sbclient.message import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
+    PropertyValue,
     ServiceBusMessage,
     ServiceBusMessageState,
     ServiceBusReceivedMessage,
@@ -18,6 +21,8 @@ from sbclient.message import (
 MAX_DEAD_LETTER_TEXT: Final = 4096
 """The maximum length of a dead-letter reason or description; more is cut. Source: the client's constants."""
 
+_ACTIVE: Final = ServiceBusMessageState.ACTIVE
+_NO_PROPERTIES: Final[Mapping[str, PropertyValue]] = MappingProxyType({})
 _CLOCK_GRAIN_S = 1e-5
 _LAST_TIME = datetime.max.replace(tzinfo=UTC).timestamp()
 
@@ -26,7 +31,7 @@ class Entry:
     """One message in one fragment. `token` is 0 while it is not locked.
 
     Attributes:
-        content: the message as it was sent; never changed.
+        content: the message as it was sent, with an id; never changed.
         size_bytes: of the encoded content.
         number: the sequence number, with the fragment in the top 16 bits on partitioned entities.
         original_number: the sequence number where it was first stored, if it was moved.
@@ -34,6 +39,8 @@ class Entry:
         delivery_count: failed deliveries so far.
         hops: how often it was forwarded.
         destination: the path to forward the message to, if it was sent via another entity.
+        was_scheduled: whether it waited for its scheduled time.
+        properties: application properties that receivers have set when they settled it.
     """
 
     __slots__ = (
@@ -49,9 +56,11 @@ class Entry:
         "locked_until",
         "number",
         "original_number",
+        "properties",
         "size_bytes",
         "state",
         "token",
+        "was_scheduled",
     )
 
     def __init__(self, content: ServiceBusMessage, size_bytes: int) -> None:
@@ -70,11 +79,28 @@ class Entry:
         self.dead_letter_description: str | None = None
         self.dead_letter_source: str | None = None
         self.destination: str | None = None
+        self.was_scheduled = False
+        self.properties: Mapping[str, PropertyValue] = _NO_PROPERTIES
 
     @property
     def is_ready(self) -> bool:
         """Whether it can be received."""
-        return not self.token and self.state is ServiceBusMessageState.ACTIVE
+        return not self.token and self.state is _ACTIVE
+
+    @property
+    def shown_state(self) -> ServiceBusMessageState:
+        """The state that receivers see; the service shows `scheduled` also after the scheduled time."""
+        return ServiceBusMessageState.SCHEDULED if self.was_scheduled and self.state is _ACTIVE else self.state
+
+    @property
+    def added_properties(self) -> dict[str, PropertyValue]:
+        """The application properties that were added since the message was sent."""
+        added = dict(self.properties)
+        if self.dead_letter_reason is not None:
+            added[DEAD_LETTER_REASON] = self.dead_letter_reason
+        if self.dead_letter_description is not None:
+            added[DEAD_LETTER_DESCRIPTION] = self.dead_letter_description
+        return added
 
     def moved(self) -> Entry:
         """Copy the message for another fragment, which assigns a new sequence number."""
@@ -87,6 +113,7 @@ class Entry:
         twin.dead_letter_description = self.dead_letter_description
         twin.dead_letter_source = self.dead_letter_source
         twin.destination = self.destination
+        twin.properties = self.properties
         return twin
 
     def peeked(self) -> ServiceBusReceivedMessage:
@@ -106,15 +133,13 @@ class Entry:
             locked_until_utc=utc_datetime(self.locked_until) if self.locked_until < math.inf else None,
             lock_token=UUID(int=self.token) if self.token else None,
             delivery_count=self.delivery_count,
-            state=self.state,
+            state=self.shown_state,
             dead_letter_source=self.dead_letter_source,
         )
         if self.expires_at <= _LAST_TIME:
             _limit_ttl(received, self.expires_at - self.enqueued_at)
-        if self.dead_letter_reason is not None:
-            received.application_properties[DEAD_LETTER_REASON] = self.dead_letter_reason
-        if self.dead_letter_description is not None:
-            received.application_properties[DEAD_LETTER_DESCRIPTION] = self.dead_letter_description
+        if added := self.added_properties:
+            received.application_properties.update(added)
         return received
 
 

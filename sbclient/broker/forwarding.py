@@ -14,6 +14,7 @@ Rules (source: auto-forwarding, dead-letter queues and transactions, documented,
 
 from __future__ import annotations
 
+from random import Random
 from typing import Final
 
 from sbclient.broker.admission import admit, store
@@ -24,7 +25,7 @@ from sbclient.broker.faults import Call, Faults, NoAnswer, Operation
 from sbclient.broker.fragment import Fragment
 from sbclient.entities import EntityStatus
 from sbclient.errors import InvalidOperationError, MessagingEntityDisabledError, ServiceBusError
-from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, ServiceBusMessage
+from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical
 
 TOO_MANY_HOPS: Final = "MaxTransferHopCountExceeded"
@@ -38,11 +39,15 @@ class Forwarding:
         faults: of the namespace.
         max_hops: the maximum number of forwards of a message.
         max_batch_size_bytes: of a transfer, for admission.
+        random: for admission.
     """
 
-    def __init__(self, directory: Directory, faults: Faults, max_hops: int, max_batch_size_bytes: int) -> None:
+    def __init__(
+        self, directory: Directory, faults: Faults, max_hops: int, max_batch_size_bytes: int, random: Random
+    ) -> None:
         self._directory = directory
         self._faults = faults
+        self._random = random
         self._max_hops = max_hops
         self._max_batch_size_bytes = max_batch_size_bytes
         self._due: dict[Queue, None] = {}
@@ -125,6 +130,7 @@ class Forwarding:
         transfer = admit(
             target,
             [_content_of(entry)],
+            self._random,
             is_partitioned=entity.is_partitioned,
             max_batch_size_bytes=self._max_batch_size_bytes,
         )
@@ -138,12 +144,8 @@ class Forwarding:
 
 
 def _content_of(entry: Entry) -> ServiceBusMessage:
-    """The content to forward: a dead-lettered message keeps its reason as properties."""
-    if entry.dead_letter_reason is None and entry.dead_letter_description is None:
+    """The content to forward: it keeps the properties that were added, such as a dead-letter reason."""
+    added = entry.added_properties
+    if not added:
         return entry.content
-    reasons = {
-        DEAD_LETTER_REASON: entry.dead_letter_reason,
-        DEAD_LETTER_DESCRIPTION: entry.dead_letter_description,
-    }
-    stated = {name: value for name, value in reasons.items() if value is not None}
-    return entry.content.copy(application_properties={**entry.content.application_properties, **stated})
+    return entry.content.copy(application_properties={**entry.content.application_properties, **added})

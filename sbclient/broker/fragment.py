@@ -7,7 +7,7 @@ Rules (source: documented, unless said otherwise):
 2. Expiry takes effect at the next request. A locked message does not expire until it returns, a deferred one not until
    it is requested.
 3. A dead-letter queue has no dead-letter queue: its messages do not expire, are not dead-lettered, and have no
-   sessions.
+   sessions. It counts no deliveries: what a message had when it came stays (seen).
 
 Every operation costs O(1) or O(log n) in the number of messages, sessions and remembered ids.
 """
@@ -293,13 +293,15 @@ class Fragment(Storage):
     def settle(self, token: int, settlement: Settlement, now: float) -> None:
         """Settle a message whose lock was checked."""
         entry = self._locks.held(token)
+        if settlement.properties:
+            entry.properties = {**entry.properties, **settlement.properties}
         if settlement.mode is SettleMode.COMPLETE:
             self.remove(entry)
         elif settlement.mode is SettleMode.ABANDON:
             self._return(entry, now, is_failed=True)
         elif settlement.mode is SettleMode.DEFER:
             self._unlock(entry)
-            entry.delivery_count += 1
+            entry.delivery_count += self.dead_letters is not None
             entry.state = _DEFERRED
         else:
             self.dead_letter(entry, settlement.reason, settlement.error_description)
@@ -345,9 +347,9 @@ class Fragment(Storage):
 
     def _return(self, entry: Entry, at: float, *, is_failed: bool) -> None:
         self._unlock(entry)
-        entry.delivery_count += is_failed
-        is_final = self.dead_letters is None
-        if is_failed and not is_final and entry.delivery_count >= self.policy.max_delivery_count:
+        is_counted = is_failed and self.dead_letters is not None
+        entry.delivery_count += is_counted
+        if is_counted and entry.delivery_count >= self.policy.max_delivery_count:
             self.dead_letter(
                 entry,
                 MAX_DELIVERIES_EXCEEDED,

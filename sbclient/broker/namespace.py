@@ -78,8 +78,11 @@ class Namespace:
         self.faults = Faults(name, random)
         self.directory = Directory(self._removed)
         self.pings = Pings()
+        self._random = random
         self._notify_ready, self._notify_removed = on_ready, on_removed
-        self._forwarding = Forwarding(self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes)
+        self._forwarding = Forwarding(
+            self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes, random
+        )
         throttle = Throttle(name, profile.credits_per_second)
         self._gate = RequestGate(
             self.directory, self.faults, self._forwarding, throttle, profile.fragment_count, is_waited_for
@@ -262,6 +265,7 @@ class Namespace:
         return admit(
             target,
             messages,
+            self._random,
             is_partitioned=entity.is_partitioned,
             max_batch_size_bytes=self.profile.max_batch_size_bytes,
         )

@@ -156,4 +156,7 @@ class Rulebook:
 
 
 def _missing(address: EntityAddress) -> MessagingEntityNotFoundError:
-    return MessagingEntityNotFoundError(f"SubCode=40400. There is no {address}: create it, or check its name")
+    return MessagingEntityNotFoundError(
+        f"SubCode=40400. The messaging entity '{path_of(address)}/Rules/{address.names[-1]}' could not be found: "
+        "create it, or check its name"
+    )

@@ -133,6 +133,7 @@ class Storage(ABC):
         entry = self._entries[number]
         self._remove(entry)
         entry.state = _ACTIVE
+        entry.was_scheduled = True
         self._store(entry, at)
 
     @abstractmethod

@@ -105,6 +105,7 @@ def _copy(entry: Entry, content: ServiceBusMessage) -> Entry:
     copy.expires_at = entry.expires_at
     copy.hops = entry.hops
     copy.enqueued_at = entry.enqueued_at
+    copy.was_scheduled = entry.was_scheduled
     return copy
 
 

@@ -43,6 +43,10 @@ class Arguments:
             raise self._wrong(name, "a string", value)
         return value
 
+    def session_id(self) -> str | None:
+        """The session id; None if it is missing or empty."""
+        return self.optional_text("session-id") or None
+
     def number(self, name: str, default: int | None = None) -> int:
         """A whole number of 64 bits."""
         value = self._body.get(name, default)
@@ -57,6 +61,13 @@ class Arguments:
             raise self._wrong(name, "a number of at least 0", value)
         return value
 
+    def flag(self, name: str) -> bool:
+        """A boolean; False if it is missing."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise self._wrong(name, "a boolean", value)
+        return bool(value)
+
     def numbers(self, name: str) -> list[int]:
         """At least one whole number."""
         return [int(value) for value in self._several(name, int, "whole numbers")]
@@ -68,6 +79,13 @@ class Arguments:
     def maps(self, name: str) -> list[Mapping[str, Any]]:
         """At least one map."""
         return self._several(name, Mapping, "maps")
+
+    def map(self, name: str) -> Mapping[Any, Any]:
+        """A map; empty if it is missing."""
+        value = self._body.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise self._wrong(name, "a map", value)
+        return value or {}
 
     def binary(self, name: str) -> bytes | None:
         """Bytes; None if they are missing."""

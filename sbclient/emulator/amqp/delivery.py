@@ -13,7 +13,6 @@ from uuid import UUID
 
 from sbclient.amqp import BrokerAnnotations, Sections, WireMessage, encode_delivery, encode_message
 from sbclient.broker.entry import Entry
-from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, PropertyValue
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -34,11 +33,12 @@ class EncodedDelivery(NamedTuple):
         return f"EncodedDelivery({len(self.payload)} bytes, token={self.token!r})"
 
 
-def encode_entry(entry: Entry, *, is_peeked: bool = False) -> EncodedDelivery:
+def encode_entry(entry: Entry, *, is_peeked: bool = False, without_body: bool = False) -> EncodedDelivery:
     """Encode an entry.
 
     Args:
         is_peeked: leave out the lock that a receiver may have.
+        without_body: leave out the body.
     """
     content = entry.content
     sections = content.sections if isinstance(content, WireMessage) else Sections(encode_message(content))
@@ -54,11 +54,12 @@ def encode_entry(entry: Entry, *, is_peeked: bool = False) -> EncodedDelivery:
         locked_until_ms,
         token,
         entry.original_number,
-        entry.state,
+        entry.shown_state,
         entry.dead_letter_source,
-        _added(entry),
+        entry.added_properties,
+        content.message_id,
     )
-    return EncodedDelivery(encode_delivery(sections, annotations), token)
+    return EncodedDelivery(encode_delivery(sections, annotations, without_body=without_body), token)
 
 
 def _milliseconds(at: float) -> int:
@@ -74,10 +75,3 @@ def _time_to_live_ms(entry: Entry) -> int | None:
         return requested_ms
     left_ms = round((entry.expires_at - entry.enqueued_at) * 1000)
     return left_ms if requested_ms is None else min(requested_ms, left_ms)
-
-
-def _added(entry: Entry) -> dict[str, PropertyValue] | None:
-    if entry.dead_letter_reason is None and entry.dead_letter_description is None:
-        return None
-    added = {DEAD_LETTER_REASON: entry.dead_letter_reason, DEAD_LETTER_DESCRIPTION: entry.dead_letter_description}
-    return {name: text for name, text in added.items() if text is not None}

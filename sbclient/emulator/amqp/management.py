@@ -30,9 +30,11 @@ from sbclient.emulator.amqp.delivery import encode_entry
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, Peer
 from sbclient.emulator.amqp.request_response import Replies, Request
 from sbclient.emulator.amqp.rules import described, rule_of
+from sbclient.emulator.amqp.settling import properties_of
 from sbclient.entities import AccessRights, EntityAddress, EntityKind, RuleProperties
 from sbclient.errors import (
     InvalidOperationError,
+    MessageNotFoundError,
     ServiceBusError,
     ServiceBusServerBusyError,
     SessionLockLostError,
@@ -76,12 +78,21 @@ class _Call(NamedTuple):
 
 
 class _Operation(NamedTuple):
-    """One operation: its kind for the broker, the right that it needs, and the method that carries it out."""
+    """One operation.
+
+    Attributes:
+        operation: its kind for the broker.
+        right: that it needs.
+        answer: carries it out.
+        is_transactional: whether it can be part of a transaction.
+        empty_condition: of a reply without a result.
+    """
 
     operation: Operation
     right: AccessRights
     answer: Callable[[_Call], Body]
     is_transactional: bool = False
+    empty_condition: str | None = None
 
 
 class ManagementNode:
@@ -108,7 +119,9 @@ class ManagementNode:
             "set-session-state": _Operation(Operation.SESSION, listen, self._set_state),
             "get-message-sessions": _Operation(Operation.SESSION, listen, self._list_sessions),
             "update-disposition": _Operation(Operation.SETTLE, listen, self._settle, is_transactional=True),
-            "batch-delete-messages": _Operation(Operation.RECEIVE, listen, self._delete),
+            "batch-delete-messages": _Operation(
+                Operation.RECEIVE, listen, self._delete, empty_condition=MessageNotFoundError.condition
+            ),
             "add-rule": _Operation(Operation.MANAGE, listen, self._add_rule, is_transactional=True),
             "remove-rule": _Operation(Operation.MANAGE, listen, self._remove_rule, is_transactional=True),
             "enumerate-rules": _Operation(Operation.MANAGE, listen, self._list_rules),
@@ -128,7 +141,8 @@ class ManagementNode:
         peer = self._peer
         faults = peer.context.wire_faults
         try:
-            body = await self._perform(request)
+            operation = self._operation(request)
+            body = await self._perform(request, operation)
         except ServiceBusError as error:
             reported = peer.report(error)
             status = status_of(reported.condition)
@@ -137,16 +151,19 @@ class ManagementNode:
             if faults.drops_acknowledgement(self._path, peer.now()):
                 return
             if body is None:
-                replies.send(request, _status(NO_CONTENT, "No Content"))
+                replies.send(request, _status(NO_CONTENT, "No Content", operation.empty_condition))
             else:
                 replies.send(request, _status(OK, "OK"), body)
         peer.flush()
 
-    async def _perform(self, request: Request) -> Body:
-        peer = self._peer
+    def _operation(self, request: Request) -> _Operation:
         operation = self._operations.get(request.operation.removeprefix("com.microsoft:"))
         if operation is None:
             raise NotImplementedHere(f"{self._path} has no operation {request.operation[:64]!r}: check its name")
+        return operation
+
+    async def _perform(self, request: Request, operation: _Operation) -> Body:
+        peer = self._peer
         peer.check_right(f"{self._path}/{MANAGEMENT}", operation.right)
         if peer.context.wire_faults.is_busy(self._path, peer.now()):
             raise ServiceBusServerBusyError(f"{self._path} is too busy: wait 10 seconds and try again")
@@ -165,7 +182,7 @@ class ManagementNode:
     # ------------------------------------------------------------------ messages
 
     def _peek(self, request: _Call) -> Body:
-        session_id = request.arguments.optional_text("session-id")
+        session_id = request.arguments.session_id()
         found = self._namespace.peek(
             request.call,
             self._path,
@@ -174,7 +191,10 @@ class ManagementNode:
             from_number=request.arguments.number("from-sequence-number", 0),
             session_id=session_id,
         )
-        messages = [{"message": encode_entry(entry, is_peeked=True).payload} for entry in found]
+        without_body = request.arguments.flag("omit-message-body")
+        messages = [
+            {"message": encode_entry(entry, is_peeked=True, without_body=without_body).payload} for entry in found
+        ]
         return {"messages": messages} if messages else None
 
     def _cursor(self, link_name: str | None, session_id: str | None) -> PeekCursor:
@@ -221,19 +241,25 @@ class ManagementNode:
         mode = _SETTLE_MODES.get(status)
         if mode is None:
             raise ArgumentError(f"disposition-status is {status[:64]!r}: give one of {', '.join(_SETTLE_MODES)}")
-        settlement = Settlement(mode)
+        properties = properties_of(request.arguments.map("properties-to-modify"))
+        settlement = Settlement(mode, properties=properties)
         if mode is SettleMode.DEAD_LETTER:
             reason = request.arguments.optional_text("deadletter-reason")
-            settlement = Settlement(mode, reason, request.arguments.optional_text("deadletter-description"))
+            description = request.arguments.optional_text("deadletter-description")
+            settlement = Settlement(mode, reason, description, properties)
         self._namespace.settle(
             request.call,
             self._path,
             request.arguments.tokens("lock-tokens"),
             settlement,
-            lock=self._lock(request),
+            lock=self._lock(request) if self._requires_session else None,
             transaction=request.transaction,
         )
         return {}
+
+    @property
+    def _requires_session(self) -> bool:
+        return self._namespace.queue(self._path).requires_session
 
     def _delete(self, request: _Call) -> Body:
         """Delete the oldest messages that were enqueued before a time, and release the later ones unchanged."""
@@ -256,7 +282,7 @@ class ManagementNode:
     # ------------------------------------------------------------------ sessions
 
     def _lock(self, request: _Call) -> SessionLock | None:
-        session_id = request.arguments.optional_text("session-id")
+        session_id = request.arguments.session_id()
         return None if session_id is None else self._held(request, session_id)
 
     def _held(self, request: _Call, session_id: str) -> SessionLock:

@@ -3,7 +3,8 @@
 Laws:
 
 1. The broker takes a message only when there is credit for it.
-2. The delivery tag is the lock token in the byte order of .NET, from which clients compute the token.
+2. The delivery tag is the lock token in the byte order of .NET, from which clients compute the token. It is empty for
+   a message that is deleted when it is sent.
 3. The broker confirms an outcome, settled and with the same outcome, after it has taken effect. In a transaction it
    confirms the outcome unsettled, and the commit settles. It answers an outcome that it refuses with a rejected outcome
    and an error.
@@ -34,7 +35,7 @@ from sbclient.emulator.amqp.delivery import EncodedDelivery, encode_entry
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.emulator.amqp.settling import confirmation_of, settlement_of
 from sbclient.entities import AccessRights
-from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.errors import InvalidOperationError, ServiceBusError, SessionLockLostError
 from sbclient.hosting.host import Performed
 from sbclient.rules.entity_path import canonical
 
@@ -47,6 +48,10 @@ LONGEST_WAIT_S: Final = 60.0
 MAX_TAKEN: Final = 100
 MAX_TAKEN_BYTES: Final = 2**20
 """The most that one receive takes, and so the most that is in flight to a slow client."""
+
+LOST_SESSION_S: Final = 1.0
+"""How long a link stays after the end of its session's lock. A client that waits for exactly as long as the lock lasts
+is not detached in between. Source: seen; the duration is our choice."""
 
 FIRST_GUESS_BYTES: Final = 2**16
 """The expected size of a message until the link has sent one."""
@@ -88,7 +93,6 @@ class ReceiverLink(LinkHandler):
         self._opening: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._wanted = 0
-        self._sent_count = 0
         self._usual_bytes = FIRST_GUESS_BYTES
 
     # ------------------------------------------------------------------ open and end
@@ -198,6 +202,8 @@ class ReceiverLink(LinkHandler):
                 front_end=self._peer.front_end,
             )
         except ServiceBusError as error:
+            if isinstance(error, SessionLockLostError):
+                await self._peer.host.clock.sleep(LOST_SESSION_S)
             self._peer.detach(self._link, error)
             return None
         self._wanted = 0
@@ -218,8 +224,7 @@ class ReceiverLink(LinkHandler):
     def _send_one(self, delivery: EncodedDelivery) -> None:
         self._usual_bytes = max(len(delivery.payload), (self._usual_bytes + len(delivery.payload)) // 2)
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE or delivery.token is None:
-            self._sent_count += 1
-            self._link.send(delivery.payload, tag=self._sent_count.to_bytes(8, "big"), settled=True)
+            self._link.send(delivery.payload, tag=b"", settled=True)
         else:
             self._link.send(delivery.payload, tag=delivery.token.bytes_le)
 

@@ -189,6 +189,8 @@ def _via_key(first: WireMessage) -> str | None:
         WireError: the key is not a string.
     """
     key = first.sections.message_annotations.get(VIA_PARTITION_KEY_ANNOTATION)
+    if isinstance(key, bytes):
+        key = key.decode(errors="replace")
     if key is not None and not isinstance(key, str):
         raise WireError(
             INVALID_FIELD, f"{VIA_PARTITION_KEY_ANNOTATION} is a {type(key).__name__}, a string is expected"

@@ -6,6 +6,8 @@
     modified                        abandon, as a failed delivery for any value of delivery-failed
     released, or none               release, as if it was never delivered
 
+The annotations of a modified outcome, and the other entries of the info, become application properties.
+
 Source: the service's documented outcomes. The confirmation repeats the outcome, but a rejected one without its
 error, because an error would mean that the settlement failed.
 """
@@ -17,21 +19,25 @@ from typing import Any
 
 from sbclient.amqp import RELEASED, Accepted, AmqpError, Modified, Rejected
 from sbclient.amqp.states import DeliveryState
+from sbclient.amqp.types import Array, Described
 from sbclient.delivery import Settlement, SettleMode
-from sbclient.emulator.amqp.conditions import DEAD_LETTER
+from sbclient.emulator.amqp.conditions import DEAD_LETTER, ArgumentError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 
 _COMPLETE = Settlement(SettleMode.COMPLETE)
-_ABANDON = Settlement(SettleMode.ABANDON)
-_DEFER = Settlement(SettleMode.DEFER)
 
 
 def settlement_of(outcome: DeliveryState | None) -> Settlement | None:
-    """The settlement for an outcome; None = release the message."""
+    """The settlement for an outcome; None = release the message.
+
+    Raises:
+        ArgumentError: a property has a type that application properties cannot have.
+    """
     if isinstance(outcome, Accepted):
         return _COMPLETE
     if isinstance(outcome, Modified):
-        return _DEFER if outcome.undeliverable_here else _ABANDON
+        mode = SettleMode.DEFER if outcome.undeliverable_here else SettleMode.ABANDON
+        return Settlement(mode, properties=properties_of(outcome.message_annotations))
     if isinstance(outcome, Rejected):
         return _dead_lettering(outcome.error)
     return None
@@ -51,7 +57,24 @@ def _dead_lettering(error: AmqpError | None) -> Settlement:
     reason, description = info.get(DEAD_LETTER_REASON), info.get(DEAD_LETTER_DESCRIPTION)
     if error.condition != DEAD_LETTER and reason is None and description is None:
         reason, description = error.condition, error.description
-    return Settlement(SettleMode.DEAD_LETTER, _text(reason), _text(description))
+    others = {name: value for name, value in info.items() if name not in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)}
+    return Settlement(SettleMode.DEAD_LETTER, _text(reason), _text(description), properties_of(others))
+
+
+def properties_of(sent: Mapping[Any, Any] | None) -> Mapping[str, Any] | None:
+    """The application properties to set on a settled message.
+
+    Raises:
+        ArgumentError: a name is not a string, or a value is not simple.
+    """
+    if not sent:
+        return None
+    for name, value in sent.items():
+        if not isinstance(name, str):
+            raise ArgumentError(f"the name of a property is a {type(name).__name__}: give a string")
+        if isinstance(value, list | dict | Array | Described):
+            raise ArgumentError(f"property {name[:64]!r} is a {type(value).__name__}: give a simple value")
+    return {str(name): value for name, value in sent.items()}
 
 
 def _text(value: Any) -> str | None:

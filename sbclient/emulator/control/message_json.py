@@ -66,7 +66,7 @@ def whole_of(entry: Entry) -> Facts:
         "hops": entry.hops,
         "application_properties": [
             {"name": name, "type": type(value).__name__, "value": _text(value)}
-            for name, value in content.application_properties.items()
+            for name, value in {**content.application_properties, **entry.properties}.items()
         ],
         "body": body_of(content),
     }

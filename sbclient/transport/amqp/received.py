@@ -18,6 +18,7 @@ from sbclient.amqp.broker_annotations import (
     MESSAGE_STATE_ANNOTATION,
     SEQUENCE_NUMBER_ANNOTATION,
 )
+from sbclient.amqp.decimals import of_service
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.types import Opaque, Timestamp
 from sbclient.errors import InvalidOperationError
@@ -168,6 +169,8 @@ def token_of(delivery: IncomingDelivery) -> UUID:
 
 
 def _kept(value: Any) -> PropertyValue:
+    if type(value) is Decimal:
+        return of_service(value)
     if isinstance(value, _KEPT) and (not isinstance(value, int) or int(value) in _INT64):
         return value
     shown = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
