@@ -163,7 +163,9 @@ class Inbox:
         self._arrival, self._wanted = arrival, count
         self._deadlines.add(arrival)
         try:
-            if not self._prefetch_count and (link.credit < count or self._drain is not None):
+            if self._prefetch_count:
+                self._keep_prefetching(end)  # what was fetched may have been released since
+            elif link.credit < count or self._drain is not None:
                 # A drain that is not answered yet may never be; if it is after all, `drained` grants once more.
                 self._drain = None
                 link.grant(count)
