@@ -30,6 +30,9 @@ from sbclient.transport.amqp.settlements import Settlements
 
 DRAIN_S: Final = 0.2
 
+LEAST_WAIT_S: Final = 1e-6
+"""Times in messages are whole microseconds: a shorter wait may end before half of a lock has passed."""
+
 
 class _Arrival(Waiter):
     """A receive call that waits for a message."""
@@ -268,7 +271,7 @@ class Inbox:
             return
         half_s = (until - oldest.owner).total_seconds() / 2
         passed_s = self._clock.now() - oldest.owner.timestamp()
-        self._half_lock = _HalfLock(self, self._clock.monotonic() + max(half_s - passed_s, 0.0))
+        self._half_lock = _HalfLock(self, self._clock.monotonic() + max(half_s - passed_s, LEAST_WAIT_S))
         self._deadlines.add(self._half_lock)
 
     # -- called by the link --------------------------------------------------------------------------------------

@@ -190,6 +190,42 @@ async def test_message_with_less_than_half_of_its_lock_is_released(service: Serv
     assert [str(each) for each in await receive(receiver, 1)] == ["c"]
 
 
+class CountingClock(VirtualClock):
+    """Fails if timers are set again and again."""
+
+    timers = 0
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        self.timers += 1
+        assert self.timers < 1_000
+        return super().call_later(delay_s, action)
+
+
+async def test_release_at_half_of_the_lock_needs_one_timer_whatever_is_rounded() -> None:
+    service = Service(CountingClock())
+    transport = service.transport()
+    receiver = transport.open_receiver("orders", prefetch_count=100)
+    assert await receive(receiver, 1, 1) == []
+    for number in range(40):
+        await transport.clock.sleep(1 / 3 + number / 7_000_003)
+        put(service, "a")
+        await transport.clock.sleep(31)
+    assert len(service.end.dispositions) == 40
+    await transport.close()
+
+
+async def test_prefetching_receiver_fetches_again_after_everything_was_released(
+    service: Service, transport: AmqpTransport
+) -> None:
+    store(service, "a", "b", "c")
+    receiver = transport.open_receiver("orders", prefetch_count=2)
+    assert [str(each) for each in await receive(receiver, 1)] == ["a"]
+    store(service, "d")
+    await transport.clock.sleep(40)
+    assert len(service.end.dispositions) == 2
+    assert [str(each) for each in await receive(receiver, 1)] == ["d"]
+
+
 async def test_drain_that_is_never_answered_starves_no_later_call(service: Service, transport: AmqpTransport) -> None:
     service.answers_drain = False
     receiver = transport.open_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
