@@ -234,8 +234,9 @@ class Connection:
             self._fail(AmqpError(RESOURCE_LIMIT, f"{awaited} did not arrive in {self.options.handshake_timeout_s} s"))
         elif self._silent_at is not None and now >= self._silent_at:
             self._fail(AmqpError(RESOURCE_LIMIT, f"nothing was received for {now - self._heard_at:.0f} s"))
-        elif self._beat_at is not None and now >= self._beat_at and not self._output:
-            self.write_bytes(EMPTY_FRAME)
+        elif self._beat_at is not None and now >= self._beat_at:
+            if not self._output:  # what waits for the socket serves as well
+                self.write_bytes(EMPTY_FRAME)
             self._sent_at = now
 
     def admit(self, *, is_admitted: bool) -> None:

@@ -1146,6 +1146,14 @@ def test_peer_with_a_timeout_hears_of_us_in_half_of_it() -> None:
     assert peer.server.next_deadline() == NOW + 10
 
 
+def test_output_that_waits_for_the_socket_postpones_the_heartbeat() -> None:
+    peer = Peer(replace(SERVER, idle_timeout_s=None), is_open=False)
+    peer.raw(AMQP_HEADER + encode_frame(0, Open("c", idle_time_out=10_000), 512))
+    peer.server.pass_time(now=NOW + 5)
+    assert peer.server.next_deadline() == NOW + 10
+    assert EMPTY_FRAME not in peer.server.bytes_to_send(now=NOW + 6)
+
+
 def test_peer_without_timeouts_leaves_nothing_to_wait_for() -> None:
     peer = Peer(replace(SERVER, idle_timeout_s=None))
     assert peer.server.next_deadline() is None
