@@ -15,7 +15,7 @@ from itertools import combinations
 from pathlib import Path
 
 from tests.simulation.ledger import Ledger
-from tests.simulation.plan import Plan, draw_plan
+from tests.simulation.plan import Plan, draw_plan, draw_wire_plan
 from tests.simulation.run import Result, run_plan, run_seed, shrink
 from tests.simulation.tally import never_met
 from tests.simulation.weather import KINDS
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     only = options.profile.split(",") if options.profile else []
     if options.replay is not None:
-        return _replay(options.replay, only)
+        return _replay(options.replay, only, wire=options.wire)
     first, _, last = options.seeds.partition(":")
     seeds = range(int(first), int(last)) if last else range(int(first), int(first) + 1)
     if options.pairs:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = range(min(ledger.next_seed, seeds.stop), seeds.stop)
     before, processor_s = tally.runs, 0.0
     size = 1 if options.stop and options.jobs == 1 else CHUNK
-    for results, chunk_s in _chunks(seeds, only, options.jobs, size):
+    for results, chunk_s in _chunks(seeds, only, options.jobs, size, wire=options.wire):
         processor_s += chunk_s
         for result in results:
             ledger.add(result)
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{runs / processor_s:.1f} for each second of processor time"
             )
         if tally.first_seed is not None and not options.no_shrink:
-            _tell(tally.first_seed, only)
+            _tell(tally.first_seed, only, wire=options.wire)
     return 1 if tally.violations else 0
 
 
@@ -67,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", default="0:200", help="a range, 0:1000, or one seed; ranges may be run in parts")
     parser.add_argument("--profile", help=f"draw the weather only from these kinds, by comma: {', '.join(KINDS)}")
+    parser.add_argument(
+        "--wire", action="store_true", help="with the AMQP transport and server, over a simulated network"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--state", type=Path, help="a file that keeps what was found, so that a range can go on later")
@@ -77,10 +80,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chunks(seeds: range, only: Sequence[str], jobs: int, size: int) -> Iterator[tuple[list[Result], float]]:
+def _chunks(
+    seeds: range, only: Sequence[str], jobs: int, size: int, *, wire: bool
+) -> Iterator[tuple[list[Result], float]]:
     """The results by rising seed, whatever the number of jobs, and the processor time of each chunk."""
     chunks = [seeds[at : at + size] for at in range(0, len(seeds), size)]
-    run = partial(_run_chunk, only=only)
+    run = partial(_run_chunk, only=only, wire=wire)
     if jobs == 1:
         yield from map(run, chunks)
         return
@@ -88,9 +93,9 @@ def _chunks(seeds: range, only: Sequence[str], jobs: int, size: int) -> Iterator
         yield from pool.map(run, chunks)
 
 
-def _run_chunk(chunk: range, only: Sequence[str]) -> tuple[list[Result], float]:
+def _run_chunk(chunk: range, only: Sequence[str], *, wire: bool) -> tuple[list[Result], float]:
     began = time.process_time()
-    return [run_seed(seed, only=only) for seed in chunk], time.process_time() - began
+    return [run_seed(seed, only=only, wire=wire) for seed in chunk], time.process_time() - began
 
 
 def _list_pairs(seeds: range) -> int:
@@ -103,9 +108,9 @@ def _list_pairs(seeds: range) -> int:
     return 1 if missing else 0
 
 
-def _replay(seed: int, only: Sequence[str]) -> int:
+def _replay(seed: int, only: Sequence[str], *, wire: bool) -> int:
     """One seed with its trace."""
-    plan = draw_plan(seed, only=only)
+    plan = _plan_of(seed, only, wire=wire)
     print(_described(plan))
     result = run_plan(plan, trace=True)
     print("\n".join(result.lines))
@@ -115,15 +120,19 @@ def _replay(seed: int, only: Sequence[str]) -> int:
     return 1 if result.violations else 0
 
 
-def _tell(seed: int, only: Sequence[str]) -> None:
+def _tell(seed: int, only: Sequence[str], *, wire: bool) -> None:
     """The first failing seed, with no more weather than it needs."""
-    plan = draw_plan(seed, only=only)
+    plan = _plan_of(seed, only, wire=wire)
     broken = run_plan(plan).invariants
     smaller = shrink(plan, broken)
     print(f"\nseed {seed}, shrunk from {plan.part_count} to {smaller.part_count} parts:")
     print(_described(smaller))
     for violation in run_plan(smaller).violations:
         print(f"BROKEN {violation.invariant}: {violation.text}")
+
+
+def _plan_of(seed: int, only: Sequence[str], *, wire: bool) -> Plan:
+    return (draw_wire_plan if wire else draw_plan)(seed, only=only)
 
 
 def _described(plan: Plan) -> str:
@@ -133,7 +142,17 @@ def _described(plan: Plan) -> str:
     lines += [f"  {strike}" for strike in plan.strikes]
     lines += [f"  {death}" for death in plan.deaths]
     lines.append(f"  {plan.options}")
-    names = ("front_ends", "traffic_s", "timeout_s", "retries", "persistence", "latency_s", "producers", "skew_s")
+    names = (
+        "network",
+        "front_ends",
+        "traffic_s",
+        "timeout_s",
+        "retries",
+        "persistence",
+        "latency_s",
+        "producers",
+        "skew_s",
+    )
     lines.append("  " + ", ".join(f"{name}={getattr(plan, name)}" for name in (*names, "syphons")))
     return "\n".join(lines)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from itertools import count
+from math import floor
 from typing import Any, Final
 
 from sbclient.clock import Clock
@@ -223,6 +224,24 @@ class SessionHold:
 
 
 @dataclass(slots=True, eq=False)
+class Grant:
+    """A session that a broker granted, whether or not its client has heard of it.
+
+    Attributes:
+        hold: of the client, once it has.
+    """
+
+    ended_at: float = math.inf
+    hold: SessionHold | None = None
+
+    def end(self, now: float) -> None:
+        """The broker has released the session."""
+        self.ended_at = now
+        if self.hold is not None:
+            self.hold.ended_at = min(self.hold.ended_at, now)
+
+
+@dataclass(slots=True, eq=False)
 class StateNote:
     """A session's state that was read or stored by an application."""
 
@@ -253,7 +272,8 @@ class Violation:
 
 
 def copy_of(path: str, message: ServiceBusReceivedMessage) -> tuple[str, int, float]:
-    return path.casefold(), message.sequence_number, message.enqueued_time_utc.timestamp()
+    """Names a stored copy: path, number, and the time of storing in whole milliseconds, as messages carry it."""
+    return path.casefold(), message.sequence_number, floor(message.enqueued_time_utc.timestamp() * 1000 + 1e-3) / 1000
 
 
 def uid_of(message: ServiceBusMessage) -> str:
@@ -300,6 +320,7 @@ class History:
         self.wire_calls = 0
         self.numbers = count(1)
         self._holds: dict[tuple[str, Any], Handed] = {}
+        self._grants: dict[tuple[str, str, str, int], Grant] = {}
         self._digest = sha256()
 
     def now(self) -> float:
@@ -328,6 +349,15 @@ class History:
 
     def holder(self, side: str, token: Any) -> Handed | None:
         return self._holds.get((side, token))
+
+    def granted(self, side: str, path: str, session_id: str, until: float) -> Grant:
+        """A broker has granted a session until some moment."""
+        grant = self._grants[side, path.casefold(), session_id, int(until * 1000)] = Grant()
+        return grant
+
+    def grant_of(self, side: str, path: str, session_id: str, until: float) -> Grant | None:
+        """What the broker knows of a session that a client holds; None where it is not asked."""
+        return self._grants.get((side, path.casefold(), session_id, int(until * 1000)))
 
     def refused(self, error: BaseException) -> None:
         """An application met an error; its text must tell no body."""

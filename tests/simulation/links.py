@@ -19,7 +19,6 @@ from tests.simulation.history import (
     SessionHold,
     Settled,
     copy_of,
-    outcome_of,
     uid_of,
 )
 
@@ -52,7 +51,7 @@ class WiredTransaction:
             await self._wire.call(lambda: self.inner.commit(timeout_s=timeout_s))
             outcome = Outcome.OK
         except ServiceBusError as error:
-            outcome = outcome_of(error)
+            outcome = self._wire.outcome_of(error)
             raise
         finally:
             for handed, settled in self.settled:
@@ -147,8 +146,8 @@ class WiredSender:
             attempt.outcome = Outcome.OK
             self._is_cut = False
         elif isinstance(error, ServiceBusError):
-            attempt.outcome, attempt.error = outcome_of(error), type(error)
-            self._is_cut = isinstance(error, ServiceBusConnectionError)
+            attempt.outcome, attempt.error = self._wire.outcome_of(error), type(error)
+            self._is_cut = isinstance(error, ServiceBusConnectionError) and not self._wire.is_remote
         wire, history = self._wire, self._wire.history
         attempt.end = history.now()
         failed = "" if attempt.error is None else attempt.error.__name__
@@ -250,7 +249,7 @@ class WiredReceiver:
                 handed.ended_at = min(handed.ended_at, history.now())
             await wire.call(work)
         except ServiceBusError as error:
-            settled.outcome = outcome_of(error)
+            settled.outcome = self._wire.outcome_of(error)
             raise
         finally:
             settled.end = history.now()
@@ -287,7 +286,7 @@ class WiredReceiver:
         try:
             until = await self._wire.call(work)
         except ServiceBusError as error:
-            if hold is not None and outcome_of(error) is Outcome.REFUSED:
+            if hold is not None and self._wire.outcome_of(error) is Outcome.REFUSED:
                 hold.locked_at_most = before
             raise
         if hold is not None:
@@ -315,7 +314,9 @@ class WiredReceiver:
             return
         wire, history = self._wire, self._wire.history
         now = history.now()
-        is_over = until.timestamp() <= now  # an answer so late that the lock has ended on its way
+        grant = history.grant_of(wire.side, self._path, session_id, until.timestamp())
+        # An answer may be so late that the lock has ended on its way.
+        is_over = until.timestamp() <= now or (grant is not None and grant.ended_at <= now)
         for other in reversed([] if is_over else history.session_holds):
             same = other.side == wire.side and other.path == self._path and other.session_id == session_id
             if same and other.ended_at > now and other.locked_until > now + GRAIN_S:
@@ -325,6 +326,9 @@ class WiredReceiver:
         self._hold = SessionHold(
             wire.life.name, self._number, wire.side, self._path, session_id, now, until.timestamp(), until.timestamp()
         )
+        if grant is not None:
+            grant.hold = self._hold
+            self._hold.ended_at = min(self._hold.ended_at, grant.ended_at)
         history.session_holds.append(self._hold)
         history.note(wire.life.name, wire.side, "session", self._path, session_id)
 
@@ -348,7 +352,8 @@ class WiredReceiver:
             )
             if message.locked_until_utc is not None:
                 handed.locked_until = handed.locked_at_most = message.locked_until_utc.timestamp()
-            handed.is_stale = self._fetches_ahead and (self._has_session or handed.locked_until <= handed.at + GRAIN_S)
+            is_late = handed.locked_until <= handed.at + GRAIN_S or self._has_lost_session()
+            handed.is_stale = (self._fetches_ahead and (self._has_session or is_late)) or (wire.is_remote and is_late)
             self._handed.append(handed)
             history.hold(handed)
             history.note(wire.life.name, wire.side, "got", self._path, handed.uid, message.sequence_number)
@@ -359,6 +364,9 @@ class WiredReceiver:
             handed.is_final = handed.is_final or (settled.outcome is Outcome.OK and settled.mode in _FINAL)
         elif not handed.how:
             handed.ended_at = math.inf
+
+    def _has_lost_session(self) -> bool:
+        return self._hold is not None and self._hold.ended_at <= self._wire.history.now()
 
     def _over_at(self, handed: Handed) -> float:
         """When this receiver has certainly lost its hold, unless a renewal is in doubt."""

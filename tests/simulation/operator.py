@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
 from sbclient.broker.faults import Call, NoAnswer
+from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import (
     EntityAddress,
     EntityAvailabilityStatus,
@@ -29,6 +30,7 @@ from sbclient.testing import Fault, FaultKind, MemoryPair, Operation
 from tests.simulation.census import count_of, uids_in
 from tests.simulation.consumer import SUBSCRIPTION
 from tests.simulation.history import CANARY, FORGED, History
+from tests.simulation.network import Network
 from tests.simulation.plan import Lane, Plan
 from tests.simulation.strangers import VANDALIZED, own_rule
 from tests.simulation.weather import Strike
@@ -56,7 +58,10 @@ class Operator:
         slowest_s: the longest that an answer is held up.
     """
 
-    def __init__(self, plan: Plan, pair: MemoryPair, history: History) -> None:
+    def __init__(
+        self, plan: Plan, pair: MemoryPair, history: History, networks: Mapping[str, Network] | None = None
+    ) -> None:
+        self._networks = networks or {}
         self._plan = plan
         self._pair = pair
         self._history = history
@@ -127,11 +132,24 @@ class Operator:
         elif strike.what == "miss":
             for name in self._names(strike)[:1]:
                 self._lose(self._host(strike), name)
+        elif strike.what in _EMULATED:
+            context = self._networks[strike.side].context
+            fault = WireFault(
+                _EMULATED[strike.what],
+                strike.path,
+                probability=strike.probability,
+                until_at=context.clock.now() + max(strike.span_s, 1e-6),
+            )
+            context.inject(fault)
+        elif strike.side in self._networks:
+            self._networks[strike.side].begin(strike)
 
     def end(self, strike: Strike) -> None:
         """Put it right again."""
         for fault in self._active.pop(strike, []):
             self._host(strike).heal(fault)
+        if strike.side in self._networks:
+            self._networks[strike.side].end(strike)
         undo = self._undo.pop(strike, None)
         if undo is not None and not undo():
             self._undo[strike] = undo
@@ -139,6 +157,8 @@ class Operator:
     def end_all(self) -> None:
         self._pair.primary.heal()
         self._pair.secondary.heal()
+        for network in self._networks.values():
+            network.heal()
         for strike in [*self._active, *self._undo]:
             self.end(strike)
         self._history.note("weather ends")
@@ -286,6 +306,12 @@ class Operator:
             if index < fragment_count
         }
 
+
+_EMULATED: Final = {
+    "detach": WireFaultKind.DETACH,
+    "unanswered": WireFaultKind.DROP_ACKNOWLEDGEMENT,
+    "busy": WireFaultKind.SERVER_BUSY,
+}
 
 _CLOSED: Final = (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED, EntityStatus.RECEIVE_DISABLED)
 

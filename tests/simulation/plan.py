@@ -15,6 +15,8 @@ from typing import Final, Literal
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.options import PairedNamespaceOptions
 from tests.simulation.corners import with_corners
+from tests.simulation.network import Line
+from tests.simulation.network_weather import LOSES, WIRE_KINDS, draw_network_kinds
 from tests.simulation.weather import (
     KILLED,
     OF_TRANSACTIONS,
@@ -115,6 +117,7 @@ class Plan:
         backlog_lock_s: the locks of backlog queues that an operator has made before; None = as a client makes them.
         looks: how often somebody looks through an entity, page by page.
         kinds: of the weather, for the coverage.
+        network: between clients and namespaces; None = clients call the brokers directly.
     """
 
     seed: int
@@ -136,6 +139,7 @@ class Plan:
     kinds: tuple[str, ...]
     strikes: tuple[Strike, ...]
     deaths: tuple[Death, ...]
+    network: Line | None = None
 
     @property
     def is_ordered(self) -> bool:
@@ -216,6 +220,59 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     if any(strike.harms_receiving for strike in plan.strikes):
         plan = replace(plan, lanes=tuple(replace(lane, deletes=False) for lane in plan.lanes))
     return plan
+
+
+def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
+    """The plan of a seed for a run over the simulated network: less traffic, and faults of the network.
+
+    Args:
+        only: kinds of weather to draw from; empty = all.
+    """
+    random = Random(f"wire {seed}")
+    traffic_s = random.choice((30.0, 60.0, 120.0))
+    kinds = draw_network_kinds(random, tuple(only))
+    lanes = _lanes(random, with_transactions=bool(set(kinds) & set(OF_TRANSACTIONS)))[: random.choice((1, 2, 2))]
+    options = replace(_options(random), provision="create", backlog_queue_count=random.choice((1, 2)))
+    sky = Sky(
+        random,
+        traffic_s,
+        [lane.name for lane in lanes],
+        fragment_count=SMALL_FRAGMENTS,
+        queue_count=options.backlog_queue_count,
+        interval_s=options.failover_interval.total_seconds(),
+    )
+    strikes = tuple(
+        sorted((strike for kind in kinds for strike in WIRE_KINDS[kind](sky)), key=lambda strike: strike.at_s)
+    )
+    is_lossy = any(strike.what in LOSES or strike.harms_receiving for strike in strikes) or len(kinds) > 2
+    return Plan(
+        seed=seed,
+        lanes=tuple(replace(lane, messages=12, deletes=lane.deletes and not is_lossy) for lane in lanes),
+        options=options,
+        profile=_LARGE,
+        front_ends=random.choice((1, 1, 2)),
+        traffic_s=traffic_s,
+        timeout_s=random.choice((8.0, 20.0, 60.0)),
+        retries=random.choice((0, 1, 3)),
+        persistence=random.choice((1, 3, 8)),
+        latency_s=0.0,
+        producers=1,
+        syphons=_syphons(random, two="two_syphons" in kinds),
+        skew_s=0.0,
+        has_partitioned_backlog=random.random() < 0.2,
+        backlog_lock_s=None,
+        looks=0,
+        kinds=kinds,
+        strikes=strikes,
+        deaths=tuple(_death(random, kind, traffic_s) for kind in draw_killed(kinds, random)),
+        network=Line(
+            latency_s=random.choice((0.0, 0.01, 0.1)),
+            split_share=random.choice((0.0, 0.1, 0.5)),
+            buffer_bytes=random.choice((256, 65_536)),
+            token_s=random.choice((6.0, 20.0)) if "tokens_expire" in kinds else 3_600.0,
+            max_frame_bytes=random.choice((512, 1_024, 65_536)),
+        ),
+    )
 
 
 def _death(random: Random, kind: str, traffic_s: float) -> Death:

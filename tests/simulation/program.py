@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any
 
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock, VirtualClock
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
 from sbclient.errors import ServiceBusError
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import MemoryPair
+from sbclient.transport.amqp.connection import Sink, Stream
+from sbclient.transport.amqp.credentials import SAS_TOKEN, Token, TokenSource
+from sbclient.transport.amqp.transport import AmqpTransport
+from sbclient.transport.base import Transport
 from sbclient.transport.memory.transport import MemoryTransport
 from tests.simulation.history import History
 from tests.simulation.lifeline import Lifeline
+from tests.simulation.network import Network
 from tests.simulation.plan import Death, Plan
 from tests.simulation.wire import Wire
 
@@ -31,6 +38,19 @@ class SkewedClock(VirtualClock):
         return super().now() + self._skew_s
 
 
+class _Signer(TokenSource):
+    """Signs tokens that expire as the plan says; with a wrong key while a fault of the network says so."""
+
+    def __init__(self, network: Network, clock: Clock) -> None:
+        self._network = network
+        self._clock = clock
+
+    async def token(self, audience: str) -> Token:
+        expires_at = int(self._clock.now() + self._network.line.token_s)
+        key = "wrong" if self._network.is_struck("bad_tokens") else ROOT_KEY
+        return Token(sign(audience, ROOT_KEY_NAME, key, expires_at), SAS_TOKEN, expires_at)
+
+
 class Program:
     """One program.
 
@@ -38,6 +58,7 @@ class Program:
         name: of the program; each life of it has a number behind it.
         pair: the namespaces.
         work: what it does in one life, until it returns or is killed.
+        networks: in front of the namespaces, by side; empty = it calls them directly.
     """
 
     def __init__(
@@ -47,6 +68,7 @@ class Program:
         pair: MemoryPair,
         history: History,
         work: Callable[[Program], Awaitable[None]],
+        networks: Mapping[str, Network] | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -56,6 +78,7 @@ class Program:
         self.lives = 0
         self.client_name = name
         self._work = work
+        self._networks = networks or {}
         self._deaths = [death for death in plan.deaths if death.program == name]
         self._life = Lifeline(name)
 
@@ -76,13 +99,36 @@ class Program:
 
     def _wire(self, side: str) -> Wire:
         host = self.pair.primary if side == "primary" else self.pair.secondary
+        random = Random(self.random.getrandbits(64))
+        inner: Transport = MemoryTransport(host)
+        if side in self._networks:
+            inner = self._remote(self._networks[side], MemoryTransport(host), random)
         return Wire(
-            MemoryTransport(host),
+            inner,
             side,
             self.history,
             self._life,
-            Random(self.random.getrandbits(64)),
+            random,
             latency_s=self.plan.latency_s,
+            is_remote=side in self._networks,
+        )
+
+    def _remote(self, network: Network, management: Transport, random: Random) -> AmqpTransport:
+        """A transport over the network, for this life of the program."""
+        life = self._life
+
+        async def connect(sink: Sink) -> Stream:
+            return await network.connect(sink, lambda: not life.is_dead)
+
+        name = network.context.name
+        return AmqpTransport(
+            name,
+            name,
+            connect,
+            _Signer(network, self.history.clock),
+            clock=self.history.clock,
+            random=Random(random.getrandbits(64)),
+            management=lambda: management,
         )
 
     async def run(self) -> None:
@@ -91,7 +137,7 @@ class Program:
             death = self._deaths.pop(0) if self._deaths else None
             self._begin_life(death)
             life = asyncio.ensure_future(self._work(self))
-            self._life.on_death = life.cancel
+            self._life.on_death = partial(self._die, life)
             end = None
             if death is not None and death.at_call is None:
                 end = self.history.clock.call_later(death.at_s, self._life.end)
@@ -132,6 +178,11 @@ class Program:
             counts_sends_only=death is not None and death.only_sends,
             dies_after_work=death is not None and death.after_work,
         )
+
+    def _die(self, life: asyncio.Future[None]) -> None:
+        life.cancel()
+        for network in self._networks.values():
+            network.bury()
 
     def rename(self, suffix: str) -> None:
         """Tell one run of a syphon from the next within the same life."""

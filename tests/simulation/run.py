@@ -16,7 +16,7 @@ from tests.simulation.checkers import CHECKERS
 from tests.simulation.checkers.accounting import arrived, excused_uids
 from tests.simulation.history import CANARY, History, Outcome, Violation
 from tests.simulation.lifeline import RunawayError
-from tests.simulation.plan import Plan, draw_plan
+from tests.simulation.plan import Plan, draw_plan, draw_wire_plan
 from tests.simulation.world import World
 
 HORIZON_S: Final = 20_000.0
@@ -59,9 +59,9 @@ class Result:
         return Counter(violation.invariant for violation in self.violations)
 
 
-def run_seed(seed: int, *, only: Sequence[str] = (), trace: bool = False) -> Result:
-    """Run the plan of a seed."""
-    return run_plan(draw_plan(seed, only=only), trace=trace)
+def run_seed(seed: int, *, only: Sequence[str] = (), trace: bool = False, wire: bool = False) -> Result:
+    """Run the plan of a seed; with `wire`, over the simulated network."""
+    return run_plan((draw_wire_plan if wire else draw_plan)(seed, only=only), trace=trace)
 
 
 def run_plan(plan: Plan, *, trace: bool = False) -> Result:

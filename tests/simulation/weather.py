@@ -36,7 +36,8 @@ class Strike:
         side: whose.
         path: of the entity; None = the whole namespace. `#2` stands for the backlog queue with index 2.
         what: the switch, or what is done to the entity: `disable`, `delete`, `update`, `lose_front_end`, `forge`,
-            `miss`, `odd`, `cut`.
+            `miss`, `odd`, `cut`; or a fault of the network, see `network_weather`.
+        bytes_per_s: of a slow network.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class Strike:
     operations: tuple[Operation, ...] | None = None
     probability: float = 1.0
     latency_s: float = 1.0
+    bytes_per_s: float = 1_000.0
     error: type[ServiceBusError] = ServiceBusInternalError
 
     @property

@@ -14,9 +14,9 @@ from random import Random
 from typing import Final, TypeVar
 
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
-from sbclient.errors import ServiceBusConnectionError
+from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.transport.base import Administration, ReceiverLink, SenderLink, TransactionLink, Transport
-from tests.simulation.history import History
+from tests.simulation.history import History, Outcome, outcome_of, told_by
 from tests.simulation.lifeline import Lifeline, RunawayError
 from tests.simulation.links import WiredReceiver, WiredSender, WiredTransaction
 
@@ -34,16 +34,27 @@ class Wire:
         side: `primary` or `secondary`.
         random: for latency.
         latency_s: the longest that a call takes, on its way there or on its way back.
+        is_remote: whether a network is between the client and the namespace, so that the transport knows what is in
+            doubt.
     """
 
     def __init__(
-        self, inner: Transport, side: str, history: History, life: Lifeline, random: Random, *, latency_s: float
+        self,
+        inner: Transport,
+        side: str,
+        history: History,
+        life: Lifeline,
+        random: Random,
+        *,
+        latency_s: float,
+        is_remote: bool = False,
     ) -> None:
         self.inner = inner
         self.side = side
         self.history = history
         self.life = life
         self.random = random
+        self.is_remote = is_remote
         self._latency_s = latency_s
 
     @property
@@ -53,6 +64,10 @@ class Wire:
     @property
     def administration(self) -> Administration:
         return self.inner.administration
+
+    def outcome_of(self, error: ServiceBusError) -> Outcome:
+        """How sure a failure is."""
+        return told_by(error) if self.is_remote else outcome_of(error)
 
     async def call(self, work: Callable[[], Awaitable[T]], *, is_send: bool = False) -> T:
         """One request and its answer."""
@@ -73,7 +88,12 @@ class Wire:
         cut = self._cut()
         if cut == "before":
             raise ServiceBusConnectionError(f"the connection to {self.namespace} broke within a frame")
-        answer = await work()
+        try:
+            answer = await work()
+        except ServiceBusError:
+            if life.is_dead:
+                await life.die()
+            raise
         if is_last or life.is_dead:
             await life.die()
         if cut == "after":
@@ -118,5 +138,5 @@ class Wire:
         )
 
     async def close(self) -> None:
-        if not self.life.is_dead:
+        if self.is_remote or not self.life.is_dead:
             await self.inner.close()

@@ -25,6 +25,7 @@ from tests.simulation.census import stored
 from tests.simulation.consumer import SUBSCRIPTION, Consumer, delivery_path
 from tests.simulation.edges import Edges
 from tests.simulation.history import Delivery, History, uid_of
+from tests.simulation.network import Network, watch_sessions
 from tests.simulation.operator import Operator
 from tests.simulation.plan import Lane, Plan
 from tests.simulation.post import Unit, write_post
@@ -70,10 +71,21 @@ class World:
         self._hosts = hosts
         self.pair = MemoryPair(hosts[0], hosts[1], clock, random)
         self.history = History(clock, trace=trace)
-        self.operator = Operator(plan, self.pair, self.history)
+        self._networks = self._built(random) if plan.network is not None else {}
+        self.operator = Operator(plan, self.pair, self.history, self._networks)
+        self._deleting = {lane.name for lane in plan.lanes if lane.deletes and plan.network is not None}
         self._paths = {lane.name: delivery_path(lane) for lane in plan.lanes}
         self.left: list[str] = []
         self.backlog_dead: list[Delivery] = []
+
+    def _built(self, random: Random) -> dict[str, Network]:
+        """The networks in front of the namespaces; what the brokers do with sessions is watched."""
+        assert self.plan.network is not None
+        networks = {}
+        for side, host in zip(("primary", "secondary"), self._hosts, strict=True):
+            networks[side] = Network(host, self.plan.network, Random(random.getrandbits(64)))
+            watch_sessions(host.namespace, side, self.history)
+        return networks
 
     async def run(self) -> None:
         """From the first message to the last count."""
@@ -113,6 +125,8 @@ class World:
             await self._until(lambda: not self._is_anything_active(), DRAINED_WITHIN_S, tasks, "receive everything")
         finally:
             await self._end(tasks)
+            for network in self._networks.values():
+                await network.close()
         if plan.has_edge:
             await Edges(self.pair, plan.profile, history, Random(f"edges {plan.seed}")).look()
         await self.clock.sleep(LONGEST_LOCK_S)
@@ -122,6 +136,7 @@ class World:
     def _is_stored(self, uid: str) -> bool:
         history = self.history
         may_expire = history.letters[uid].message.time_to_live is not None
+        may_expire = may_expire or history.letters[uid].lane in self._deleting  # it may be on its way to its receiver
         if may_expire or uid in history.handed_uids or uid in history.deleted:
             return True
         likely = stored(self.pair.primary, self._paths[history.letters[uid].lane])
@@ -145,7 +160,7 @@ class World:
             yield Browser(history, Random(f"browser {plan.seed}"), places).live(plan.looks, plan.traffic_s)
 
     def _start(self, name: str, work: Callable[[Program], Awaitable[None]]) -> asyncio.Task[None]:
-        program = Program(name, self.plan, self.pair, self.history, work)
+        program = Program(name, self.plan, self.pair, self.history, work, self._networks)
         return asyncio.get_running_loop().create_task(program.run(), name=name)
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -215,7 +230,7 @@ class World:
             async with program.client(paired=True, options=self._options(provision="create")) as client:
                 await client.run_syphon(until="empty")
 
-        program = Program("last-syphon", self.plan, self.pair, self.history, live)
+        program = Program("last-syphon", self.plan, self.pair, self.history, live, self._networks)
         try:
             async with self.clock.timeout(DRAINED_WITHIN_S):
                 await program.run()

@@ -9,6 +9,7 @@ from sbclient.delivery import SettleMode
 from sbclient.rules.envelope import TTL_EXPIRED
 from tests.simulation.consumer import REASON
 from tests.simulation.history import GAVE_UP, Delivery, Handed, Letter, Outcome, Violation
+from tests.simulation.network_weather import loses_deliveries
 from tests.simulation.plan import Lane
 from tests.simulation.weather import Strike
 from tests.simulation.world import World
@@ -120,7 +121,11 @@ def _check_reasons(world: World) -> Iterator[Violation]:
 
 def _has_failed_enough(world: World, lane: Lane, handed_count: int) -> bool:
     """Deliveries that nobody saw count too: those whose answer was lost, and those that were fetched ahead."""
-    unseen = lane.prefetch > 0 or any(may_lose_received(strike) for strike in world.plan.strikes)
+    unseen = (
+        lane.prefetch > 0
+        or loses_deliveries(world.plan)
+        or any(may_lose_received(strike) for strike in world.plan.strikes)
+    )
     return unseen or handed_count >= lane.max_deliveries
 
 

@@ -11,6 +11,7 @@ from sbclient.testing import FaultKind
 from tests.simulation.checkers.accounting import arrived
 from tests.simulation.consumer import delivery_path
 from tests.simulation.history import Delivery, Letter, Outcome, Violation
+from tests.simulation.network_weather import transit_s
 from tests.simulation.plan import SMALL_FRAGMENTS, Lane
 from tests.simulation.world import World
 
@@ -80,7 +81,7 @@ def _check_place(world: World, letter: Letter, lane: Lane, delivery: Delivery) -
 def _check_lives(world: World) -> Iterator[Violation]:
     """A life begins when the message, or its schedule, comes; the way through the backlog is part of it."""
     plan, history = world.plan, world.history
-    slack_s = GRAIN_S + abs(plan.skew_s) + 2 * plan.latency_s
+    slack_s = GRAIN_S + abs(plan.skew_s) + 2 * plan.latency_s + transit_s(plan)
     attempts = history.attempts_of()
     for delivery in history.deliveries:
         letter = history.letters.get(delivery.uid)
@@ -104,7 +105,7 @@ def _check_lives(world: World) -> Iterator[Violation]:
 
 def _check_times(world: World) -> Iterator[Violation]:
     slow = any(strike.what is FaultKind.SLOW for strike in world.plan.strikes)
-    slack_s = 35.0 if slow else 0.01
+    slack_s = (35.0 if slow else 0.01) + transit_s(world.plan)
     lanes = {lane.name: lane for lane in world.plan.lanes}
     for handed in world.history.handed:
         letter = world.history.letters.get(handed.uid)
