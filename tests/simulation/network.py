@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from sbclient.broker.faults import Call
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
-from sbclient.delivery import ServiceBusSessionFilter
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSessionFilter
 from sbclient.emulator.amqp.connection import serve_amqp
 from sbclient.emulator.context import NamespaceContext, ServerSettings, entity_rules_of
 from sbclient.emulator.faults import WireFaults
@@ -205,7 +205,9 @@ def watch_sessions(namespace: Namespace, side: str, history: History) -> None:
     accept, release = namespace.accept_session, namespace.release_session
     grants: dict[SessionLock, Grant] = {}
 
-    def accepted(call: Call, path: str, session: str | ServiceBusSessionFilter) -> SessionLock | None:
+    def accepted(
+        call: Call, path: str, session: str | ServiceBusSessionFilter = NEXT_AVAILABLE_SESSION
+    ) -> SessionLock | None:
         lock = accept(call, path, session)
         if lock is not None:
             grants[lock] = history.granted(side, path, lock.session_id, lock.locked_until)

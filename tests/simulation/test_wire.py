@@ -1,0 +1,39 @@
+"""The simulation over the network: a small range of seeds breaks no invariant, and a seed determines the history."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.network_weather import WIRE_KINDS
+from tests.simulation.run import run_seed
+from tests.simulation.tally import Tally
+
+pytestmark = pytest.mark.timeout(180)  # the first test simulates every seed
+
+SEEDS = 25
+"""In every run of the tests; `.ci/proofs wire` runs more."""
+
+
+@pytest.fixture(scope="module")
+def tally() -> Tally:
+    """What the first seeds show, all together."""
+    tally = Tally()
+    for seed in range(SEEDS):
+        tally.add(run_seed(seed, wire=True))
+    return tally
+
+
+def test_every_invariant_holds(tally: Tally) -> None:
+    assert not tally.violations, tally.as_text()
+    assert tally.sums["lost"] == tally.sums["unexpected"] == tally.sums["unexplained"] == 0
+
+
+def test_runs_accept_and_divert_messages_while_some_are_in_doubt(tally: Tally) -> None:
+    assert tally.sums["accepted"] > 12 * SEEDS
+    assert tally.sums["diverted"] > SEEDS
+    assert 0.01 < tally.share("in_doubt", "tries") < 0.10
+    assert len(tally.kinds) > 0.8 * len(WIRE_KINDS)
+
+
+def test_seed_determines_the_history() -> None:
+    assert run_seed(3, wire=True).digest == run_seed(3, wire=True).digest
