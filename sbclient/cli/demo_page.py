@@ -104,6 +104,8 @@ class DemoPage:
                 for entity in status.entities.values()
             ],
             "quarantined": list(status.quarantined),
+            "provisioning_error": status.provisioning_error,
+            "never_reached": status.never_reached,
             "events": [
                 {"at": event.at_utc.timestamp(), "name": event.name, "path": event.path, "facts": dict(event.facts)}
                 for event in self._outage.events()[-EVENTS_SHOWN:]

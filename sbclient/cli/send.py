@@ -20,8 +20,10 @@ from sbclient.cli.feed import Feed, StandardInput
 from sbclient.cli.message_json import message_of, named, set_by_name
 from sbclient.cli.progress import Progress
 from sbclient.cli.records import Columns, Format, Record, format_of, json_objects, records_of
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
 
@@ -119,6 +121,10 @@ def send(
         Path | None,
         typer.Option("--failed", help="Write messages that are not accepted to this file, for --format messages."),
     ] = None,
+    divert_anyway: Annotated[
+        bool,
+        typer.Option("--divert-anyway", help="Send to the backlog even if the primary does not answer from the start."),
+    ] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each message, including a diversion.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
@@ -143,6 +149,8 @@ def send(
             sender = client.get_queue_sender(queue) if queue is not None else client.get_topic_sender(topic or "")
             try:
                 async with sender:
+                    if secondary and not divert_anyway:
+                        await _check_primary(client, sender)
                     await bulk.send(sender, messages)
             finally:
                 if secondary:
@@ -152,6 +160,8 @@ def send(
     async def work() -> None:
         if (queue is None) == (topic is None):
             raise InvalidOperationError("give either --queue or --topic")
+        if divert_anyway and not secondary:
+            raise InvalidOperationError("--divert-anyway has no effect without --secondary: leave it out")
         input_options = {
             "--input": source != STDIN,
             "--format": form,
@@ -193,6 +203,21 @@ def send(
     _report(bulk.tally, as_json)
     if bulk.tally.refused:
         raise typer.Exit(Exit.INCOMPLETE)
+
+
+async def _check_primary(client: ServiceBusClient, sender: ServiceBusSender) -> None:
+    """Check that the primary answers: if its host name is misspelled, its messages must not go to the backlog.
+
+    Raises:
+        ServiceBusConnectionError: it does not.
+        ServiceBusError: it rejects the sender.
+    """
+    await sender.create_message_batch()  # opens the link, and succeeds in an outage too
+    if client.pair.status().never_reached:
+        raise ServiceBusConnectionError(
+            f"the primary {client.fully_qualified_namespace} does not answer, and nothing was sent: check its host "
+            "name, or send to the backlog with --divert-anyway"
+        )
 
 
 def _report(tally: Tally, as_json: bool) -> None:

@@ -173,7 +173,9 @@ class PairedRoute(DirectRoute):
         self._apply_backlog_limits()
         if not self._entity.is_failed_over:
             try:
-                return await self._retry.run(self.link.limits, deadline=deadline, interrupt=self._entity.failed_over)
+                limits = await self._retry.run(self.link.limits, deadline=deadline, interrupt=self._entity.failed_over)
+                self._pair.is_primary_reached = True
+                return limits
             except BackOffInterrupted:
                 pass
             except ServiceBusError as error:

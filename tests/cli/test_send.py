@@ -252,8 +252,20 @@ def test_invalid_line_ends_sending_after_the_lines_before_it() -> None:
 def test_send_diverts_while_the_primary_is_down() -> None:
     make("q")
     memory_host(PRIMARY.removeprefix("memory://")).inject(Fault(FaultKind.DOWN))
-    (report,) = lines(paired("send", "--queue", "q", "--timeout", "1", "--json", stdin="one\ntwo\n"))
+    (report,) = lines(paired("send", "--queue", "q", "--timeout", "1", "--divert-anyway", "--json", stdin="one\ntwo\n"))
     assert (report["accepted"], report["diverted"], report["failed"]) == (2, 2, 0)
+
+
+def test_send_diverts_nothing_if_the_primary_never_answered() -> None:
+    make("q")
+    memory_host(PRIMARY.removeprefix("memory://")).inject(Fault(FaultKind.DOWN))
+    result = paired("send", "--queue", "q", "--timeout", "1", status=3, stdin="one\ntwo\n")
+    assert "--divert-anyway" in result.stderr
+    assert lines(paired("backlog", "--json"))[0]["waiting"] == 0
+
+
+def test_divert_anyway_requires_a_secondary() -> None:
+    assert "--secondary" in call("send", "--queue", "q", "--body", "x", "--divert-anyway", status=2).stderr
 
 
 def test_outage_without_secondary_ends_sending_and_counts_doubt() -> None:

@@ -73,7 +73,7 @@ class ClientReport:
 
     Attributes:
         pairs: the state of each pair in its client: primary, secondary, entities (path, state, since_at, diverted,
-            is_forced), events (at, name, path, facts) and quarantined queues.
+            is_forced), events (at, name, path, facts), quarantined queues, provisioning_error and never_reached.
         story: the demonstration that runs: phase, elapsed_s, total_s, outage (from and to), speed, numbers (name and
             value) and is_over; None = none.
     """

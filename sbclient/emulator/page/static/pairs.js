@@ -223,5 +223,9 @@ function noteOf(pair) {
   if (pair.unread) parts.push(`${count(pair.unread)} more wait that were not read yet.`);
   if (dead) parts.push(`${count(dead)} in the backlog are dead-lettered: the syphon cannot forward them.`);
   if (pair.client?.quarantined.length) parts.push(`Quarantined: ${pair.client.quarantined.join(", ")}.`);
+  if (pair.client?.provisioning_error) {
+    parts.push(`Sends cannot be diverted, the backlog queues are not provisioned: ${pair.client.provisioning_error}.`);
+  }
+  if (pair.client?.never_reached) parts.push("The primary has not answered this client yet.");
   return parts.join(" ");
 }
