@@ -9,7 +9,8 @@ Laws:
    when its link is lost, so is its lock.
 4. A message is settled on the link that brought it. Without that link, and without a session, the management node
    settles it by its lock token; deferred messages always.
-5. Lock renewals of one step of the event loop share a request.
+5. Lock renewals of one step of the event loop share a request for each link that brought the messages. The request
+   names the link, so that the service does not detach it for idleness. A lock whose link is gone is renewed without.
 
 Source: Service Bus protocol guide; request-response operations, documented.
 """
@@ -306,22 +307,32 @@ class AmqpReceiver(ReceiverLink):
         """Ask the management node, in the session's name if there is one."""
         self._check_open()
         deadline = self._clock.monotonic() + timeout_s
-        link_name = None
-        wire = None
+        end = self._inbox.end
         if self._session is not None:
             end = await self._opened(timeout_s)
             body["session-id"] = self._session_id
-            link_name, wire = end.link.name, end.connection
-        elif (open_end := self._inbox.end) is not None:
-            link_name = open_end.link.name
-        node = await self.owner.requests_of(self.path, deadline=deadline, connection=wire)
+        return await self._ask_about(end, operation, body, doing=doing, deadline=deadline, is_reading=is_reading)
+
+    async def _ask_about(
+        self,
+        end: IncomingEnd | None,
+        operation: str,
+        body: dict[str, Any],
+        *,
+        doing: str,
+        deadline: float,
+        is_reading: bool = False,
+    ) -> Reply:
+        """Ask the management node on the connection of a link, and name that link; on any connection without one."""
+        connection = None if end is None else end.connection
+        node = await self.owner.requests_of(self.path, deadline=deadline, connection=connection)
         return await node.ask(
             f"com.microsoft:{operation}",
             body,
             doing=f"{doing} {self.path!r}",
             timeout_s=max(deadline - self._clock.monotonic(), 0.001),
-            link_name=link_name,
-            wire=wire,
+            link_name=None if end is None else end.link.name,
+            wire=connection if self._session is not None else None,
             is_reading=is_reading,
         )
 
@@ -409,21 +420,22 @@ class AmqpReceiver(ReceiverLink):
         if settlement.mode is SettleMode.DEAD_LETTER:
             body["deadletter-reason"] = settlement.reason
             body["deadletter-description"] = settlement.error_description
-        link_name, wire, state = None, None, None
+        end, wire, state = self._inbox.end, None, None
         if self._session is not None or transaction is not None:
             end = await self._opened(deadline - self._clock.monotonic())
-            link_name, wire = end.link.name, end.connection
+            wire = end.connection
             if self._session is not None:
                 body["session-id"] = self._session_id
             if transaction is not None:
                 state = await transaction_of(transaction).state_on(wire, deadline)
-        node = await self.owner.requests_of(self.path, deadline=deadline, connection=wire)
+        connection = None if end is None else end.connection
+        node = await self.owner.requests_of(self.path, deadline=deadline, connection=connection)
         await node.ask(
             "com.microsoft:update-disposition",
             body,
             doing=doing,
             timeout_s=max(deadline - self._clock.monotonic(), 0.001),
-            link_name=link_name,
+            link_name=None if end is None else end.link.name,
             state=state,
             wire=wire,
         )
@@ -439,12 +451,25 @@ class AmqpReceiver(ReceiverLink):
     # -- locks and the session -----------------------------------------------------------------------------------
 
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
-        return await self._renewals.renew(self._token_of(message), timeout_s)
+        token = self._token_of(message)
+        self._check_open()
+        delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
+        end = None if delivery is None else delivery.link.owner
+        return await self._renewals.renew(
+            token, end if isinstance(end, IncomingEnd) and end.is_open else None, timeout_s
+        )
 
-    async def _renew_tokens(self, tokens: Sequence[UUID], timeout_s: float) -> list[datetime]:
-        """Renew locks in one request: all or none."""
+    async def _renew_tokens(self, end: IncomingEnd | None, tokens: Sequence[UUID], timeout_s: float) -> list[datetime]:
+        """Renew locks of messages of one link in one request: all or none."""
         doing = "renew the locks of messages of"
-        reply = await self._ask("renew-lock", {"lock-tokens": uuids(tokens)}, doing=doing, timeout_s=timeout_s)
+        deadline = self._clock.monotonic() + timeout_s
+        reply = await self._ask_about(
+            end if end is not None and end.is_open else None,
+            "renew-lock",
+            {"lock-tokens": uuids(tokens)},
+            doing=doing,
+            deadline=deadline,
+        )
         ends = [each for each in items_of(reply.body, "expirations") if isinstance(each, datetime)]
         if len(ends) != len(tokens):
             raise ServiceBusCommunicationError(

@@ -1,4 +1,4 @@
-"""The lock renewals of one receiver: those of one step of the event loop share a request."""
+"""The lock renewals of one receiver: those of one step of the event loop and of one link share a request."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from sbclient.clock import Clock
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.deadlines import Deadlines, Waiter
+from sbclient.transport.amqp.inbox import IncomingEnd
 
-RenewTokens: TypeAlias = Callable[[Sequence[UUID], float], Awaitable[list[datetime]]]
-"""Renews locks in one request, all or none, within some seconds; returns when they end."""
+RenewTokens: TypeAlias = Callable[[IncomingEnd | None, Sequence[UUID], float], Awaitable[list[datetime]]]
+"""Renews locks of messages of one link in one request, all or none, within some seconds; returns when they end."""
 
 
 class Renewals:
     """Groups lock renewals.
 
     Args:
-        renew_tokens: renews some locks.
+        renew_tokens: renews some locks of one link.
         path: of the entity, for errors.
         clock: the only source of time.
         tasks: owns the requests.
@@ -36,14 +37,21 @@ class Renewals:
         self._clock = clock
         self._tasks = tasks
         self._deadlines = deadlines
-        self._waiting: list[_Renewal] = []
+        self._waiting: dict[IncomingEnd | None, list[_Renewal]] = {}
 
-    async def renew(self, token: UUID, timeout_s: float) -> datetime:
-        """The end of the renewed lock."""
+    async def renew(self, token: UUID, end: IncomingEnd | None, timeout_s: float) -> datetime:
+        """The end of the renewed lock.
+
+        Args:
+            token: of the lock.
+            end: the link that brought the message; None if it is gone.
+            timeout_s: seconds for the call.
+        """
         renewal = _Renewal(token, self._clock.monotonic() + timeout_s, f"renew a lock of {self._path!r}")
-        if not self._waiting:
-            self._tasks.start(self._renew_waiting(timeout_s), name=f"renew locks of {self._path}")
-        self._waiting.append(renewal)
+        waiting = self._waiting.setdefault(end, [])
+        if not waiting:
+            self._tasks.start(self._renew_waiting(end, timeout_s), name=f"renew locks of {self._path}")
+        waiting.append(renewal)
         self._deadlines.add(renewal)
         try:
             until: datetime = await renewal.future
@@ -51,10 +59,10 @@ class Renewals:
         finally:
             self._deadlines.remove(renewal)
 
-    async def _renew_waiting(self, timeout_s: float) -> None:
-        waiting, self._waiting = self._waiting, []
+    async def _renew_waiting(self, end: IncomingEnd | None, timeout_s: float) -> None:
+        waiting = self._waiting.pop(end)
         try:
-            await self._renew(waiting, timeout_s)
+            await self._renew(end, waiting, timeout_s)
         except ServiceBusError as error:
             if len(waiting) == 1:
                 waiting[0].fail(error)
@@ -62,7 +70,7 @@ class Renewals:
             # One lost lock fails the request for all of them, so each lock gets a request of its own.
             for renewal in waiting:
                 try:
-                    await self._renew([renewal], timeout_s)
+                    await self._renew(end, [renewal], timeout_s)
                 except ServiceBusError as own:
                     renewal.fail(own)
         except asyncio.CancelledError:
@@ -70,9 +78,9 @@ class Renewals:
                 renewal.fail(ServiceBusConnectionError(f"{renewal.doing}: the client was closed"))
             raise
 
-    async def _renew(self, waiting: Sequence[_Renewal], timeout_s: float) -> None:
-        ends = await self._renew_tokens([renewal.token for renewal in waiting], timeout_s)
-        for renewal, until in zip(waiting, ends, strict=True):
+    async def _renew(self, end: IncomingEnd | None, waiting: Sequence[_Renewal], timeout_s: float) -> None:
+        times = await self._renew_tokens(end, [renewal.token for renewal in waiting], timeout_s)
+        for renewal, until in zip(waiting, times, strict=True):
             renewal.finish(until)
 
 

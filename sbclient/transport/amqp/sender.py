@@ -142,7 +142,7 @@ class AmqpSender(SenderLink):
         if transaction is not None:
             state = await transaction_of(transaction).state_on(end.wire, deadline)
         wire = None if state is None else end.wire
-        node = await self._owner.requests_of(self.path, deadline=deadline, connection=wire)
+        node = await self._owner.requests_of(self.path, deadline=deadline, connection=end.wire)
         reply = await node.ask(
             SCHEDULE,
             {"messages": entries},
@@ -162,12 +162,14 @@ class AmqpSender(SenderLink):
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         self._check_open()
         deadline = self._clock.monotonic() + timeout_s
-        node = await self._owner.requests_of(self.path, deadline=deadline)
+        end = self._transfers.end
+        node = await self._owner.requests_of(self.path, deadline=deadline, connection=None if end is None else end.wire)
         await node.ask(
             CANCEL,
             {"sequence-numbers": longs(sequence_numbers)},
             doing=f"cancel scheduled messages of {self.path!r}",
             timeout_s=max(deadline - self._clock.monotonic(), 0.001),
+            link_name=None if end is None else end.link.name,
         )
 
     async def close(self) -> None:

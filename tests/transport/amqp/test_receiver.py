@@ -531,6 +531,31 @@ async def test_renewals_of_one_step_share_a_request(
     assert arguments["associated-link-name"] == service.end.link("orders").name
 
 
+async def test_renewals_are_grouped_by_the_link_that_brought_the_messages(
+    service: Service, transport: AmqpTransport, clock: VirtualClock
+) -> None:
+    until = datetime.fromtimestamp(clock.now() + 100, tz=UTC)
+    service.replies["com.microsoft:renew-lock"] = lambda body: (
+        200,
+        None,
+        {"expirations": timestamps([until] * len(list(body["lock-tokens"])))},
+    )
+    receiver = transport.open_receiver("orders")
+    store(service, "a")
+    (lost,) = await receive(receiver, 1)
+    service.end.cut()
+    store(service, "b", "c")
+    messages = await receive(receiver, 2)
+    await asyncio.gather(*(receiver.renew_lock(message, timeout_s=10) for message in (lost, *messages)))
+    renewals = [(arguments, body) for operation, arguments, body in service.end.requests if "renew" in operation]
+    assert [
+        (arguments.get("associated-link-name"), len(list(body["lock-tokens"]))) for arguments, body in renewals
+    ] == [
+        (None, 1),
+        (service.end.link("orders").name, 2),
+    ]
+
+
 async def test_one_lost_lock_does_not_fail_the_renewals_of_others(
     service: Service, transport: AmqpTransport, clock: VirtualClock
 ) -> None:
