@@ -7,9 +7,12 @@ since their management is HTTP and not AMQP.
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
 from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -186,7 +189,7 @@ class AmqpTransport(Transport):
         self._management: Transport | None = None
         self._identifier = client_identifier
         self._is_cross_entity = is_cross_entity
-        self._properties = {"product": "sbclient", "platform": "python"}
+        self._properties = _own_properties()
         if user_agent:
             self._properties["user-agent"] = user_agent
         self._links: dict[AmqpSender | AmqpReceiver, None] = {}
@@ -365,6 +368,16 @@ _ATTACH_S: Final = 60.0
 def top_level(path: str) -> str:
     """The queue or topic that a path belongs to."""
     return canonical(entity_of(path))
+
+
+def _own_properties() -> dict[str, str]:
+    """The properties by which clients of the service introduce themselves."""
+    framework = f"Python/{platform.python_version()}"
+    properties = {"product": "sbclient", "framework": framework, "platform": platform.platform()}
+    with suppress(PackageNotFoundError):  # a copy of the package on a worker of Spark has no metadata
+        properties["version"] = version("sbclient")
+    properties["user-agent"] = f"sbclient/{properties.get('version', 'unknown')} {framework}"
+    return properties
 
 
 def _is_reported_elsewhere(error: BaseException) -> None:
