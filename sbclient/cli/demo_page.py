@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from sbclient.cli.outage import OUTAGE_AT_S, RECOVERY_AT_S, TRAFFIC_S, OutageRun
-from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.context import NamespaceContext, ServerSettings
 from sbclient.emulator.faults import WireFaults
-from sbclient.emulator.net.http_port import HttpPort
+from sbclient.emulator.listener import Listener
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
 from sbclient.emulator.page.namespace_watcher import INTERVAL_S, ClientReport
 from sbclient.emulator.router import Router
@@ -46,10 +46,12 @@ class DemoPage:
         self._started_at = outage.clock.now()
         # The page needs no authorization: the messages are made up and the page is local.
         self._registry = registry = NamespaceRegistry(report=self._client_report, interval_s=INTERVAL_S * speed)
-        first, second = (_context(host) for host in (pair.primary, pair.secondary))
+        # The limits are in virtual time, like everything else on this clock.
+        limits = ServerSettings(handshake_timeout_s=30 * speed, request_timeout_s=30 * speed)
+        first, second = (_context(host, limits) for host in (pair.primary, pair.secondary))
         for context in (first, second):
             registry.add(context, lambda: None)
-        self._server = HttpPort(Router(first, registry, reports_all=True).answer, outage.clock)
+        self._server = Listener(first, Router(first, registry, reports_all=True).answer, tls=None)
 
     async def __aenter__(self) -> Self:
         try:
@@ -136,5 +138,5 @@ class DemoPage:
         }
 
 
-def _context(host: BrokerHost) -> NamespaceContext:
-    return NamespaceContext(host, Authorizer(AuthorizationMode.NONE), WireFaults(Random(0)))
+def _context(host: BrokerHost, limits: ServerSettings) -> NamespaceContext:
+    return NamespaceContext(host, Authorizer(AuthorizationMode.NONE), WireFaults(Random(0)), settings=limits)

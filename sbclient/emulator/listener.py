@@ -33,11 +33,11 @@ class Listener:
     Args:
         context: the namespace.
         handler: answers HTTP requests.
-        tls: returns the certificate when a client uses TLS.
+        tls: returns the certificate when a client uses TLS; None = TLS is not supported.
     """
 
     def __init__(
-        self, context: NamespaceContext, handler: Handler, tls: Callable[[], Awaitable[ssl.SSLContext]]
+        self, context: NamespaceContext, handler: Handler, tls: Callable[[], Awaitable[ssl.SSLContext]] | None
     ) -> None:
         self._context = context
         self._handler = handler
@@ -124,7 +124,7 @@ class Listener:
                 first = await stream.read()
                 if not first:
                     return None
-                if first[0] != HANDSHAKE_RECORD:
+                if self._tls is None or first[0] != HANDSHAKE_RECORD:
                     return stream, first
                 secure = TlsStream(stream, await self._tls(), first, self._context.clock)
                 if not await secure.handshake():

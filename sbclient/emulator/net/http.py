@@ -15,13 +15,12 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import h11
 
-from sbclient.clock import Clock
-from sbclient.emulator.context import ServerSettings
+from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.http_messages import EventSource, Handler, NoResponse, Request, Response
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice
@@ -40,25 +39,15 @@ Upgrade: TypeAlias = Callable[[ByteStream, Any, bytes], Awaitable[None]]
 """Takes over a connection, with the `h11.Request` for the upgrade and the bytes that followed it."""
 
 
-class Serving(Protocol):
-    """The clock and the limits of a server."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def settings(self) -> ServerSettings: ...
-
-
 async def serve_http(
-    stream: ByteStream, context: Serving, first: bytes, handler: Handler, upgrade: Upgrade | None = None
+    stream: ByteStream, context: NamespaceContext, first: bytes, handler: Handler, upgrade: Upgrade
 ) -> None:
     """Serve one connection until it ends.
 
     Args:
         first: the bytes that were read to detect the protocol.
         handler: answers requests.
-        upgrade: takes over a connection that becomes a WebSocket; None = upgrades are ignored.
+        upgrade: takes over a connection that becomes a WebSocket.
     """
     connection = _Connection(stream, context, handler, upgrade)
     try:
@@ -70,7 +59,7 @@ async def serve_http(
 
 
 class _Connection:
-    def __init__(self, stream: ByteStream, context: Serving, handler: Handler, upgrade: Upgrade | None) -> None:
+    def __init__(self, stream: ByteStream, context: NamespaceContext, handler: Handler, upgrade: Upgrade) -> None:
         self._stream = stream
         self._clock = context.clock
         self._settings = context.settings
