@@ -2,8 +2,7 @@
 
 Laws (source: shared access signatures of Service Bus, documented, unless said otherwise):
 
-1. A token is `SharedAccessSignature sr=<URI>&sig=<HMAC-SHA256, base64>&se=<Unix seconds>&skn=<key name>`. The signed
-   text is `sr`, still percent-encoded, then a line feed, then `se`.
+1. `rules/shared_access_signature.py` describes and signs tokens.
 2. A token covers the path of its URI and the paths below, by whole segments: one for `q1` does not cover `q10`. If the
    path is that of an entity, only the parts of that entity are below it: a token for `q1` does not cover the queue
    `q1/x`, but one for `contoso` covers `contoso/x` if no entity has the name `contoso`. Scheme and host of the URI are
@@ -19,15 +18,16 @@ import binascii
 import hmac
 import json
 import math
-from base64 import b64encode, urlsafe_b64decode
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote_plus, unquote, unquote_plus
+from urllib.parse import unquote, unquote_plus
 
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 from sbclient.rules.entity_path import canonical, entity_of
+from sbclient.rules.shared_access_signature import LATEST_EXPIRY, SCHEME, signature_of
 
 ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
 ROOT_KEY: Final = "SAS_KEY_VALUE"
@@ -38,10 +38,6 @@ MAX_TOKEN_LENGTH: Final = 65_536
 MAX_URI_LENGTH: Final = 1_024
 """Of the URI in a token; the longest entity path is far shorter."""
 
-LATEST_EXPIRY: Final = 253_402_300_800
-"""The end of the year 9999: a token with a later expiry never expires."""
-
-_SCHEME: Final = "SharedAccessSignature "
 _FIELDS: Final = ("sr", "sig", "se", "skn")
 
 
@@ -149,8 +145,8 @@ class Authorizer:
             raise ServiceBusAuthenticationError("the token is missing: sign one with a key of the namespace")
         if len(token) > MAX_TOKEN_LENGTH:
             raise _refuse(f"has {len(token)} characters, {MAX_TOKEN_LENGTH} are allowed")
-        if token[: len(_SCHEME)].casefold() == _SCHEME.casefold():
-            return self._of_signature(token[len(_SCHEME) :], now)
+        if token[: len(SCHEME)].casefold() == SCHEME.casefold():
+            return self._of_signature(token[len(SCHEME) :], now)
         if self.mode is AuthorizationMode.ANY_JWT:
             return _of_web_token(token, now)
         raise _refuse(f"is not a SharedAccessSignature, and the emulator runs with --auth {self.mode}")
@@ -178,26 +174,17 @@ class Authorizer:
             expires_at = float(int(fields["se"]))
         except (ValueError, OverflowError) as error:
             raise _refuse("has an expiry (se) that is not a whole number of seconds") from error
-        signed = f"{fields['sr']}\n{fields['se']}".encode()
         signature = unquote(fields["sig"]).encode()
         entity = entity_of(scope)
         entity_rules = self._entity_rules(entity) if entity else None
         for rule in (rule for rule in (*(entity_rules or ()), *self._rules) if rule.key_name == key_name):
             for key in _keys(rule):
-                proof = b64encode(hmac.digest(key.encode(), signed, "sha256"))
-                if hmac.compare_digest(proof, signature):
+                if hmac.compare_digest(signature_of(fields["sr"], fields["se"], key), signature):
                     if expires_at <= now:
                         raise _refuse(f"has expired {now - expires_at:.0f} s ago")
                     return Grant(scope, _rights(rule), expires_at, None if entity_rules is None else entity)
         owner = f"{scope[:260]!r} or the namespace" if scope else "the namespace"
         raise _refuse(f"is not signed with a key named {key_name[:64]!r} of {owner}")
-
-
-def sign(uri: str, key_name: str, key: str, expires_at: float) -> str:
-    """A token for a URI, `sb://host/path`, in the form of the SDKs."""
-    encoded, expiry = quote_plus(uri), str(int(expires_at))
-    proof = b64encode(hmac.digest(key.encode(), f"{encoded}\n{expiry}".encode(), "sha256"))
-    return f"{_SCHEME}sr={encoded}&sig={quote_plus(proof)}&se={expiry}&skn={quote_plus(key_name)}"
 
 
 def _refuse(what: str) -> ServiceBusAuthenticationError:

@@ -7,7 +7,8 @@ from urllib.parse import unquote
 
 from sbclient.emulator.management.atom_descriptions import SERVICE_BUS
 from sbclient.emulator.net.http_messages import Request
-from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
+from sbclient.rules.shared_access_signature import sign
 
 HOST = "localhost:5672"
 FOREVER = 4_000_000_000.0

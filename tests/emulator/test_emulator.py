@@ -23,9 +23,9 @@ from sbclient.emulator import Emulator
 from sbclient.emulator.config.located_json import ConfigError
 from sbclient.emulator.config.namespace_choice import DEFAULT_NAMESPACE, chosen_namespaces
 from sbclient.emulator.faults import WireFault, WireFaultKind
-from sbclient.emulator.sas import sign
 from sbclient.entities import EntityKind
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create
 from tests.emulator.requests import FOREVER
 

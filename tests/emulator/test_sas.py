@@ -20,10 +20,10 @@ from sbclient.emulator.sas import (
     Grant,
     is_at_or_below,
     root_rule,
-    sign,
 )
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizationError
+from sbclient.rules.shared_access_signature import sign
 
 ROOT_KEY_NAME = "RootManageSharedAccessKey"
 ROOT_KEY = "SAS_KEY_VALUE"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sbclient import ServiceBusClient
-from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
+from sbclient.rules.shared_access_signature import sign
 from tests.processes.programs import SBCLIENT, Program, until
 
 READY_S: Final = 60.0

@@ -14,8 +14,9 @@ from itertools import combinations
 from typing import Final
 from urllib.parse import quote
 
-from sbclient.emulator.sas import AuthorizationMode, sign
+from sbclient.emulator.sas import AuthorizationMode
 from sbclient.entities import AccessRights
+from sbclient.rules.shared_access_signature import sign
 from tests.rights.world import KEY_NAME, OTHER, SECONDARY, TOP_ENTITIES, TOPIC, key_of
 
 HOST: Final = "contoso.example"

@@ -10,8 +10,9 @@ import pytest
 from sbclient.amqp import ACCEPTED, LinkDetached, TransactionalState, encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.clock import VirtualClock
-from sbclient.emulator.sas import AuthorizationMode, sign
+from sbclient.emulator.sas import AuthorizationMode
 from sbclient.entities import AccessRights, EntityAddress, EntityKind, QueueProperties
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import Client, connected, create
 from tests.emulator.requests import request
 from tests.rights.credentials import EVERY_RIGHT, HOST

@@ -12,8 +12,9 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
 from sbclient.emulator.router import Router
-from sbclient.emulator.sas import ROOT_KEY_NAME, Authorizer, root_rule, sign
+from sbclient.emulator.sas import ROOT_KEY_NAME, Authorizer, root_rule
 from sbclient.hosting.host import BrokerHost
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.requests import request
 from tests.rights import matrix, oracle
 from tests.rights.managing import OPERATIONS, HttpOperation

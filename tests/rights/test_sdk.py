@@ -24,10 +24,10 @@ import sbclient
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator import Emulator
 from sbclient.emulator.control.namespace_state import state_of
-from sbclient.emulator.sas import sign
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage as OwnMessage
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create
 
 pytestmark = pytest.mark.real_time

@@ -15,9 +15,10 @@ import sbclient
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.emulator import Emulator
 from sbclient.emulator.faults import WireFault, WireFaultKind
-from sbclient.emulator.sas import ROOT_KEY_NAME, sign
+from sbclient.emulator.sas import ROOT_KEY_NAME
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create
 from tests.emulator.requests import described
 from tests.rights.credentials import web_token

@@ -17,11 +17,12 @@ from sbclient.amqp import ACCEPTED, DeliveryReceived, IncomingLink, LinkDetached
 from sbclient.emulator.amqp.connection import serve_amqp
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
 from sbclient.emulator.faults import WireFaults
-from sbclient.emulator.sas import AuthorizationMode, Authorizer, sign
+from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import ServiceBusError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import HOST, Client, connected, wire
 from tests.fuzz.amqp_engine import Author
 from tests.simulation.history import CANARY, History

@@ -28,7 +28,7 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
-from sbclient.emulator.sas import sign
+from sbclient.rules.shared_access_signature import sign
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.serving import ServedNamespace, seconds
 

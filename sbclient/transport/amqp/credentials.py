@@ -6,25 +6,21 @@ asynchronous token credential of azure-identity, or an object with the same `get
 
 from __future__ import annotations
 
-import hmac
 import inspect
-from base64 import b64encode
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import parse_qs, quote_plus
+from urllib.parse import parse_qs
 
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError, ServiceBusError
 from sbclient.rules.conditions import plain_text
 from sbclient.rules.connection_string import ConnectionString
+from sbclient.rules.shared_access_signature import LATEST_EXPIRY, SCHEME, sign
 
 SCOPE: Final = "https://servicebus.azure.net//.default"
 SAS_TOKEN: Final = "servicebus.windows.net:sastoken"
 WEB_TOKEN: Final = "jwt"
 SIGNED_FOR_S: Final = 3600.0
 """How long a token counts that is signed here."""
-
-_LATEST: Final = 253_402_300_800.0
-_PREFIX: Final = "SharedAccessSignature "
 
 
 class Token(NamedTuple):
@@ -69,26 +65,23 @@ class SharedKey(TokenSource):
 
     async def token(self, audience: str) -> Token:
         expires_at = int(self._clock.now() + SIGNED_FOR_S)
-        encoded = quote_plus(audience)
-        proof = b64encode(hmac.digest(self._key.encode(), f"{encoded}\n{expires_at}".encode(), "sha256"))
-        text = f"{_PREFIX}sr={encoded}&sig={quote_plus(proof)}&se={expires_at}&skn={quote_plus(self._name)}"
-        return Token(text, SAS_TOKEN, expires_at)
+        return Token(sign(audience, self._name, self._key, expires_at), SAS_TOKEN, expires_at)
 
 
 class Signature(TokenSource):
     """A shared access signature that was made elsewhere."""
 
     def __init__(self, text: str) -> None:
-        self._text = text if text.startswith(_PREFIX) else _PREFIX + text
+        self._text = text if text.startswith(SCHEME) else SCHEME + text
 
     def __repr__(self) -> str:
         return "Signature(...)"
 
     async def token(self, audience: str) -> Token:
         try:
-            expires_at = float(parse_qs(self._text[len(_PREFIX) :])["se"][0])
+            expires_at = float(parse_qs(self._text[len(SCHEME) :])["se"][0])
         except (KeyError, ValueError):
-            expires_at = _LATEST
+            expires_at = LATEST_EXPIRY
         return Token(self._text, SAS_TOKEN, expires_at)
 
 

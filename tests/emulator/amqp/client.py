@@ -47,7 +47,7 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.clock import Clock
 from sbclient.emulator.amqp.connection import serve_amqp
 from sbclient.emulator.context import NamespaceContext
-from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.entities import (
     EntityAddress,
     EntityKind,
@@ -59,6 +59,7 @@ from sbclient.entities import (
 )
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.shared_access_signature import sign
 
 E = TypeVar("E")
 

@@ -13,9 +13,10 @@ from sbclient.broker.faults import Fault, FaultKind
 from sbclient.emulator.amqp import grants
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
-from sbclient.emulator.sas import AuthorizationMode, Authorizer, sign
+from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
 from sbclient.hosting.host import BrokerHost
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import HOST, Client, connected, create
 
 

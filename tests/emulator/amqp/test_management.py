@@ -25,7 +25,6 @@ from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.emulator.amqp import management
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind
-from sbclient.emulator.sas import sign
 from sbclient.entities import (
     AccessRights,
     AuthorizationRule,
@@ -37,6 +36,7 @@ from sbclient.entities import (
 )
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import HOST, Client, connected, create
 
 DEFER = Modified(True, True)

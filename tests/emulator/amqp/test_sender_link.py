@@ -24,10 +24,10 @@ from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind
-from sbclient.emulator.sas import sign
 from sbclient.entities import EntityKind, EntityStatus
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.shared_access_signature import sign
 from sbclient.rules.size import encoded_size
 from tests.emulator.amqp.client import HOST, Client, connected, create
 

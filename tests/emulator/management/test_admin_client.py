@@ -32,7 +32,7 @@ from azure.servicebus.management import (
 from azure.servicebus.management import ServiceBusAdministrationClient as BlockingClient
 
 from sbclient.emulator import Emulator
-from sbclient.emulator.sas import sign
+from sbclient.rules.shared_access_signature import sign
 
 pytestmark = pytest.mark.real_time
 

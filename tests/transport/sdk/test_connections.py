@@ -22,9 +22,10 @@ from sbclient import (
 )
 from sbclient.clock import Clock
 from sbclient.emulator import Emulator
-from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.rules.connection_string import parse_connection_string
+from sbclient.rules.shared_access_signature import sign
 from sbclient.transport.sdk.transport import open_sdk_transport
 
 pytestmark = pytest.mark.real_time
