@@ -33,12 +33,14 @@ class Kind:
         metavar: for the help; empty for a flag.
         parse: returns the value of an option's name and text, or raises `InvalidOperationError`.
         in_file: the types that the value may have in a TOML file.
+        unit: of the value, unless the setting has another one; empty = none.
     """
 
     word: str
     metavar: str
     parse: Parser
     in_file: tuple[type, ...]
+    unit: str = ""
 
 
 TEXT: Final = Kind("text", "TEXT", values.text, (str,))
@@ -46,7 +48,7 @@ PATH: Final = Kind("path", "PATH", values.text, (str,))
 NAMES: Final = Kind("names", "NAME,NAME", values.names, (str, list))
 FLAG: Final = Kind("true or false", "", values.flag, (bool,))
 RATE: Final = Kind("number", "NUMBER", values.rate, (int, float))
-SIZE: Final = Kind("size", "SIZE", values.size, (int, str))
+SIZE: Final = Kind("size", "SIZE", values.size, (int, str), "bytes")
 NUMBERS: Final = Kind("whole numbers", "N,N", values.numbers, (int, list))
 
 
@@ -61,7 +63,7 @@ def duration(least_s: float = 0.0, most_s: float = float("inf")) -> Kind:
     word = f"duration from {duration_text(least_s)}" + (
         "" if most_s == float("inf") else f" to {duration_text(most_s)}"
     )
-    return Kind(word, "DURATION", values.duration(least_s, most_s), (int, float, str))
+    return Kind(word, "DURATION", values.duration(least_s, most_s), (int, float, str), "seconds")
 
 
 def choice(*words: str) -> Kind:
@@ -148,6 +150,7 @@ def settings_of(
 def _row(declared: Field[Any], variable_prefix: str, name_of: Callable[[str], str]) -> Setting:
     facts = dict(declared.metadata)
     facts["name"] = facts["name"] or name_of(declared.name)
+    facts["unit"] = facts["unit"] or facts["kind"].unit
     facts["variable"] = facts["variable"] or f"{variable_prefix}{declared.name.upper()}"
     default = None if declared.default is MISSING or facts["is_secret"] else declared.default
     return Setting(attribute=declared.name, default=default, **facts)

@@ -11,19 +11,7 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from sbclient.options import MAX_MESSAGES_IN_FLIGHT, PairedNamespaceOptions, SyphonLimits
-from sbclient.settings.table import (
-    FLAG,
-    NUMBERS,
-    PATH,
-    RATE,
-    SIZE,
-    TEXT,
-    choice,
-    duration,
-    setting,
-    settings_of,
-    whole,
-)
+from sbclient.settings.table import FLAG, NUMBERS, PATH, RATE, SIZE, TEXT, choice, duration, setting, settings_of, whole
 
 VARIABLE_PREFIX: Final = "SBCLIENT_SYPHON_"
 
@@ -90,14 +78,12 @@ class WorkerSettings:
         "How long to keep messages for an entity that does not exist before they are dead-lettered.",
         _MESSAGES,
         default=_PAIRED.missing_entity_grace.total_seconds(),
-        unit="seconds",
     )
     long_poll: float = setting(
         duration(1, 86_400),
         "How long one receive waits at an empty backlog queue.",
         _MESSAGES,
         default=_PAIRED.syphon_long_poll.total_seconds(),
-        unit="seconds",
     )
     max_messages_per_second: float | None = setting(
         RATE, "The rate of sends to the primary, all entities together.", _LIMITS, unit="messages/second"
@@ -122,11 +108,7 @@ class WorkerSettings:
         unit="messages",
     )
     max_bytes_in_flight: int = setting(
-        SIZE,
-        "The size of all messages in flight together.",
-        _LIMITS,
-        default=_UNLIMITED.max_bytes_in_flight,
-        unit="bytes",
+        SIZE, "The size of all messages in flight together.", _LIMITS, default=_UNLIMITED.max_bytes_in_flight
     )
     until: Literal["empty"] | None = setting(
         choice("empty"), "Exit when no message is left that can be forwarded, for a cron job.", _SERVICE
@@ -135,14 +117,9 @@ class WorkerSettings:
         duration(0, 86_400),
         "How long to wait for an unreachable secondary at the start. Default: 60 s with --until empty, else no limit.",
         _SERVICE,
-        unit="seconds",
     )
     shutdown_timeout: float = setting(
-        duration(0.1, 3_600),
-        "How long the shutdown may take after SIGTERM or SIGINT.",
-        _SERVICE,
-        default=25.0,
-        unit="seconds",
+        duration(0.1, 3_600), "How long the shutdown may take after SIGTERM or SIGINT.", _SERVICE, default=25.0
     )
     http_port: int | None = setting(
         whole(0, 65_535),
@@ -158,7 +135,6 @@ class WorkerSettings:
         "With an HTTP port: how often to check that a namespace is reachable, while nothing else shows it.",
         _SERVICE,
         default=60.0,
-        unit="seconds",
     )
     probe_entity: str | None = setting(
         TEXT,
@@ -171,7 +147,6 @@ class WorkerSettings:
         "With an HTTP port: how often to count dead letters and session queues for /metrics.",
         _SERVICE,
         default=300.0,
-        unit="seconds",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         choice("debug", "info", "warning", "error"),

@@ -43,104 +43,86 @@ class Refusal(Exception):
         self.reason = reason
 
 
+@v_args(inline=True)
 class TreeBuilder(Transformer[Token, Node]):
     """Makes the nodes; the parser calls a method for each rule it has recognised, innermost first."""
 
-    def filter(self, children: list[Node]) -> Node:
-        return children[0]
+    def action(self, *statements: Assignment | Removal) -> Node:
+        return Statements(statements)
 
-    def action(self, children: list[Assignment | Removal]) -> Node:
-        return Statements(tuple(children))
-
-    @v_args(inline=True)
     def assignment(self, _set: Token, target: Property, value: Node) -> Node:
         return Assignment(target, value)
 
-    @v_args(inline=True)
     def removal(self, _remove: Token, target: Property) -> Node:
         return Removal(target)
 
-    def disjunction(self, children: list[Any]) -> Node:
-        return Or(tuple(children[::2]))
+    def disjunction(self, *terms: Any) -> Node:
+        return Or(terms[::2])
 
-    def conjunction(self, children: list[Any]) -> Node:
-        return And(tuple(children[::2]))
+    def conjunction(self, *terms: Any) -> Node:
+        return And(terms[::2])
 
-    @v_args(inline=True)
     def negated(self, _not: Token, operand: Node) -> Node:
         return Not(operand)
 
-    @v_args(inline=True)
     def compared(self, left: Node, symbol: str, right: Node) -> Node:
         return Comparison(symbol, left, right)
 
-    def comparison(self, children: list[Token]) -> str:
-        return "<>" if children[0] == "!=" else str(children[0])
+    def comparison(self, symbol: Token) -> str:
+        return "<>" if symbol == "!=" else str(symbol)
 
-    def is_null(self, children: list[Any]) -> Node:
-        return IsNull(children[0])
+    def is_null(self, operand: Property, _is: Token, negation: Token | None, _null: Token) -> Node:
+        return IsNull(operand, negation is not None)
 
-    def is_not_null(self, children: list[Any]) -> Node:
-        return IsNull(children[0], is_negated=True)
+    def is_in(self, operand: Node, negation: Token | None, _in: Token, choices: tuple[Node, ...]) -> Node:
+        return In(operand, choices, negation is not None)
 
-    def is_in(self, children: list[Any]) -> Node:
-        return In(children[0], children[-1])
+    def choices(self, *choices: Node) -> tuple[Node, ...]:
+        return choices
 
-    def is_not_in(self, children: list[Any]) -> Node:
-        return In(children[0], children[-1], is_negated=True)
-
-    def choices(self, children: list[Node]) -> tuple[Node, ...]:
-        return tuple(children)
-
-    @v_args(inline=True)
-    def is_like(self, operand: Node, like: Token, pattern: Node, _escape: Token | None, escape: Node | None) -> Node:
-        return Like(operand, pattern, escape, position=_position(like))
-
-    @v_args(inline=True)
-    def is_not_like(
-        self, operand: Node, _not: Token, like: Token, pattern: Node, _escape: Token | None, escape: Node | None
+    def is_like(
+        self,
+        operand: Node,
+        negation: Token | None,
+        like: Token,
+        pattern: Node,
+        _escape: Token | None,
+        escape: Node | None,
     ) -> Node:
-        return Like(operand, pattern, escape, is_negated=True, position=_position(like))
+        return Like(operand, pattern, escape, negation is not None, _position(like))
 
-    def exists(self, children: list[Any]) -> Node:
-        return Exists(children[-1])
+    def exists(self, _exists: Token, operand: Property) -> Node:
+        return Exists(operand)
 
-    @v_args(inline=True)
     def calculated(self, left: Node, symbol: Token, right: Node) -> Node:
         return Arithmetic(str(symbol), left, right)
 
-    @v_args(inline=True)
     def signed(self, symbol: Token, operand: Node) -> Node:
         if symbol == "-" and is_beyond(operand):
             return Constant(INTEGER_MIN, _position(symbol))
         return Sign(str(symbol), operand)
 
-    def integer(self, children: list[Token]) -> Node:
-        return _integer(children[0], 10)
+    def integer(self, token: Token) -> Node:
+        return _integer(token, 10)
 
-    def hexadecimal(self, children: list[Token]) -> Node:
-        return _integer(children[0], 16)
+    def hexadecimal(self, token: Token) -> Node:
+        return _integer(token, 16)
 
-    @v_args(inline=True)
     def decimal(self, token: Token) -> Node:
         value = float(token)
         if math.isinf(value):
             raise Refusal(token, f"the number {token[:40]} does not fit into a double")
         return Constant(value, _position(token))
 
-    @v_args(inline=True)
     def text(self, token: Token) -> Node:
         return Constant(token[1:-1].replace("''", "'"), _position(token))
 
-    @v_args(inline=True)
     def word(self, token: Token) -> Node:
         return Constant({"TRUE": True, "FALSE": False, "NULL": None}[token.type], _position(token))
 
-    @v_args(inline=True)
     def parameter(self, token: Token) -> Node:
         return Parameter(token[1:].lower(), _position(token))
 
-    @v_args(inline=True)
     def function(self, name: Token, *arguments: Node | None) -> Node:
         given = [argument for argument in arguments if argument is not None]
         match name.lower():
@@ -156,7 +138,6 @@ class TreeBuilder(Transformer[Token, Node]):
             name, f"there is no function {name[:40]}, the functions are newid() and property(name) or p(name)"
         )
 
-    @v_args(inline=True)
     def property(self, first: Token, second: Token | None) -> Node:
         if second is None:
             return Property(_unquoted(first), position=_position(first))
@@ -167,8 +148,8 @@ class TreeBuilder(Transformer[Token, Node]):
             )
         return Property(_unquoted(second), scope == "sys", _position(first))
 
-    def name(self, children: list[Token]) -> Token:
-        return children[0]
+    def name(self, token: Token) -> Token:
+        return token
 
 
 def is_beyond(node: Node) -> TypeGuard[Constant]:

@@ -14,7 +14,7 @@ from typing import Final
 from sbclient.broker.sql.syntax import KEYWORDS, REGULAR_NAME
 
 GRAMMAR: Final = rf"""
-filter: disjunction
+?filter: disjunction
 action: statement (","? statement)*
 
 ?statement: SET property "=" sum ";"?  -> assignment
@@ -25,12 +25,9 @@ action: statement (","? statement)*
 ?negation: NOT negation                -> negated
          | predicate
 ?predicate: sum comparison sum         -> compared
-          | property IS NULL           -> is_null
-          | property IS NOT NULL       -> is_not_null
-          | sum IN choices             -> is_in
-          | sum NOT IN choices         -> is_not_in
-          | sum LIKE sum [ESCAPE sum]      -> is_like
-          | sum NOT LIKE sum [ESCAPE sum]  -> is_not_like
+          | property IS [NOT] NULL     -> is_null
+          | sum [NOT] IN choices       -> is_in
+          | sum [NOT] LIKE sum [ESCAPE sum]  -> is_like
           | EXISTS "(" property ")"    -> exists
           | "(" disjunction ")"
 !comparison: "=" | "<>" | "!=" | "<" | "<=" | ">" | ">="

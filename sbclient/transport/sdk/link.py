@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sbclient.clock import Clock
+from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
@@ -56,6 +57,28 @@ _HARMLESS: Final = (
     ServiceBusServerBusyError,
 )
 """Errors of the service that leave the link usable."""
+
+
+class Owner(Protocol):
+    """The part of the transport that its links and its administration use."""
+
+    clock: Clock
+    tasks: OwnedTasks
+
+    @property
+    def place(self) -> Place:
+        """The namespace, for errors."""
+
+    def sdk_sender(self, path: str) -> Any:
+        """Return a new sender of the SDK."""
+
+    def sdk_receiver(
+        self, path: str, session: SessionChoice, mode: ServiceBusReceiveMode, prefetch_count: int, wait_s: float | None
+    ) -> Any:
+        """Return a new receiver of the SDK."""
+
+    def forget(self, link: Any) -> None:
+        """Drop a link that was closed."""
 
 
 class LinkDiscardedError(Exception):

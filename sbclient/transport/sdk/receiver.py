@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
@@ -31,11 +30,9 @@ from sbclient.errors import (
 )
 from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import ReceiverLink, TransactionLink
-from sbclient.transport.sdk.errors import Place
-from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink
+from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
 from sbclient.transport.sdk.received import SdkReceivedMessage, received
 
 log = get_logger(__name__)
@@ -59,25 +56,6 @@ ABANDON_S: Final = 5.0
 
 _LEAST_WAIT_S: Final = 0.001
 """The SDK rejects a wait of 0."""
-
-
-class Owner(Protocol):
-    """The part of the transport that a link uses."""
-
-    clock: Clock
-    tasks: OwnedTasks
-
-    @property
-    def place(self) -> Place:
-        """The namespace, for errors."""
-
-    def sdk_receiver(
-        self, path: str, session: SessionChoice, mode: ServiceBusReceiveMode, prefetch_count: int, wait_s: float | None
-    ) -> Any:
-        """Return a new receiver of the SDK."""
-
-    def forget(self, link: Any) -> None:
-        """Drop a link that was closed."""
 
 
 class SdkReceiver(ReceiverLink):

@@ -13,19 +13,16 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from sbclient.clock import Clock
 from sbclient.delivery import SenderLimits
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError, OperationTimeoutError
 from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.size import batch_size
-from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import SenderLink, TransactionLink
-from sbclient.transport.sdk.errors import Place
-from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink
+from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
 from sbclient.transport.sdk.message import to_sdk
 
 R = TypeVar("R")
@@ -43,23 +40,6 @@ STANDARD_LIMIT: Final = 256 * 1024
 
 PREMIUM_LIMIT: Final = 100 * 2**20
 """The largest message of the Premium tier, whose batches are smaller. The SDK does not report the entity's limit."""
-
-
-class Owner(Protocol):
-    """The part of the transport that a link uses."""
-
-    clock: Clock
-    tasks: OwnedTasks
-
-    @property
-    def place(self) -> Place:
-        """The namespace, for errors."""
-
-    def sdk_sender(self, path: str) -> Any:
-        """Return a new sender of the SDK."""
-
-    def forget(self, link: Any) -> None:
-        """Drop a link that was closed."""
 
 
 @dataclass(slots=True)
