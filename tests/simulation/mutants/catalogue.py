@@ -206,8 +206,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a scheduled message vanishes when its time comes",
         (
             "broker/storage.py",
-            "        entry.state = _ACTIVE\n        self._store(entry, at)\n",
-            "        entry.state = _ACTIVE\n",
+            "        entry.was_scheduled = True\n        self._store(entry, at)\n",
+            "        entry.was_scheduled = True\n",
         ),
     ),
     _mutant(
@@ -913,7 +913,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "any signature proves a token",
         (
             "emulator/sas.py",
-            "                if hmac.compare_digest(proof, signature):\n",
+            '                if hmac.compare_digest(signature_of(fields["sr"], fields["se"], key), signature):\n',
             "                if signature:\n",
         ),
     ),
