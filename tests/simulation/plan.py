@@ -118,6 +118,7 @@ class Plan:
         looks: how often somebody looks through an entity, page by page.
         kinds: of the weather, for the coverage.
         network: between clients and namespaces; None = clients call the brokers directly.
+        sends_bursts: whether messages that are due at one time are sent without waiting for each other.
     """
 
     seed: int
@@ -140,6 +141,7 @@ class Plan:
     strikes: tuple[Strike, ...]
     deaths: tuple[Death, ...]
     network: Line | None = None
+    sends_bursts: bool = False
 
     @property
     def is_ordered(self) -> bool:
@@ -265,6 +267,7 @@ def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         kinds=kinds,
         strikes=strikes,
         deaths=tuple(_death(random, kind, traffic_s) for kind in draw_killed(kinds, random)),
+        sends_bursts=random.random() < 0.5,
         network=Line(
             latency_s=random.choice((0.0, 0.01, 0.1)),
             split_share=random.choice((0.0, 0.1, 0.5)),

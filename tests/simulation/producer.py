@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -26,6 +27,7 @@ class Producer:
         epoch: when the run begins.
         is_stored: whether a message with some uid is, or was, stored in either namespace.
         gives_up: whether it waits for some of its sends only for a while.
+        sends_bursts: whether it sends what is due at one time without waiting in between.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class Producer:
         is_stored: Callable[[str], bool],
         *,
         gives_up: bool = False,
+        sends_bursts: bool = False,
     ) -> None:
         self._gives_up = gives_up
+        self._sends_bursts = sends_bursts
         self._history = history
         self._is_stored = is_stored
         self._epoch = epoch
@@ -78,21 +82,34 @@ class Producer:
     ) -> None:
         clock = self._history.clock
         while line:
-            unit = line[0]
-            await clock.sleep(max(0.0, self._epoch + unit.due_s - clock.now()))
-            while unit.tries_left >= 0:
-                unit.tries_left -= 1
-                if await self._try(name, client, sender, unit, self._patience_s(random)):
-                    if unit.numbers and unit.cancels:
-                        await self._take_back(sender, unit, random)
-                    if not unit.repeats:
-                        break
-                    unit.repeats -= 1
-                    unit.tries_left += 1
-                    await clock.sleep(random.choice((0.0, 3.0, 30.0)))
-                else:
-                    await clock.sleep(random.uniform(0.2, 8.0))
-            line.popleft()
+            await clock.sleep(max(0.0, self._epoch + line[0].due_s - clock.now()))
+            due = [unit for unit in line if self._epoch + unit.due_s <= clock.now()]
+            if not self._sends_bursts or len(due) == 1:
+                await self._send_unit(name, client, sender, line[0], random)
+                line.popleft()
+                continue
+            async with asyncio.TaskGroup() as group:
+                for unit in due:
+                    own = Random(random.getrandbits(64))
+                    sending = group.create_task(self._send_unit(name, client, sender, unit, own))
+                    sending.add_done_callback(partial(_take_out, line, unit))
+
+    async def _send_unit(
+        self, name: str, client: ServiceBusClient, sender: ServiceBusSender, unit: Unit, random: Random
+    ) -> None:
+        clock = self._history.clock
+        while unit.tries_left >= 0:
+            unit.tries_left -= 1
+            if await self._try(name, client, sender, unit, self._patience_s(random)):
+                if unit.numbers and unit.cancels:
+                    await self._take_back(sender, unit, random)
+                if not unit.repeats:
+                    break
+                unit.repeats -= 1
+                unit.tries_left += 1
+                await clock.sleep(random.choice((0.0, 3.0, 30.0)))
+            else:
+                await clock.sleep(random.uniform(0.2, 8.0))
 
     def _patience_s(self, random: Random) -> float | None:
         """How long a send is waited for; None = until it ends by itself."""
@@ -202,6 +219,11 @@ class Producer:
         for letter in unit.letters:
             if not (unit.rolls_back or letter.cancelled or self._is_stored(letter.uid)):
                 self._history.violated("I2", f"{letter.uid} was acknowledged and is stored nowhere")
+
+
+def _take_out(line: deque[Unit], unit: Unit, sending: asyncio.Task[None]) -> None:
+    if not sending.cancelled():
+        line.remove(unit)
 
 
 def patience_s(random: Random) -> float | None:

@@ -32,7 +32,7 @@ def test_runs_accept_and_divert_messages_while_some_are_in_doubt(tally: Tally) -
     assert tally.sums["accepted"] > 12 * SEEDS
     assert tally.sums["diverted"] > SEEDS
     assert 0.01 < tally.share("in_doubt", "tries") < 0.10
-    assert len(tally.kinds) > 0.8 * len(WIRE_KINDS)
+    assert len(tally.kinds) > 0.7 * len(WIRE_KINDS)
 
 
 def test_seed_determines_the_history() -> None:

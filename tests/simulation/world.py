@@ -98,7 +98,10 @@ class World:
         history.letters = {letter.uid: letter for unit in units for letter in unit.letters}
         shares = [[unit for unit in units if unit.key % plan.producers == n] for n in range(plan.producers)]
         gives_up = "caller_gives_up" in plan.kinds
-        producers = [Producer(share, history, epoch, self._is_stored, gives_up=gives_up) for share in shares]
+        producers = [
+            Producer(share, history, epoch, self._is_stored, gives_up=gives_up, sends_bursts=plan.sends_bursts)
+            for share in shares
+        ]
         consumer = Consumer(plan.lanes, history, gives_up=gives_up)
 
         senders = [self._start(f"producer-{n}", one.live) for n, one in enumerate(producers)]

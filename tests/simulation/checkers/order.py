@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from tests.simulation.checkers.accounting import may_lose_received
 from tests.simulation.checkers.duplicates import copies_of
@@ -73,6 +73,15 @@ def _accepted_pairs(letters: Sequence[Letter]) -> Iterator[tuple[Letter, Letter]
             yield before, after
 
 
+def _called_pairs(letters: Sequence[Letter]) -> Iterator[tuple[Letter, Letter]]:
+    """Neighbours with one key that were both accepted, of which the second was sent while the first was under way."""
+    for before, after in pairwise(letters):
+        calls = before.tries[0], after.tries[0]
+        are_accepted = all(call.outcome is Outcome.OK for call in calls)
+        if are_accepted and calls[0].client == calls[1].client and before.unit != after.unit:
+            yield before, after
+
+
 def _check_fragments(world: World, lane: Lane) -> Iterator[Violation]:
     """What nobody had before is handed out by rising numbers."""
     if any(client.startswith("receivers") for _, client in world.history.deaths):
@@ -102,7 +111,8 @@ def _check_storing(world: World, lane: Lane, diverted: set[str]) -> Iterator[Vio
     for key, letters in keys.items():
         if key is None and lane.is_partitioned:
             continue
-        for before, after in _accepted_pairs(letters):
+        has_call_order = key is not None and lane.kind != "transactional"
+        for before, after in chain(_accepted_pairs(letters), _called_pairs(letters) if has_call_order else ()):
             numbers = [next(iter(copies[one.uid]))[1] for one in (before, after)]
             if min(numbers) > 0 and numbers[0] > numbers[1]:
                 yield Violation("I9", f"{after.uid} was stored before {before.uid}, which was accepted first")
