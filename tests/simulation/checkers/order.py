@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 
@@ -74,8 +74,14 @@ def _accepted_pairs(letters: Sequence[Letter]) -> Iterator[tuple[Letter, Letter]
 
 
 def _called_pairs(letters: Sequence[Letter]) -> Iterator[tuple[Letter, Letter]]:
-    """Neighbours with one key that were both accepted, of which the second was sent while the first was under way."""
+    """Neighbours with one key that were both accepted, of which the second was sent while the first was under way.
+
+    A batch asks for its limits before it is sent, so that it may be overtaken.
+    """
+    sizes = Counter(letter.unit for letter in letters)
     for before, after in pairwise(letters):
+        if sizes[before.unit] > 1:
+            continue
         calls = before.tries[0], after.tries[0]
         are_accepted = all(call.outcome is Outcome.OK for call in calls)
         if are_accepted and calls[0].client == calls[1].client and before.unit != after.unit:

@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.simulation.mutants.catalogue import CERTAIN_GROUPS, MUTANTS
-from tests.simulation.mutants.planting import Verdict, hunt, misfits
+from tests.simulation.mutants.catalogue import CERTAIN_GROUPS, MUTANTS, Mutant
+from tests.simulation.mutants.planting import Verdict, hunt, is_caught_by_tests, misfits
+from tests.simulation.mutants.transport import TRANSPORT_MUTANTS
 
 LEAST_SHARE = 0.95
+TRANSPORT_TESTS = "tests/transport/amqp"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,19 +23,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0:1000", help="where to look, as for the simulation")
     parser.add_argument("--only", default="", help="mutants whose name or group contains this")
     parser.add_argument("--jobs", type=int, default=1, help="hunts side by side")
+    parser.add_argument("--wire", action="store_true", help="hunt the bugs of the AMQP transport, over the network")
     options = parser.parse_args(arguments)
-    chosen = [one for one in MUTANTS if options.only in one.name or options.only == one.group]
+    catalogue = TRANSPORT_MUTANTS if options.wire else MUTANTS
+    chosen = [one for one in catalogue if options.only in one.name or options.only == one.group]
     wrong = [text for one in chosen for text in misfits(one)]
     if wrong:
         print("\n".join(wrong))
         return 2
     verdicts: list[Verdict] = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        for verdict in pool.map(lambda one: hunt(one, options.seeds), chosen):
+        for verdict in pool.map(lambda one: _hunted(one, options.seeds, wire=options.wire), chosen):
             verdicts.append(verdict)
             place = f"seed {verdict.seed:5}" if verdict.seed is not None else "SURVIVES  "
             print(f"{place}  {verdict.invariant:12} {verdict.mutant.group}: {verdict.mutant.name}", flush=True)
     return _judged(verdicts)
+
+
+def _hunted(mutant: Mutant, seeds: str, *, wire: bool) -> Verdict:
+    """The seed that catches a bug, or else the transport's tests, which count as a seed of -1."""
+    verdict = hunt(mutant, seeds, wire=wire)
+    if wire and verdict.seed is None and is_caught_by_tests(mutant, TRANSPORT_TESTS):
+        return Verdict(mutant, -1, "tests", "")
+    return verdict
 
 
 def _judged(verdicts: Sequence[Verdict]) -> int:

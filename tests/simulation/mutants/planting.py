@@ -47,16 +47,29 @@ def plant(mutant: Mutant, folder: Path) -> None:
         path.write_text(path.read_text().replace(patch.old, patch.new))
 
 
-def hunt(mutant: Mutant, seeds: str) -> Verdict:
+def is_caught_by_tests(mutant: Mutant, tests: str) -> bool:
+    """Whether some of the tests fail on the code with the bug."""
+    with TemporaryDirectory() as name:
+        plant(mutant, Path(name))
+        shutil.copy(ROOT / "pyproject.toml", name)
+        command = [sys.executable, "-m", "pytest", "-n0", "-q", "-x", "-p", "no:cacheprovider", tests]
+        environment = {**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"}
+        run = subprocess.run(command, cwd=name, env=environment, capture_output=True, timeout=PATIENCE_S, check=False)
+        return run.returncode == 1
+
+
+def hunt(mutant: Mutant, seeds: str, *, wire: bool = False) -> Verdict:
     """Run seeds on the code with the bug until one of them breaks an invariant.
 
     Args:
         seeds: a range as on the command line of the simulation.
+        wire: whether to simulate over the network.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
         plant(mutant, folder)
         command = [sys.executable, "-m", "tests.simulation", "--seeds", seeds, "--stop", "--json"]
+        command += ["--wire"] if wire else []
         environment = {**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"}
         run = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
