@@ -17,6 +17,7 @@ from typing import Protocol
 
 from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
+from sbclient.amqp.states import Declared, DeliveryState
 from sbclient.clock import Clock
 from sbclient.errors import (
     InvalidOperationError,
@@ -69,7 +70,7 @@ class Control:
             ServiceBusError: the coordinator refuses.
         """
         doing = "begin a transaction"
-        transfer = Transfer(encode_sections(value=Declare()), deadline=deadline, doing=doing)
+        transfer = _Declaration(encode_sections(value=Declare()), deadline=deadline, doing=doing)
         txn_id = await self._transfers.send(transfer)
         if not isinstance(txn_id, bytes):
             raise ServiceBusCommunicationError(f"{doing}: the coordinator gave no id")
@@ -100,6 +101,18 @@ class Control:
         )
         await end.attached()
         return end
+
+
+class _Declaration(Transfer):
+    """A declare, of which the result is the id of the transaction."""
+
+    __slots__ = ()
+
+    def answer(self, state: DeliveryState | None) -> None:
+        if isinstance(state, Declared):
+            self.finish(state.txn_id)
+        else:
+            super().answer(state)
 
 
 class TransactionOwner(Protocol):

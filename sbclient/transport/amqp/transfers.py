@@ -29,7 +29,7 @@ from sbclient.amqp import (
     Released,
     TransactionalState,
 )
-from sbclient.amqp.states import Declared, DeliveryState
+from sbclient.amqp.states import DeliveryState
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError, ServiceBusInternalError
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
@@ -82,8 +82,6 @@ class Transfer(Waiter):
         outcome = inner_outcome(state)
         if isinstance(outcome, Accepted):
             self.future.set_result(None)
-        elif isinstance(outcome, Declared):
-            self.future.set_result(outcome.txn_id)
         else:
             self.future.set_exception(refusal_of(self.doing, outcome))
 
@@ -154,7 +152,7 @@ class Transfers:
             self._stop_opening_if_unwanted()
 
     async def send(self, transfer: Transfer) -> Any:
-        """Return when the service has accepted the transfer; the id of the transaction for a declare.
+        """Return when the service has accepted the transfer; the id of the transaction for a `Declare`.
 
         Raises:
             ServiceBusError: it was refused, or not answered; `is_in_doubt` says whether it may have been accepted.
