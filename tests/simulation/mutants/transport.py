@@ -64,11 +64,15 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "        self._check_open()\n        self._deadlines.add(transfer)\n",
         "        self._check_open()\n        if self.end is None or self.end.link.credit > 0:\n            self._deadlines.add(transfer)\n",
     ),
-    _mutant(
+    Mutant(
         "a cancelled send leaves all the same",
-        "transfers.py",
-        "            transfer = waiting.popleft()\n            if transfer.future.done():\n                continue\n",
-        "            transfer = waiting.popleft()\n",
+        TRANSPORT,
+        (
+            Patch(
+                "transport/amqp/transfers.py", "            if transfer.future.done():\n                continue\n", ""
+            ),
+            Patch("transport/amqp/transfers.py", "            self._waiting.remove(transfer)\n", "            pass\n"),
+        ),
     ),
     _mutant(
         "a released transfer counts as accepted",

@@ -156,6 +156,19 @@ async def test_no_credit_in_time_is_a_timeout_without_doubt(
     assert bodies(service) == ["later"]
 
 
+async def test_credit_that_is_used_up_is_waited_for_until_the_deadline(
+    service: Service, transport: AmqpTransport, clock: VirtualClock
+) -> None:
+    service.credit = 1
+    sender = transport.open_sender("orders")
+    await sender.send([ServiceBusMessage("x")], timeout_s=7)
+    began_at = clock.monotonic()
+    with pytest.raises(OperationTimeoutError) as raised:
+        await sender.send([ServiceBusMessage("x")], timeout_s=7)
+    assert not raised.value.is_in_doubt
+    assert clock.monotonic() - began_at == 7
+
+
 async def test_no_answer_in_time_is_a_timeout_in_doubt(service: Service, transport: AmqpTransport) -> None:
     service.on_transfer = hold
     sender = transport.open_sender("orders")
