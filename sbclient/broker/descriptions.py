@@ -143,9 +143,7 @@ def completed(description: D, profile: Profile) -> D:
         fragment_count = profile.fragment_count if stated["enable_partitioning"] else 1
         stated["max_size_in_megabytes"] = _size_in_megabytes(description, profile) * fragment_count
         stated["max_message_size_in_kilobytes"] = _message_size_in_kilobytes(description, profile)
-    if not isinstance(description, TopicProperties) and description.forward_to is not None:
-        stated["auto_delete_on_idle"] = UNLIMITED  # an entity that forwards is never idle
-    if isinstance(description, TopicProperties):
+    if isinstance(description, TopicProperties) and description.support_ordering is None:
         stated["support_ordering"] = not stated["enable_partitioning"]
     return replace(description, **stated)
 
@@ -271,7 +269,7 @@ def _message_size_in_kilobytes(description: QueueProperties | TopicProperties, p
         )
     if not default <= size <= largest // KIB:
         raise _refuse(
-            f"max_message_size_in_kilobytes of {description.name} is {size}: "
-            f"it must be from {default} to {largest // KIB}"
+            f"The value for 'MaxMessageSizeInKilobytes' must be between {default} and {largest // KIB}: "
+            f"max_message_size_in_kilobytes of {description.name} is {size}"
         )
     return size

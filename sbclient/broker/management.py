@@ -115,7 +115,8 @@ class Management:
         properties = replace(properties, name=check_entity_path(address.names[-1], address.kind))
         if self._directory.get(path) is not None:
             raise MessagingEntityAlreadyExistsError(
-                f"SubCode=40900. {path!r} exists: choose another name, or update that entity"
+                f"SubCode=40900. The messaging entity '{path}' already exists: choose another name, or update that "
+                "entity"
             )
         if isinstance(properties, SubscriptionProperties):
             return self._added(self._made_subscription(call, address, properties), call.now)
@@ -339,8 +340,9 @@ class Management:
         if isinstance(description, TopicProperties) or not isinstance(entity.body, Queue):
             return
         forwarding, dead_letters = self._gate.forwarding, entity.sub_queues["deadletter"]
-        if description.forward_to != entity.body.forward_to:
-            forwarding.direct(entity.body, description.forward_to)
+        forward_to = None if description.requires_session else description.forward_to  # sessions are not forwarded
+        if forward_to != entity.body.forward_to:
+            forwarding.direct(entity.body, forward_to)
         if description.forward_dead_lettered_messages_to != dead_letters.forward_to:
             dead_letters.refused = entity.require_sub_queue("transferdeadletter")
             forwarding.direct(dead_letters, description.forward_dead_lettered_messages_to)
@@ -386,11 +388,6 @@ class Management:
     def _check_forwarding(self, description: Description) -> None:
         if isinstance(description, TopicProperties):
             return
-        if description.forward_to is not None and description.requires_session:
-            raise InvalidOperationError(
-                f"SubCode=40000. {description.name} requires sessions and cannot forward to {description.forward_to}: "
-                "leave one of them out"
-            )
         for path in (description.forward_to, description.forward_dead_lettered_messages_to):
             destination = None if path is None else self._directory.get(path)
             if path is not None and (destination is None or destination.topic is not None):

@@ -141,9 +141,9 @@ class RequestGate:
         return list(found)
 
     def watch_idle(self, entity: Entity) -> None:
-        """Schedule the deletion of an entity after the idle time in its description."""
+        """Schedule the deletion of an entity after the idle time in its description, unless it forwards."""
         idle_s = seconds_of(entity.description.auto_delete_on_idle)
-        if idle_s < math.inf:
+        if idle_s < math.inf and not entity.description.get("forward_to"):
             self._idle_ends.set(canonical(entity.path), entity.busy_at + idle_s)
         else:
             self._idle_ends.drop(canonical(entity.path))

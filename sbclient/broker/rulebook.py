@@ -73,7 +73,8 @@ class Rulebook:
             self._gate.check_reachable(call, path_of(address))
             if canonical(name) in subscription.rules:
                 raise MessagingEntityAlreadyExistsError(
-                    f"SubCode=40900. {address} exists: choose another name, or update that rule"
+                    f"SubCode=40900. The messaging entity '{path_of(address)}/Rules/{name}' already exists: choose "
+                    "another name, or update that rule"
                 )
             self._check_count(self._topic_of(address), rule)
 

@@ -444,7 +444,7 @@ def test_b080_premium_chooses_its_message_size() -> None:
     with pytest.raises(MessageSizeExceededError):
         broker.send("q", message("x" * 2_000_000))
     for size in (1023, 102_401):
-        with pytest.raises(InvalidOperationError):
+        with pytest.raises(InvalidOperationError, match="'MaxMessageSizeInKilobytes' must be between 1024 and"):
             broker.queue("bad", max_message_size_in_kilobytes=size)
 
 

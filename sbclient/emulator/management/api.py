@@ -40,7 +40,6 @@ from sbclient.emulator.management.paths import (
     bounds_of,
     check_method,
     list_url,
-    parts,
     scopes_of,
     target_of,
     title_of,
@@ -56,6 +55,7 @@ from sbclient.entities import (
     EntityAddress,
     EntityKind,
     EntityProperties,
+    QueueProperties,
     RuleProperties,
     SubscriptionProperties,
     TopicProperties,
@@ -115,6 +115,8 @@ class ManagementApi:
         version = version_of(request)
         if [segment.casefold() for segment in request.segments] == [NAMESPACE_INFO]:
             return await self._namespace(request, grant)
+        if not request.segments and request.method == "GET":
+            return self._public_list(request, grant)
         target = target_of(request.segments)
         grant.check(_covered(grant, scopes_of(target)), AccessRights.MANAGE)
         if target.is_list:
@@ -144,11 +146,17 @@ class ManagementApi:
         entry = entry_of(namespace, url(request, NAMESPACE_INFO), self._now())
         return Response(200, entry_document(entry, self._context.name), ENTRY_TYPE)
 
+    def _public_list(self, request: Request, grant: Grant) -> Response:
+        """The list of public services, which the root of a namespace shows; there are none."""
+        grant.check(_covered(grant, ("",)), AccessRights.MANAGE)
+        document = feed_document("Publicly Listed Services", url(request), None, (), self._context.name)
+        return Response(200, document, FEED_TYPE)
+
     async def _get(self, request: Request, target: Target) -> Response:
         def get(call: Call) -> Shown | RuleProperties:
             return self._shown(call, self._management.get(call, self._existing(target)), target, request)
 
-        return self._entry(200, await self._ask(target, get), target, request)
+        return self._entry(200, await self._ask(target, get), request)
 
     async def _list(self, request: Request, target: Target) -> Response:
         skip, top = bounds_of(request)
@@ -162,11 +170,12 @@ class ManagementApi:
             return shown, top > 0 and len(found) > skip + top
 
         page, has_more = await self._ask(target, listed)
-        entries = [entry_of(each, url(request, *parts(target.below(_name_of(each)))), self._now()) for each in page]
+        above = request.segments if target.names else ()
+        entries = [entry_of(each, url(request, *above, _name_of(each)), self._now()) for each in page]
         document = feed_document(
             title_of(kind),
-            list_url(request, target, skip, top),
-            list_url(request, target, skip + top, top) if has_more else None,
+            list_url(request, skip, top),
+            list_url(request, skip + top, top) if has_more else None,
             entries,
             self._context.name,
         )
@@ -187,6 +196,8 @@ class ManagementApi:
         properties = _with_keys(properties, self._now())
         if "if-match" in request.headers:
             return await self._update(request, address, properties)
+        if version is None and isinstance(properties, QueueProperties | TopicProperties):
+            properties = replace(properties, enable_partitioning=None)  # the oldest version does not know it
         rule = read_default_rule(element) if kind is EntityKind.SUBSCRIPTION else None
 
         def create(call: Call) -> Shown | RuleProperties:
@@ -195,7 +206,7 @@ class ManagementApi:
 
         shown = await self._ask(target, create)
         self._publish("entity.created", address)
-        return self._entry(201, shown, target, request)
+        return self._entry(201, shown, request)
 
     async def _update(self, request: Request, address: EntityAddress, properties: EntityProperties) -> Response:
         target = Target(address.names, address.kind)
@@ -206,7 +217,7 @@ class ManagementApi:
 
         shown = await self._ask(target, update)
         self._publish("entity.updated", address)
-        return self._entry(200, shown, target, request)
+        return self._entry(200, shown, request)
 
     async def _delete(self, target: Target) -> Response:
         def delete(call: Call) -> EntityAddress:
@@ -278,8 +289,8 @@ class ManagementApi:
         runtime = self._management.runtime(call, self._existing(target))
         return Shown(properties, runtime, f"sb://{request.authority}/", is_new)
 
-    def _entry(self, status: int, shown: Shown | RuleProperties, target: Target, request: Request) -> Response:
-        entry = entry_of(shown, url(request, *parts(target)), self._now())
+    def _entry(self, status: int, shown: Shown | RuleProperties, request: Request) -> Response:
+        entry = entry_of(shown, url(request, *request.segments), self._now())
         return Response(status, entry_document(entry, self._context.name), ENTRY_TYPE)
 
     def _publish(self, event: str, address: EntityAddress) -> None:

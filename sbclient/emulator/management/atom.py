@@ -2,7 +2,8 @@
 
 Laws (source: the service's recorded answers):
 
-1. The title of an entry is the name of its entity. Clients read names from it.
+1. The title of an entry is the name of its entity. Clients read names from it. The id repeats the path of the request
+   in its own spelling, from which clients read the names of topic and subscription.
 2. The second link of a feed is the next page. It is present exactly if there are more entries.
 3. The detail of an error contains its sub-code, from which programs read it.
 """

@@ -152,7 +152,7 @@ _COUNT_DETAILS: Final = [
     f"{kind}_message_count" for kind in ("active", "dead_letter", "scheduled", "transfer", "transfer_dead_letter")
 ]
 _FORWARDING: Final = ("forward_to", "forward_dead_lettered_messages_to")
-_NOT_READ: Final = ("availability_status", "size_in_bytes", "support_ordering")
+_NOT_READ: Final = ("availability_status", "size_in_bytes")
 _XML_TYPES: Final[Mapping[type, str]] = {bool: "boolean", int: "long", timedelta: "duration"}
 
 KINDS: Final = {f"{kind.capitalize()}Description": kind for kind in EntityKind}
@@ -192,13 +192,13 @@ def _read(attribute: str, type_: type, element: Element) -> Any:
 def write_description(shown: Shown, **attributes: str) -> str:
     """The element of a description, with these attributes."""
     kind, description, runtime = kind_of(shown.description), shown.description, shown.runtime
-    values = {element_name(attribute): value for attribute, value in description.items()}
+    values: dict[str, Any] = {"SupportOrdering": not description.get("enable_partitioning", False)}
+    values |= {element_name(attribute): value for attribute, value in description.items()}
     values |= {element: getattr(runtime, attribute) for element, attribute in _RUNTIME.items()}
     values |= {
         "EntityAvailabilityStatus": description.availability_status or EntityAvailabilityStatus.AVAILABLE,
         "EnableSubscriptionPartitioning": False,
         "IsAnonymousAccessible": False,
-        "SupportOrdering": not description.get("enable_partitioning", False),
     }
     for name in map(element_name, _FORWARDING):
         if values.get(name) is not None:

@@ -19,6 +19,7 @@ from sbclient.iso8601 import read_duration, read_timestamp, write_duration, writ
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 
+_ZONE = re.compile(r"(?:Z|[+-]\d\d:\d\d)\Z")
 _WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -59,13 +60,19 @@ def read_double(text: str) -> float:
         raise InvalidOperationError(f"{text[:64]!r} is not a number") from error
 
 
+def _read_datetime(text: str) -> datetime:
+    """A value without a time zone stays without; in a comparison it counts as UTC."""
+    timestamp = read_timestamp(text)
+    return timestamp if _ZONE.search(text.strip()) else timestamp.replace(tzinfo=None)
+
+
 _READERS: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("string", "char", "guid", "anyURI"), str),
     **dict.fromkeys(("int", "long", "short", "byte"), read_whole),
     **dict.fromkeys(("unsignedInt", "unsignedLong", "unsignedShort", "unsignedByte"), read_whole),
     **dict.fromkeys(("double", "float", "decimal"), read_double),
     "boolean": read_flag,
-    "dateTime": read_timestamp,
+    "dateTime": _read_datetime,
     "duration": read_duration,
 }
 
@@ -95,7 +102,8 @@ def write_any(value: Any) -> tuple[str, str]:
     if isinstance(value, float):
         return "double", str(value) if math.isfinite(value) else str(value).upper().replace("NAN", "NaN")
     if isinstance(value, datetime):
-        return "dateTime", write_timestamp(value)
+        text = write_timestamp(value)
+        return "dateTime", text if value.tzinfo is not None else text.removesuffix("Z")
     if isinstance(value, timedelta):
         return "duration", write_duration(value)
     if isinstance(value, str | UUID):

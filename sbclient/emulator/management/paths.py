@@ -88,12 +88,6 @@ def scopes_of(target: Target) -> tuple[str, ...]:
     return (scope,)
 
 
-def parts(target: Target) -> tuple[str, ...]:
-    """The path segments of the entity, or of the parent of a list."""
-    labels = ("", "subscriptions", "rules")
-    return tuple(part for label, name in zip(labels, target.names, strict=False) for part in (label, name) if part)
-
-
 def title_of(kind: EntityKind) -> str:
     """The heading of a list."""
     return f"{kind.capitalize()}s"
@@ -104,13 +98,10 @@ def url(request: Request, *segments: str) -> str:
     return f"https://{request.authority}/{'/'.join(quote(segment, safe='$') for segment in segments)}"
 
 
-def list_url(request: Request, target: Target, skip: int, top: int) -> str:
+def list_url(request: Request, skip: int, top: int) -> str:
     """The URL of one page of a list."""
-    kind = target.kind or EntityKind.QUEUE
-    label = title_of(kind).lower()
-    where = url(request, *parts(target), label) if target.names else url(request, "$Resources", label)
     version = f"&api-version={quote(request.query['api-version'])}" if "api-version" in request.query else ""
-    return f"{where}?$skip={skip}&$top={top}{version}"
+    return f"{url(request, *request.segments)}?$skip={skip}&$top={top}{version}"
 
 
 def check_method(request: Request, *allowed: str) -> None:
@@ -125,7 +116,7 @@ def check_method(request: Request, *allowed: str) -> None:
 
 
 def version_of(request: Request) -> str | None:
-    """The api-version of a request; None = the newest.
+    """The api-version of a request; None = the oldest, without partitioning.
 
     Raises:
         InvalidOperationError: it is not a version.

@@ -221,7 +221,7 @@ class TestCreate:
 
     async def test_p022_partitioned_queue_says_sixteen_times_the_size(self, api: ManagementApi) -> None:
         body = described("Queue", MaxSizeInMegabytes=5120, EnablePartitioning="true")
-        found = fields(await api.answer(request("PUT", "/orders", body)))
+        found = fields(await api.answer(request("PUT", "/orders?api-version=2021-05", body)))
         assert (found["MaxSizeInMegabytes"], found["EnablePartitioning"]) == ("81920", "true")
         assert found["SupportOrdering"] == "false"
 
@@ -230,12 +230,14 @@ class TestCreate:
         status, detail = error(await api.answer(request("PUT", "/orders?api-version=2012-03", body)))
         assert (status, detail[:14]) == (400, "SubCode=40000.")
         assert (await api.answer(request("PUT", "/orders?api-version=2013-10", body))).status == 201
+        assert fields(await api.answer(request("PUT", "/plain", body)))["EnablePartitioning"] == "false"
 
     async def test_what_is_there_is_a_conflict_whatever_its_kind(self, api: ManagementApi) -> None:
         await made(api, ("/orders", QUEUE))
         for body in (QUEUE, TOPIC):
             status, detail = error(await api.answer(request("PUT", "/Orders", body)))
             assert (status, detail[:14]) == (409, "SubCode=40900.")
+            assert "The messaging entity 'Orders' already exists" in detail
 
     async def test_subscription_of_a_missing_topic_is_missing(self, api: ManagementApi) -> None:
         status, detail = error(await api.answer(request("PUT", "/t/subscriptions/s", SUBSCRIPTION)))
@@ -264,6 +266,13 @@ class TestCreate:
         answer = await api.answer(request("PUT", "/t/subscriptions/s", described("Subscription", rule)))
         assert error(answer)[0] == 400
         assert (await api.answer(request("GET", "/t/subscriptions/s"))).status == 404
+
+    async def test_ordering_comes_back_as_sent(self, api: ManagementApi) -> None:
+        for partitioned, sent, shown in ((True, "true", "true"), (False, "false", "false"), (True, None, "false")):
+            chosen = {} if sent is None else {"SupportOrdering": sent}
+            body = described("Topic", EnablePartitioning=str(partitioned).lower(), **chosen)
+            answer = await api.answer(request("PUT", f"/t-{partitioned}-{sent}?api-version=2021-05", body))
+            assert fields(answer)["SupportOrdering"] == shown
 
     async def test_authorization_rules_come_back_with_keys_and_times(self, api: ManagementApi) -> None:
         rules = (
@@ -336,7 +345,7 @@ class TestCreate:
     async def test_p027_too_many_partitioned_entities_are_a_quota_error(self, api: ManagementApi) -> None:
         body = described("Queue", EnablePartitioning="true")
         await made(api, *((f"/q{index}", body) for index in range(100)))
-        status, detail = error(await api.answer(request("PUT", "/q100", body)))
+        status, detail = error(await api.answer(request("PUT", "/q100?api-version=2021-05", body)))
         assert (status, detail[:14]) == (403, "SubCode=40300.")
 
 
@@ -632,7 +641,19 @@ class TestLists:
         assert titles(await api.answer(request("GET", "/t/Subscriptions"))) == ["a", "b"]
         answer = await api.answer(request("GET", "/t/subscriptions/a/Rules"))
         assert titles(answer) == ["$Default", "r"]
-        assert b"<id>https://localhost:5672/t/subscriptions/a/rules/r</id>" in answer.body
+        assert b"<id>https://localhost:5672/t/subscriptions/a/Rules/r</id>" in answer.body
+
+    async def test_ids_repeat_the_spelling_of_the_request(self, api: ManagementApi) -> None:
+        await made(api, ("/T", TOPIC), ("/T/Subscriptions/S", SUBSCRIPTION))
+        for path in ("/T/Subscriptions/S", "/T/Subscriptions/S/Rules/$Default", "/T/Subscriptions/S/rules/$default"):
+            answer = await api.answer(request("GET", path))
+            assert f"<id>https://localhost:5672{path}</id>".encode() in answer.body
+        answer = await api.answer(request("GET", "/T/Subscriptions/?$top=1"))
+        assert b"<id>https://localhost:5672/T/Subscriptions/S</id>" in answer.body
+
+    async def test_root_is_an_empty_list(self, api: ManagementApi) -> None:
+        answer = await api.answer(request("GET", "/?api-version=2021-05"))
+        assert (answer.status, titles(answer)) == (200, [])
 
 
 class TestRefusals:
@@ -679,7 +700,7 @@ class TestRefusals:
             assert error(await api.answer(request(method, "/q", QUEUE, authorization=weak)))[0] == 401
 
     @pytest.mark.parametrize(
-        "target", ["/$Resources", "/$Resources/rules", "/$management", "/t/subscriptions/s/other/x", "/"]
+        "target", ["/$Resources", "/$Resources/rules", "/$management", "/t/subscriptions/s/other/x"]
     )
     async def test_path_that_names_nothing_is_refused(self, api: ManagementApi, target: str) -> None:
         assert error(await api.answer(request("GET", target)))[0] == 400

@@ -43,6 +43,7 @@ def test_text_that_is_no_whole_number_is_rejected(text: str) -> None:
         (True, "boolean", "true"),
         (2.5, "double", "2.5"),
         (datetime(2026, 1, 31, tzinfo=UTC), "dateTime", "2026-01-31T00:00:00Z"),
+        (datetime(2026, 1, 31, tzinfo=UTC).replace(tzinfo=None), "dateTime", "2026-01-31T00:00:00"),
         (timedelta(hours=1), "duration", "PT1H"),
     ],
 )
