@@ -11,9 +11,10 @@ from typing import Any
 
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock, VirtualClock
-from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.errors import ServiceBusError
 from sbclient.options import PairedNamespaceOptions
+from sbclient.rules.shared_access_signature import sign
 from sbclient.testing import MemoryPair
 from sbclient.transport.amqp.connection import Sink, Stream
 from sbclient.transport.amqp.credentials import SAS_TOKEN, Token, TokenSource
