@@ -28,10 +28,11 @@ from sbclient.amqp import (
 from sbclient.amqp.types import Int, Long, longs
 from sbclient.amqp.types import uuids as lock_tokens
 from sbclient.emulator.context import NamespaceContext
-from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, sign
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import SETTLED, Client, connected, create
 
 ABANDON, DEFER = Modified(True, False, {"Why": "later", "Tries": Long(3)}), Modified(True, True, {"Why": "later"})
