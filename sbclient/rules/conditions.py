@@ -1,4 +1,4 @@
-"""Maps AMQP error conditions and management status codes to the errors of this package.
+"""Maps AMQP error conditions and management status codes to the errors of this package, for clients and servers.
 
 Laws:
 1. The condition decides. The status decides only if there is no condition, as in the replies of `$cbs`.
@@ -36,40 +36,48 @@ from sbclient.errors import (
     SessionLockLostError,
 )
 
-BY_CONDITION: Final[Mapping[str, type[ServiceBusError]]] = MappingProxyType(
+_CONDITIONS: Final[Mapping[str, tuple[type[ServiceBusError], int]]] = MappingProxyType(
     {
-        "amqp:connection:forced": ServiceBusConnectionError,
-        "amqp:decode-error": InvalidOperationError,
-        "amqp:frame-size-too-small": InvalidOperationError,
-        "amqp:illegal-state": InvalidOperationError,
-        "amqp:internal-error": ServiceBusInternalError,
-        "amqp:invalid-field": InvalidOperationError,
-        "amqp:link:detach-forced": ServiceBusConnectionError,
-        "amqp:link:message-size-exceeded": MessageSizeExceededError,
-        "amqp:not-allowed": InvalidOperationError,
-        "amqp:not-found": MessagingEntityNotFoundError,
-        "amqp:not-implemented": InvalidOperationError,
-        "amqp:precondition-failed": InvalidOperationError,
-        "amqp:resource-deleted": MessagingEntityNotFoundError,
-        "amqp:resource-limit-exceeded": ServiceBusQuotaExceededError,
-        "amqp:resource-locked": ServiceBusInternalError,
-        "amqp:transaction:rollback": ServiceBusError,
-        "amqp:transaction:timeout": ServiceBusError,
-        "amqp:transaction:unknown-id": InvalidOperationError,
-        "amqp:unauthorized-access": ServiceBusAuthorizationError,
-        "com.microsoft:argument-error": InvalidOperationError,
-        "com.microsoft:argument-out-of-range": InvalidOperationError,
-        "com.microsoft:auth-failed": ServiceBusAuthenticationError,
-        "com.microsoft:container-close": ServiceBusConnectionError,
-        "com.microsoft:entity-already-exists": MessagingEntityAlreadyExistsError,
-        "com.microsoft:entity-disabled": MessagingEntityDisabledError,
-        "com.microsoft:message-lock-lost": MessageLockLostError,
-        "com.microsoft:message-not-found": MessageNotFoundError,
-        "com.microsoft:server-busy": ServiceBusServerBusyError,
-        "com.microsoft:session-cannot-be-locked": SessionCannotBeLockedError,
-        "com.microsoft:session-lock-lost": SessionLockLostError,
-        "com.microsoft:timeout": OperationTimeoutError,
+        "amqp:connection:forced": (ServiceBusConnectionError, 503),
+        "amqp:decode-error": (InvalidOperationError, 400),
+        "amqp:frame-size-too-small": (InvalidOperationError, 400),
+        "amqp:illegal-state": (InvalidOperationError, 400),
+        "amqp:internal-error": (ServiceBusInternalError, 500),
+        "amqp:invalid-field": (InvalidOperationError, 400),
+        "amqp:link:detach-forced": (ServiceBusConnectionError, 503),
+        "amqp:link:message-size-exceeded": (MessageSizeExceededError, 403),
+        "amqp:not-allowed": (InvalidOperationError, 400),
+        "amqp:not-found": (MessagingEntityNotFoundError, 404),
+        "amqp:not-implemented": (InvalidOperationError, 501),
+        "amqp:precondition-failed": (InvalidOperationError, 412),
+        "amqp:resource-deleted": (MessagingEntityNotFoundError, 410),
+        "amqp:resource-limit-exceeded": (ServiceBusQuotaExceededError, 403),
+        "amqp:resource-locked": (ServiceBusInternalError, 409),
+        "amqp:transaction:rollback": (ServiceBusError, 400),
+        "amqp:transaction:timeout": (ServiceBusError, 408),
+        "amqp:transaction:unknown-id": (InvalidOperationError, 404),
+        "amqp:unauthorized-access": (ServiceBusAuthorizationError, 401),
+        "com.microsoft:argument-error": (InvalidOperationError, 400),
+        "com.microsoft:argument-out-of-range": (InvalidOperationError, 400),
+        "com.microsoft:auth-failed": (ServiceBusAuthenticationError, 401),
+        "com.microsoft:container-close": (ServiceBusConnectionError, 503),
+        "com.microsoft:entity-already-exists": (MessagingEntityAlreadyExistsError, 409),
+        "com.microsoft:entity-disabled": (MessagingEntityDisabledError, 400),
+        "com.microsoft:message-lock-lost": (MessageLockLostError, 410),
+        "com.microsoft:message-not-found": (MessageNotFoundError, 404),
+        "com.microsoft:server-busy": (ServiceBusServerBusyError, 503),
+        "com.microsoft:session-cannot-be-locked": (SessionCannotBeLockedError, 410),
+        "com.microsoft:session-lock-lost": (SessionLockLostError, 410),
+        "com.microsoft:timeout": (OperationTimeoutError, 408),
     }
+)
+"""The error class of a condition, and the status with which a management node states it."""
+
+BY_CONDITION: Final[Mapping[str, type[ServiceBusError]]] = MappingProxyType(
+    {condition: kind for condition, (kind, _) in _CONDITIONS.items()}
+)
+STATUS_BY_CONDITION: Final[Mapping[str, int]] = MappingProxyType(
+    {condition: status for condition, (_, status) in _CONDITIONS.items()}
 )
 
 _LOST: Final = ("amqp:connection:", "amqp:session:", "amqp:link:")

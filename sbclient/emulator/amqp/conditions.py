@@ -1,4 +1,4 @@
-"""The AMQP conditions of errors, and the statuses of management replies.
+"""The AMQP errors and the statuses by which the emulator answers; `rules.conditions` has the table.
 
 Source: the documented conditions of the service. A client chooses its exception by the condition alone, so conditions
 are unambiguous, while statuses are not.
@@ -6,8 +6,6 @@ are unambiguous, while statuses are not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from sbclient.amqp.errors import INTERNAL_ERROR, AmqpError, WireError
@@ -17,6 +15,7 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
+from sbclient.rules.conditions import STATUS_BY_CONDITION
 
 ARGUMENT_ERROR: Final = "com.microsoft:argument-error"
 DEAD_LETTER: Final = "com.microsoft:dead-letter"
@@ -30,33 +29,6 @@ BAD_REQUEST: Final = 400
 UNAUTHORIZED: Final = 401
 NOT_FOUND: Final = 404
 INTERNAL: Final = 500
-
-_STATUS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "amqp:not-found": NOT_FOUND,
-        "amqp:unauthorized-access": UNAUTHORIZED,
-        "amqp:resource-limit-exceeded": 403,
-        "amqp:link:message-size-exceeded": 403,
-        "amqp:not-allowed": BAD_REQUEST,
-        "amqp:not-implemented": 501,
-        "amqp:decode-error": BAD_REQUEST,
-        "amqp:invalid-field": BAD_REQUEST,
-        "amqp:connection:forced": 503,
-        "amqp:internal-error": INTERNAL,
-        ARGUMENT_ERROR: BAD_REQUEST,
-        "com.microsoft:auth-failed": UNAUTHORIZED,
-        "com.microsoft:timeout": 408,
-        "com.microsoft:server-busy": 503,
-        "com.microsoft:entity-disabled": BAD_REQUEST,
-        "com.microsoft:entity-already-exists": 409,
-        "com.microsoft:message-lock-lost": 410,
-        "com.microsoft:session-lock-lost": 410,
-        "com.microsoft:session-cannot-be-locked": 410,
-        "com.microsoft:message-not-found": NOT_FOUND,
-        TRANSACTION_ROLLBACK: BAD_REQUEST,
-        UNKNOWN_TRANSACTION: NOT_FOUND,
-    }
-)
 
 
 class UnknownTransactionError(InvalidOperationError):
@@ -87,7 +59,7 @@ def amqp_error_of(error: BaseException) -> AmqpError:
 
 def status_of(condition: str) -> int:
     """The status of a management reply with a condition."""
-    return _STATUS.get(condition, INTERNAL)
+    return STATUS_BY_CONDITION.get(condition, INTERNAL)
 
 
 def ends_connection(error: BaseException) -> bool:
