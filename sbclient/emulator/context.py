@@ -25,6 +25,9 @@ class ServerSettings:
     Attributes:
         max_frame_size_bytes: of AMQP. Source: the service.
         amqp_idle_timeout_s: how long an AMQP client may be silent. Source: the service.
+        channel_max: the highest channel of an AMQP connection. Source: the service.
+        handle_max: the highest handle of an AMQP session. Source: the service, which has stated 255 and 4,999.
+        max_amqp_connections: of the namespace at a time. Source: the quotas of the service.
         handshake_timeout_s: how long a client has for TLS, and for its first byte.
         max_header_bytes: of one HTTP request, including its first line.
         max_body_bytes: of one HTTP request; the description of an entity has some kilobytes.
@@ -34,6 +37,9 @@ class ServerSettings:
 
     max_frame_size_bytes: int = 65_536
     amqp_idle_timeout_s: float = 240.0
+    channel_max: int = 4_999
+    handle_max: int = 255
+    max_amqp_connections: int = 5_000
     handshake_timeout_s: float = 30.0
     max_header_bytes: int = 65_536
     max_body_bytes: int = 2**20
@@ -52,6 +58,7 @@ class NamespaceContext:
         random: the generator that broker and wire faults draw from.
         events: publishes what happens in the namespace.
         settings: limits.
+        amqp_connection_count: open AMQP connections.
     """
 
     host: BrokerHost
@@ -60,6 +67,7 @@ class NamespaceContext:
     random: Random = field(default_factory=Random)
     events: EventFeed = field(default_factory=EventFeed)
     settings: ServerSettings = field(default_factory=ServerSettings)
+    amqp_connection_count: int = field(default=0, init=False)
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ from sbclient.amqp import (
     AmqpError,
     AttachRequested,
     Connection,
+    ConnectionOpened,
     ConnectionOptions,
     CredentialsOffered,
     CreditGranted,
@@ -27,7 +28,7 @@ from sbclient.amqp import (
     LinkDetached,
     OutgoingLink,
 )
-from sbclient.amqp.errors import UNAUTHORIZED
+from sbclient.amqp.errors import RESOURCE_LIMIT, UNAUTHORIZED
 from sbclient.emulator.amqp.attach import handler_of
 from sbclient.emulator.amqp.peer import Peer
 from sbclient.emulator.context import NamespaceContext
@@ -60,7 +61,12 @@ async def serve_amqp(stream: ByteStream, context: NamespaceContext, first: bytes
         context: the namespace.
         first: the bytes that were read to detect the protocol.
     """
-    await _Connection(stream, context).serve(first)
+    connection = _Connection(stream, context)
+    context.amqp_connection_count += 1
+    try:
+        await connection.serve(first)
+    finally:
+        context.amqp_connection_count -= 1
 
 
 class _Connection:
@@ -70,7 +76,8 @@ class _Connection:
             container_id=context.name,
             max_frame_size=settings.max_frame_size_bytes,
             max_links=MAX_LINKS,
-            handle_max=MAX_LINKS - 1,
+            channel_max=settings.channel_max,
+            handle_max=settings.handle_max,
             max_message_size=MAX_MESSAGE_BYTES,
             idle_timeout_s=settings.amqp_idle_timeout_s,
             handshake_timeout_s=settings.handshake_timeout_s,
@@ -177,6 +184,11 @@ class _Connection:
             self._peer.time_slice.end()  # the next frame may name as many deliveries
         elif kind is CredentialsOffered:
             self._admit(event)
+        elif kind is ConnectionOpened:
+            most = self._context.settings.max_amqp_connections
+            if self._context.amqp_connection_count > most:
+                text = f"the namespace has {most} AMQP connections, which is its quota: close one"
+                self._peer.close(AmqpError(RESOURCE_LIMIT, text))
 
     def _admit(self, event: CredentialsOffered) -> None:
         """Authenticate a client by SASL PLAIN, with the name and value of a key of the namespace."""
