@@ -130,11 +130,11 @@ class AmqpConnection:
         return self._opened.done() and not self.is_over
 
     @property
-    def has_channel(self) -> bool:
-        """Whether a further AMQP session may begin."""
+    def channel_count(self) -> int:
+        """How many AMQP sessions the service allows at a time."""
         remote = self.engine.remote
         highest = self.engine.options.channel_max
-        return len(self.engine.sessions) <= (highest if remote is None else min(highest, remote.channel_max))
+        return 1 + (highest if remote is None else min(highest, remote.channel_max))
 
     async def open(self) -> None:
         """Connect and wait for the open of the service.

@@ -66,6 +66,15 @@ class Held:
             self._session = self.connection.begin()
         return self._session
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a further link may attach. A channel stays free for the management node of each link's entity."""
+        channels, used = self.connection.channel_count, len(self.connection.engine.sessions)
+        if 2 * (used + 2) <= channels:
+            return True
+        links = used - 1 - sum(node.is_attached for node in self._nodes.values())
+        return links <= 0 or 2 * (links + 2) <= channels
+
     def requests_of(self, path: str) -> Requests:
         """The management node of an entity."""
         node = self._nodes.get(path)
@@ -130,6 +139,13 @@ class Connections:
         """An open connection, None if there is none."""
         return next((held for held in self._held if held.connection.is_open), None)
 
+    def ready_for(self, path: str) -> Held | None:
+        """A connection that takes a further link to an entity at once; None if there is none, or it lacks a token."""
+        for held in self._held:
+            if held.connection.is_open and held.has_room and held.tokens.has(path):
+                return held
+        return None
+
     async def usable(self) -> Held:
         """A connection that takes a further link.
 
@@ -140,7 +156,7 @@ class Connections:
             raise InvalidOperationError(f"the connection to {self._host} was closed: open a new client")
         self._held = [held for held in self._held if not held.connection.is_over]
         for held in self._held:
-            if held.connection.has_channel:
+            if held.has_room:
                 return held
         return await self._opening.get()
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from sbclient.amqp import RELEASED, AmqpError, DispositionReceived, IncomingDelivery, IncomingLink
+from sbclient.amqp import RELEASED, AmqpError, Attach, DispositionReceived, IncomingDelivery, IncomingLink
 from sbclient.amqp.errors import TRANSFER_LIMIT
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
@@ -68,10 +68,22 @@ class IncomingEnd(LinkEnd[IncomingLink]):
         inbox: takes what comes.
         connection: the connection.
         settlements: of the messages that came.
+
+    Args:
+        accept: checks the service's answer to the attach, and raises a `ServiceBusError` if it is not acceptable.
     """
 
-    def __init__(self, inbox: Inbox, wire: AmqpConnection, doing: str, *, owns_session: bool) -> None:
+    def __init__(
+        self,
+        inbox: Inbox,
+        wire: AmqpConnection,
+        doing: str,
+        *,
+        owns_session: bool,
+        accept: Callable[[IncomingEnd, Attach], None],
+    ) -> None:
         super().__init__(wire, doing, owns_session=owns_session)
+        self._accept = accept
         self.inbox = inbox
         self.connection = wire
         self.settlements: Settlements
@@ -79,6 +91,15 @@ class IncomingEnd(LinkEnd[IncomingLink]):
     def start(self, link: IncomingLink) -> None:
         super().start(link)
         self.settlements = Settlements(link, self.wire)
+
+    def on_attached(self, attach: Attach) -> None:
+        if attach.source is not None and not self.is_released:
+            try:
+                self._accept(self, attach)
+            except ServiceBusError as error:
+                self.refuse(error)
+                return
+        super().on_attached(attach)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         if self.link.credit < 0:
@@ -178,6 +199,7 @@ class Inbox:
                 self._start_drain(end)
                 await self._drained_or_late()
         except asyncio.CancelledError:
+            self._keep()
             if not self._prefetch_count and end.is_open:
                 self._start_drain(end)
             raise
@@ -224,12 +246,23 @@ class Inbox:
                     continue
             messages.append(message)
         self._release(stale)
-        if not queue:
-            self._watch_locks()
+        self._keep()
         end = self.end
         if self._prefetch_count and end is not None:
             self._keep_prefetching(end)
         return messages
+
+    def _keep(self) -> None:
+        """Note since when the messages that no call has taken are here, and watch the lock of the oldest."""
+        queue = self._queue
+        if self._is_locking and not self._has_session:
+            now = None
+            for delivery in reversed(queue):
+                if delivery.owner is not None:
+                    break
+                delivery.owner = now = now or datetime.fromtimestamp(self._clock.now(), tz=UTC)
+        if not queue or self._half_lock is None:
+            self._watch_locks()
 
     def _keep_prefetching(self, end: IncomingEnd) -> None:
         room = self._prefetch_count - len(self._queue)

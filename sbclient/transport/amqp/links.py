@@ -16,6 +16,7 @@ from sbclient.amqp import (
 )
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.rules.conditions import error_of, plain_text
+from sbclient.transport.amqp.doubt import own_error
 
 L = TypeVar("L", OutgoingLink, IncomingLink)
 
@@ -78,6 +79,29 @@ class LinkEnd(Generic[L]):
         except BaseException:
             self.release()
             raise
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the link has ended, or was given up."""
+        return self._is_released
+
+    async def answered(self) -> None:
+        """Wait, as one of several, for the service's answer. Cancelling one of them does not affect the others.
+
+        Raises:
+            ServiceBusError: the service refused the link, or the connection was lost; nothing is in doubt.
+        """
+        try:
+            await asyncio.shield(self._attached)
+        except ServiceBusError as error:
+            raise own_error(error, is_in_doubt=False) from error.__cause__
+
+    def refuse(self, error: ServiceBusError) -> None:
+        """Give the link up; those that wait for its attach get `error`."""
+        self.release()
+        if not self._attached.done():
+            self._attached.set_exception(error)
+            self._attached.exception()  # the ones who attach may have gone
 
     def release(self) -> None:
         """End the link, with its session if that is its own. Does nothing if it is over already."""

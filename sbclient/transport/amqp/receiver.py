@@ -23,9 +23,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from sbclient.amqp import (
-    Source,
-)
+from sbclient.amqp import Attach, Source
 from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
 from sbclient.amqp.types import Int, Long, UInt, longs, uuids
 from sbclient.clock import Clock
@@ -86,6 +84,9 @@ class ReceiverOwner(Protocol):
     async def connection_for(self, path: str, receiver: AmqpReceiver | None = None) -> AmqpConnection:
         """An open connection with a token for an entity."""
 
+    def ready_connection(self, path: str) -> AmqpConnection | None:
+        """A connection on which a link to an entity may attach at once."""
+
     def session_of(self, connection: AmqpConnection) -> tuple[Any, bool]:
         """An AMQP session for a link, and whether it is the link's own."""
 
@@ -116,7 +117,9 @@ class AmqpReceiver(ReceiverLink):
         self.path = path
         self._session = session
         self._is_locking = mode is ServiceBusReceiveMode.PEEK_LOCK
-        self._opening = Shared(self._attach, tasks=owner.tasks, name=f"attach to {path!r}")
+        self._connecting = Shared(self._connect, tasks=owner.tasks, name=f"attach to {path!r}")
+        self._attaching: IncomingEnd | None = None
+        self._caller_count = 0
         self._receiving = asyncio.Lock()
         self._inbox = Inbox(
             is_locking=self._is_locking,
@@ -174,7 +177,7 @@ class AmqpReceiver(ReceiverLink):
             grace_s = ACCEPT_GRACE_S
         try:
             async with self._clock.timeout(timeout_s + grace_s):
-                return await self._opening.get()
+                return await self._attached()
         except TimeoutError:
             late = OperationTimeoutError(f"attach to {self.path!r}: the service did not answer within {timeout_s:g} s")
             late.is_in_doubt = False
@@ -186,10 +189,34 @@ class AmqpReceiver(ReceiverLink):
             "the session again"
         )
 
-    async def _attach(self) -> IncomingEnd:
+    async def _attached(self) -> IncomingEnd:
+        """The link, attached for all callers that wait for it. It is given up when the last of them has gone."""
+        self._caller_count += 1
+        try:
+            end = self._attaching
+            if end is None or end.is_released:
+                connection = self.owner.ready_connection(self.path)
+                end = await self._connecting.get() if connection is None else self._attach(connection)
+            await end.answered()
+            return end
+        finally:
+            self._caller_count -= 1
+            if not self._caller_count and self._attaching is not None:
+                self._attaching.release()
+                self._attaching = None
+
+    async def _connect(self) -> IncomingEnd:
+        """Attach when there is a connection."""
         connection = await self.owner.connection_for(self.path, self)
+        self._check_open()
+        return self._attach(connection)
+
+    def _attach(self, connection: AmqpConnection) -> IncomingEnd:
+        """Send an attach. No task waits for the answer, which for a session may take minutes."""
         amqp_session, owns_session = self.owner.session_of(connection)
-        end = IncomingEnd(self._inbox, connection, f"attach to {self.path!r}", owns_session=owns_session)
+        end = IncomingEnd(
+            self._inbox, connection, f"attach to {self.path!r}", owns_session=owns_session, accept=self._accept
+        )
         properties = None
         filters = None
         if self._session is not None:
@@ -206,23 +233,27 @@ class AmqpReceiver(ReceiverLink):
                 properties=properties,
             )
         )
-        attach = await end.attached()
-        if self._is_closed:
-            end.release()
-            raise ServiceBusConnectionError(f"the link to {self.path!r} was closed")
+        self._attaching = end
+        return end
+
+    def _accept(self, end: IncomingEnd, attach: Attach) -> None:
+        """Use a link that the service has attached.
+
+        Raises:
+            ServiceBusCommunicationError: the service accepted no session.
+        """
         if self._session is not None:
             held = (attach.source.filter or {}).get(SESSION_FILTER) if attach.source is not None else None
             if not isinstance(held, str):
-                end.release()
                 raise ServiceBusCommunicationError(f"the service accepted no session of {self.path!r}: try again")
             self._session_id = held
             self._was_accepted = True
             ticks = (attach.properties or {}).get(LOCKED_UNTIL)
             if isinstance(ticks, int):
                 self._session_locked_until = _EPOCH + timedelta(microseconds=(int(ticks) - _TICKS_AT_1970) // 10)
+        self._attaching = None
         self._has_attached = True
         self._inbox.open(end)
-        return end
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -508,6 +539,8 @@ class AmqpReceiver(ReceiverLink):
         if self._is_closed:
             return
         self._is_closed = True
+        if self._attaching is not None:
+            self._attaching.refuse(ServiceBusConnectionError(f"the link to {self.path!r} was closed"))
         end = self._inbox.end
         try:
             if end is not None:

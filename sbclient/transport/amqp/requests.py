@@ -161,6 +161,11 @@ class Requests:
         finally:
             del self._waiting[message_id]
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether the links are attached."""
+        return self._transfers.end is not None
+
     def close(self, error: ServiceBusError) -> None:
         """Detach both links; requests that wait fail with `error`."""
         self._transfers.close(error)

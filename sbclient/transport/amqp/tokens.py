@@ -74,13 +74,17 @@ class Tokens:
         Raises:
             ServiceBusError: the service refuses the token, or the credential gives none; nothing is in doubt.
         """
-        if self._expires_at.get(path, 0.0) > self._clock.now():
+        if self.has(path):
             return
         put = self._puts.get(path)
         if put is None:
             put = Shared(lambda: self._put(path), tasks=self._tasks, name=f"put a token for {path}")
             self._puts[path] = put
         await put.get()
+
+    def has(self, path: str) -> bool:
+        """Whether the connection has a valid token for an entity."""
+        return self._expires_at.get(path, 0.0) > self._clock.now()
 
     def close(self, error: ServiceBusError) -> None:
         """Renew nothing any more."""

@@ -275,11 +275,19 @@ class AmqpTransport(Transport):
 
     async def connection_for(self, path: str, receiver: AmqpReceiver | None = None) -> AmqpConnection:
         """An open connection with a token for an entity, ready for a link to it."""
-        held = await self._connections.usable()
-        await held.tokens.ensure(path)
-        if self._is_cross_entity:
-            await self._keep_order(held, path, receiver)
-        return held.connection
+        while True:
+            held = await self._connections.usable()
+            await held.tokens.ensure(path)
+            if self._is_cross_entity:
+                await self._keep_order(held, path, receiver)
+                return held.connection
+            if held.has_room:  # others may have attached while this one waited for its token
+                return held.connection
+
+    def ready_connection(self, path: str) -> AmqpConnection | None:
+        """A connection on which a link to an entity may attach at once; None if `connection_for` must prepare it."""
+        held = None if self._is_cross_entity else self._connections.ready_for(path)
+        return None if held is None else held.connection
 
     async def _keep_order(self, held: Held, path: str, receiver: AmqpReceiver | None) -> None:
         """Attach the coordinator first, then a link of the entity by which transactions span others.

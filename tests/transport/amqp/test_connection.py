@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sbclient import ServiceBusMessage
+from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 from sbclient.amqp import AmqpError, ConnectionOptions
 from sbclient.amqp.frames import EMPTY_FRAME
 from sbclient.errors import (
@@ -120,11 +120,41 @@ async def test_further_connection_is_opened_at_the_limit_of_channels(
     service: Service, transport: AmqpTransport
 ) -> None:
     service.options = ConnectionOptions(container_id="service", channel_max=3)
+    service.replies["com.microsoft:cancel-scheduled-message"] = lambda body: (200, None, None)
     senders = [transport.open_sender(f"q{number}") for number in range(7)]
     for sender in senders:
         await sender.send(X, timeout_s=10)
     assert all(sender.is_open for sender in senders)
-    assert len(service.ends) == 3
+    assert len(service.ends) == 7
+    for sender in senders:  # each connection has a channel left for a management node
+        await sender.cancel_scheduled([1], timeout_s=10)
+    assert len(service.ends) == 7
+
+
+async def test_links_that_attach_at_once_obey_the_limit_of_channels(service: Service, transport: AmqpTransport) -> None:
+    service.options = ConnectionOptions(container_id="service", channel_max=19)
+    receivers = [transport.open_receiver("orders") for _ in range(40)]
+    await asyncio.gather(*(receiver.open(timeout_s=10) for receiver in receivers))
+    assert [len(end.links["orders"]) for end in service.ends] == [9, 9, 9, 9, 4]
+
+
+async def test_pending_accepts_need_no_task_each(service: Service, transport: AmqpTransport) -> None:
+    service.unanswered.update(f"visits-{number}" for number in range(4))
+    service.options = ConnectionOptions(container_id="service", channel_max=4_999)
+    for number in range(4):  # connections and tokens
+        with pytest.raises(OperationTimeoutError):
+            await transport.open_receiver(f"visits-{number}", session="first").open(timeout_s=1)
+    receivers = [
+        transport.open_receiver(f"visits-{number % 4}", session=NEXT_AVAILABLE_SESSION) for number in range(200)
+    ]
+    before = asyncio.all_tasks()
+    accepts = [asyncio.ensure_future(receiver.open(timeout_s=60)) for receiver in receivers]
+    await transport.clock.sleep(0.1)
+    assert len(service.end.attached) >= len(receivers)
+    assert asyncio.all_tasks() - before == set(accepts), "a pending accept has a task besides that of its caller"
+    for accept in accepts:
+        accept.cancel()
+    await asyncio.gather(*accepts, return_exceptions=True)
 
 
 async def test_many_links_share_one_connection(service: Service, transport: AmqpTransport) -> None:
@@ -137,7 +167,7 @@ async def test_many_links_share_one_connection(service: Service, transport: Amqp
 
 
 async def test_closed_links_free_their_channels(service: Service, transport: AmqpTransport) -> None:
-    service.options = ConnectionOptions(container_id="service", channel_max=3)
+    service.options = ConnectionOptions(container_id="service", channel_max=7)
     for number in range(20):
         sender = transport.open_sender(f"q{number}")
         await sender.send(X, timeout_s=10)

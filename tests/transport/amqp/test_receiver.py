@@ -226,6 +226,22 @@ async def test_prefetching_receiver_fetches_again_after_everything_was_released(
     assert [str(each) for each in await receive(receiver, 1)] == ["d"]
 
 
+async def test_messages_of_a_cancelled_call_are_released_at_half_of_their_lock(
+    service: Service, transport: AmqpTransport
+) -> None:
+    service.answers_drain = False
+    receiver = transport.open_receiver("orders")
+    call = asyncio.create_task(receiver.receive(max_message_count=5, max_wait_time_s=60))
+    await transport.clock.sleep(1)
+    put(service, "a")
+    await transport.clock.sleep(0.1)  # the call waits for the answer to its drain
+    call.cancel()
+    await asyncio.wait({call})
+    assert call.cancelled()
+    await transport.clock.sleep(31)
+    assert [each.state for each in service.end.dispositions] == [RELEASED]
+
+
 async def test_drain_that_is_never_answered_starves_no_later_call(service: Service, transport: AmqpTransport) -> None:
     service.answers_drain = False
     receiver = transport.open_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
