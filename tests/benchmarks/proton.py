@@ -52,15 +52,15 @@ async def emulator(settings: Settings) -> Result:
     count = settings.count(2_000)
     ours: list[Sample] = []
     others: list[Sample] = []
-    with EmulatorProcess() as server, _rabbitmq() as rabbitmq:
+    with EmulatorProcess() as server, rabbitmq() as other:
         server.create_queue(QUEUE)
         url = f"amqp://{ROOT_KEY_NAME}:{quote(ROOT_KEY, safe='')}@127.0.0.1:{server.port}"
         side = Side("emulator", count, lambda: asyncio.to_thread(exchanged, url, QUEUE, count))
         for number in range(settings.pairs + 1):
-            for found, one in ((ours, await sample(server, side)), (others, await _sample(rabbitmq, count))):
+            for found, one in ((ours, await sample(server, side)), (others, await _sample(other, count))):
                 if number and one is not None:  # the first one is the warm-up
                     found.append(one)
-    if rabbitmq is None:
+    if other is None:
         return Result(sides={side.name: ours}, not_run="RabbitMQ is not installed")
     ratios = [by_server_time(*each) for each in zip(ours, others, strict=True)]
     return Result(ratios, {side.name: ours, "RabbitMQ": others})
@@ -70,6 +70,7 @@ class _RabbitMQ:
     """A running RabbitMQ with its AMQP 1.0 plugin."""
 
     def __init__(self, port: int, process_id: int) -> None:
+        self.port = port
         self.url = f"amqp://guest:guest@127.0.0.1:{port}"
         self._process_id = process_id
 
@@ -99,7 +100,7 @@ async def _sample(rabbitmq: _RabbitMQ | None, count: int) -> Sample | None:
 
 
 @contextmanager
-def _rabbitmq() -> Iterator[_RabbitMQ | None]:
+def rabbitmq() -> Iterator[_RabbitMQ | None]:
     """Start RabbitMQ with all its files in a temporary directory; None if it is not installed."""
     if RABBITMQ is None:
         yield None
