@@ -26,6 +26,7 @@ FURTHER: Final = (
     "failover",
     "fairness",
     "fixtures",
+    "limits",
     "observed",
     "retry",
     "spark_endurance",

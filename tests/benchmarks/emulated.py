@@ -115,6 +115,12 @@ def peak_mib() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
+def rss_mib() -> float:
+    """Return the memory of this process now, in MiB."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
 class _Server:
     """Answers the parent process, in the event loop of the emulator."""
 

@@ -182,14 +182,14 @@ async def connections(settings: Settings) -> Result:
                 receivers = [client.get_queue_receiver(QUEUE) for _ in range(count)]
                 await asyncio.gather(*(sender.send_messages(our_message()) for sender in senders))
                 await asyncio.gather(*(receiver.receive_messages(1, max_wait_time=WAIT_S) for receiver in receivers))
-                connected = _established(server.port)
+                connected = established(server.port)
 
             side = Side("sbclient", count, use)
             found = await sample(server, side)
     return Result([float(connected)], {side.name: [found]}, [f"{count} senders and {count} receivers"])
 
 
-def _established(port: int) -> int:
+def established(port: int) -> int:
     """Return the number of established TCP connections of this machine to a local port."""
     remote = f":{port:04X}"
     rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
