@@ -38,7 +38,7 @@ class ServerSettings:
     max_frame_size_bytes: int = 65_536
     amqp_idle_timeout_s: float = 240.0
     channel_max: int = 4_999
-    handle_max: int = 255
+    handle_max: int = 4_999
     max_amqp_connections: int = 5_000
     handshake_timeout_s: float = 30.0
     max_header_bytes: int = 65_536

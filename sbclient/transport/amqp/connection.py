@@ -158,7 +158,8 @@ class AmqpConnection:
             EndpointClosedError: the connection is over, or its channels are used up.
         """
         if self.is_over:
-            raise EndpointClosedError(f"the connection to {self._namespace} is lost: open a new one")
+            reason = "" if self._reason is None else f" ({self._reason})"
+            raise EndpointClosedError(f"the connection to {self._namespace} is lost{reason}: open a new one")
         return self.engine.begin()
 
     def new_link_name(self) -> str:
@@ -297,7 +298,7 @@ class AmqpConnection:
         self._arm()
 
     def _on_closed(self, event: ConnectionClosed) -> None:
-        error = self._reason or self._error_of(event)
+        error = self._reason = self._reason or self._error_of(event)
         if not self._opened.done():
             error.is_in_doubt = False
             self._opened.set_exception(error)

@@ -1,0 +1,59 @@
+"""The client obeys the limits that the emulator states, over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sbclient import ServiceBusClient, ServiceBusConnectionError, ServiceBusMessage
+from sbclient.emulator import Emulator
+from sbclient.emulator.context import ServerSettings
+
+pytestmark = pytest.mark.real_time
+
+
+async def used(emulator: Emulator, count: int) -> int:
+    """Send and receive on so many links each; return the number of AMQP connections."""
+    async with ServiceBusClient.from_connection_string(emulator.connection_string) as client:
+        await client.administration.create_queue("orders")
+        senders = [client.get_queue_sender("orders") for _ in range(count)]
+        receivers = [client.get_queue_receiver("orders") for _ in range(count)]
+        await asyncio.gather(*(sender.send_messages(ServiceBusMessage("x")) for sender in senders))
+        received = await asyncio.gather(*(receiver.receive_messages(1, max_wait_time=10) for receiver in receivers))
+        await asyncio.gather(
+            *(
+                receiver.complete_message(message)
+                for receiver, messages in zip(receivers, received, strict=True)
+                for message in messages
+            )
+        )
+        assert sum(map(len, received)) == count
+        connections = emulator.context().amqp_connection_count
+        await receivers[-1].peek_messages(1)  # over the connection of that receiver
+        assert emulator.context().amqp_connection_count == connections
+        return connections
+
+
+async def test_many_links_share_one_connection() -> None:
+    async with Emulator("contoso") as emulator:
+        assert await used(emulator, 140) == 1
+
+
+async def test_further_connections_are_opened_at_the_limit_of_channels() -> None:
+    async with Emulator("contoso", settings=ServerSettings(channel_max=19, handle_max=2)) as emulator:
+        assert await used(emulator, 20) == 5
+
+
+async def test_connections_above_the_quota_are_refused() -> None:
+    settings = ServerSettings(channel_max=3, max_amqp_connections=1)
+    async with (
+        Emulator("contoso", settings=settings) as emulator,
+        ServiceBusClient.from_connection_string(emulator.connection_string, retry_total=0) as client,
+    ):
+        await client.administration.create_queue("orders")
+        async with client.get_queue_sender("orders") as sender, client.get_queue_sender("orders") as other:
+            await sender.send_messages(ServiceBusMessage("x"))
+            with pytest.raises(ServiceBusConnectionError, match="quota"):
+                await other.send_messages(ServiceBusMessage("y"), timeout=5)
+            await sender.send_messages(ServiceBusMessage("z"))
