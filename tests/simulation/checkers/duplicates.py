@@ -14,6 +14,9 @@ from tests.simulation.world import World
 WINDOW_S = 600.0
 """The broker's default window of duplicate detection."""
 
+ROUNDED_S = 0.0015
+"""The time of storing is rounded to whole microseconds in memory, and down to milliseconds over the network."""
+
 Copies = dict[str, dict[tuple[float, int], None]]
 """For each uid the copies that the destination held: when stored, and under which number."""
 
@@ -50,10 +53,9 @@ def copies_of(world: World) -> Copies:
     for delivery in world.history.deliveries:
         _, number, stored_at = delivery.copy
         known = copies[delivery.uid]
-        if delivery.origin != "dead_letter":
-            known[stored_at, number] = None
-        elif not any(at == stored_at for at, _ in known):
-            known[stored_at, -number] = None
+        times = [at for at, other in known if delivery.origin == "dead_letter" or other == number]
+        if not any(abs(at - stored_at) < ROUNDED_S for at in times):
+            known[stored_at, -number if delivery.origin == "dead_letter" else number] = None
     return copies
 
 

@@ -309,8 +309,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "requests of a session go without its link",
         "receiver.py",
-        "            link_name, wire = end.link.name, end.connection\n        elif",
-        "            link_name, wire = None, None\n        elif",
+        "            link_name=None if end is None else end.link.name,\n            wire=",
+        "            link_name=None,\n            wire=",
     ),
     # -- transactions ----------------------------------------------------------------------------------------------
     _mutant(

@@ -163,6 +163,18 @@ async def test_deleting_receiver_leaves_no_credit_behind(
     assert max(credit for credit, _ in service.end.grants) == 10
 
 
+async def test_deleted_messages_outlive_the_link_that_brought_them(service: Service, transport: AmqpTransport) -> None:
+    service.answers_drain = False
+    receiver = transport.open_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    waiting = asyncio.create_task(receive(receiver, 5, 60))
+    await transport.clock.sleep(1)
+    waiting.cancel()
+    await transport.clock.sleep(0)
+    put(service, "a")
+    service.end.cut()
+    assert [str(each) for each in await receive(receiver, 5, 1)] == ["a"]
+
+
 async def test_prefetch_keeps_credit_up(service: Service, transport: AmqpTransport) -> None:
     store(service, *(str(number) for number in range(20)))
     receiver = transport.open_receiver("orders", prefetch_count=8)
