@@ -18,7 +18,7 @@ from sbclient.broker.sql.binding import Binding
 from sbclient.broker.sql.predicates import Test, predicate
 from sbclient.broker.sql.properties import Scope, SystemProperties, user_property
 from sbclient.broker.sql.statements import Change, changes
-from sbclient.broker.sql.values import FilterError, Value, checked, compare
+from sbclient.broker.sql.values import FilterError, Steps, Value, checked, compare
 from sbclient.entities import (
     CorrelationRuleFilter,
     FalseRuleFilter,
@@ -94,7 +94,7 @@ class Action:
             FilterError: a statement cannot be carried out for this message.
         """
         copy = message.copy()
-        scope = Scope(copy.application_properties, copy, system, random)
+        scope = Scope(copy.application_properties, copy, system, random, Steps())
         for change in self._changes:
             change(scope)
         return copy
@@ -121,7 +121,7 @@ class _SqlFilter:
         self._test = test
 
     def matches(self, message: ServiceBusMessage, system: SystemProperties, random: Random | None = None) -> bool:
-        return self._test(Scope(message.application_properties, message, system, random)) is True
+        return self._test(Scope(message.application_properties, message, system, random, Steps())) is True
 
 
 _Condition: TypeAlias = tuple[Callable[[Scope], Any], Value]
@@ -134,7 +134,7 @@ class _CorrelationFilter:
         self._conditions = (*_of_system(rule_filter), *_of_user(rule_filter))
 
     def matches(self, message: ServiceBusMessage, system: SystemProperties, random: Random | None = None) -> bool:
-        scope = Scope(message.application_properties, message, system, random)
+        scope = Scope(message.application_properties, message, system, random, Steps())
         return all(_is_equal(read(scope), wanted) for read, wanted in self._conditions)
 
 

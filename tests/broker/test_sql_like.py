@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.broker.sql.like import matcher
+from sbclient.broker.sql.values import FilterError, Steps
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ from sbclient.broker.sql.like import matcher
     ],
 )
 def test_b073_percent_is_any_run_and_underscore_any_character(pattern: str, text: str, is_match: bool) -> None:
-    assert matcher(pattern)(text) is is_match
+    assert matcher(pattern)(text, Steps()) is is_match
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_b073_percent_is_any_run_and_underscore_any_character(pattern: str, text
     ],
 )
 def test_b073_the_escape_makes_the_next_character_literal(pattern: str, escape: str, text: str, is_match: bool) -> None:
-    assert matcher(pattern, escape)(text) is is_match
+    assert matcher(pattern, escape)(text, Steps()) is is_match
 
 
 @pytest.mark.parametrize(("pattern", "escape"), [("a", ""), ("a", "ab"), ("a!", "!"), ("!!!", "!"), ("%%%", "%")])
@@ -82,19 +83,36 @@ def naive(pattern: str, text: str) -> bool:
 
 @given(st.text("ab%_", max_size=7), st.text("ab_%", max_size=9))
 def test_a_pattern_matches_what_the_definition_says(pattern: str, text: str) -> None:
-    assert matcher(pattern)(text) is naive(pattern, text)
+    assert matcher(pattern)(text, Steps()) is naive(pattern, text)
 
 
 @given(st.text("a%_!.[\\", max_size=8), st.text("a%_!.[\\", max_size=8))
 def test_an_escaped_text_matches_itself_alone(wanted: str, other: str) -> None:
     match = matcher(re.sub("[%_!]", r"!\g<0>", wanted), "!")
-    assert match(wanted)
-    assert match(other) is (wanted == other)
+    assert match(wanted, Steps())
+    assert match(other, Steps()) is (wanted == other)
 
 
 @pytest.mark.parametrize("pattern", ["%" + "a%" * 500 + "b", "%" + "a_%" * 300 + "b%", "a%" * 500 + "b_"])
 def test_no_pattern_takes_more_than_a_moment(pattern: str) -> None:
     match = matcher(pattern)
     before = time.process_time()
-    assert not match("a" * 32_768)
+    assert not match("a" * 32_768, Steps())
     assert time.process_time() - before < 1.0  # a pattern that is tried over and over takes years
+
+
+@pytest.mark.parametrize("pattern", ["%" + "a_" * 400 + "b%", "%" + "a" * 4_000 + "_b%"])
+def test_wildcards_that_take_too_many_steps_are_an_error(pattern: str) -> None:
+    with pytest.raises(FilterError, match="100000 steps"):
+        matcher(pattern)("a" * 262_144, Steps())
+
+
+def test_long_literals_are_found_in_a_long_text() -> None:
+    assert matcher("%" + "a" * 4_000 + "b%")("a" * 262_144 + "b", Steps())
+    assert not matcher("%" + "a" * 4_000 + "b%")("a" * 262_144, Steps())
+
+
+def test_pattern_longer_than_4096_characters_is_rejected() -> None:
+    matcher("a" * 4_096)
+    with pytest.raises(ValueError, match="4096"):
+        matcher("a" * 4_097)

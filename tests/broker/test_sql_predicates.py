@@ -13,7 +13,7 @@ from sbclient.broker.sql.binding import Binding
 from sbclient.broker.sql.parser import parse_filter
 from sbclient.broker.sql.predicates import predicate
 from sbclient.broker.sql.properties import Scope, SystemProperties
-from sbclient.broker.sql.values import FilterError, Truth
+from sbclient.broker.sql.values import FilterError, Steps, Truth
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 
@@ -51,7 +51,7 @@ TRUTH = {T: "1 = 1", F: "1 = 0", U: "missing = 1"}
 
 def truth_of(text: str, parameters: dict[str, Any] | None = None, random: Random | None = None) -> Truth:
     test = predicate(parse_filter(text), Binding("filter", parameters))
-    return test(Scope(MESSAGE.application_properties, MESSAGE, SYSTEM, random))
+    return test(Scope(MESSAGE.application_properties, MESSAGE, SYSTEM, random, Steps()))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_b073_scopes_functions_and_parameters(text: str, truth: Truth) -> None:
 def test_a_name_spelt_alike_goes_before_one_that_differs_in_case() -> None:
     test = predicate(parse_filter("Color = 2"), Binding("filter"))
     properties: dict[str, Any] = {"COLOR": 1, "Color": 2}
-    assert test(Scope(properties, MESSAGE, SYSTEM, None)) is True
+    assert test(Scope(properties, MESSAGE, SYSTEM, None, Steps())) is True
 
 
 def test_newid_is_a_new_guid_each_time() -> None:
@@ -322,3 +322,10 @@ def test_a_missing_parameter_is_refused_where_none_is_given() -> None:
 def test_parameters_that_mean_nothing_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(InvalidOperationError, match="@a"):
         Binding("filter", parameters)
+
+
+def test_looking_for_a_property_among_too_many_others_is_an_error() -> None:
+    properties: dict[str, Any] = {f"p{number}": 1 for number in range(30_000)}
+    test = predicate(parse_filter("a = 1 OR b = 1 OR c = 1 OR d = 1"), Binding("filter", {}))
+    with pytest.raises(FilterError, match="100000 steps"):
+        test(Scope(properties, MESSAGE, SYSTEM, None, Steps()))

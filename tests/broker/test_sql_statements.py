@@ -10,7 +10,7 @@ from sbclient.broker.sql.binding import Binding
 from sbclient.broker.sql.parser import parse_action
 from sbclient.broker.sql.properties import SYSTEM_PROPERTIES, Scope, SystemProperties
 from sbclient.broker.sql.statements import changes
-from sbclient.broker.sql.values import FilterError
+from sbclient.broker.sql.values import FilterError, Steps, converted
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
 
@@ -49,7 +49,7 @@ def changed(
     text: str, properties: dict[str, Any] | None = None, parameters: dict[str, Any] | None = None, **attributes: Any
 ) -> ServiceBusMessage:
     message = ServiceBusMessage(b"", application_properties=properties, **attributes)
-    scope = Scope(message.application_properties, message, SystemProperties(delivery_count=3), Random(1))
+    scope = Scope(message.application_properties, message, SystemProperties(delivery_count=3), Random(1), Steps())
     for change in changes(parse_action(text), Binding("action", parameters)):
         change(scope)
     return message
@@ -167,3 +167,14 @@ def test_an_unknown_system_property_is_refused_wherever_it_stands() -> None:
     for text in ("SET sys.Colour = 1", "REMOVE sys.Colour", "SET a = sys.Colour"):
         with pytest.raises(InvalidOperationError, match=r"there is no system property sys\.Colour"):
             changed(text)
+
+
+def test_text_that_doubles_until_it_is_too_long_is_an_error() -> None:
+    doubled = "; ".join(["SET a = 'xxxxxxxxxxxxxxxx'", *["SET a = a + a"] * 13])
+    with pytest.raises(FilterError, match="65536"):
+        changed(doubled)
+
+
+def test_number_that_decimal128_cannot_hold_is_an_error() -> None:
+    with pytest.raises(ValueError, match="6144"):
+        converted("1E999999999", Decimal)

@@ -107,7 +107,7 @@ def _like(node: Like, binding: Binding) -> Test:
             return None
         if not isinstance(value, str):
             raise FilterError(f"{where}: LIKE applies to text, not to {describe(value)}")
-        return match(value) is not is_negated
+        return match(value, scope.steps) is not is_negated
 
     return test
 
@@ -175,7 +175,7 @@ def _exists(node: Exists, binding: Binding) -> Test:
     if node.operand.is_system:
         binding.system_property(node.operand)
         return lambda scope: True
-    return lambda scope: key_of(scope.properties, name) is not None
+    return lambda scope: key_of(scope, name) is not None
 
 
 _PREDICATES: Final[dict[type[Node], Callable[[Any, Binding], Test]]] = {

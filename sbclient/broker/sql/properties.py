@@ -9,13 +9,14 @@ Source: MicrosoftDocs/azure-docs, `service-bus-messages-payloads.md`, which also
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
 from random import Random
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from sbclient.broker.sql.values import Steps
 from sbclient.message import PropertyValue, ServiceBusMessage, ServiceBusMessageState
 
 
@@ -42,12 +43,16 @@ class SystemProperties(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """All that an expression is evaluated over. `properties` are those of `message`, taken out once."""
+    """All that an expression is evaluated over. `properties` are those of `message`, taken out once.
+
+    `steps` limits the work of the evaluation.
+    """
 
     properties: dict[str, PropertyValue]
     message: ServiceBusMessage
     system: SystemProperties
     random: Random | None
+    steps: Steps
 
     def __repr__(self) -> str:
         """Without what stands in the message."""
@@ -108,10 +113,12 @@ SYSTEM_PROPERTIES: Final[Mapping[str, SystemProperty]] = {
 }
 
 
-def key_of(properties: Iterable[str], name: str) -> str | None:
+def key_of(scope: Scope, name: str) -> str | None:
     """The key that a user property's name means: the one spelt alike, else the first that differs only in case."""
+    properties = scope.properties
     if name in properties:
         return name
+    scope.steps.spend(len(properties))
     lowered = name.lower()
     return next((key for key in properties if key.lower() == lowered), None)
 
@@ -124,6 +131,7 @@ def user_property(name: str) -> Callable[[Scope], Any]:
         properties = scope.properties
         if name in properties:
             return properties[name]
+        scope.steps.spend(len(properties))
         for key in properties:
             if key.lower() == lowered:
                 return properties[key]

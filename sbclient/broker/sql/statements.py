@@ -61,7 +61,7 @@ def _set(statement: Assignment, binding: Binding) -> Change:
     name, value_of, where = statement.target.name, expression(statement.value, binding), str(statement)
 
     def change(scope: Scope) -> None:
-        key = key_of(scope.properties, name)
+        key = key_of(scope, name)
         old = None if key is None else scope.properties[key]
         scope.properties[name if key is None else key] = _stored(value_of(scope), old, where)
 
@@ -81,6 +81,7 @@ def _remove(name: str) -> Change:
     lowered = name.lower()
 
     def change(scope: Scope) -> None:
+        scope.steps.spend(len(scope.properties))
         for key in [key for key in scope.properties if key.lower() == lowered]:
             del scope.properties[key]
 
