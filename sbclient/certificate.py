@@ -7,6 +7,7 @@ a certificate, and importing the libraries for it, takes time; the start of the 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import ssl
 import tempfile
@@ -55,7 +56,7 @@ class Certificate:
         Raises:
             OSError: it does not exist and cannot be written.
         """
-        if not (self._directory / _SERVER).exists():
+        if not self._exists():
             self._new_directory().rmdir()
 
     def make(self) -> None:
@@ -64,7 +65,7 @@ class Certificate:
         Raises:
             OSError: it cannot be written.
         """
-        if (self._directory / _SERVER).exists():
+        if self._exists():
             return
         made = self._new_directory()
         try:
@@ -99,6 +100,22 @@ class Certificate:
         """Wait until the certificate is not being created. Safe to call twice."""
         if self._making is not None:
             await asyncio.wait([self._making])
+
+    def _exists(self) -> bool:
+        """Whether there is a certificate.
+
+        Raises:
+            OSError: another user may know or change its key.
+        """
+        if not (self._directory / _SERVER).exists():
+            return False
+        if hasattr(os, "getuid"):
+            for path in (self._directory, self._directory / _SERVER, self._directory / _AUTHORITY):
+                if path.lstat().st_uid != os.getuid():
+                    raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+            if self._directory.stat().st_mode & 0o022:
+                raise PermissionError(errno.EPERM, "other users may write to it", str(self._directory))
+        return True
 
     def _new_directory(self) -> Path:
         self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -11,6 +11,11 @@ def main() -> None:
     """Run the command line."""
     startup_signals.hold()
     arguments = sys.argv[1:]
+    if arguments == ["--version"]:
+        from importlib.metadata import version
+
+        print(version("sbclient"))  # without typer and the commands, which take a second to import
+        return
     from sbclient.cli.app import make_app, run_with_json_errors
 
     app = make_app(arguments)

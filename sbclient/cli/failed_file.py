@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -10,6 +11,14 @@ from typing import Self
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
 from sbclient.message_json import content_json
+
+
+def _private(path: Path) -> int:
+    """Open a file that only its owner may read, because it contains messages. A link is not followed."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    if hasattr(os, "fchmod"):
+        os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 class FailedFile:
@@ -28,7 +37,7 @@ class FailedFile:
             self._was_there = path.exists()
             if self._was_there and path.stat().st_size:
                 raise InvalidOperationError(f"--failed {path} is not empty: send its messages, or name another file")
-            self._file = path.open("w", encoding="utf-8", buffering=1)  # each line is written at once
+            self._file = os.fdopen(_private(path), "w", encoding="utf-8", buffering=1)  # writes each line at once
         except OSError as error:
             raise InvalidOperationError(
                 f"--failed {path} cannot be written ({error.strerror}): name another file"

@@ -18,6 +18,7 @@ from sbclient.settings.table import Setting, suggestion
 from sbclient.worker.settings import SETTINGS
 
 MAX_SECRET_BYTES: Final = 16_384
+MAX_FILE_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,13 @@ def read_secret(name: str, where: str, base: Path) -> str:
 
 def _content(path: Path, what: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise InvalidOperationError(
+                f"{what} is {str(path)!r}, which has more than {MAX_FILE_BYTES} bytes: name another file"
+            )
+        return content.decode()
     except OSError as error:
         raise InvalidOperationError(f"{what} is {str(path)!r}, which cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -1,0 +1,84 @@
+"""Files that the commands read and write are safe beside other users of the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sbclient.certificate import Certificate
+from sbclient.cli.failed_file import FailedFile
+from sbclient.errors import InvalidOperationError
+from sbclient.worker.settings_file import read_secret, read_settings_file
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_file_of_failed_messages_is_readable_by_its_owner_only(tmp_path: Path, is_there: bool) -> None:
+    path = tmp_path / "failed.jsonl"
+    if is_there:
+        path.touch(mode=0o644)
+    with FailedFile(path) as failed:
+        failed.write("a line")
+
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_file_of_failed_messages_follows_no_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "failed.jsonl"
+    target.touch()
+    link.symlink_to(target)
+
+    with pytest.raises(InvalidOperationError, match="cannot be written"):
+        FailedFile(link)
+
+
+def test_file_with_a_connection_string_has_at_most_64_kib(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b" " * 65_537)
+
+    with pytest.raises(InvalidOperationError, match="more than 65536 bytes"):
+        read_secret("primary_file", "secret", tmp_path)
+    with pytest.raises(InvalidOperationError, match="more than 65536 bytes"):
+        read_settings_file(tmp_path / "secret")
+
+
+def test_endless_file_is_not_read_to_its_end() -> None:
+    with pytest.raises(InvalidOperationError, match="more than 65536 bytes"):
+        read_secret("primary_file", "/dev/zero", Path("/"))
+
+
+@pytest.mark.slow
+def test_certificate_that_others_may_change_is_not_used(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    certificate.make()
+    certificate.make()
+    certificate.path.parent.chmod(0o777)
+
+    with pytest.raises(PermissionError, match="other users"):
+        certificate.make()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs the right to give files away")
+def test_certificate_of_another_user_is_not_used(tmp_path: Path) -> None:
+    certificate = Certificate(tmp_path)
+    certificate.make()
+    os.chown(certificate.path, 12_345, 12_345)
+
+    with pytest.raises(PermissionError, match="another user"):
+        certificate.check_directory()
+
+
+def test_version_imports_neither_commands_nor_libraries() -> None:
+    code = (
+        "import sys; sys.argv = ['sbclient', '--version']; from sbclient.cli import main; main(); print(*sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    version, loaded = run.stdout.splitlines()
+
+    assert version[0].isdigit()
+    assert not {"typer", "rich", "h11", "azure.core", "sbclient.client.client"} & set(loaded.split())
