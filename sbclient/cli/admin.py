@@ -19,6 +19,7 @@ from sbclient.cli.common import (
     chosen_transport,
     is_confirmed,
     print_json,
+    print_line,
     reported_errors,
     run,
 )
@@ -196,7 +197,7 @@ def _print(text: str, value: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(value)
     else:
-        typer.echo(text)
+        print_line(text)
 
 
 async def _with_administration(primary: str, work: Callable[[Administration], Awaitable[T]]) -> T:

@@ -6,9 +6,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from rich.table import Table
-from rich.text import Text
 
-from sbclient.cli.common import make_console, print_line
+from sbclient.cli.common import cell, make_console, print_line
 from sbclient.cli.json_values import plain
 
 SECRET: Final = "authorization_rules"
@@ -66,7 +65,7 @@ def print_list(kind: str, found: list[dict[str, Any]]) -> None:
         table.add_column(name.removesuffix("_message_count").replace("_", " "), justify="right")
     for each in found:
         cells = [each["name"], *(_text(each[name]) for name in columns)]
-        table.add_row(*map(Text, cells), *(f"{each['runtime'][name]:,}" for name in counts))
+        table.add_row(*map(cell, cells), *(f"{each['runtime'][name]:,}" for name in counts))
     if found:
         make_console().print(table)
 

@@ -19,6 +19,7 @@ from sbclient.cli.common import (
     is_confirmed,
     open_client,
     print_json,
+    print_line,
     required_secondary,
     run,
 )
@@ -195,7 +196,7 @@ def _handle_dead_letters(
     if as_json:
         print_json({"found": dict(found.most_common()), "done": done, "is_dry_run": is_dry})
     elif is_dry or not found:
-        typer.echo(f"found {_text(found)}")
+        print_line(f"found {_text(found)}")
     else:
         typer.echo(f"{_DONE[command]} {done:,}")
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sbclient.backlog import BacklogQueueView, DestinationView
-from sbclient.cli.common import make_console, print_json
+from sbclient.cli.common import cell, make_console, print_json
 
 Report: TypeAlias = dict[str, Any]
 
@@ -112,11 +112,11 @@ def _table(title: str, rows: Any) -> Table:
         more = "" if row.get("is_complete", True) else "+"
         age = row["oldest_age_seconds"]
         table.add_row(
-            Text(name),
+            cell(name),
             f"{row['waiting']:,}{more}",
             f"{row['parked']:,}",
             "" if age is None else str(timedelta(seconds=age)),
-            ", ".join(f"{number:,} {reason}" for reason, number in row["dead_letters"].items()),
+            cell(", ".join(f"{number:,} {reason}" for reason, number in row["dead_letters"].items())),
         )
     return table
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import os
 import signal
@@ -31,9 +30,11 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.options import PairedNamespaceOptions
+from sbclient.telemetry.log import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 T = TypeVar("T")
 
@@ -203,9 +204,9 @@ def print_error(command: str, text: str, kind: str, status: int, *, as_json: boo
     """Print an error on one line of stderr; `as_json` prints it as JSON."""
     if as_json:
         error = {"command": command, "type": kind, "message": text, "exit_status": int(status)}
-        typer.echo(json.dumps({"error": error}, ensure_ascii=False), err=True)
+        typer.echo(printable_json({"error": error}), err=True)
     else:
-        typer.echo(f"sbclient {command}: {text}", err=True)
+        print_note(f"sbclient {command}: {text}")
 
 
 def status_of(error: BaseException) -> Exit | None:
@@ -246,7 +247,7 @@ def is_confirmed(command: str, question: str, *, yes: bool, as_json: bool) -> bo
         if not sys.stdin.isatty():
             raise InvalidOperationError(f"{question} Stdin is not a terminal: confirm with --yes")
         startup_signals.release()
-        typer.echo(f"{question} [y/N] ", err=True, nl=False)
+        typer.echo(f"{printable(question)} [y/N] ", err=True, nl=False)
         try:
             return sys.stdin.readline().strip().lower() in ("y", "yes")
         except KeyboardInterrupt:
@@ -260,15 +261,39 @@ def print_json(value: Any) -> None:
     Raises:
         OutputClosed: the reader of stdout has closed it.
     """
-    print_line(json.dumps(value, ensure_ascii=False, default=plain))
+    _print(printable_json(value, plain))
 
 
-def print_line(line: str | bytes) -> None:
-    """Print one line on stdout and flush; raises `OutputClosed` like `print_json`."""
+def print_line(line: str) -> None:
+    """Print one `printable` line on stdout and flush; raises `OutputClosed` like `print_json`."""
+    _print(printable(line))
+
+
+def print_note(line: str) -> None:
+    """Print one `printable` line on stderr."""
+    typer.echo(printable(line), err=True)
+
+
+def print_body(body: bytes | str) -> None:
+    """Print a body on stdout and flush: unchanged into a file or a pipe, with its lines `printable` on a terminal."""
+    if sys.stdout.isatty():
+        text = body if isinstance(body, str) else body.decode(errors="replace")
+        body = "\n".join(map(printable, text.split("\n")))
+    _print(body)
+
+
+def _print(line: str | bytes) -> None:
     try:
         typer.echo(line)
     except BrokenPipeError as error:
         raise OutputClosed(*error.args) from error
+
+
+def cell(text: str) -> Text:
+    """Return a `printable` text for a table, without markup."""
+    from rich.text import Text
+
+    return Text(printable(text))
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sbclient.cli import startup_signals
-from sbclient.cli.common import Exit, make_console, print_json, reported_errors, terminable
+from sbclient.cli.common import Exit, cell, make_console, print_json, reported_errors, terminable
 from sbclient.cli.outage import OUTAGE_AT_S, RECOVERY_AT_S, TRAFFIC_S, Account, Lane, OutageRun, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
 from sbclient.options import SyphonLimits
@@ -149,7 +149,7 @@ def _shown(outage: OutageRun, console: Console) -> Account:
             events = outage.events()
             for event in events[printed:]:
                 facts = ", ".join(f"{name} {value}" for name, value in event.facts.items())
-                console.print(f"[dim]{_time(outage.elapsed_s)}[/] {event.name} [bold]{event.path}[/] {facts}")
+                console.print(f"[dim]{_time(outage.elapsed_s)}[/] {event.name} ", cell(f"{event.path} {facts}"))
             printed = len(events)
             if console.is_terminal:
                 live.update(Group(*_stage(outage)), refresh=True)
@@ -181,8 +181,8 @@ def _table(outage: OutageRun) -> Table:
         tally = outage.tallies[lane.queue]
         state = outage.states.get(lane.queue, FailoverState.HEALTHY)
         table.add_row(
-            lane.queue,
-            lane.label,
+            cell(lane.queue),
+            cell(lane.label),
             Text(state.value.replace("_", " "), style=_COLOURS[state]),
             f"{tally.sent:,}",
             f"{len(tally.accepted):,}",

@@ -10,6 +10,7 @@ from typing import Final, Self
 import typer
 
 from sbclient.clock import Clock
+from sbclient.telemetry.log import printable
 
 DELAY_S: Final = 1.0
 """Work that ends sooner shows nothing."""
@@ -52,11 +53,11 @@ class Progress:
     def note(self, line: str) -> None:
         """Print a line on stderr that stays above the progress line."""
         self._erase()
-        typer.echo(line, err=True)
+        typer.echo(printable(line), err=True)
 
     def _draw(self) -> None:
         line = f"{self._text}  {self._clock.monotonic() - self._began_at:.0f} s"
-        sys.stderr.write(_ERASE_LINE + line[: shutil.get_terminal_size().columns - 1])
+        sys.stderr.write(_ERASE_LINE + printable(line)[: shutil.get_terminal_size().columns - 1])
         sys.stderr.flush()
         self._is_drawn = True
         self._timer = self._clock.call_later(REDRAW_S, self._draw)

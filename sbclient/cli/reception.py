@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sbclient.cli.common import print_json, print_line
+from sbclient.cli.common import print_body, print_json
 from sbclient.cli.message_json import message_json
 from sbclient.cli.progress import Progress
 from sbclient.cli.source import ANY_SESSION, Source
@@ -156,7 +156,7 @@ class Reception:
     def _print(self, messages: list[ServiceBusReceivedMessage]) -> None:
         for message in messages:
             if self.form is Form.LINES:
-                print_line(bytes(message) if message.body_type is AmqpMessageBodyType.DATA else str(message))
+                print_body(bytes(message) if message.body_type is AmqpMessageBodyType.DATA else str(message))
             else:
                 print_json(message_json(message, is_dead_letter=self.source.is_sub_queue))
             self.received += 1

@@ -19,7 +19,7 @@ import structlog
 import typer
 
 from sbclient.cli import startup_signals
-from sbclient.cli.common import AsJson, Exit, open_client, print_json, reported_errors, run
+from sbclient.cli.common import AsJson, Exit, open_client, print_json, print_line, reported_errors, run
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
@@ -201,7 +201,7 @@ def _print_settings(configuration: Configuration, *, as_json: bool) -> None:
         return
     width = max(len(one["name"]) for one in rows)
     for one in rows:
-        typer.echo(f"{one['name']:{width}}  {one['value'] or '-':20}  {one['from']}")
+        print_line(f"{one['name']:{width}}  {one['value'] or '-':20}  {one['from']}")
 
 
 def _print_dry_run(dry: DryRun, *, as_json: bool) -> None:
@@ -209,7 +209,7 @@ def _print_dry_run(dry: DryRun, *, as_json: bool) -> None:
         print_json(dry.content())
     else:
         for line in dry.lines():
-            typer.echo(line)
+            print_line(line)
     if not dry.is_complete:
         raise typer.Exit(Exit.INCOMPLETE)
 
@@ -219,7 +219,7 @@ def _print_report(report: SyphonReport, *, as_json: bool) -> None:
         print_json(asdict(report))
         return
     dead = ", ".join(f"{number:,} {reason}" for reason, number in report.dead_lettered.items()) or "none"
-    typer.echo(f"drained {report.drained:,}   dead-lettered {dead}   parked {report.parked:,}")
+    print_line(f"drained {report.drained:,}   dead-lettered {dead}   parked {report.parked:,}")
 
 
 class _Events(logging.Handler):

@@ -273,7 +273,8 @@ def _print(rows: Sequence[Row], transports: Sequence[str]) -> None:
     make_console().print(table)
     for row in rows:
         if row.result is Result.DIFFERENT:
-            print_line(f"\n{row.check.name}: expected {row.check.expected}")
+            print_line("")
+            print_line(f"{row.check.name}: expected {row.check.expected}")
             for name, each in row.observations.items():
                 print_line(f"  {name}: {each.observed}")
         else:

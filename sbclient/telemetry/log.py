@@ -8,10 +8,12 @@ and `span_id` are added to the facts.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
+from unicodedata import category
 
 from sbclient.telemetry import tracing
 
@@ -67,8 +69,30 @@ def without_error_text(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def sentence(message: str, facts: Mapping[str, Any]) -> str:
-    """Return a message with its facts filled in; control characters of the facts are escaped, as by `repr`."""
-    text = message.format_map(facts)
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    """Return a message with its facts filled in, `printable`."""
+    return printable(message.format_map(facts))
+
+
+def printable(text: str) -> str:
+    """Return a text that cannot control a terminal or forge a line, because parts of it may come from a peer.
+
+    Control characters, line separators, marks of the writing direction and other invisible characters are escaped as
+    by `repr`.
+    """
+    return text if text.isprintable() else "".join(each if _is_visible(each) else repr(each)[1:-1] for each in text)
+
+
+def printable_json(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """Return a value as JSON on one line. The characters that `printable` escapes are escaped as JSON does.
+
+    Args:
+        default: as for `json.dumps`.
+    """
+    text = json.dumps(value, ensure_ascii=False, default=default)
+    return (
+        text if text.isprintable() else "".join(each if _is_visible(each) else json.dumps(each)[1:-1] for each in text)
+    )
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() or category(character) == "Zs"  # spaces other than that of ASCII
