@@ -21,6 +21,7 @@ from sbclient.errors import ServiceBusError
 
 BAD_INPUT: Final = 2
 HIDDEN_KEY: Final = "<your key>"
+EXPOSED: Final = "warning: other machines can reach this emulator, which is made for one machine: see docs/security.md"
 COLLECT_AFTER: Final = 50_000
 """Allocations between two cycle collections; Python's default is 700. Stored messages hold no cycles, and collections
 took a third of the time of a full emulator."""
@@ -66,6 +67,10 @@ def emulator(
             help="Key of the root policy.",
         ),
     ] = ROOT_KEY,
+    allow_public_key: Annotated[
+        bool,
+        typer.Option("--allow-public-key", help="Accept the default key with a --host that other machines can reach."),
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the broker's random choices.")] = None,
     tls_name: Annotated[
         list[str] | None,
@@ -99,10 +104,11 @@ def emulator(
             profile=profile,
             auth=auth,
             key=key,
+            allow_public_key=allow_public_key,
             seed=seed,
             certificate_names=tuple(tls_name or ()),
         )
-        asyncio.run(_serve(served, key=key, as_json=as_json))
+        asyncio.run(_serve(served, as_json=as_json))
     except (ServiceBusError, OSError, UnicodeDecodeError) as error:
         from sbclient.cli.common import print_error  # imports the client, which the emulator does not need
 
@@ -112,7 +118,7 @@ def emulator(
         raise typer.Exit from None
 
 
-async def _serve(served: Emulator, *, key: str, as_json: bool) -> None:
+async def _serve(served: Emulator, *, as_json: bool) -> None:
     """Serve until SIGINT or SIGTERM."""
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     ended = asyncio.Event()
@@ -122,14 +128,16 @@ async def _serve(served: Emulator, *, key: str, as_json: bool) -> None:
             loop.add_signal_handler(number, ended.set)
     startup_signals.release()
     async with served:
+        if served.is_exposed:
+            typer.echo(EXPOSED, err=True)
         certificate: Path | None = served.expected_certificate_path
         try:
             served.check_certificate_directory()
         except OSError as error:
             certificate = None
             _report_no_certificate(error, as_json=as_json)
-        show: Callable[[Emulator, str, Path | None], None] = _show_json if as_json else _show
-        show(served, key, certificate)
+        show: Callable[[Emulator, Path | None], None] = _show_json if as_json else _show
+        show(served, certificate)
         sys.stdout.flush()
         making = [asyncio.create_task(asyncio.to_thread(lambda: served.certificate_path))] if certificate else []
         for each in making:
@@ -151,18 +159,19 @@ def _report_no_certificate(error: BaseException, *, as_json: bool) -> None:
     print_error("emulator", text, type(error).__name__, 0, as_json=as_json)
 
 
-def _connection_strings(served: Emulator, key: str) -> dict[str, str]:
+def _connection_strings(served: Emulator) -> dict[str, str]:
     """Return the connection strings with a key of the user replaced."""
-    hidden = ROOT_KEY if key == ROOT_KEY else HIDDEN_KEY
-    field = "SharedAccessKey={};"  # other parts of the text may contain the key as well
-    return {
-        name: text.replace(field.format(key), field.format(hidden)) for name, text in served.connection_strings.items()
-    }
+    found = {}
+    for name, text in served.connection_strings.items():
+        key = served.root_key(name)
+        field = "SharedAccessKey={};"  # other parts of the text may contain the key as well
+        found[name] = text if key == ROOT_KEY else text.replace(field.format(key), field.format(HIDDEN_KEY))
+    return found
 
 
-def _show_json(served: Emulator, key: str, certificate: Path | None) -> None:
+def _show_json(served: Emulator, certificate: Path | None) -> None:
     facts: dict[str, Any] = {
-        "connection_strings": _connection_strings(served, key),
+        "connection_strings": _connection_strings(served),
         "ports": dict(served.ports),
         "http_port": served.http_port,
         "certificate": None if certificate is None else str(certificate),
@@ -182,9 +191,9 @@ def _show_deviations(*, as_json: bool) -> None:
             typer.echo(f"{each.id}\n  Service Bus {each.service}\n  here it {each.ours}\n  why: {each.why}")
 
 
-def _show(served: Emulator, key: str, certificate: Path | None) -> None:
+def _show(served: Emulator, certificate: Path | None) -> None:
     width = max(map(len, served.namespaces))
-    for name, text in _connection_strings(served, key).items():
+    for name, text in _connection_strings(served).items():
         typer.echo(f"{name:{width}}  {text}")
     typer.echo(f"\npage         http://localhost:{served.http_port}/  (and at / of each port above)")
     typer.echo(f"health       http://localhost:{served.http_port}/health")

@@ -13,6 +13,7 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -24,7 +25,7 @@ from sbclient.certificate import LOCAL_NAMES, Certificate, default_directory
 from sbclient.clock import Clock
 from sbclient.emulator.config.entities import NamespaceConfig, make_entities
 from sbclient.emulator.config.namespace_choice import chosen_namespaces
-from sbclient.emulator.context import NamespaceContext, ServerSettings, entity_rules_of
+from sbclient.emulator.context import NEWCOMERS, NamespaceContext, ServerSettings, entity_rules_of
 from sbclient.emulator.control.message_store import purge
 from sbclient.emulator.control.namespace_state import clear
 from sbclient.emulator.faults import WireFault, WireFaults
@@ -71,7 +72,8 @@ class Emulator:
         http_port: an additional port for HTTP, like 5300 of Microsoft's emulator; None = none, 0 = any free one.
         profile: tier and year, or its name.
         auth: `"sas"`, `"none"` or `"jwt-any"`.
-        key: the value of the root key of every namespace.
+        key: the value of the root key of every namespace, unless the configuration gives the namespace another one.
+        allow_public_key: accept the default key, which is public, also on an address that other machines can reach.
         seed: of the random generators of the broker, for repeatable runs.
         certificate_directory: of the certificate; the cache of the user by default.
         certificate_names: host names in the certificate besides those of this machine.
@@ -79,7 +81,8 @@ class Emulator:
         settings: limits of the servers.
 
     Raises:
-        InvalidOperationError: a name, port, profile or mode is not valid.
+        InvalidOperationError: a name, port, profile or mode is not valid; or `host` is not a loopback address, and the
+            public key would be accepted there.
         ConfigError: the configuration is not valid.
         OSError: the configuration cannot be read.
     """
@@ -94,6 +97,7 @@ class Emulator:
         profile: Profile | str = STD_2021,
         auth: str = AuthorizationMode.SAS,
         key: str = ROOT_KEY,
+        allow_public_key: bool = False,
         seed: int | None = None,
         certificate_directory: Path | None = None,
         certificate_names: Sequence[str] = (),
@@ -108,19 +112,22 @@ class Emulator:
         self._host = host
         self._key = key
         self._clock = clock or Clock()
-        self._settings = settings or ServerSettings()
         self._profile = _profile_of(profile)
         self._mode = _mode_of(auth)
         self._seed = seed
         names = (*LOCAL_NAMES, *certificate_names, *([] if host in ("0.0.0.0", "::") else [host]))
         self._certificate = Certificate(certificate_directory or default_directory(), names)
-        self._registry = NamespaceRegistry(names)
+        self._settings = replace(settings or ServerSettings(), host_names=names, is_exposed=self.is_exposed)
+        self._newcomers = asyncio.Semaphore(NEWCOMERS)
+        self._registry = NamespaceRegistry()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._http_port = http_port
         self._http: Listener | None = None
         self._ports: dict[str, int] = {}
         configs = chosen_namespaces(namespaces, config, self._profile, first_port=first_port)
         self._served: dict[str, _Served] = {each.name: self._prepare(each) for each in configs}
+        if self.is_exposed and not allow_public_key:
+            self._reject_public_key()
 
     # ------------------------------------------------------------------ start and stop
 
@@ -200,6 +207,19 @@ class Emulator:
         return self._http_port
 
     @property
+    def is_exposed(self) -> bool:
+        """Whether other machines may reach the emulator."""
+        return not is_loopback(self._host)
+
+    def _reject_public_key(self) -> None:
+        public = [name for name, served in self._served.items() if served.context.authorizer.accepts_key(ROOT_KEY)]
+        if public and self._mode is not AuthorizationMode.NONE:
+            raise InvalidOperationError(
+                f"other machines may reach {self._host}, and the key of {', '.join(public)} is public: give another "
+                "one with --key or SBCLIENT_EMULATOR_KEY, or accept that with --allow-public-key"
+            )
+
+    @property
     def connection_string(self) -> str:
         """The connection string of the first namespace."""
         return self.connection_strings[self.namespaces[0]]
@@ -216,11 +236,17 @@ class Emulator:
         )
         return {
             name: (
-                f"Endpoint=sb://{host}:{port};SharedAccessKeyName={ROOT_KEY_NAME};SharedAccessKey={self._key};"
-                "UseDevelopmentEmulator=true;"
+                f"Endpoint=sb://{host}:{port};SharedAccessKeyName={ROOT_KEY_NAME};"
+                f"SharedAccessKey={self.root_key(name)};UseDevelopmentEmulator=true;"
             )
             for name, port in self._ports.items()
         }
+
+    def root_key(self, namespace: str | None = None) -> str:
+        """The value of the root key of a namespace; None = the first one."""
+        rules = self._find(namespace).config.rules
+        own = (rule.primary_key for rule in rules if rule.key_name == ROOT_KEY_NAME)
+        return next((key for key in own if key), self._key)
 
     @property
     def certificate_path(self) -> Path:
@@ -335,15 +361,25 @@ class Emulator:
         random = Random(self._seed)
         host = BrokerHost(config.name, clock=self._clock, random=random, profile=self._profile)
         make_entities(config, host)
+        has_own = any(rule.key_name.casefold() == ROOT_KEY_NAME.casefold() for rule in config.rules)
         authorizer = Authorizer(
             self._mode,
-            rules=[root_rule(self._key), *config.rules],
+            rules=config.rules if has_own else [root_rule(self._key), *config.rules],
             entity_rules=lambda path: entity_rules_of(host, path),
         )
         context = NamespaceContext(host, authorizer, WireFaults(random), random, settings=self._settings)
+        context.newcomers = self._newcomers
         self._registry.add(context, lambda: self.reset(config.name))
         router = Router(context, self._registry)
         return _Served(config, context, Listener(context, router.answer, self._certificate.server_context))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.casefold() == "localhost"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

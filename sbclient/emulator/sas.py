@@ -130,6 +130,10 @@ class Authorizer:
         """Whether every client has all rights without a token."""
         return self.mode is AuthorizationMode.NONE
 
+    def accepts_key(self, key: str) -> bool:
+        """Whether a rule of the namespace has a key of that value."""
+        return any(key in _keys(rule) for rule in self._rules)
+
     def authenticate(self, token: str, now: float) -> Grant:
         """The grant of a token. The text of the token determines its type; a leading `Bearer` is skipped.
 

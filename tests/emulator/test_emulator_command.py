@@ -9,12 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sbclient.emulator.sas import sign
 
 pytestmark = pytest.mark.slow  # starts many processes
 
@@ -126,6 +130,62 @@ def test_a_key_is_hidden_and_nothing_else(start: Start, key: str) -> None:
     )
 
 
+OWN_KEY: Any = {
+    "UserConfig": {
+        "Namespaces": [
+            {
+                "Name": "contoso",
+                "AuthorizationRules": [
+                    {
+                        "KeyName": "RootManageSharedAccessKey",
+                        "Rights": ["Manage", "Send", "Listen"],
+                        "PrimaryKey": "own",
+                    }
+                ],
+            }
+        ]
+    }
+}
+
+
+def test_root_key_of_the_configuration_replaces_the_public_one(start: Start, tmp_path: Path) -> None:
+    config = tmp_path / "Config.json"
+    config.write_text(json.dumps(OWN_KEY))
+
+    said = printed(start("--config", str(config), "--first-port", "0", "--http-port", "0", "--json"))
+
+    assert "SharedAccessKey=<your key>;" in said["connection_strings"]["contoso"]
+    statuses = [status_with(said["http_port"], key) for key in ("own", "SAS_KEY_VALUE")]
+    assert statuses == [200, 401]
+
+
+def status_with(port: int, key: str) -> int:
+    """The status of a request of the control API with a token that this key signs."""
+    token = sign("sb://localhost/", "RootManageSharedAccessKey", key, time.time() + 60)
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/$control/state", headers={"Authorization": token})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_public_key_is_rejected_on_an_address_that_other_machines_can_reach(start: Start) -> None:
+    out, err = start("--host", "0.0.0.0", "--namespace", "contoso:0", "--http-port", "0", "--json").communicate()
+
+    assert out == ""
+    assert "--allow-public-key" in json.loads(err)["error"]["message"]
+
+
+@pytest.mark.parametrize("arguments", [["--allow-public-key"], ["--key", "own"], ["--auth", "none"]])
+def test_other_address_than_loopback_is_reported(start: Start, arguments: list[str]) -> None:
+    process = start("--host", "0.0.0.0", "--namespace", "contoso:0", "--http-port", "0", "--json", *arguments)
+    printed(process)
+    process.send_signal(signal.SIGTERM)
+
+    assert process.communicate()[1].startswith("warning: other machines can reach")
+
+
 def test_without_a_place_for_the_certificate_it_serves_and_says_what_to_do(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     arguments = ("--namespace", "contoso:0", "--http-port", "0")
@@ -201,7 +261,7 @@ class TestMistakes:
 
     @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
     def test_an_address_of_no_use_is_not_blamed_on_the_port(self, start: Start, host: str) -> None:
-        text = self.refused(start("--host", host, "--http-port", "0", "--namespace", "contoso:0"))
+        text = self.refused(start("--host", host, "--key", "own", "--http-port", "0", "--namespace", "contoso:0"))
         assert f"namespace contoso cannot listen on {host}" in text
         assert "--host" in text
         assert "port" not in text

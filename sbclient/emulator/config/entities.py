@@ -37,7 +37,7 @@ class NamespaceConfig:
 
     Attributes:
         port: None = not given, 0 = any free one.
-        rules: keys of the namespace besides the root key.
+        rules: keys of the namespace; one with the name of the root key replaces it.
         entities: in an order in which they can be created.
     """
 
