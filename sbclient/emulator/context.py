@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sbclient.broker.faults import Fault
 from sbclient.clock import Clock
@@ -16,6 +17,8 @@ from sbclient.entities import AuthorizationRule, SubscriptionProperties
 from sbclient.hosting.host import BrokerHost
 
 AnyFault: TypeAlias = Fault | WireFault
+
+NEWCOMERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +34,12 @@ class ServerSettings:
         handshake_timeout_s: how long a client has for TLS, and for its first byte.
         max_header_bytes: of one HTTP request, including its first line.
         max_body_bytes: of one HTTP request; the description of an entity has some kilobytes.
+        max_unauthorized_body_bytes: of one HTTP request without a valid token.
         request_timeout_s: how long a client has to send one whole HTTP request after its first byte.
         http_idle_timeout_s: how long an HTTP connection may be silent between two requests.
+        max_connections: of one port; None = as many as the process may have descriptors.
+        host_names: of HTTP requests, besides those of this machine for itself.
+        is_exposed: whether other machines may reach the servers; see `net.browsers`.
     """
 
     max_frame_size_bytes: int = 65_536
@@ -43,8 +50,12 @@ class ServerSettings:
     handshake_timeout_s: float = 30.0
     max_header_bytes: int = 65_536
     max_body_bytes: int = 2**20
+    max_unauthorized_body_bytes: int = 2**13
     request_timeout_s: float = 30.0
     http_idle_timeout_s: float = 120.0
+    max_connections: int | None = None
+    host_names: tuple[str, ...] = ()
+    is_exposed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +70,7 @@ class NamespaceContext:
         events: publishes what happens in the namespace.
         settings: limits.
         amqp_connection_count: open AMQP connections.
+        newcomers: limits how many clients without a token are served in one step of the event loop, in all namespaces.
     """
 
     host: BrokerHost
@@ -68,6 +80,7 @@ class NamespaceContext:
     events: EventFeed = field(default_factory=EventFeed)
     settings: ServerSettings = field(default_factory=ServerSettings)
     amqp_connection_count: int = field(default=0, init=False)
+    newcomers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NEWCOMERS))
 
     @property
     def name(self) -> str:

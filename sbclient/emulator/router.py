@@ -55,11 +55,6 @@ class Router:
             if request.method in _READING:
                 return await self._health()
         elif first in (CONTROL, PAGE) or _is_for_page(request):
-            from sbclient.emulator.page.browsers import reason_to_refuse
-
-            reason = reason_to_refuse(request, self._registry.own_names)
-            if reason is not None:
-                return Response(403, reason.encode(), TEXT)
             return await self._answer_control(request) if first == CONTROL else _page(request)
         return await self._management.answer(request)
 

@@ -216,14 +216,14 @@ def receivers_of_everything(port: int) -> Iterator[Any]:
 
 def requests_in_a_row(port: int) -> Iterator[Any]:
     yield socket.create_connection(("127.0.0.1", port))
-    request = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     while True:
         yield request * (FULL_CHUNK // len(request))
 
 
 def bodies_in_tiny_chunks(port: int) -> Iterator[Any]:
     yield socket.create_connection(("127.0.0.1", port))
-    yield b"PUT /q HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    yield b"PUT /q HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     while True:
         yield b"1\r\nx\r\n" * (FULL_CHUNK // 6)
 
@@ -231,13 +231,13 @@ def bodies_in_tiny_chunks(port: int) -> Iterator[Any]:
 def headers_of_one_letter(port: int) -> Iterator[Any]:
     yield socket.create_connection(("127.0.0.1", port))
     while True:
-        yield b"GET / HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 16_000 + b"\r\n"
+        yield b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 16_000 + b"\r\n"
 
 
 def pings_over_a_websocket(port: int) -> Iterator[Any]:
     yield socket.create_connection(("127.0.0.1", port))
     yield (
-        b"GET /$servicebus/websocket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
         b"Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
     )
@@ -259,7 +259,7 @@ def tls_records_of_one_byte(port: int) -> Iterator[Any]:
             connection.sendall(outgoing.read())
             incoming.write(connection.recv(65_536))
     yield connection
-    engine.write(b"PUT /q HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    engine.write(b"PUT /q HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
     while True:
         for _ in range(2_000):
             for piece in (b"1", b"\r", b"\n", b"x", b"\r", b"\n"):

@@ -138,8 +138,8 @@ class TestOnePort:
             b"AMQP\x09\x09\x09\x09",
             b"A" * 100_000,
             b"GET / HTTP/1.1\r\n\r\n",
-            b"GET /$servicebus/websocket HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\n\r\n",
-            b"GET /$servicebus/websocket HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\r\n",
+            b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n\xff\xff\xff\xff",
         ],
     )
@@ -171,7 +171,7 @@ class TestOnePort:
     async def test_text_over_a_websocket_is_refused(self, port: int) -> None:
         reader, writer = await opened(port)
         client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
-        writer.write(client.send(wsproto.events.Request(host="h", target="/$servicebus/websocket")))
+        writer.write(client.send(wsproto.events.Request(host="localhost", target="/$servicebus/websocket")))
         client.receive_data(await reader.read(4096))
         list(client.events())
         writer.write(client.send(wsproto.events.TextMessage(data="AMQP")))
@@ -183,7 +183,7 @@ class TestOnePort:
 
     async def test_websocket_with_another_protocol_is_refused(self, port: int) -> None:
         client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
-        asking = wsproto.events.Request(host="h", target="/$servicebus/websocket", subprotocols=["mqtt"])
+        asking = wsproto.events.Request(host="localhost", target="/$servicebus/websocket", subprotocols=["mqtt"])
         assert (await said(port, client.send(asking))).startswith(b"HTTP/1.1 400 ")
 
 

@@ -1,11 +1,12 @@
-"""Rejects requests that other web pages make to the page and the control API. Other programs are not affected.
+"""Rejects requests that other web pages make to an HTTP port, WebSockets included. Other programs are not affected.
 
 Any web page can make a browser send requests, also to servers on the machine of its user. Two checks reject them:
 
 1. Cross-site requests: `Origin` or `Sec-Fetch-Site` names another site.
 2. DNS rebinding: a name on the internet may resolve to this machine, so that another page counts as the same site. The
-   `Host` must therefore be a name that does not exist on the internet: `localhost` or a name below it, an address, a
-   name without a dot, as in a network of containers, or a name that the emulator was given.
+   `Host` must therefore be a name of this machine for itself, such as `localhost`, or a name that the server was given.
+   A server that other machines can reach also accepts addresses and names without a dot, as in a network of
+   containers: neither can be registered on the internet.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from sbclient.emulator.net.http_messages import Request
 _OWN_SITES: Final = ("same-origin", "none")
 
 
-def reason_to_refuse(request: Request, own_names: Collection[str] = ()) -> str | None:
+def reason_to_refuse(request: Request, own_names: Collection[str] = (), *, is_exposed: bool = False) -> str | None:
     """The reason to reject a request; None = accept it.
 
     Args:
         own_names: host names besides those that are always local.
+        is_exposed: whether other machines may reach the server.
     """
     host = host_of(request.authority)
-    if not is_local_name(host) and host not in {name.casefold() for name in own_names}:
+    is_known = is_local_name(host) if is_exposed else is_loopback_name(host)
+    if not is_known and host not in {name.casefold() for name in own_names}:
         return (
-            f"the emulator does not know the host name {host[:100]!r}: open it as localhost, or start it with "
-            "--tls-name and that name"
+            f"the emulator does not know the host name {host[:100]!r}: use localhost, or start it with --tls-name "
+            "and that name"
         )
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site", "none")
     if origin is not None and origin.partition("://")[2].casefold() != request.authority.casefold():
@@ -47,16 +50,24 @@ def host_of(authority: str) -> str:
     return text.partition(":")[0].rstrip(".")
 
 
+def is_loopback_name(host: str) -> bool:
+    """Whether a host is this machine for itself, or for its containers."""
+    if host in ("localhost", "host.docker.internal") or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def is_local_name(host: str) -> bool:
     """Whether a host is an address, or a name that cannot exist on the internet."""
     if "." not in host and ":" not in host:
         return True
-    if host.endswith(".localhost") or host == "host.docker.internal":
-        return True
     try:
         ip_address(host)
     except ValueError:
-        return False
+        return is_loopback_name(host)
     return True
 
 

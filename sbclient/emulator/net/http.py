@@ -6,7 +6,8 @@ Laws:
 2. The memory for a client is bounded: `ServerSettings` limits head and body. A request must be complete in time, the
    client must read the response in time, and a silent connection ends.
 3. An invalid request gets an error status, and its connection ends. An unexpected error of a handler is a 500.
-4. A client that sends much does not block the others: see `net.time_slice`.
+4. A request that another web page makes is rejected, on every path: see `net.browsers`.
+5. A client that sends much does not block the others: see `net.time_slice`.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import h11
 
 from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.net.browsers import reason_to_refuse
 from sbclient.emulator.net.http_messages import EventSource, Handler, NoResponse, Request, Response
 from sbclient.emulator.net.stream import ByteStream
-from sbclient.emulator.net.time_slice import TimeSlice
+from sbclient.emulator.net.time_slice import TimeSlice, start_newcomer
+from sbclient.errors import ServiceBusAuthenticationError
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
@@ -63,8 +67,10 @@ class _Connection:
         self._stream = stream
         self._clock = context.clock
         self._settings = context.settings
+        self._newcomers = context.newcomers
         self._handler = handler
         self._upgrade = upgrade
+        self._authorizer = context.authorizer
         self._time_slice = TimeSlice(context.clock)
         self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=context.settings.max_header_bytes)
 
@@ -91,19 +97,27 @@ class _Connection:
             if head.http_version not in (b"1.0", b"1.1"):
                 await self._refuse(505, "the version is not supported: send HTTP/1.1")
                 return False
+            if _has_two_lengths(head):
+                await self._refuse(400, "the request has a Content-Length and a Transfer-Encoding: send one of them")
+                return False
+            request = _request_of(head, self._stream.peer)
+            if request is None:
+                await self._refuse(400, "the target of the request is malformed: send a path with percent encoding")
+                return False
+            reason = reason_to_refuse(request, self._settings.host_names, is_exposed=self._settings.is_exposed)
+            if reason is not None:
+                await self._refuse(403, reason)
+                return False
             upgrade = self._upgrade if _wants_websocket(head) else None
-            body = await self._body() if upgrade is None else b""
+            max_body_bytes = self._max_body_bytes(request)
+            body = await self._body(max_body_bytes) if upgrade is None else b""
         if upgrade is not None:
             await upgrade(self._stream, head, self._engine.trailing_data[0])
             return False
         if body is None:
-            await self._refuse(413, f"the body is larger than the {self._settings.max_body_bytes} bytes allowed")
+            await self._refuse(413, f"the body is larger than {max_body_bytes} bytes: a longer one needs a valid token")
             return False
-        request = _request_of(head, body, self._stream.peer)
-        if request is None:
-            await self._refuse(400, "the target of the request is malformed: send a path with percent encoding")
-            return False
-        await self._respond(await self._answer(request), is_head=head.method == b"HEAD")
+        await self._respond(await self._answer(replace(request, body=body)), is_head=head.method == b"HEAD")
         return self._engine.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 
     async def _await_request(self) -> bool:
@@ -116,6 +130,7 @@ class _Connection:
                 data = await self._stream.read()
         except TimeoutError:
             return False
+        await start_newcomer(self._newcomers, self._clock)
         self._engine.receive_data(data)
         return bool(data)
 
@@ -131,7 +146,9 @@ class _Connection:
                 return event
             if self._engine.they_are_waiting_for_100_continue:
                 self._send(h11.InformationalResponse(status_code=100, headers=[]))
-            self._engine.receive_data(await self._stream.read())
+            data = await self._stream.read()
+            await start_newcomer(self._newcomers, self._clock)
+            self._engine.receive_data(data)
 
     def _check_head(self) -> None:
         """Check the number of header lines before the engine parses all of them in one step."""
@@ -140,12 +157,19 @@ class _Connection:
         if received.count(b"\n", 0, end.start() if end else len(received)) > MAX_HEADER_LINES:
             raise h11.RemoteProtocolError(f"more than {MAX_HEADER_LINES} headers", error_status_hint=431)
 
-    async def _body(self) -> bytes | None:
+    def _max_body_bytes(self, request: Request) -> int:
+        try:
+            self._authorizer.authenticate(request.headers.get("authorization", ""), self._clock.now())
+        except ServiceBusAuthenticationError:
+            return self._settings.max_unauthorized_body_bytes
+        return self._settings.max_body_bytes
+
+    async def _body(self, max_body_bytes: int) -> bytes | None:
         """The body; None if it is too large."""
         parts, size_bytes = [], 0
         while isinstance(event := await self._event(), h11.Data):
             size_bytes += len(event.data)
-            if size_bytes > self._settings.max_body_bytes:
+            if size_bytes > max_body_bytes:
                 return None
             parts.append(bytes(event.data))
         return b"".join(parts)
@@ -221,8 +245,13 @@ def _wants_websocket(head: h11.Request) -> bool:
     )
 
 
-def _request_of(head: h11.Request, body: bytes, client: str) -> Request | None:
-    """The request; None if its target is malformed."""
+def _has_two_lengths(head: h11.Request) -> bool:
+    """Whether a proxy in between may have seen another end of the body. Source: RFC 9112, section 6.3."""
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in head.headers}
+
+
+def _request_of(head: h11.Request, client: str) -> Request | None:
+    """The request without its body; None if its target is malformed."""
     target = head.target.decode("ascii", "replace")
     if "://" in target[:12]:
         target = "/" + target.partition("://")[2].partition("/")[2]
@@ -243,6 +272,6 @@ def _request_of(head: h11.Request, body: bytes, client: str) -> Request | None:
         segments=() if segments == ("",) else segments,
         query=fields,
         headers=headers,
-        body=body,
+        body=b"",
         client=client,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,6 @@ class NamespaceRegistry:
     """All namespaces of one emulator.
 
     Args:
-        own_names: host names under which browsers may use the emulator, besides those of the local machine.
         report: returns what a program that owns the clients adds to a snapshot; None = nothing.
         interval_s: between two snapshots; None = the default.
 
@@ -36,12 +35,10 @@ class NamespaceRegistry:
 
     def __init__(
         self,
-        own_names: Collection[str] = (),
         *,
         report: Callable[[], ClientReport] | None = None,
         interval_s: float | None = None,
     ) -> None:
-        self.own_names = own_names
         self.ports: dict[str, int] = {}
         self.http_port: int | None = None
         self._report = report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sbclient.emulator.net.browsers import host_of, is_local_name, reason_to_refuse
 from sbclient.emulator.net.http_messages import Request
-from sbclient.emulator.page.browsers import host_of, is_local_name, reason_to_refuse
 
 
 def asked(method: str = "POST", **headers: str) -> Request:
@@ -16,12 +16,19 @@ def asked(method: str = "POST", **headers: str) -> Request:
 @pytest.mark.parametrize(
     "authority",
     [
-        *("localhost", "LOCALHOST:5672", "127.0.0.1:5672", "[::1]:5672", "[::1]", "10.0.0.7:80"),
-        *("emulator:5672", "a.localhost:1", "host.docker.internal:5672", "localhost.:5672"),
+        *("localhost", "LOCALHOST:5672", "127.0.0.1:5672", "[::1]:5672", "[::1]"),
+        *("a.localhost:1", "host.docker.internal:5672", "localhost.:5672"),
     ],
 )
-def test_names_that_nobody_on_the_internet_can_have_are_let_in(authority: str) -> None:
+def test_loopback_names_are_accepted(authority: str) -> None:
     assert reason_to_refuse(asked(host=authority)) is None
+    assert reason_to_refuse(asked(host=authority), is_exposed=True) is None
+
+
+@pytest.mark.parametrize("authority", ["10.0.0.7:80", "emulator:5672", "[2001:db8::1]:5672"])
+def test_addresses_and_names_without_a_dot_are_accepted_only_if_other_machines_can_connect(authority: str) -> None:
+    assert reason_to_refuse(asked(host=authority)) is not None
+    assert reason_to_refuse(asked(host=authority), is_exposed=True) is None
 
 
 @pytest.mark.parametrize(
@@ -29,8 +36,9 @@ def test_names_that_nobody_on_the_internet_can_have_are_let_in(authority: str) -
     ["evil.example:5672", "localhost.evil.example", "127.0.0.1.evil.example", "1.2.3", "a.local", "x:evil.example"],
 )
 def test_names_that_anybody_may_have_are_refused(authority: str) -> None:
+    assert reason_to_refuse(asked(host=authority)) is not None
     is_word = authority == "x:evil.example"  # the port of a host of one word, which no browser would send
-    assert (reason_to_refuse(asked(host=authority)) is None) is is_word
+    assert (reason_to_refuse(asked(host=authority), is_exposed=True) is None) is is_word
 
 
 def test_a_name_that_the_emulator_was_given_is_let_in() -> None:

@@ -94,7 +94,7 @@ def status(said: bytes) -> int:
 
 async def test_request_arrives_in_its_parts(talk: Talk) -> None:
     talk.say(
-        b"PUT /a%2Fb/Subscriptions/s%20?$skip=1&api-version=2021-05&empty= HTTP/1.1\r\nHost: contoso:5672\r\n"
+        b"PUT /a%2Fb/Subscriptions/s%20?$skip=1&api-version=2021-05&empty= HTTP/1.1\r\nHost: contoso.localhost:5672\r\n"
         b"If-Match: *\r\nX-Two: a\r\nx-two: b\r\nContent-Length: 5\r\n\r\nhello"
     )
     assert await talk.heard() == (
@@ -106,7 +106,7 @@ async def test_request_arrives_in_its_parts(talk: Talk) -> None:
     assert request.query == {"$skip": "1", "api-version": "2021-05", "empty": ""}
     assert request.headers["if-match"] == "*"
     assert request.headers["x-two"] == "a, b"
-    assert request.authority == "contoso:5672"
+    assert request.authority == "contoso.localhost:5672"
     assert request.body == b"hello"
 
 
@@ -115,14 +115,14 @@ async def test_request_arrives_in_its_parts(talk: Talk) -> None:
     [(b"/", ()), (b"//", ()), (b"/a/", ("a",)), (b"http://host:80/a/b", ("a", "b")), (b"/%E2%82%AC", ("€",))],
 )
 async def test_target_is_split_before_it_is_unquoted(talk: Talk, target: bytes, segments: tuple[str, ...]) -> None:
-    talk.say(b"GET " + target + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+    talk.say(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await talk.heard()
     assert talk.asked[0].segments == segments
 
 
 @pytest.mark.parametrize("target", [b"*", b"orders", b"/%FF", b"/" + b"a" * 9000, b"/a?" + b"b=c&" * 70])
 async def test_target_that_cannot_be_read_is_refused(talk: Talk, target: bytes) -> None:
-    talk.say(b"GET " + target + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+    talk.say(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert status(await talk.ended()) == 400
     assert talk.asked == []
 
@@ -141,14 +141,16 @@ async def test_requests_in_one_piece_are_answered_in_order(talk: Talk) -> None:
     assert [request.segments for request in talk.asked] == [("one",), ("two",)]
 
 
-@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"])
+@pytest.mark.parametrize(
+    "head", [b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"]
+)
 async def test_connection_ends_when_the_client_says_so(talk: Talk, head: bytes) -> None:
     talk.say(head)
     assert status(await talk.ended()) == 200
 
 
 async def test_body_in_chunks_and_bytes_is_one_body(talk: Talk) -> None:
-    head = b"PUT /q HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"PUT /q HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     whole = head + b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
     talk.say(whole[:1])
     for at in range(1, len(whole)):
@@ -158,7 +160,7 @@ async def test_body_in_chunks_and_bytes_is_one_body(talk: Talk) -> None:
 
 
 async def test_client_that_expects_to_be_told_is_told_to_go_on(talk: Talk) -> None:
-    talk.say(b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+    talk.say(b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
     assert (await talk.heard()).startswith(b"HTTP/1.1 100 ")
     talk.say(b"hi")
     assert status(await talk.heard()) == 200
@@ -176,23 +178,23 @@ async def test_head_has_no_body(talk: Talk) -> None:
 
 class TestLimits:
     async def test_head_is_bounded(self, talk: Talk) -> None:
-        talk.say(b"GET / HTTP/1.1\r\nHost: h\r\n" + b"X: " + b"a" * 70_000)
+        talk.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"a" * 70_000)
         assert status(await talk.ended()) == 431
 
     @pytest.mark.parametrize("count", [MAX_HEADER_LINES, MAX_HEADER_LINES + 1])
     async def test_headers_are_few(self, talk: Talk, count: int) -> None:
-        talk.say(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + b"a:\r\n" * (count - 2) + b"\r\n")
+        talk.say(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + b"a:\r\n" * (count - 2) + b"\r\n")
         assert status(await talk.ended()) == (200 if count <= MAX_HEADER_LINES else 431)
 
     async def test_lines_of_a_body_are_not_headers(self, talk: Talk) -> None:
-        head = b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 5000\r\n\r\n"
+        head = b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n"
         for piece in (head[:-1], head[-1:] + b"\n" * 2_000, b"\n" * 3_000):
             talk.say(piece)
             said = await talk.heard()
         assert status(said) == 200
 
     async def test_body_is_bounded(self, talk: Talk) -> None:
-        talk.say(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999999\r\n\r\n" + b"a" * (2**20 + 1))
+        talk.say(b"PUT / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999999999\r\n\r\n" + b"a" * (2**20 + 1))
         assert status(await talk.ended()) == 413
         assert talk.asked == []
 
@@ -213,7 +215,7 @@ class TestLimits:
         assert talk.clock.now() - began_at == pytest.approx(120, abs=1)
 
     async def test_client_that_goes_in_the_middle_ends_the_connection(self, talk: Talk) -> None:
-        talk.say(b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nhal")
+        talk.say(b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhal")
         await talk.heard()
         await talk.client.close()
         await talk.ended()
@@ -228,13 +230,13 @@ class TestHostileBytes:
             b"\r\n" * 10 + b"GET\r\n\r\n",
             b"GET / HTTP/9.9\r\n\r\n",
             b"GET / HTTP/1.1\r\n\r\n",
-            b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n",
-            b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-            b"GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n",
-            b"GET / HTTP/1.1\r\nHost: h\r\nBad Header: x\r\n\r\n",
-            b"PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header: x\r\n\r\n",
+            b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-            b"G\xc3\xa9T / HTTP/1.1\r\nHost: h\r\n\r\n",
+            b"G\xc3\xa9T / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         ],
     )
     async def test_is_refused_and_the_connection_ends(self, talk: Talk, data: bytes) -> None:
@@ -244,7 +246,7 @@ class TestHostileBytes:
         assert talk.asked == []
 
     async def test_refusal_does_not_repeat_what_was_sent(self, talk: Talk) -> None:
-        talk.say(b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization SharedAccessSignature sig=secret\r\n\r\n")
+        talk.say(b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization SharedAccessSignature sig=secret\r\n\r\n")
         assert b"secret" not in await talk.ended()
 
     @settings(max_examples=60, deadline=None)
@@ -354,7 +356,9 @@ class TestStreams:
 
 
 class TestUpgrade:
-    ASKED = b"GET /$servicebus/websocket HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    ASKED = (
+        b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    )
 
     async def test_connection_is_handed_over_with_what_came_after(self, talk: Talk) -> None:
         talk.say(self.ASKED + b"\x82\x00after")
