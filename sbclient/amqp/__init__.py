@@ -38,6 +38,7 @@ from sbclient.amqp.delivery import DispositionReceived, IncomingDelivery, Outgoi
 from sbclient.amqp.errors import AmqpError, EncodeError, EndpointClosedError, WireError
 from sbclient.amqp.events import Event
 from sbclient.amqp.incoming import DeliveryReceived, IncomingLink, LinkDrained
+from sbclient.amqp.limits import Limits
 from sbclient.amqp.link import AttachRequested, Link, LinkAttached, LinkDetached
 from sbclient.amqp.message import WireMessage, encode_message
 from sbclient.amqp.options import ConnectionOptions
@@ -88,6 +89,7 @@ __all__ = [
     "Header",
     "IncomingDelivery",
     "IncomingLink",
+    "Limits",
     "Link",
     "LinkAttached",
     "LinkDetached",

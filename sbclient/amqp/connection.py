@@ -37,6 +37,7 @@ from sbclient.amqp.frames import (
     encode_frame,
 )
 from sbclient.amqp.handshake import Handshake
+from sbclient.amqp.limits import Limits, decoded_bytes
 from sbclient.amqp.options import ConnectionOptions
 from sbclient.amqp.performatives import (
     Begin,
@@ -49,6 +50,9 @@ from sbclient.amqp.sasl import PlainCredentials
 from sbclient.amqp.session import Session, SessionBegun
 
 _MAX_DESCRIPTION: Final = 120
+
+MIN_IDLE_TIMEOUT_MS: Final = 1_000
+"""The shortest idle timeout that a server accepts: for a shorter one it would do little but send heartbeats."""
 
 
 class _Phase(Enum):
@@ -94,7 +98,9 @@ class Connection:
         self._sessions: dict[int, Session] = {}
         self._sessions_by_remote: dict[int, Session] = {}
         self._ended_channels: set[int] = set()
+        self._limits = options.limits
         self._link_count = 0
+        self._retained_bytes = 0
         self._partial_bytes = 0
         self._heard_at = self._sent_at = now
         self._answer_due_at: float | None = now + options.handshake_timeout_s
@@ -146,6 +152,19 @@ class Connection:
     def is_over(self) -> bool:
         """Whether nothing more will be read: send `bytes_to_send` and close the socket."""
         return self._phase is _Phase.OVER
+
+    @property
+    def limits(self) -> Limits:
+        """The limits on what the peer can make this side hold; at first those of the options.
+
+        A server can set lower ones until the peer has authenticated. What is held already stays.
+        """
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        self._reader.max_frame_size = limits.max_frame_bytes
 
     @property
     def mechanism(self) -> str | None:
@@ -312,17 +331,31 @@ class Connection:
 
     def reserve(self, count: int) -> bool:
         """Reserve bytes for incomplete messages, or return them with a negative count; False if there are too few."""
-        if self._partial_bytes + count > self.options.max_partial_bytes:
+        if self._partial_bytes + count > self._limits.max_partial_bytes:
             return False
         self._partial_bytes += count
         return True
 
     def claim_link(self, count: int) -> bool:
         """Add to the number of links; False if there would be too many."""
-        if self._link_count + count > self.options.max_links:
+        if self._link_count + count > self._limits.max_links:
             return False
         self._link_count += count
         return True
+
+    def retain(self, count: int) -> None:
+        """Count bytes that were decoded and are kept, or return them with a negative count.
+
+        Raises:
+            WireError: there are too many.
+        """
+        if count > 0 and self._retained_bytes + count > self._limits.max_retained_bytes:
+            raise WireError(
+                RESOURCE_LIMIT,
+                f"the properties of the connection and its links need {self._retained_bytes + count} bytes, "
+                f"{self._limits.max_retained_bytes} are allowed",
+            )
+        self._retained_bytes += count
 
     def forget_session(self, session: Session) -> None:
         """Free the channels of a session that both sides have ended."""
@@ -388,6 +421,11 @@ class Connection:
             raise WireError(
                 INVALID_FIELD, f"max-frame-size is {peer.max_frame_size}, the minimum is {MIN_MAX_FRAME_SIZE}"
             )
+        if self._is_server and peer.idle_time_out and peer.idle_time_out < MIN_IDLE_TIMEOUT_MS:
+            raise WireError(
+                NOT_ALLOWED, f"idle-time-out is {peer.idle_time_out} ms, the minimum is {MIN_IDLE_TIMEOUT_MS} ms"
+            )
+        self.retain(decoded_bytes(peer))
         self.remote = peer
         self.remote_max_frame_size = peer.max_frame_size
         self._answer_due_at = None
@@ -403,6 +441,8 @@ class Connection:
             raise WireError(FRAMING_ERROR, f"channel {channel} is above {self.options.channel_max}")
         if channel in self._sessions_by_remote:
             raise WireError(NOT_ALLOWED, f"channel {channel} has a session already")
+        if begin.remote_channel is None and len(self._sessions) >= self._limits.max_sessions:
+            raise WireError(RESOURCE_LIMIT, f"there are {self._limits.max_sessions} sessions, which is the maximum")
         if begin.remote_channel is None:
             session = Session(self, self._free_channel(channel))
             self._sessions[session.channel] = session

@@ -82,6 +82,7 @@ class Link:
         handle: this side's number of the link in its session.
         remote_handle: the peer's number, None before its attach.
         remote: the peer's attach, None before it arrives.
+        retained_bytes: the size of the peer's attach in memory.
         unsettled: deliveries that are not settled, by delivery id.
         owner: for any object of the owner; None at first.
     """
@@ -97,6 +98,7 @@ class Link:
         "owner",
         "remote",
         "remote_handle",
+        "retained_bytes",
         "session",
         "unsettled",
     )
@@ -108,6 +110,7 @@ class Link:
         self.handle = handle
         self.remote_handle: int | None = None
         self.remote: Attach | None = None
+        self.retained_bytes = 0
         self.unsettled: dict[int, Any] = {}
         self.owner: Any = None
         self._has_attached = False

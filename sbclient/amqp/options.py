@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sbclient.amqp.frames import MIN_MAX_FRAME_SIZE
+from sbclient.amqp.limits import Limits
 from sbclient.errors import InvalidOperationError
 
 
@@ -21,6 +22,7 @@ class ConnectionOptions:
         channel_max: the highest channel number: the number of sessions less one. Default 255.
         handle_max: the highest handle: the number of links of a session less one. Default 4,095.
         max_links: links of all sessions, including those that one side has detached. Default 4,096.
+        max_retained_bytes: the size in memory of the peer's open and of the attaches of all links. Default 128 MiB.
         max_unsettled: unsettled deliveries of a session, each way. Default 65,536.
         incoming_window: transfer frames that the peer may send before it must wait for a flow. Default 5,000.
         max_message_size: the largest message, in bytes, that a link accepts unless its `accept` sets another size.
@@ -43,6 +45,7 @@ class ConnectionOptions:
     channel_max: int = 255
     handle_max: int = 4_095
     max_links: int = 4_096
+    max_retained_bytes: int = 134_217_728
     max_unsettled: int = 65_536
     incoming_window: int = 5_000
     max_message_size: int = 1_048_576
@@ -61,6 +64,7 @@ class ConnectionOptions:
             "channel_max": range(2**16),
             "handle_max": range(2**32),
             "max_links": range(1, 2**32),
+            "max_retained_bytes": range(1, 2**63),
             "max_unsettled": range(1, 2**31),
             "incoming_window": range(1, 2**31),
             "max_message_size": range(1, 2**63),
@@ -77,3 +81,14 @@ class ConnectionOptions:
             )
         if self.handshake_timeout_s <= 0:
             raise InvalidOperationError(f"handshake_timeout_s is {self.handshake_timeout_s}: give a positive time")
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of these options that a connection may change."""
+        return Limits(
+            self.max_frame_size,
+            self.channel_max + 1,
+            self.max_links,
+            self.max_retained_bytes,
+            self.max_partial_bytes,
+        )

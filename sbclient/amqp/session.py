@@ -25,6 +25,7 @@ from sbclient.amqp.errors import (
     WireError,
 )
 from sbclient.amqp.incoming import IncomingLink
+from sbclient.amqp.limits import decoded_bytes
 from sbclient.amqp.link import Link
 from sbclient.amqp.options import ConnectionOptions
 from sbclient.amqp.outgoing import OutgoingLink
@@ -91,6 +92,9 @@ class SessionConnection(Protocol):
 
     def claim_link(self, count: int) -> bool:
         """Add to the number of links; False if there would be too many."""
+
+    def retain(self, count: int) -> None:
+        """Count decoded bytes that are kept, or return them with a negative count; raise if there are too many."""
 
     def forget_session(self, session: Session) -> None:
         """Free the channels of a session that both sides have ended."""
@@ -315,6 +319,7 @@ class Session:
         """Free the handles of a link that both sides have detached."""
         if self._links.pop(link.handle, None) is not None:
             self._connection.claim_link(-1)
+            self._connection.retain(-link.retained_bytes)
         if link.remote_handle is not None and self._links_by_remote.get(link.remote_handle) is link:
             del self._links_by_remote[link.remote_handle]
         self._direction(link.is_sender).forget_link(link)
@@ -432,6 +437,7 @@ class Session:
         if attach.handle in self._links_by_remote:
             self.fail(AmqpError(HANDLE_IN_USE, f"handle {attach.handle} has a link already"))
             return
+        retained_bytes = decoded_bytes(attach)
         link = self._requested.pop((attach.name, attach.role is ROLE_RECEIVER), None)
         if link is None:
             try:
@@ -442,7 +448,9 @@ class Session:
             is_sender = attach.role is ROLE_RECEIVER
             link = OutgoingLink(self, attach.name, handle) if is_sender else IncomingLink(self, attach.name, handle)
             self._links[handle] = link
+        self._connection.retain(retained_bytes)
         self._links_by_remote[attach.handle] = link
+        link.retained_bytes = retained_bytes
         link.on_attach(attach)
 
     # Private ------------------------------------------------------------------------------------------------------
@@ -488,6 +496,7 @@ class Session:
         for link in list(self._links.values()):
             link.abandon(error, report=report)
         self._connection.claim_link(-len(self._links))
+        self._connection.retain(-sum(link.retained_bytes for link in self._links.values()))
         self._links.clear()
         self._links_by_remote.clear()
         self._requested.clear()

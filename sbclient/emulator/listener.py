@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -11,6 +13,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.http_messages import Handler
 from sbclient.emulator.net.socket_stream import SocketStream
 from sbclient.emulator.net.stream import ByteStream
+from sbclient.emulator.net.time_slice import start_newcomer
 from sbclient.emulator.net.tls_stream import HANDSHAKE_RECORD, TlsStream
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
@@ -25,6 +28,11 @@ log = get_logger(__name__)
 
 AMQP: Final = b"A"
 BACKLOG: Final = 1_024
+RETRY_S: Final = 1.0
+"""The time until the next attempt to accept a connection when the process has no more descriptors."""
+
+CALM_S: Final = 10.0
+"""The time without such an error after which the listener has recovered."""
 
 
 class Listener:
@@ -44,7 +52,10 @@ class Listener:
         self._tls = tls
         self._tasks = OwnedTasks()
         self._streams: set[SocketStream] = set()
-        self._server: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._full_at: float | None = None
         self._forget: Callable[[], None] = lambda: None
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -58,32 +69,73 @@ class Listener:
             OSError: the port cannot be used.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._new_stream, host, port, backlog=BACKLOG)
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            listening = socket.create_server(address, family=family, backlog=BACKLOG)  # type: ignore[arg-type]  # of IPv6
+            listening.setblocking(False)
+            self._sockets.append(listening)
+            self._tasks.start(self._accept_all(listening), name=f"accept on {address}")
         self._forget = self._context.wire_faults.listen(self._apply_faults)
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(self._sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and end every connection. Safe to call twice."""
         self._forget()
         for timer in self._timers:
             timer.cancel()
-        if self._server is not None:
-            self._server.close()
         await self._tasks.close()
+        for listening in self._sockets:
+            listening.close()
         for stream in list(self._streams):
             stream.cut()
-        if self._server is not None:
-            await self._server.wait_closed()
         await self._context.clock.sleep(0)  # lets the last sockets close
 
+    async def _accept_all(self, listening: socket.socket) -> None:
+        """Accept one connection after the other, so that many new ones do not delay those that are open."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._has_room.wait()
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except ConnectionError:
+                continue  # the client is gone already
+            except OSError as error:
+                self._report_full(errno.errorcode.get(error.errno or 0, "OSError"))
+                await self._context.clock.sleep(RETRY_S)
+                continue
+            with suppress(OSError):
+                await loop.connect_accepted_socket(self._new_stream, accepted)
+            if self._full_at is not None and self._context.clock.monotonic() - self._full_at >= CALM_S:
+                self._full_at = None
+                log.info("listener.recovered", "{namespace} accepts connections again", namespace=self._context.name)
+
+    def _report_full(self, reason: str) -> None:
+        """Log once that no connection can be accepted."""
+        if self._full_at is None:
+            log.warning(
+                "listener.full",
+                "{namespace} accepts no more connections for now: it has {count} ({reason})",
+                namespace=self._context.name,
+                count=len(self._streams),
+                reason=reason,
+            )
+        self._full_at = self._context.clock.monotonic()
+
     def _new_stream(self) -> SocketStream:
-        return SocketStream(self._context.wire_faults, self._context.clock, self._accepted, self._streams.discard)
+        return SocketStream(self._context.wire_faults, self._context.clock, self._accepted, self._ended)
+
+    def _ended(self, stream: SocketStream) -> None:
+        self._streams.discard(stream)
+        self._has_room.set()
 
     def _accepted(self, stream: SocketStream) -> None:
         if self._tasks.is_closed:
             stream.cut()
             return
         self._streams.add(stream)
+        if len(self._streams) == self._context.settings.max_connections:
+            self._has_room.clear()
+            self._report_full("max_connections")
         self._tasks.start(self._serve(stream), name=f"serve {stream.peer}")
 
     def _apply_faults(self) -> None:
@@ -124,6 +176,7 @@ class Listener:
                 first = await stream.read()
                 if not first:
                     return None
+                await start_newcomer(self._context.newcomers, self._context.clock)
                 if self._tls is None or first[0] != HANDSHAKE_RECORD:
                     return stream, first
                 secure = TlsStream(stream, await self._tls(), first, self._context.clock)

@@ -198,13 +198,18 @@ class BrokerHost:
         mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         lock: SessionLock | None = None,
         front_end: int = 0,
+        check: Callable[[], None] = lambda: None,
     ) -> list[Entry]:
         """Wait for a first message, and take the messages that are available with it; empty if none arrives in time.
+
+        Args:
+            check: called before messages are taken; its error ends the wait.
 
         Returns: the stored entries; see `Namespace.receive`.
         """
 
         def take(call: Call) -> list[Entry]:
+            check()
             return self.namespace.receive(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
 
         awaited = None if lock is None else lock.session_id

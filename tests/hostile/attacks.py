@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import Final, NamedTuple
 
 from sbclient.amqp import Properties, encode_sections
+from sbclient.amqp.frames import encode_frame
+from sbclient.amqp.performatives import Begin, Flow
 from tests.hostile.keys import KEYS
 from tests.hostile.raw_client import RawClient, attach_frame, connected, encoded_map
 from tests.hostile.target import Server
@@ -54,6 +59,102 @@ def flood_map_of_request(kind: str) -> Callable[[Server], str]:
     return run
 
 
+def fill(frames: Callable[[RawClient], Iterable[bytes]], count: int) -> Callable[[Server], str]:
+    """Connections that send what the server may keep, and then wait.
+
+    Args:
+        frames: of one connection.
+        count: of connections.
+    """
+
+    def run(server: Server) -> str:
+        with connected(server.port, count) as clients:
+            closed = sum(not _is_accepted(client, frames(client)) for client in clients)
+            time.sleep(1.0)
+            return f"{count} connections, {closed} closed, {server.memory_mib():.0f} MiB resident while they are open"
+
+    return run
+
+
+def fill_opens(count: int) -> Callable[[Server], str]:
+    """Connections whose open has properties of 60 KiB."""
+
+    def run(server: Server) -> str:
+        properties = encoded_map([(b"\xa3\x01p", _EMPTY_LISTS)])
+        clients = [RawClient(server.port, properties) for _ in range(count)]
+        time.sleep(1.0)
+        note = f"{count} connections, {server.memory_mib():.0f} MiB resident while they are open"
+        for client in clients:
+            client.close()
+        return note
+
+    return run
+
+
+def fill_requests(head: bytes, body: bytes, count: int) -> Callable[[Server], str]:
+    """HTTP requests that are never complete."""
+
+    def run(server: Server) -> str:
+        sockets = [socket.create_connection(("127.0.0.1", server.http_port), timeout=20) for _ in range(count)]
+        for each in sockets:
+            with suppress(OSError):
+                each.sendall(head + body)
+        time.sleep(1.0)
+        note = f"{count} connections, {server.memory_mib():.0f} MiB resident while they are open"
+        for each in sockets:
+            each.close()
+        return note
+
+    return run
+
+
+def attaches(client: RawClient) -> Iterable[bytes]:
+    """6 MiB of attaches whose properties need most memory once they are decoded."""
+    properties = encoded_map([(b"\xa3\x01p", _EMPTY_LISTS)])
+    return (attach_frame(handle, properties) for handle in range(100))
+
+
+def small_attaches(client: RawClient) -> Iterable[bytes]:
+    """As many links as the server allows."""
+    return (attach_frame(handle, b"\x40") for handle in range(10_000))
+
+
+def sessions(client: RawClient) -> Iterable[bytes]:
+    """As many sessions as the server allows."""
+    return (encode_frame(channel, Begin(None, 0, 5_000, 5_000), 512) for channel in range(1, 256))
+
+
+def partial_messages(client: RawClient) -> Iterable[bytes]:
+    """Incomplete requests to `$cbs`, of 1,000 KiB each, on many links."""
+    for handle in range(100):
+        yield client.attach(handle, "$cbs")
+        yield from list(client.transfer(handle, bytes(1_000 * KIB)))[:-1]
+
+
+def unread(client: RawClient) -> Iterable[bytes]:
+    """Requests for answers that are never read."""
+    yield client.attach(0, "$cbs")
+    yield client.attach(1, "$cbs", is_receiver=True)
+    for _ in range(40):
+        yield encode_frame(0, Flow(0, 5_000, 0, 5_000, echo=True), 512) * 10_000
+
+
+def _is_accepted(client: RawClient, frames: Iterable[bytes]) -> bool:
+    """Send frames; False if the server closes the connection, or does not read any further."""
+    try:
+        client.socket.settimeout(0.5)
+        for frame in frames:
+            client.send(frame)
+    except OSError:
+        return False
+    return True
+
+
+_EMPTY_LISTS: Final = b"\xd0" + struct.pack(">II", 60_004, 60_000) + b"\x45" * 60_000
+_PUT: Final = b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n"
+_HEAD: Final = b"PUT /q HTTP/1.1\r\nHost: localhost\r\n"
+
+
 def _sent_and_answered(client: RawClient, frames: Iterable[bytes], note: str) -> str:
     began_at = time.perf_counter()
     with suppress(OSError):
@@ -66,4 +167,14 @@ def _sent_and_answered(client: RawClient, frames: Iterable[bytes], note: str) ->
 ATTACKS: Final[dict[str, Attack]] = {
     **{f"attach-{kind}": Attack(flood_map_of_attach(kind)) for kind in KEYS},
     **{f"request-{kind}": Attack(flood_map_of_request(kind)) for kind in KEYS},
+    "memory-attaches": Attack(fill(attaches, 1)),
+    "memory-attaches-1000": Attack(fill(lambda client: islice(attaches(client), 1), 1_000)),
+    "memory-links": Attack(fill(small_attaches, 1)),
+    "memory-opens-1000": Attack(fill_opens(1_000)),
+    "memory-sessions-1000": Attack(fill(sessions, 1_000)),
+    "memory-partial": Attack(fill(partial_messages, 1)),
+    "memory-partial-1000": Attack(fill(lambda client: islice(partial_messages(client), 17), 1_000)),
+    "memory-unread": Attack(fill(unread, 1)),
+    "memory-bodies-1000": Attack(fill_requests(_PUT, bytes(1_000 * KIB), 1_000)),
+    "memory-heads-1000": Attack(fill_requests(_HEAD, b"a: " + b"x" * 60_000, 1_000)),
 }

@@ -25,9 +25,9 @@ from sbclient.emulator.amqp.coordinator import CoordinatorLink
 from sbclient.emulator.amqp.management import ManagementNode
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.emulator.amqp.receiver_link import SESSION_FILTER, ReceiverLink
-from sbclient.emulator.amqp.request_response import ReplyLink, RequestLink
+from sbclient.emulator.amqp.request_response import ReplyLink, RequestLink, check_management
 from sbclient.emulator.amqp.sender_link import SenderLink
-from sbclient.errors import MessagingEntityNotFoundError, ServiceBusAuthorizationError
+from sbclient.errors import MessagingEntityNotFoundError
 
 SESSION_WAIT_S: Final = 65.0
 """The wait for an available session if the client names none. Source: the service."""
@@ -55,7 +55,10 @@ def handler_of(peer: Peer, link: OutgoingLink | IncomingLink) -> LinkHandler:
         raise WireError(INVALID_FIELD, "the attach has no source or target of the broker")
     node = node_of(terminus.address)
     if node.kind == MANAGEMENT:
-        _check_management(peer, node)
+        if not node.path:
+            raise MessagingEntityNotFoundError("the namespace has no management node: use that of an entity")
+        check_management(peer, node.path)
+        peer.host.namespace.directory.find(node.path)
     if isinstance(link, IncomingLink):
         return _sent_to(peer, link, node)
     return _received_from(peer, link, node, terminus)
@@ -65,7 +68,9 @@ def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkHandler:
     if node.kind == CBS:
         return RequestLink(peer, link, CBS, TokenNode(peer).on_request)
     if node.kind == MANAGEMENT:
-        return RequestLink(peer, link, f"{node.path}/{MANAGEMENT}", ManagementNode(peer, node.path).on_request)
+        return RequestLink(
+            peer, link, f"{node.path}/{MANAGEMENT}", ManagementNode(peer, node.path).on_request, node.path
+        )
     destination = _properties(link).get(TRANSFER_DESTINATION)
     return SenderLink(
         peer,
@@ -80,7 +85,7 @@ def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source 
     if node.kind == CBS:
         return ReplyLink(peer, link, CBS)
     if node.kind == MANAGEMENT:
-        return ReplyLink(peer, link, f"{node.path}/{MANAGEMENT}")
+        return ReplyLink(peer, link, f"{node.path}/{MANAGEMENT}", node.path)
     is_deleting = link.remote is not None and link.remote.snd_settle_mode == SETTLE_SETTLED
     return ReceiverLink(
         peer,
@@ -90,16 +95,6 @@ def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source 
         mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE if is_deleting else ServiceBusReceiveMode.PEEK_LOCK,
         timeout_s=_timeout_s(link, SESSION_WAIT_S),
     )
-
-
-def _check_management(peer: Peer, node: Node) -> None:
-    if not node.path:
-        raise MessagingEntityNotFoundError("the namespace has no management node: use that of an entity")
-    if not peer.rights(f"{node.path}/{MANAGEMENT}"):
-        raise ServiceBusAuthorizationError(
-            f"no token of this connection covers {node.path}: put one before attaching to its management node"
-        )
-    peer.host.namespace.directory.find(node.path)
 
 
 def _properties(link: Link) -> Mapping[str, Any]:

@@ -96,8 +96,7 @@ class TokenNode:
             )
         if audience.path:
             peer.host.namespace.directory.find(audience.path)
-        if peer.grants.add(path, grant):
-            peer.tokens_changed()
+        peer.admit(path, grant)
 
 
 def _reply(request: Request, replies: Replies, status: int, description: str) -> None:

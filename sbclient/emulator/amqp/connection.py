@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any, Final
 
 from sbclient.amqp import (
@@ -25,6 +26,7 @@ from sbclient.amqp import (
     DispositionReceived,
     DispositionWalked,
     IncomingLink,
+    Limits,
     LinkDetached,
     OutgoingLink,
 )
@@ -33,6 +35,7 @@ from sbclient.emulator.amqp.attach import handler_of
 from sbclient.emulator.amqp.peer import Peer
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.stream import ByteStream
+from sbclient.emulator.net.time_slice import start_newcomer
 from sbclient.emulator.sas import EVERYTHING
 from sbclient.errors import (
     ServiceBusAuthenticationError,
@@ -40,6 +43,13 @@ from sbclient.errors import (
 )
 
 MAX_LINKS: Final = 10_000
+MAX_RETAINED_BYTES: Final = 2**25
+
+BEFORE_TOKEN: Final = Limits(
+    max_frame_bytes=16_384, max_sessions=8, max_links=16, max_retained_bytes=65_536, max_partial_bytes=131_072
+)
+"""The limits until a token is accepted: enough for the links to `$cbs`, and for a token in one frame."""
+
 MAX_MESSAGE_BYTES: Final = 2**20
 """The limit of requests, and of links without another one."""
 
@@ -77,6 +87,7 @@ class _Connection:
             max_frame_size=settings.max_frame_size_bytes,
             max_links=MAX_LINKS,
             channel_max=settings.channel_max,
+            max_retained_bytes=MAX_RETAINED_BYTES,
             handle_max=settings.handle_max,
             max_message_size=MAX_MESSAGE_BYTES,
             idle_timeout_s=settings.amqp_idle_timeout_s,
@@ -86,9 +97,10 @@ class _Connection:
         self._context = context
         self._clock = context.clock
         self._engine = Connection.server(options, now=self._clock.monotonic())
+        self._engine.limits = BEFORE_TOKEN
         self._peer = Peer(stream, context, self._engine)
         if context.authorizer.is_open:
-            self._peer.grants.add("", EVERYTHING)
+            self._peer.admit("", EVERYTHING)
 
     async def serve(self, first: bytes) -> None:
         peer = self._peer
@@ -98,6 +110,8 @@ class _Connection:
             await self._read(first)
         finally:
             forget()
+            if not peer.grants.has_begun:
+                await start_newcomer(self._context.newcomers, self._clock)
             self._engine.receive_eof()
             while self._handle_events():
                 await peer.time_slice.start_next()
@@ -112,15 +126,32 @@ class _Connection:
         chunk = first or await self._stream.read()
         while chunk:
             for start in range(0, len(chunk), PIECE_BYTES):
-                engine.receive_bytes(chunk[start : start + PIECE_BYTES], now=self._clock.monotonic())
-                while self._handle_events():
+                has_more = await self._take(chunk[start : start + PIECE_BYTES])
+                while has_more:
                     await peer.room()
                     await peer.time_slice.start_next()
+                    has_more = await self._take(b"")
                 if engine.is_over:
                     return
             await peer.room()
             chunk = await self._stream.read()
             peer.time_slice.restart()
+
+    async def _take(self, piece: bytes) -> bool:
+        """Take received bytes and handle events; returns whether events may be left.
+
+        Clients without a token are served a few at a time, so that thousands of them do not delay the others.
+        """
+        if self._peer.grants.has_begun:
+            return self._take_now(piece)
+        async with self._context.newcomers:
+            has_more = self._take_now(piece)
+            await self._clock.sleep(0)
+        return has_more
+
+    def _take_now(self, piece: bytes) -> bool:
+        self._engine.receive_bytes(piece, now=self._clock.monotonic())
+        return self._handle_events()
 
     async def _watch_deadlines(self) -> None:
         """Send heartbeats, drop a client that is silent or puts no token, detach links of expired tokens."""
@@ -130,7 +161,10 @@ class _Connection:
             deadline = engine.next_deadline()
             wait_s = math.inf if deadline is None else deadline - clock.monotonic()
             wait_s = min(wait_s, peer.grants.next_expiry_at - clock.now(), MAX_WAIT_S)
-            await clock.sleep(max(0.0, wait_s))
+            with suppress(TimeoutError):
+                async with clock.timeout(max(0.0, wait_s)):
+                    await peer.has_new_deadline.wait()
+            peer.has_new_deadline.clear()
             engine.pass_time(now=clock.monotonic())
             if clock.monotonic() >= token_due_at and not peer.grants.has_begun:
                 text = f"no token was accepted within {TOKEN_WAIT_S:.0f} s: put one after connecting"
@@ -185,6 +219,7 @@ class _Connection:
         elif kind is CredentialsOffered:
             self._admit(event)
         elif kind is ConnectionOpened:
+            self._peer.has_new_deadline.set()  # the client has announced its idle timeout
             most = self._context.settings.max_amqp_connections
             if self._context.amqp_connection_count > most:
                 text = f"the namespace has {most} AMQP connections, which is its quota: close one"
@@ -194,7 +229,7 @@ class _Connection:
         """Authenticate a client by SASL PLAIN, with the name and value of a key of the namespace."""
         name, key = event.credentials
         try:
-            self._peer.grants.add("", self._context.authorizer.authenticate_key(name, key))
+            self._peer.admit("", self._context.authorizer.authenticate_key(name, key))
         except ServiceBusAuthenticationError:
             self._engine.admit(is_admitted=False)
         else:

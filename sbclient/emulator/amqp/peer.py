@@ -32,6 +32,7 @@ from sbclient.emulator.amqp.grants import Grants
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice
+from sbclient.emulator.sas import Grant
 from sbclient.entities import AccessRights
 from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError
 from sbclient.hosting.host import Performed
@@ -123,6 +124,7 @@ class Peer:
         handlers: the broker's ends of all links, by link.
         time_slice: limits how much is read before other connections run.
         is_handling: whether the connection handles events, and writes the output itself afterwards.
+        has_new_deadline: set when a token expires, or a heartbeat is due, earlier than before.
     """
 
     def __init__(self, stream: ByteStream, context: NamespaceContext, engine: Connection) -> None:
@@ -137,6 +139,7 @@ class Peer:
         self.tasks = OwnedTasks(self.fail)
         self.time_slice = TimeSlice(context.clock)
         self.is_handling = False
+        self.has_new_deadline = asyncio.Event()
         self._stream = stream
         self._is_writing = False
         self._transaction_count = 0
@@ -306,6 +309,18 @@ class Peer:
             raise ServiceBusAuthorizationError(
                 f"{right} is needed on {path} and no token of this connection grants it: put a token that does"
             )
+
+    def admit(self, path: str, grant: Grant) -> None:
+        """Store what a token grants for a path, and lift the limits that hold before the first token.
+
+        Raises:
+            ServiceBusQuotaExceededError: there are too many tokens.
+        """
+        is_narrower = self.grants.add(path, grant)
+        self.engine.limits = self.engine.options.limits
+        self.has_new_deadline.set()
+        if is_narrower:
+            self.tokens_changed()
 
     def tokens_changed(self) -> None:
         """Detach the links that the tokens of this connection no longer allow."""

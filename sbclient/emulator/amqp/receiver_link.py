@@ -200,6 +200,7 @@ class ReceiverLink(LinkHandler):
                 mode=self._mode,
                 lock=self._lock,
                 front_end=self._peer.front_end,
+                check=self.check_rights,
             )
         except ServiceBusError as error:
             if isinstance(error, SessionLockLostError):

@@ -26,8 +26,10 @@ from sbclient.amqp import (
     encode_sections,
 )
 from sbclient.amqp.types import Int
+from sbclient.emulator.amqp.address import MANAGEMENT
 from sbclient.emulator.amqp.conditions import amqp_error_of
 from sbclient.emulator.amqp.peer import LinkHandler, Peer
+from sbclient.errors import ServiceBusAuthorizationError
 from sbclient.rules.entity_path import canonical
 
 CREDIT: Final = 1_000
@@ -68,6 +70,18 @@ class Request(NamedTuple):
 OnRequest: TypeAlias = Callable[[Request, "Replies"], None]
 
 
+def check_management(peer: Peer, path: str) -> None:
+    """Check that a token covers the management node of an entity.
+
+    Raises:
+        ServiceBusAuthorizationError: no token does.
+    """
+    if not peer.rights(f"{path}/{MANAGEMENT}"):
+        raise ServiceBusAuthorizationError(
+            f"no token of this connection covers {path}: put one before attaching to its management node"
+        )
+
+
 def request_in(delivery: IncomingDelivery) -> Request:
     """The request in a transfer.
 
@@ -91,10 +105,14 @@ class RequestLink(LinkHandler):
         link: as requested.
         address: of the node; the link for the replies has the same.
         on_request: answers a request, now or later, by `Replies.send`.
+        managed: the entity of a management node; None for `$cbs`.
     """
 
-    def __init__(self, peer: Peer, link: IncomingLink, address: str, on_request: OnRequest) -> None:
+    def __init__(
+        self, peer: Peer, link: IncomingLink, address: str, on_request: OnRequest, managed: str | None = None
+    ) -> None:
         self._peer = peer
+        self._managed = managed
         self._link = link
         self._on_request = on_request
         self._replies = Replies(peer, address)
@@ -102,6 +120,11 @@ class RequestLink(LinkHandler):
     def open(self) -> None:
         """Accept the link."""
         self._link.accept(credit=CREDIT)
+
+    def check_rights(self) -> None:
+        """A management node needs a token that covers it."""
+        if self._managed is not None:
+            check_management(self._peer, self._managed)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         """Answer a request, or reject a message that is none."""
@@ -122,9 +145,11 @@ class ReplyLink(LinkHandler):
         peer: the connection.
         link: as requested.
         address: of the node.
+        managed: the entity of a management node; None for `$cbs`.
     """
 
-    def __init__(self, peer: Peer, link: OutgoingLink, address: str) -> None:
+    def __init__(self, peer: Peer, link: OutgoingLink, address: str, managed: str | None = None) -> None:
+        self._managed = managed
         self.link = link
         self.key = canonical(address)
         target = link.remote.target if link.remote is not None else None
@@ -134,6 +159,11 @@ class ReplyLink(LinkHandler):
     def open(self) -> None:
         """Accept the link."""
         self.link.accept()
+
+    def check_rights(self) -> None:
+        """A management node needs a token that covers it."""
+        if self._managed is not None:
+            check_management(self._peer, self._managed)
 
     def on_credit(self, *, drain: bool) -> None:
         """Replies need no credit, so that a drain has nothing to send."""

@@ -24,15 +24,18 @@ from sbclient.clock import Clock
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.net.stream import READ_BYTES
 
-MAX_RECEIVED_BYTES: Final = 2**20
+MAX_RECEIVED_BYTES: Final = 2**16
+"""When more is received than was read, the socket is not read. A thousand clients may send that much at once."""
+
 MAX_HELD_BYTES: Final = 2**20
 CLOSING_S: Final = 2.0
 """The time that a client has to read the rest when its connection is closed."""
 
+_NOTHING: Final = bytearray()
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
-class SocketStream(asyncio.Protocol):
+class SocketStream(asyncio.BufferedProtocol):
     """A `ByteStream` over a TCP connection.
 
     Args:
@@ -55,6 +58,7 @@ class SocketStream(asyncio.Protocol):
         self._ended = ended
         self._hole: WireFault | None = None
         self._received = bytearray()
+        self._buffer = _NOTHING
         self._is_at_end = False
         self._is_closing = False
         self._is_paused = False
@@ -80,8 +84,13 @@ class SocketStream(asyncio.Protocol):
         self._hole = self._faults.black_hole(self._clock.now())
         self._accepted(self)
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
+    def get_buffer(self, sizehint: int) -> bytearray:
+        self._buffer = bytearray(READ_BYTES)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received += memoryview(self._buffer)[:nbytes]
+        self._buffer = _NOTHING
         if len(self._received) > MAX_RECEIVED_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()

@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from sbclient.clock import Clock
@@ -62,3 +63,9 @@ class TimeSlice:
         is_heavy, self._work_s = self._work_s > 2 * MAX_DURATION_S, 0.0
         self._allowed = max(1, self._allowed // 2) if is_heavy else min(MAX_EVENTS, self._allowed * 2)
         self._begin()
+
+
+async def start_newcomer(newcomers: asyncio.Semaphore, clock: Clock) -> None:
+    """Wait for a step of the event loop in which few other clients without a token are served."""
+    async with newcomers:
+        await clock.sleep(0)
