@@ -1,0 +1,1 @@
+price > 2 AND color = 'red' OR NOT (a.b IS NULL)

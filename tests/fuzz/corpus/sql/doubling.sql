@@ -1,0 +1,1 @@
+SET a = a + a; SET a = a + a; SET a = a + a; SET a = a + a; SET a = a + a; SET a = a + a; SET a = a + a; SET a = a + a

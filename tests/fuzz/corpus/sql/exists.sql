@@ -1,0 +1,1 @@
+EXISTS (user.a) AND property('sys.Label') <> 'y'

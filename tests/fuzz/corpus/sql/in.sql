@@ -1,0 +1,1 @@
+price IN (1, 2, 5) AND sys.Label NOT IN ('x')

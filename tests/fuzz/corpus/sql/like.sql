@@ -1,0 +1,1 @@
+b LIKE '%a!_%' ESCAPE '!' OR a LIKE b

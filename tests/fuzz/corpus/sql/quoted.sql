@@ -1,0 +1,1 @@
+[odd name] = 'it''s' AND "other" = newid()

@@ -1,0 +1,1 @@
+SET a = a + a; SET sys.Label = 'x' + price; REMOVE b

@@ -1,0 +1,1 @@
+a LIKE '%a_a_a_a_a_a_a_ab%'
