@@ -18,7 +18,7 @@ from sbclient.hosting.host import BrokerHost
 
 AnyFault: TypeAlias = Fault | WireFault
 
-NEWCOMERS: Final = 4
+NEWCOMERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

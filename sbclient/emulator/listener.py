@@ -28,6 +28,7 @@ log = get_logger(__name__)
 
 AMQP: Final = b"A"
 BACKLOG: Final = 1_024
+ACCEPTED_AT_ONCE: Final = 32
 RETRY_S: Final = 1.0
 """The time until the next attempt to accept a connection when the process has no more descriptors."""
 
@@ -71,7 +72,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, address in dict.fromkeys((each[0], each[4]) for each in found):
-            listening = socket.create_server(address, family=family, backlog=BACKLOG)  # type: ignore[arg-type]  # of IPv6
+            listening = socket.create_server(address, family=family, backlog=BACKLOG)
             listening.setblocking(False)
             self._sockets.append(listening)
             self._tasks.start(self._accept_all(listening), name=f"accept on {address}")
@@ -91,23 +92,34 @@ class Listener:
         await self._context.clock.sleep(0)  # lets the last sockets close
 
     async def _accept_all(self, listening: socket.socket) -> None:
-        """Accept one connection after the other, so that many new ones do not delay those that are open."""
+        """Accept a few connections at a time, so that many new ones do not delay those that are open."""
         loop = asyncio.get_running_loop()
         while True:
             await self._has_room.wait()
+            accepted = []
             try:
-                accepted, _ = await loop.sock_accept(listening)
-            except ConnectionError:
-                continue  # the client is gone already
+                accepted.append((await loop.sock_accept(listening))[0])
+                while len(accepted) < ACCEPTED_AT_ONCE and self._has_room_for(len(accepted) + 1):
+                    accepted.append(listening.accept()[0])
+            except (BlockingIOError, ConnectionError):
+                pass  # there are no more, or the client is gone already
             except OSError as error:
                 self._report_full(errno.errorcode.get(error.errno or 0, "OSError"))
-                await self._context.clock.sleep(RETRY_S)
-                continue
-            with suppress(OSError):
-                await loop.connect_accepted_socket(self._new_stream, accepted)
+                if not accepted:
+                    await self._context.clock.sleep(RETRY_S)
+            await asyncio.gather(*map(self._connect, accepted))
             if self._full_at is not None and self._context.clock.monotonic() - self._full_at >= CALM_S:
                 self._full_at = None
                 log.info("listener.recovered", "{namespace} accepts connections again", namespace=self._context.name)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        with suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(self._new_stream, accepted)
+
+    def _has_room_for(self, count: int) -> bool:
+        limit = self._context.settings.max_connections
+        return limit is None or len(self._streams) + count <= limit
 
     def _report_full(self, reason: str) -> None:
         """Log once that no connection can be accepted."""

@@ -145,6 +145,7 @@ class _Connection:
         if self._peer.grants.has_begun:
             return self._take_now(piece)
         async with self._context.newcomers:
+            self._peer.time_slice.restart()  # it may have ended during the wait
             has_more = self._take_now(piece)
             await self._clock.sleep(0)
         return has_more
