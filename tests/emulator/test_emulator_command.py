@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from sbclient.emulator.sas import sign
+from sbclient.rules.shared_access_signature import sign
 
 pytestmark = pytest.mark.slow  # starts many processes
 

@@ -11,10 +11,10 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.clock import VirtualClock
 from sbclient.emulator.amqp.connection import serve_amqp
 from sbclient.emulator.context import NamespaceContext
-from sbclient.emulator.sas import sign
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import HOST, connected, create, wire
 from tests.emulator.conftest import context, host
 
