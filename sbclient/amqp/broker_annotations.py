@@ -117,6 +117,10 @@ class _Shared(NamedTuple):
     application_properties: bytes
     bare: slice | None
 
+    def __repr__(self) -> str:
+        """Without the content of the message."""
+        return f"_Shared({len(self.application_properties)} bytes of application properties)"
+
 
 _pack_long: Final = struct.Struct(">q").pack
 _pack_fixed: Final = struct.Struct(">22sq24sq").pack

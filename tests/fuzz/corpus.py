@@ -30,6 +30,8 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.management.atom import described, read_default_rule, read_properties
 from sbclient.emulator.net.http import serve_http
+from sbclient.emulator.net.stream import ByteStream
+from sbclient.emulator.net.websocket_stream import accept_websocket
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
 from sbclient.emulator.router import Router
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
@@ -103,6 +105,11 @@ def _pieces(raw: bytes) -> list[bytes]:
 def read_http(raw: bytes) -> None:
     """A request to a namespace that checks no tokens, so that more is reached."""
 
+    async def upgrade(stream: ByteStream, request: Any, after: bytes) -> None:
+        if (websocket := await accept_websocket(stream, request, after, VirtualClock())) is not None:
+            while await websocket.read():
+                pass
+
     async def serve() -> None:
         clock = VirtualClock()
         host = BrokerHost("contoso", clock=clock, random=Random(1))
@@ -112,7 +119,7 @@ def read_http(raw: bytes) -> None:
         near, far = wire()
         near.write(raw)
         await near.close()
-        await serve_http(far, context, b"", Router(context, registry).answer)
+        await serve_http(far, context, b"", Router(context, registry).answer, upgrade)
 
     run_virtual(serve(), horizon_s=10_000)
 

@@ -131,14 +131,16 @@ async def test_messages_by_every_client(emulator: Emulator, ear: Ear) -> None:
 
 
 async def watched(port: int) -> str:
-    """What two who watch are told within two seconds."""
+    """What the events tell until a connection is opened, and a watcher within two seconds."""
     told = b""
     for target in ("events", "watch?namespace=contoso&entity=orders"):
         reader, writer = await asyncio.open_connection("localhost", port)
         writer.write(f"GET /$control/{target} HTTP/1.1\r\nHost: localhost:{port}\r\n{header()}\r\n\r\n".encode())
         with suppress(TimeoutError):
-            async with asyncio.timeout(2):
-                while piece := await reader.read(65_536):
+            async with asyncio.timeout(10 if target == "events" else 2):
+                while b"connection.opened" not in told or target != "events":
+                    if not (piece := await reader.read(65_536)):
+                        break
                     told += piece
         writer.close()
     return told.decode()
