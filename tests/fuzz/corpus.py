@@ -252,7 +252,7 @@ def run(name: str, seed: int, first: int, count: int) -> str | None:
             raw = damaged(Random(f"{name} {seed} {number}"), corpus)
             problem = problem_of(target, raw)
             if problem is not None:
-                return f"{name}, seed {seed}, input {number}: {problem}\n{raw!r}"
+                return f"{name}, seed {seed}, input {number}: {problem}\n{raw!r:.2000}"
     finally:
         if not was_tracing:
             tracemalloc.stop()

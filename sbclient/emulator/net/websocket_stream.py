@@ -128,6 +128,8 @@ async def accept_websocket(stream: ByteStream, request: Any, after: bytes, clock
     try:
         engine.initiate_upgrade_connection(headers, request.target.decode("ascii", "replace"))
         upgrade = next(iter(engine.events()), None)
+    except UnicodeDecodeError:  # wsproto decodes some headers as ASCII
+        upgrade = None
     except RemoteProtocolError as error:
         upgrade = None
         if isinstance(error.event_hint, RejectConnection):
