@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
-from sbclient.testing import AmbientClock, Fault, FaultKind, MemoryPair, in_virtual_time, memory_pair
+from sbclient.testing import Fault, FaultKind, MemoryPair, in_virtual_time, memory_pair
 
 # ---- the application ------------------------------------------------------------------------------------------------
 
@@ -63,5 +63,5 @@ async def test_no_order_is_lost_in_an_outage(servicebus_pair: MemoryPair) -> Non
 
 if __name__ == "__main__":
     for test in (test_orders_arrive, test_no_order_is_lost_in_an_outage):
-        in_virtual_time(test)(memory_pair(clock=AmbientClock(), seed=1))
+        in_virtual_time(test)(memory_pair(seed=1))
         print(f"{test.__name__}: passed")

@@ -13,11 +13,15 @@ from typing import Any
 
 
 class Clock:
-    """The real clock of the machine and of the running event loop."""
+    """The clock of the running event loop: real on asyncio's loops, virtual on a virtual loop (`sbclient.testing`).
+
+    A virtual loop begins at the real time, so that it fits `datetime.now()` in a tested program.
+    """
 
     def now(self) -> float:
         """Return the seconds since 1970-01-01 UTC."""
-        return time.time()
+        loop = asyncio._get_running_loop()
+        return time.time() if loop is None or not hasattr(loop, "wall_time") else loop.wall_time()
 
     def monotonic(self) -> float:
         """Return the time of the running event loop, in seconds since an arbitrary point."""
@@ -52,7 +56,7 @@ class Clock:
 
 
 class VirtualClock(Clock):
-    """The clock of a virtual event loop (`sbclient.testing`): the wall clock follows the time of the loop.
+    """As `Clock` on a virtual loop, with a fixed wall time at the beginning, for repeatable runs.
 
     Args:
         epoch: the value of `now()` when the loop's time is 0, in seconds since 1970-01-01 UTC.

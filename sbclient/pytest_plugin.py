@@ -1,20 +1,23 @@
 """Pytest fixtures for programs that use Service Bus. pytest finds them if `sbclient` is installed.
 
-    servicebus_namespace   a namespace of the bundled broker: `.client()`, `.inject(fault)`, `.heal()`, `.host`
-    servicebus_pair        two of them: `.client(options)`, `.unpaired_client()`, `.primary`, `.secondary`
-    servicebus_emulator    the broker as a server, for programs with another client: `.connection_string`
+    servicebus_namespace      a namespace of the bundled broker: `.client()`, `.inject(fault)`, `.heal()`, `.host`
+    servicebus_pair           two of them: `.client(options)`, `.unpaired_client()`, `.primary`, `.secondary`
+    servicebus_emulator       the broker as a server, for programs with another client: `.connection_string`
+    servicebus_emulator_pair  two namespaces of one server: `.primary` and `.secondary` are connection strings
 
-An async test with one of them needs no other plugin. It runs in virtual time, or with `servicebus_emulator` in real
-time. If another plugin runs it, `sbclient.testing.in_virtual_time` selects virtual time. A test fails if it leaves
-locked messages or backlog messages in its namespaces, unless it has the marker `servicebus_leftovers`.
+An async test with one of the first two runs in virtual time, whether pytest-asyncio, anyio or no other plugin would run
+it. It runs in real time with the ini option `servicebus_time = real`, with one of the last two fixtures, or with an
+async fixture. A test fails if it leaves locked messages or backlog messages in its namespaces, unless it has the marker
+`servicebus_leftovers`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import pytest
@@ -22,35 +25,76 @@ import pytest
 if TYPE_CHECKING:
     from sbclient.emulator.emulator import Emulator
     from sbclient.hosting.host import BrokerHost
-    from sbclient.testing import MemoryNamespace, MemoryPair
+    from sbclient.testing import MemoryNamespace, MemoryPair, ServedPair
 
-FIXTURES: Final = frozenset(("servicebus_namespace", "servicebus_pair", "servicebus_emulator"))
-ON_REAL_TIME: Final = "servicebus_emulator"
+IN_MEMORY: Final = frozenset(("servicebus_namespace", "servicebus_pair"))
+SERVED: Final = frozenset(("servicebus_emulator", "servicebus_emulator_pair"))
+FIXTURES: Final = IN_MEMORY | SERVED
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "servicebus_time", "the time of async tests with Service Bus in memory: virtual or real", default="virtual"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "servicebus_leftovers: let this test leave locked messages or a backlog in its namespaces"
     )
+    if (value := config.getini("servicebus_time")) not in ("virtual", "real"):
+        raise pytest.UsageError(f"servicebus_time is {value!r}: give virtual or real")
 
 
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test that uses one of the fixtures, unless another plugin runs it.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Replace an async test that uses one of the fixtures by a function that runs it.
 
-    Plugins for async tests wrap their tests, or come first; the error of pytest itself comes last.
+    Plugins for async tests then call it as an ordinary function. In real time a test is left to the plugin that runs
+    it, if there is one.
     """
-    used = FIXTURES.intersection(pyfuncitem.fixturenames)
-    if not used or not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    if ON_REAL_TIME in used:
-        asyncio.run(pyfuncitem.obj(**arguments))
-    else:
-        from sbclient.testing import in_virtual_time
+    test = _coroutine_function(pyfuncitem)
+    if test is None or not FIXTURES.intersection(pyfuncitem.fixturenames):
+        return (yield)
+    is_virtual = _runs_in_virtual_time(pyfuncitem)
+    is_handled = test is not pyfuncitem.obj or "anyio_backend" in pyfuncitem.fixturenames
+    if is_handled and not is_virtual:
+        return (yield)
+    found, pyfuncitem.obj = pyfuncitem.obj, _synchronous(test, is_virtual=is_virtual)
+    try:
+        return (yield)
+    finally:
+        pyfuncitem.obj = found
 
-        in_virtual_time(pyfuncitem.obj)(**arguments)
-    return True
+
+def _coroutine_function(item: pytest.Function) -> Callable[..., Any] | None:
+    """Return the async function of a test; None if it has none. pytest-asyncio has replaced it by its own function."""
+    test = item.obj
+    if type(item).__module__.startswith("pytest_asyncio") and not hasattr(test, "hypothesis"):
+        test = getattr(test, "__wrapped__", test)
+    return test if inspect.iscoroutinefunction(test) else None
+
+
+def _runs_in_virtual_time(item: pytest.Function) -> bool:
+    if item.config.getini("servicebus_time") == "real" or SERVED.intersection(item.fixturenames):
+        return False
+    used = [each.func for name in item.fixturenames for each in item._fixtureinfo.name2fixturedefs.get(name, ())]
+    fixtures = [inspect.unwrap(each) for each in used]
+    return not any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in fixtures)
+
+
+def _synchronous(test: Callable[..., Any], *, is_virtual: bool) -> Callable[..., None]:
+    """Return a function that runs an async test."""
+
+    def run(**arguments: Any) -> None:
+        if is_virtual:
+            from sbclient.testing import in_virtual_time
+
+            in_virtual_time(test)(**arguments)
+        else:
+            asyncio.run(test(**arguments))
+
+    return run
 
 
 def _seed(request: pytest.FixtureRequest) -> int:
@@ -61,21 +105,21 @@ def _seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def servicebus_namespace(request: pytest.FixtureRequest) -> Iterator[MemoryNamespace]:
     """A fresh namespace inside this process: `.client()`, `.inject(fault)`, `.heal()`."""
-    from sbclient.testing import AmbientClock, memory_namespace
+    from sbclient.testing import memory_namespace
 
-    namespace = memory_namespace(clock=AmbientClock(), seed=_seed(request))
-    yield namespace
-    _check(request, namespace.host)
+    namespace = memory_namespace(seed=_seed(request))
+    with _checked(request, namespace.host):
+        yield namespace
 
 
 @pytest.fixture
 def servicebus_pair(request: pytest.FixtureRequest) -> Iterator[MemoryPair]:
     """A fresh pair of namespaces inside this process: `.client()`, `.primary.inject(fault)`, `.primary.heal()`."""
-    from sbclient.testing import AmbientClock, memory_pair
+    from sbclient.testing import memory_pair
 
-    pair = memory_pair(clock=AmbientClock(), seed=_seed(request))
-    yield pair
-    _check(request, pair.primary, pair.secondary)
+    pair = memory_pair(seed=_seed(request))
+    with _checked(request, pair.primary, pair.secondary):
+        yield pair
 
 
 @pytest.fixture
@@ -83,16 +127,33 @@ def servicebus_emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
     """A namespace served on a free port, for any client: `.connection_string`, `.create_queue()`, `.inject(fault)`."""
     from sbclient.testing import served
 
-    with served() as emulator:
+    with served() as emulator, _checked(request, emulator.context().host):
         yield emulator
-        _check(request, emulator.context().host)
 
 
-def _check(request: pytest.FixtureRequest, *hosts: BrokerHost) -> None:
-    from sbclient.testing.leftovers import leftovers
+@pytest.fixture
+def servicebus_emulator_pair(request: pytest.FixtureRequest) -> Iterator[ServedPair]:
+    """Two namespaces on free ports, for a paired client of any process: `.primary`, `.secondary`, `.emulator`."""
+    from sbclient.testing import ServedPair, served
 
+    with (
+        served("contoso", "contoso-backup") as emulator,
+        _checked(request, *(emulator.context(name).host for name in emulator.namespaces)),
+    ):
+        yield ServedPair(emulator, *(emulator.connection_strings[name] for name in emulator.namespaces))
+
+
+@contextmanager
+def _checked(request: pytest.FixtureRequest, *hosts: BrokerHost) -> Iterator[None]:
+    """Fail the test if it leaves messages in the namespaces."""
+    from sbclient.testing.leftovers import Receipts, leftovers
+
+    receipts = Receipts()
+    for host in hosts:
+        host.on_received = receipts
+    yield
     if request.node.get_closest_marker("servicebus_leftovers"):
         return
-    found = [line for host in hosts for line in leftovers(host)]
+    found = [line for host in hosts for line in leftovers(host, receipts)]
     if found:
         pytest.fail("\n".join(["the test has left messages behind:", *found]), pytrace=False)

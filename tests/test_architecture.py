@@ -53,7 +53,7 @@ CHANCE: Final = {"uuid.uuid1", "uuid.uuid4", "uuid.getnode"}
 WALL_TIME: Final = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 LOOP_TIME: Final = {f"asyncio.get_running_loop().{name}" for name in ("time", "call_later", "call_at")}
 WAITS: Final = {"asyncio.sleep", "asyncio.timeout", "asyncio.timeout_at", "asyncio.wait_for"}
-DOORS_TO_TIME: Final = ("clock", "testing.virtual_loop", "testing.ambient")
+DOORS_TO_TIME: Final = ("clock", "testing.virtual_loop", "testing.virtual_test")
 FOREIGN: Final = {
     "azure": "errors transport.sdk*",
     "pyspark": "sbclient_spark*",

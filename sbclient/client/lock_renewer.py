@@ -51,7 +51,7 @@ class AutoLockRenewer:
         max_lock_renewal_duration: seconds after which a lock is no longer renewed. Default 300 (azure-servicebus).
         on_lock_renew_failure: awaited with the message or session and the error when a lock is lost.
         loop: ignored; the renewer runs in the loop that calls `register`.
-        clock: the source of time; None = the real one.
+        clock: None = the clock of the running loop.
     """
 
     def __init__(

@@ -26,6 +26,7 @@ from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSessionFilter
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.hosting.wait_queues import Awaited, Waiter, WaitQueues
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import canonical
 
 T = TypeVar("T")
@@ -88,6 +89,8 @@ class BrokerHost:
 
     Attributes:
         namespace: the broker itself, for calls that do not wait.
+        on_received: called by receivers in this process with the messages that they have received, before they return
+            them; for tests.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class BrokerHost:
         )
         self._waiting = WaitQueues(profile.max_concurrent_receives)
         self._timers: dict[Entity | None, _Timer] = {}
+        self.on_received: Callable[[list[ServiceBusReceivedMessage]], None] | None = None
 
     def connect(self) -> int:
         """Choose the front end of a new connection."""

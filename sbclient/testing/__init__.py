@@ -11,21 +11,21 @@ run_virtual(main())
 
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.clock import VirtualClock
-from sbclient.testing.ambient import AmbientClock, in_virtual_time
 from sbclient.testing.namespaces import MemoryNamespace, MemoryPair, memory_namespace, memory_pair
-from sbclient.testing.served import served
+from sbclient.testing.served import ServedPair, served
 from sbclient.testing.virtual_loop import PATIENCE_S, DeadlockError, VirtualLoop, run_virtual
+from sbclient.testing.virtual_test import in_virtual_time
 from sbclient.transport.memory.transport import drop_memory_host
 
 __all__ = [
     "PATIENCE_S",
-    "AmbientClock",
     "DeadlockError",
     "Fault",
     "FaultKind",
     "MemoryNamespace",
     "MemoryPair",
     "Operation",
+    "ServedPair",
     "VirtualClock",
     "VirtualLoop",
     "drop_memory_host",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sbclient.emulator.control.namespace_state import state_of
+from sbclient.broker.entry import Entry
 from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.backlog import is_backlog_path
 
 NOT_DRAINED: Final = "no syphon has drained: `await client.run_syphon(until='empty')`"
@@ -14,25 +16,52 @@ DEAD: Final = "no syphon can drain: see why they were dead-lettered"
 LONG_AGO: Final = 0.0
 """A time at which nothing expires, so that the state is as the test has left it."""
 
+MAX_NAMED: Final = 10
+"""Messages of one entity that are named."""
 
-def leftovers(host: BrokerHost) -> list[str]:
-    """One sentence for each problem; none if there is no problem."""
-    return list(_found(host))
-
-
-def _found(host: BrokerHost) -> Iterator[str]:
-    for entity in state_of(host.namespace, LONG_AGO)["entities"]:
-        path = entity["path"]
-        sub_queues = {name: body["fragments"] for name, body in entity["sub_queues"].items()}
-        for name, fragments in {"": entity["fragments"], **sub_queues}.items():
-            place = f"{name} of {path}" if name else path
-            locked = sum(fragment["locked_count"] for fragment in fragments)
-            if locked:
-                yield f"{place} has {_messages(locked)} locked: settle what you receive, or close the receiver"
-            lost = sum(fragment["message_count"] for fragment in fragments) - locked
-            if lost and is_backlog_path(path):
-                yield f"{place} holds {_messages(lost)} that {DEAD if name else NOT_DRAINED}"
+_OURS: Final = ("sbclient.", "asyncio.", "contextlib")
 
 
-def _messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count:,} messages"
+class Receipts:
+    """Notes the line of the program that has received each message, by lock token."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, str] = {}
+
+    def __call__(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+        """Note the line that waits for these messages. It is unknown if another task receives for it."""
+        frame = sys._getframe(1) if messages else None
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+            frame = frame.f_back
+        if frame is not None and frame.f_code.co_filename != "<frozen runpy>":
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._places.update((message.lock_token.int, place) for message in messages if message.lock_token)
+
+    def place_of(self, entry: Entry) -> str:
+        """Return where a locked message was received, as the rest of a sentence."""
+        place = self._places.get(entry.token)
+        return f", received at {place}" if place else ""
+
+
+def leftovers(host: BrokerHost, receipts: Receipts | None = None) -> list[str]:
+    """Return one sentence for each problem."""
+    return list(_found(host, receipts or Receipts()))
+
+
+def _found(host: BrokerHost, receipts: Receipts) -> Iterator[str]:
+    for entity in host.namespace.directory.all():
+        for name, queue in zip(("", *entity.sub_queues), entity.queues(), strict=True):
+            place = f"{name} of {entity.path}" if name else entity.path
+            entries = [entry for fragment in queue.fragments for entry in fragment.browse(LONG_AGO, 0)]
+            locked = [entry for entry in entries if entry.token]
+            advice = "complete, abandon, defer or dead-letter it"
+            if queue.fragments and queue.fragments[0].has_sessions:
+                advice += ", or close the receiver of its session"
+            for entry in locked[:MAX_NAMED]:
+                yield f"{place}: message {entry.content.message_id!r} is locked{receipts.place_of(entry)}: {advice}"
+            if len(locked) > MAX_NAMED:
+                yield f"{place}: {len(locked) - MAX_NAMED:,} more messages are locked"
+            lost = len(entries) - len(locked)
+            if lost and is_backlog_path(entity.path):
+                count = "1 message" if lost == 1 else f"{lost:,} messages"
+                yield f"{place} holds {count} that {DEAD if name else NOT_DRAINED}"

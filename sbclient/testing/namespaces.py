@@ -95,7 +95,7 @@ def memory_pair(
     """Two fresh namespaces, separate from all others also if their names are equal. Each test can have its own.
 
     Args:
-        clock: a `VirtualClock` on a virtual loop; None = the real clock.
+        clock: None = the clock of the running loop, real or virtual.
         seed: of all random generators, for repeatable tests; None = a random one.
         profile: tier and year of both.
     """

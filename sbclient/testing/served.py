@@ -6,12 +6,27 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sbclient.emulator.emulator import Emulator
 
 START_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPair:
+    """Two namespaces of one emulator.
+
+    Attributes:
+        emulator: serves both: `.create_queue("orders")`, `.inject(fault)`; the primary is its first namespace.
+        primary, secondary: their connection strings.
+    """
+
+    emulator: Emulator
+    primary: str = field(repr=False)
+    secondary: str = field(repr=False)
 
 
 @contextmanager

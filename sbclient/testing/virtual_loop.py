@@ -12,10 +12,11 @@ Laws:
    the next timer. The loop does not sleep.
 2. Timers with the same time fire in the order in which they were set, and asyncio's sets of tasks have the same order
    in every process. Two runs of a program with the same seeds are equal step by step.
-3. While a thread works for the loop (`run_in_executor`, `asyncio.to_thread`), virtual time stops and the loop waits in
-   real time. Callbacks from other threads (`call_soon_threadsafe`) run at the virtual time at which they arrive.
-4. Sockets are served when they are ready, but time does not wait for them. Use a real loop for timeouts of network
-   operations.
+3. While a thread works for the loop (`run_in_executor`, `asyncio.to_thread`), or a subprocess of the loop runs, virtual
+   time stops and the loop waits in real time. Callbacks from other threads (`call_soon_threadsafe`) run at the virtual
+   time at which they arrive.
+4. Sockets are served when they are ready, but time does not wait for them, nor for threads of other origin:
+   `outside_work()` names them. Use a real loop for timeouts of network operations.
 5. The loop never hangs. Where a real loop would wait for ever, it raises `DeadlockError` with the tasks that wait.
 """
 
@@ -36,11 +37,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
-PATIENCE_S: Final = 10.0
-"""Real seconds that the loop waits for threads and sockets when nothing else is ready."""
+PATIENCE_S: Final = 1.5
+"""Real seconds that the loop waits for other threads and for sockets when nothing else is ready."""
+
+WORK_PATIENCE_S: Final = 30.0
+"""The same while a thread works for the loop or one of its subprocesses runs."""
 
 _MANY_TIMERS: Final = 100
 """With more timers, asyncio checks whether most of them are cancelled."""
+
+MANY_LEAPS: Final = 5_000
+"""A program that has advanced the time more often is busy."""
 
 _LEAPS_AT_ONCE: Final = 64
 """Iterations without a check of the wake-up pipe of the loop."""
@@ -62,7 +69,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     Args:
         horizon_s: the loop time after which `DeadlockError` is raised, so that a periodic task does not keep a
             forgotten program running for ever; None = no limit.
-        patience_s: real seconds to wait for threads and sockets when nothing else is ready; then `DeadlockError`.
+        busy_horizon_s: the same, once the time has advanced more than 5,000 times.
+        patience_s: real seconds to wait for threads, subprocesses and sockets when nothing else is ready, before
+            `DeadlockError`; None = 30 for those that work for the loop, 1.5 for others.
         speed: virtual seconds per real second, for a viewer; None = as fast as possible.
     """
 
@@ -74,14 +83,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _debug: bool
 
     def __init__(
-        self, *, horizon_s: float | None = None, patience_s: float = PATIENCE_S, speed: float | None = None
+        self,
+        *,
+        horizon_s: float | None = None,
+        busy_horizon_s: float | None = None,
+        patience_s: float | None = None,
+        speed: float | None = None,
     ) -> None:
         self._time_s = 0.0
+        self._began_at = real_time.time()
         self._speed = speed
         self._horizon_s = math.inf if horizon_s is None else horizon_s
-        self._patience_s = patience_s
+        self._busy_horizon_s = math.inf if busy_horizon_s is None else busy_horizon_s
+        self._patience_s = PATIENCE_S if patience_s is None else patience_s
+        self._work_patience_s = WORK_PATIENCE_S if patience_s is None else patience_s
         self._polled_at: float | None = None
         self._threads_at_work = 0
+        self._threads_before = frozenset(threading.enumerate())
+        self._processes: list[asyncio.SubprocessTransport] = []
         self._leaps = 0
         self._ranks = count()
         self._poll = _Poll(self._pass_time)
@@ -90,8 +109,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = math.ulp(0.0)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the loop was created."""
         return self._time_s
+
+    def wall_time(self) -> float:
+        """Virtual seconds since 1970-01-01 UTC; the loop begins at the real time."""
+        return self._began_at + self._time_s
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -114,6 +137,30 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._threads_at_work += 1
         result.add_done_callback(self._thread_finished)
         return result
+
+    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
+        """As in asyncio; virtual time stops until the process has ended."""
+        return self._watched(await super().subprocess_exec(*args, **kwargs))
+
+    async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
+        """As in asyncio; virtual time stops until the process has ended."""
+        return self._watched(await super().subprocess_shell(*args, **kwargs))
+
+    def _watched(self, process: Any) -> Any:
+        self._processes.append(process[0])
+        return process
+
+    def _is_work_outside(self) -> bool:
+        """Whether a thread works for the loop, or one of its subprocesses runs."""
+        if self._processes:
+            self._processes = [each for each in self._processes if each.get_returncode() is None]
+        return self._threads_at_work > 0 or bool(self._processes)
+
+    def outside_work(self) -> list[str]:
+        """Return the threads that run and did not before, and whether sockets were used: time waits for neither."""
+        threads = (each for each in threading.enumerate() if each not in self._threads_before)
+        names = [f"thread {each.name!r}" for each in threads if not each.name.startswith(("asyncio_", "waitpid-"))]
+        return [*names, "sockets"] if self._poll.had_sockets else names
 
     async def shutdown_default_executor(self, *args: Any) -> None:
         """As in asyncio; virtual time stops until the threads have ended."""
@@ -154,10 +201,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
             self._timer_cancelled_count -= 1
-        self._leaps = (self._leaps + 1) % _LEAPS_AT_ONCE
-        if not scheduled or not self._leaps or self._threads_at_work or self._speed is not None:
+        self._leaps += 1
+        if not scheduled or self._leaps % _LEAPS_AT_ONCE == 0 or self._speed is not None or self._is_work_outside():
             return False
         when_s = scheduled[0]._when
+        if when_s > self._busy_horizon_s and self._leaps > MANY_LEAPS:
+            self._horizon_s = self._busy_horizon_s
         if when_s > self._horizon_s or when_s == math.inf:
             return False
         self._set_time(max(when_s, self._time_s))
@@ -174,12 +223,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return poll.ready(0) if poll.has_sockets else _NOTHING
         when_s = self._scheduled[0].when() if timeout_s is not None else math.inf
         is_watched = self._speed is not None and when_s < math.inf and when_s <= self._horizon_s
-        if is_watched and not self._threads_at_work:
+        is_work_outside = self._is_work_outside()
+        if is_watched and not is_work_outside:
             return self._pass_watched_time(poll, when_s)
         if events := poll.ready(0):
             return events
-        if self._threads_at_work or when_s == math.inf:
-            return self._wait_outside(poll)
+        if is_work_outside or when_s == math.inf:
+            return self._wait_outside(poll, is_work_outside)
         if when_s > self._horizon_s:
             raise DeadlockError(self._report(f"its time would pass the horizon of {self._horizon_s:g} s"))
         self._set_time(when_s)
@@ -204,24 +254,36 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         # A timer is due when it is earlier than now plus the resolution: one float further is exactly "not later".
         self._clock_resolution = math.ulp(when_s)
 
-    def _wait_outside(self, poll: _Poll) -> list[_Event]:
-        if not (self._threads_at_work or poll.has_sockets or threading.active_count() > 1):
+    def _wait_outside(self, poll: _Poll, is_work_outside: bool) -> list[_Event]:
+        if not (is_work_outside or poll.has_sockets or threading.active_count() > 1):
             raise DeadlockError(self._report("nothing is ready, and no timer is set"))
-        if events := poll.ready(self._patience_s):
+        patience_s = self._work_patience_s if is_work_outside else self._patience_s
+        if events := poll.ready(patience_s):
             return events
-        raise DeadlockError(self._report(f"no thread and no socket moved for {self._patience_s:g} real seconds"))
+        running = f"{len(self._processes)} subprocesses run, and " if self._processes else ""
+        idle = f"{running}no thread and no socket was active for {patience_s:g} s"
+        raise DeadlockError(self._report(f"{idle}, run the program in real time if it needs more"))
 
     def _report(self, reason: str) -> str:
-        waiting = sorted(asyncio.all_tasks(self), key=lambda task: (len(task.get_name()), task.get_name()))
-        lines = [f"the virtual loop is at {self._time_s:g} s: {reason}. Waiting tasks:"]
-        return "\n".join(lines + [f"  {task.get_name()} {_place(task)}" for task in waiting])
+        """Return where the tasks wait, the main task first, and why they wait for ever."""
+        waiting = sorted(asyncio.all_tasks(self), key=hash)
+        places = [f"{_place(task)} [{task.get_name()}]" for task in waiting]
+        return "\n  ".join(
+            [
+                f"{places[0] if places else 'no task'}\nwaits for ever. The virtual loop is at "
+                f"{self._time_s:g} s: {reason}.",
+                *(["Other tasks:"] if places[1:] else []),
+                *places[1:],
+            ]
+        )
 
 
 def run_virtual(
     main: Coroutine[Any, Any, T],
     *,
     horizon_s: float | None = None,
-    patience_s: float = PATIENCE_S,
+    busy_horizon_s: float | None = None,
+    patience_s: float | None = None,
     speed: float | None = None,
 ) -> T:
     """Run a coroutine to its end on a new virtual loop, as `asyncio.run` does on a real one.
@@ -230,7 +292,7 @@ def run_virtual(
 
     Args:
         main: tasks that it leaves running are cancelled.
-        horizon_s, patience_s, speed: as in `VirtualLoop`.
+        horizon_s, busy_horizon_s, patience_s, speed: as in `VirtualLoop`.
 
     Returns: the result of `main`.
 
@@ -239,15 +301,18 @@ def run_virtual(
         RuntimeError: an event loop is already running in this thread.
     """
 
-    def virtual_loop() -> VirtualLoop:
-        return VirtualLoop(horizon_s=horizon_s, patience_s=patience_s, speed=speed)
-
-    with asyncio.Runner(loop_factory=virtual_loop) as runner:
-        return runner.run(main)
+    loop = VirtualLoop(horizon_s=horizon_s, busy_horizon_s=busy_horizon_s, patience_s=patience_s, speed=speed)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        try:
+            return runner.run(main)
+        except Exception as error:
+            if outside := loop.outside_work():
+                error.add_note(f"Virtual time did not wait for {', '.join(outside)}: real time would.")
+            raise
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Where a task waits: the innermost frame outside asyncio, and the awaited function."""
+    """Where a task waits: the line of its own outermost function, and the innermost awaited function."""
     frames = []
     awaited: Any = task.get_coro()
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
@@ -255,10 +320,9 @@ def _place(task: asyncio.Task[Any]) -> str:
         awaited = awaited.cr_await
     if not frames:
         return "at an unknown place"
-    own = [frame for frame in frames if not frame.f_globals.get("__name__", "").startswith("asyncio.")]
-    place = (own or frames)[-1]
-    where = f"at {place.f_code.co_filename}:{place.f_lineno} in {place.f_code.co_qualname}"
-    return where if frames[-1] is place else f"{where}, for {frames[-1].f_code.co_qualname}"
+    place = frames[0]
+    where = f"{place.f_code.co_filename}:{place.f_lineno} in {place.f_code.co_qualname}"
+    return where if frames[-1] is place else f"{where}, awaiting {frames[-1].f_code.co_qualname}"
 
 
 _Event = tuple[selectors.SelectorKey, int]
@@ -309,12 +373,13 @@ class _Poll(selectors.BaseSelector):
 
     Attributes:
         has_sockets: whether anything but the loop's own wake-up pipe is registered.
+        had_sockets: whether anything else ever was.
     """
 
     def __init__(self, pass_time: Callable[[_Poll, float | None], list[_Event]]) -> None:
         self._pass_time = pass_time
         self._system = selectors.DefaultSelector()
-        self.has_sockets = False
+        self.has_sockets = self.had_sockets = False
 
     def _count(self) -> None:
         self.has_sockets = len(self._system.get_map()) > 1
@@ -329,6 +394,7 @@ class _Poll(selectors.BaseSelector):
     def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
         key = self._system.register(fileobj, events, data)
         self._count()
+        self.had_sockets = self.had_sockets or self.has_sockets
         return key
 
     def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:

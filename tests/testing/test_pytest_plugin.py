@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, Final
 
 import pytest
@@ -26,10 +27,13 @@ def stranger(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
     return pytester
 
 
+IS_INSTALLED: Final = any(point.name == "sbclient" for point in entry_points(group="pytest11"))
+PLUGIN: Final = () if IS_INSTALLED else ("-p", "sbclient.pytest_plugin")
+
+
 def results(stranger: pytest.Pytester, source: str, *arguments: str) -> tuple[dict[str, int], str]:
     stranger.makepyfile(source)
-    is_installed = any(point.name == "sbclient" for point in entry_points(group="pytest11"))
-    run = stranger.runpytest_subprocess(*arguments, *([] if is_installed else ["-p", "sbclient.pytest_plugin"]))
+    run = stranger.runpytest_subprocess(*arguments, *PLUGIN)
     return run.parseoutcomes(), run.stdout.str()
 
 
@@ -77,7 +81,7 @@ def test_what_is_left_behind_fails_the_test_unless_it_is_meant(stranger: pytest.
         def test_locked_on_purpose(servicebus_namespace):
             asyncio.run(take(servicebus_namespace))
 
-        def test_not_brought_home(servicebus_pair):
+        def test_not_drained(servicebus_pair):
             async def divert():
                 async with servicebus_pair.client() as client:
                     client.pair.force_failover("orders")
@@ -87,7 +91,7 @@ def test_what_is_left_behind_fails_the_test_unless_it_is_meant(stranger: pytest.
         """,
     )
     assert outcomes == {"passed": 3, "errors": 2}
-    assert "orders has 1 message locked" in out
+    assert re.search(r"orders: message '\S{36}' is locked, received at \S+\.py:9: complete, abandon", out), out
     assert "holds 1 message that no syphon has drained" in out
 
 
@@ -192,25 +196,59 @@ def test_without_another_plugin_it_runs_on_virtual_time_with_the_emulator_on_rea
     assert outcomes == {"passed": 2}, out
 
 
-def test_what_others_run_is_left_to_them(stranger: pytest.Pytester) -> None:
-    outcomes, out = results(
-        stranger,
-        """
-        import asyncio, pytest
-        from sbclient.testing import VirtualLoop
+MARKED: Final = """
+    import asyncio, pytest
+    from sbclient.testing import VirtualLoop
 
-        @pytest.mark.asyncio
-        async def test_marked(servicebus_namespace):
-            assert not isinstance(asyncio.get_running_loop(), VirtualLoop)
+    def is_virtual():
+        return isinstance(asyncio.get_running_loop(), VirtualLoop)
 
-        async def test_without_a_fixture_of_ours(tmp_path):
-            pass
-        """,
-        "-o",
-        "asyncio_mode=strict",
-    )
-    assert outcomes == {"passed": 1, "failed": 1}, out
-    assert "async def functions are not natively supported" in out
+    @pytest.fixture
+    async def client(servicebus_namespace):
+        async with servicebus_namespace.client() as client:
+            yield client
+
+    @pytest.fixture
+    def anyio_backend():
+        return "asyncio"
+
+    {mark}
+    async def test_marked(servicebus_namespace):
+        assert is_virtual() is {is_virtual}
+
+    {mark}
+    async def test_with_an_async_fixture(client):
+        assert not is_virtual()
+        await client.administration.create_queue("orders")
+
+    {mark}
+    async def test_served(servicebus_emulator_pair):
+        assert not is_virtual()
+        assert "Endpoint" in servicebus_emulator_pair.secondary
+
+    {mark}
+    async def test_without_a_fixture_of_ours(tmp_path):
+        assert not is_virtual()
+"""
+ASYNCIO_AUTO: Final = ("", ("-o", "asyncio_mode=auto"))
+ANYIO: Final = ("@pytest.mark.anyio", ("-p", "no:asyncio"))
+
+
+@pytest.mark.parametrize(("mark", "plugins"), [ASYNCIO_AUTO, ANYIO], ids=["asyncio auto", "anyio"])
+@pytest.mark.parametrize(("options", "is_virtual"), [((), True), (("-o", "servicebus_time=real"), False)])
+def test_time_is_virtual_under_other_plugins_unless_configured(
+    stranger: pytest.Pytester, mark: str, plugins: tuple[str, ...], options: tuple[str, ...], is_virtual: bool
+) -> None:
+    if mark:
+        pytest.importorskip("anyio")
+    source = dedent(MARKED).format(mark=mark, is_virtual=is_virtual)
+    outcomes, out = results(stranger, source, *plugins, *options)
+    assert outcomes == {"passed": 4}, out
+
+
+def test_an_unknown_time_is_refused(stranger: pytest.Pytester) -> None:
+    run = stranger.runpytest_subprocess(*PLUGIN, "-o", "servicebus_time=fast")
+    assert "servicebus_time is 'fast': give virtual or real" in run.stderr.str()
 
 
 def test_a_test_that_waits_for_ever_fails_and_says_where(stranger: pytest.Pytester) -> None:
@@ -226,7 +264,7 @@ def test_a_test_that_waits_for_ever_fails_and_says_where(stranger: pytest.Pytest
         *ALONE,
     )
     assert outcomes == {"failed": 1}, out
-    assert "DeadlockError" in out
+    assert re.search(r"DeadlockError: \S*test_a_test_that_waits\w*\.py:4 in test_waits, awaiting", out), out
 
 
 def test_what_is_left_on_the_emulator_or_dead_in_the_backlog_fails_the_test_too(stranger: pytest.Pytester) -> None:
@@ -255,7 +293,7 @@ def test_what_is_left_on_the_emulator_or_dead_in_the_backlog_fails_the_test_too(
         *ALONE,
     )
     assert outcomes == {"passed": 2, "errors": 2}, out
-    assert "orders has 1 message locked: settle what you receive" in out
+    assert re.search(r"orders: message '\S{36}' is locked: complete, abandon, defer or dead-letter it", out), out
     assert "holds 1 message that no syphon can drain" in out
 
 
@@ -274,6 +312,34 @@ def documented() -> Iterator[Any]:
 def test_what_is_shown_to_be_a_test_passes_as_one(stranger: pytest.Pytester, source: str) -> None:
     outcomes, out = results(stranger, source, *ALONE)
     assert outcomes == {"passed": len(re.findall(r"^(?:async )?def test_", source, re.M))}, out
+
+
+def test_a_program_that_makes_its_own_client_runs_in_virtual_time(stranger: pytest.Pytester) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        import asyncio
+        from sbclient import AutoLockRenewer, MessageLockLostError, ServiceBusClient, ServiceBusMessage
+        import pytest
+
+        async def program(renewer, wait_s):
+            async with ServiceBusClient.from_connection_string("memory://shop") as client:
+                async with client.get_queue_receiver("orders", auto_lock_renewer=renewer) as receiver:
+                    message, = await receiver.receive_messages()
+                    await asyncio.sleep(wait_s)
+                    await receiver.complete_message(message)
+
+        async def test_the_lock_is_lost_or_renewed(servicebus_namespace):
+            async with ServiceBusClient.from_connection_string("memory://shop") as client:
+                await client.administration.create_queue("orders")
+                await client.get_queue_sender("orders").send_messages(ServiceBusMessage("an order"))
+            with pytest.raises(MessageLockLostError):
+                await program(None, 90)
+            await program(AutoLockRenewer(), 250)
+        """,
+        *ALONE,
+    )
+    assert outcomes == {"passed": 1}, out
 
 
 def test_the_pages_show_each_fixture() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 import time
 
@@ -162,12 +163,11 @@ def test_a_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
 
     with pytest.raises(DeadlockError) as raised:
         run_virtual(main(), patience_s=SHORT_S)
-    first, _, waiting = str(raised.value).split("\n")
-    assert "is at 3 s" in first
-    assert "the one that waits" in waiting
-    assert f"{__file__}:" in waiting
-    assert "never" in waiting
-    assert "Event.wait" in waiting
+    first, reason, _, other = str(raised.value).split("\n")
+    assert first.startswith(f"{__file__}:")
+    assert "main" in first
+    assert "is at 3 s" in reason
+    assert "never, awaiting Event.wait [the one that waits]" in other
 
 
 def test_an_infinite_timer_is_no_timer() -> None:
@@ -227,6 +227,56 @@ def test_time_moves_again_after_a_thread_has_finished() -> None:
     assert run_virtual(main()) == 100.0
 
 
+def test_time_stands_still_while_a_subprocess_runs() -> None:
+    async def main() -> tuple[bytes, float]:
+        program = (sys.executable, "-c", "import time; time.sleep(0.2); print('done')")
+        process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(0.001):
+            output, _ = await process.communicate()
+        return output, now()
+
+    assert run_virtual(main()) == (b"done\n", 0.0)
+
+
+def test_a_subprocess_that_never_ends_is_named() -> None:
+    async def main() -> None:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)")
+        try:
+            await asyncio.sleep(1)
+        finally:
+            process.kill()
+            await process.wait()
+
+    with pytest.raises(DeadlockError, match="1 subprocesses run"):
+        run_virtual(main(), patience_s=SHORT_S)
+
+
+def test_periodic_work_has_a_nearer_horizon() -> None:
+    async def tick(count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(60)
+
+    run_virtual(tick(5_000), horizon_s=1e6, busy_horizon_s=1e5)
+    with pytest.raises(DeadlockError, match=r"horizon of 100000 s"):
+        run_virtual(tick(6_000), horizon_s=1e6, busy_horizon_s=1e5)
+
+
+def test_a_failure_names_threads_that_time_did_not_wait_for() -> None:
+    released = threading.Event()
+
+    async def main() -> None:
+        threading.Thread(target=released.wait, name="poller").start()
+        async with asyncio.timeout(60):
+            await asyncio.Event().wait()
+
+    try:
+        with pytest.raises(TimeoutError) as raised:
+            run_virtual(main())
+    finally:
+        released.set()
+    assert raised.value.__notes__ == ["Virtual time did not wait for thread 'poller': real time would."]
+
+
 def test_a_callback_from_another_thread_wakes_the_loop() -> None:
     async def main() -> str:
         loop = asyncio.get_running_loop()
@@ -254,7 +304,7 @@ def test_waiting_for_a_silent_thread_is_bounded() -> None:
 
     loop = VirtualLoop(patience_s=0.05)
     try:
-        with pytest.raises(DeadlockError, match="real seconds"):
+        with pytest.raises(DeadlockError, match=r"no thread and no socket was active for 0\.05 s"):
             loop.run_until_complete(main())
     finally:
         released.set()

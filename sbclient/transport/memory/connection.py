@@ -73,7 +73,13 @@ class MemoryConnection:
             lock=lock,
             front_end=self._front_end,
         )
-        return [entry.received() for entry in taken]
+        return self.noted([entry.received() for entry in taken])
+
+    def noted(self, messages: list[ServiceBusReceivedMessage]) -> list[ServiceBusReceivedMessage]:
+        """Return the messages, which the host may note as received."""
+        if self._host.on_received is not None:
+            self._host.on_received(messages)
+        return messages
 
     async def accept_session(self, path: str, session: SessionChoice, timeout_s: float) -> SessionLock:
         """Wait for a session through this connection's front end."""

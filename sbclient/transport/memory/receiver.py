@@ -103,7 +103,7 @@ class MemoryReceiver(ReceiverLink):
             )
             return [entry.received() for entry in taken]
 
-        return await self._ask(Operation.RECEIVE_DEFERRED, work, timeout_s)
+        return self._connection.noted(await self._ask(Operation.RECEIVE_DEFERRED, work, timeout_s))
 
     async def settle(
         self,
