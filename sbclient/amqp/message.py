@@ -26,7 +26,7 @@ from sbclient.amqp.encode import (
     sized_map,
 )
 from sbclient.amqp.errors import INVALID_FIELD, WireError
-from sbclient.amqp.sections import DATA, SEQUENCE, Sections
+from sbclient.amqp.sections import DATA, SEQUENCE, VALUE, Sections
 from sbclient.amqp.types import Timestamp, TypedInteger
 from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
 from sbclient.rules.size import MAX_TTL_MS, PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
@@ -184,25 +184,19 @@ class WireMessage(ServiceBusMessage):
     _properties_read: Any
 
     @classmethod
-    def of(cls, payload: bytes | Sections, annotations: Mapping[Any, Any] | None = None) -> Self:
-        """Decode `payload`.
-
-        Args:
-            annotations: its message annotations, where the caller has decoded them.
-        """
+    def of(cls, payload: bytes) -> Self:
+        """Decode `payload`."""
         message = cls.__new__(cls)
-        sections = Sections(payload) if isinstance(payload, bytes) else payload
+        sections = Sections(payload)
         message.sections = sections
-        message._body_type = _BODY_TYPES.get(sections.body_code, AmqpMessageBodyType.VALUE)
         message._body_read = message._properties_read = _UNREAD
-        message._read_properties(sections)
-        message._read_annotations(sections.message_annotations if annotations is None else annotations)
+        read_content(message, sections, sections.message_annotations)
         return message
 
     @property
     def _body(self) -> Any:
         if self._body_read is _UNREAD:
-            self._body_read = _body_of(self.sections)
+            self._body_read = body_of(self.sections)
         return self._body_read
 
     @_body.setter
@@ -222,39 +216,51 @@ class WireMessage(ServiceBusMessage):
     def _application_properties(self, value: dict[str, PropertyValue] | None) -> None:
         self._properties_read = value
 
-    def _read_properties(self, sections: Sections) -> None:
-        sent = sections.properties
-        self._content_type = sent.content_type
-        self._subject = sent.subject
-        self._to = _text(sent.to)
-        self._reply_to = _text(sent.reply_to)
-        self._correlation_id = _text(sent.correlation_id)
-        self._message_id = self._session_id = self._reply_to_session_id = None
-        if sent.message_id is not None:
-            self.message_id = _text(sent.message_id)
-        if sent.group_id is not None:
-            self.session_id = sent.group_id
-        if sent.reply_to_group_id is not None:
-            self.reply_to_session_id = sent.reply_to_group_id
-        ttl_ms = sections.ttl_ms
-        self._time_to_live = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
-        created, expires = sent.creation_time, sent.absolute_expiry_time
-        if ttl_ms == MAX_TTL_MS and isinstance(created, datetime) and isinstance(expires, datetime):
-            # .NET and Java write a time to live that exceeds the header field into these two properties
-            self._time_to_live = max(expires - created, self._time_to_live or timedelta(0))
 
-    def _read_annotations(self, annotations: Mapping[Any, Any]) -> None:
-        self._partition_key = self._scheduled_enqueue_time_utc = None
-        if not annotations:
-            return
-        try:
-            if PARTITION_KEY_ANNOTATION in annotations:
-                key = annotations[PARTITION_KEY_ANNOTATION]
-                self.partition_key = _text(key) if isinstance(key, bytes) else key  # the SDK sends a key on as binary
-            if SCHEDULED_ENQUEUE_TIME_ANNOTATION in annotations:
-                self.scheduled_enqueue_time_utc = annotations[SCHEDULED_ENQUEUE_TIME_ANNOTATION]
-        except TypeError as error:
-            raise WireError(INVALID_FIELD, f"an annotation has the wrong type: {error}") from error
+def read_content(message: ServiceBusMessage, sections: Sections, annotations: Mapping[Any, Any]) -> None:
+    """Set the body type, ids, keys and times of a new message from its sections; raises as `WireMessage`."""
+    (
+        message_id,
+        _,
+        to,
+        message._subject,
+        reply_to,
+        correlation_id,
+        message._content_type,
+        _,
+        expires,
+        created,
+        session_id,
+        _,
+        reply_to_session_id,
+    ) = sections.properties
+    message._body_type = _BODY_TYPES[sections.body_code]
+    message._to = None if to is None else _text(to)
+    message._reply_to = None if reply_to is None else _text(reply_to)
+    message._correlation_id = None if correlation_id is None else _text(correlation_id)
+    message._message_id = message._session_id = message._reply_to_session_id = None
+    if message_id is not None:
+        message.message_id = _text(message_id)
+    if session_id is not None:
+        message.session_id = session_id
+    if reply_to_session_id is not None:
+        message.reply_to_session_id = reply_to_session_id
+    ttl_ms = sections.ttl_ms
+    message._time_to_live = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
+    if ttl_ms == MAX_TTL_MS and isinstance(created, datetime) and isinstance(expires, datetime):
+        # .NET and Java write a time to live that exceeds the header field into these two properties
+        message._time_to_live = max(expires - created, message._time_to_live or timedelta(0))
+    message._partition_key = message._scheduled_enqueue_time_utc = None
+    if not annotations:
+        return
+    try:
+        if PARTITION_KEY_ANNOTATION in annotations:
+            key = annotations[PARTITION_KEY_ANNOTATION]
+            message.partition_key = _text(key) if isinstance(key, bytes) else key  # the SDK sends a key on as binary
+        if SCHEDULED_ENQUEUE_TIME_ANNOTATION in annotations:
+            message.scheduled_enqueue_time_utc = annotations[SCHEDULED_ENQUEUE_TIME_ANNOTATION]
+    except TypeError as error:
+        raise WireError(INVALID_FIELD, f"an annotation has the wrong type: {error}") from error
 
 
 def _property_values(sections: Sections) -> dict[str, Any]:
@@ -273,7 +279,11 @@ def _property_value(value: Any) -> Any:
 
 
 _UNREAD: Final = object()
-_BODY_TYPES: Final = {DATA: AmqpMessageBodyType.DATA, SEQUENCE: AmqpMessageBodyType.SEQUENCE}
+_BODY_TYPES: Final = {
+    DATA: AmqpMessageBodyType.DATA,
+    SEQUENCE: AmqpMessageBodyType.SEQUENCE,
+    VALUE: AmqpMessageBodyType.VALUE,
+}
 
 
 def _text(value: Any) -> str | None:
@@ -290,7 +300,7 @@ def _text(value: Any) -> str | None:
     raise WireError(INVALID_FIELD, f"an id or address is a {type(value).__name__}, a string is expected")
 
 
-def _body_of(sections: Sections) -> Any:
+def body_of(sections: Sections) -> Any:
     if sections.body_code == DATA:
         pieces = sections.data()
         return pieces[0] if len(pieces) == 1 else tuple(pieces) or b""

@@ -35,6 +35,7 @@ from sbclient.amqp.fields import (
     layout_at,
     list_bounds,
 )
+from sbclient.amqp.usual_sections import read_annotations, read_properties
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -225,25 +226,29 @@ class Sections:
             WireError: it is malformed; also for all accessors below.
         """
         place = self._bounds[0]
-        return _NO_HEADER if place is None else Header._make(self._fields(place))
+        if place is None:
+            return _NO_HEADER
+        raw = self.payload[place[1] : place[2]]
+        header = _headers.get(raw)
+        if header is None:
+            header = Header._make(self._fields(place))
+            if len(raw) <= _MAX_HEADER_BYTES and len(_headers) < _MAX_HEADERS:
+                _headers[raw] = header
+        return header
 
     @property
     def ttl_ms(self) -> int | None:
-        """The time to live of the header in milliseconds; fast if the header has no other field."""
-        place = self._bounds[0]
-        if place is None:
-            return None
-        raw = self.payload
-        at = place[1]
-        if raw[at : at + 6] == b"\xc0\x08\x03\x40\x40\x70" and place[2] - at == 10:
-            return int.from_bytes(raw[at + 6 : at + 10], "big")
+        """The time to live of the header in milliseconds."""
         return self.header.ttl
 
     @property
     def properties(self) -> Properties:
         """The properties, all None if there are none."""
         place = self._bounds[3]
-        return _NO_PROPERTIES if place is None else Properties._make(self._fields(place))
+        if place is None:
+            return _NO_PROPERTIES
+        usual: list[Any] | None = read_properties(self.payload, place[1], place[2])
+        return Properties._make(self._fields(place) if usual is None else usual)
 
     @property
     def delivery_annotations(self) -> dict[Any, Any]:
@@ -253,7 +258,9 @@ class Sections:
     @property
     def message_annotations(self) -> dict[Any, Any]:
         """The message annotations by name."""
-        return self._map(MESSAGE_ANNOTATIONS)
+        place = self._bounds[2]
+        usual = {} if place is None else read_annotations(self.payload, place[1], place[2])
+        return self._map(MESSAGE_ANNOTATIONS) if usual is None else usual
 
     @property
     def application_properties(self) -> dict[str, Any]:
@@ -321,6 +328,11 @@ class Sections:
 
 
 _NO_HEADER: Final = Header()
+_MAX_HEADERS: Final = 512
+_MAX_HEADER_BYTES: Final = 24
+_headers: dict[bytes, Header] = {}
+"""Decoded headers by their bytes: most messages of an entity have the same one. Number and length are limited."""
+
 _NO_PROPERTIES: Final = Properties()
 
 

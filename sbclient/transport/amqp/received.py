@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, Final, Self
 from uuid import UUID
 
-from sbclient.amqp import IncomingDelivery, Sections, WireError, WireMessage
+from sbclient.amqp import IncomingDelivery, Sections, WireError
 from sbclient.amqp.broker_annotations import (
     DEAD_LETTER_SOURCE_ANNOTATION,
     ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
@@ -20,6 +20,7 @@ from sbclient.amqp.broker_annotations import (
 )
 from sbclient.amqp.decimals import of_service
 from sbclient.amqp.encode import encode_value
+from sbclient.amqp.message import body_of, read_content
 from sbclient.amqp.types import Opaque, Timestamp
 from sbclient.errors import InvalidOperationError
 from sbclient.message import PropertyValue, ServiceBusMessageState, ServiceBusReceivedMessage
@@ -41,39 +42,40 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
     """A message received over AMQP.
 
     Attributes:
-        content: the sender's part.
+        sections: the received bytes.
         delivery: of the link that brought it; None for a message from a management reply.
     """
 
-    __slots__ = ("_changed_body", "_changed_properties", "content", "delivery")
+    __slots__ = ("_body_read", "_properties_read", "delivery", "sections")
 
-    content: WireMessage
+    sections: Sections
     delivery: IncomingDelivery | None
-    _changed_body: Any
-    _changed_properties: Any
+    _body_read: Any
+    _properties_read: Any
 
     @property
     def _body(self) -> Any:
-        changed = self._changed_body
-        return self.content._body if changed is _UNCHANGED else changed
+        if self._body_read is _UNREAD:
+            self._body_read = body_of(self.sections)
+        return self._body_read
 
     @_body.setter
     def _body(self, value: Any) -> None:
-        self._changed_body = value
+        self._body_read = value
 
     def _data_sizes(self) -> Sequence[int]:
-        return self.content._data_sizes() if self._changed_body is _UNCHANGED else super()._data_sizes()
+        return self.sections.data_sizes() if self._body_read is _UNREAD else super()._data_sizes()
 
     @property
     def _application_properties(self) -> dict[str, PropertyValue] | None:
-        if self._changed_properties is _UNCHANGED:
-            typed = self.content.sections.application_properties
-            self._changed_properties = {name: _kept(value) for name, value in typed.items()} or None
-        return self._changed_properties  # type: ignore[no-any-return]  # a dict or None once it is read
+        if self._properties_read is _UNREAD:
+            typed = self.sections.application_properties
+            self._properties_read = {name: _kept(value) for name, value in typed.items()} or None
+        return self._properties_read  # type: ignore[no-any-return]  # a dict or None once it is read
 
     @_application_properties.setter
     def _application_properties(self, value: dict[str, PropertyValue] | None) -> None:
-        self._changed_properties = value
+        self._properties_read = value
 
     @classmethod
     def read(
@@ -97,30 +99,18 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         """
         sections = Sections(payload)
         annotations = sections.message_annotations
-        content = WireMessage.of(sections, annotations)
         message = cls.__new__(cls)
-        message.content = content
+        message.sections = sections
         message.delivery = delivery
-        message._changed_body = message._changed_properties = _UNCHANGED
-        message._body_type = content._body_type
-        message._session_id = content._session_id
-        message._message_id = content._message_id
-        message._scheduled_enqueue_time_utc = content._scheduled_enqueue_time_utc
-        message._time_to_live = content._time_to_live
-        message._content_type = content._content_type
-        message._correlation_id = content._correlation_id
-        message._subject = content._subject
-        message._partition_key = content._partition_key
-        message._to = content._to
-        message._reply_to = content._reply_to
-        message._reply_to_session_id = content._reply_to_session_id
+        message._body_read = message._properties_read = _UNREAD
+        read_content(message, sections, annotations)
         number = annotations.get(SEQUENCE_NUMBER_ANNOTATION)
         message.sequence_number = int(number) if isinstance(number, int) else 0
         original = annotations.get(ENQUEUE_SEQUENCE_NUMBER_ANNOTATION)
         message.enqueued_sequence_number = int(original) if isinstance(original, int) else None
         enqueued_at = _moment(annotations.get(ENQUEUED_TIME_ANNOTATION)) or _UNKNOWN
         message.enqueued_time_utc = enqueued_at
-        message.expires_at_utc = _expiry(enqueued_at, content._time_to_live)
+        message.expires_at_utc = _expiry(enqueued_at, message._time_to_live)
         is_locked = lock_token is not None and not has_session
         message.locked_until_utc = _moment(annotations.get(LOCKED_UNTIL_ANNOTATION)) if is_locked else None
         message.lock_token = lock_token
@@ -133,7 +123,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         return message
 
 
-_UNCHANGED: Final = object()
+_UNREAD: Final = object()
 
 
 def read_delivery(delivery: IncomingDelivery, *, is_locked: bool, has_session: bool) -> AmqpReceivedMessage | None:

@@ -1,0 +1,72 @@
+"""The fast readers of sections agree with the general ones, or read nothing."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
+from sbclient.amqp.decode import decode_at
+from sbclient.amqp.encode import encode_symbol
+from sbclient.amqp.errors import WireError
+from sbclient.amqp.fields import LAYOUTS, decode_fields
+from sbclient.amqp.message import encode_message
+from sbclient.amqp.sections import Properties, Sections
+from sbclient.amqp.usual_sections import read_annotations, read_properties
+from sbclient.message import ServiceBusMessage
+
+texts = st.text(max_size=3).map(lambda text: b"\xa1" + bytes((len(text.encode()),)) + text.encode())
+fields = st.one_of(texts, st.just(b"\x40"), st.sampled_from([b"\xa3\x01x", b"\x43", b"\xa0\x01x", b"\xa1\x01\xff"]))
+names = st.sampled_from(["x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-partition-key", "x-opt-other"])
+longs = st.integers(-(2**63), 2**63 - 1).map(lambda value: struct.pack(">q", value))
+entries = st.builds(
+    lambda name, value: encode_symbol(name) + value,
+    names,
+    st.one_of(texts, longs.map(b"\x81".__add__), longs.map(b"\x83".__add__), st.just(b"\x55\x01")),
+)
+
+
+def encoded(code: int, count: int, content: bytes) -> bytes:
+    return bytes((code, len(content) + 1, count)) + content
+
+
+@given(st.lists(fields, max_size=14), st.integers(0, 14), st.binary(max_size=2))
+def test_properties_agree(parts: list[bytes], count: int, rest: bytes) -> None:
+    content = b"".join(parts) + rest
+    raw = encoded(0xC0, min(count, len(parts)), content)
+    usual = read_properties(raw, 0, len(raw))
+    if usual is not None:
+        assert decode_fields(LAYOUTS[Properties], raw, 0)[0] == usual
+
+
+@given(st.lists(entries, max_size=4), st.integers(0, 1), st.binary(max_size=2))
+def test_annotations_agree(parts: list[bytes], more: int, rest: bytes) -> None:
+    raw = encoded(0xC1, 2 * len(parts) + more, b"".join(parts) + rest)
+    usual = read_annotations(raw, 0, len(raw))
+    if usual is not None:
+        assert decode_at(raw, 0) == (usual, len(raw))
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_agree_or_are_left_to_the_general_reader(content: bytes) -> None:
+    for code, read in ((0xC0, read_properties), (0xC1, read_annotations)):
+        raw = encoded(code, content[0] if content else 0, content)
+        usual = read(raw, 0, len(raw))
+        if usual is None:
+            continue
+        try:
+            general = decode_fields(LAYOUTS[Properties], raw, 0)[0] if code == 0xC0 else decode_at(raw, 0)[0]
+        except WireError as error:
+            raise AssertionError(f"the general reader rejects {raw!r}: {error}") from error
+        assert general == usual
+
+
+def test_deliveries_of_the_broker_are_read_fast() -> None:
+    sent = ServiceBusMessage(b"body", message_id="one", content_type="text", session_id="s")
+    payload = encode_delivery(Sections(encode_message(sent)), BrokerAnnotations(1, 1_700_000_000_000, 0, None, 5))
+    sections = Sections(payload)
+    for code, read in ((0x72, read_annotations), (0x73, read_properties)):
+        raw = sections.raw_value(code)
+        assert read(raw, 0, len(raw)) is not None
