@@ -77,6 +77,7 @@ class RetryPolicy:
         deadline: float,
         interrupt: asyncio.Event | None = None,
         retry_total: int | None = None,
+        failed: ServiceBusError | None = None,
     ) -> T:
         """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes.
 
@@ -84,6 +85,7 @@ class RetryPolicy:
             deadline: monotonic seconds.
             interrupt: ends a pause with `BackOffInterrupted` when it is set.
             retry_total: the number of retries instead of that of the options.
+            failed: the error of the first attempt, if the caller has made it.
 
         Raises:
             ServiceBusError: the last error; a lasting busy answer rather than the timeout that follows from it.
@@ -91,10 +93,13 @@ class RetryPolicy:
         total = self.options.retry_total if retry_total is None else retry_total
         operation = Operation(total, self._clock, deadline)
         try:
-            try:
-                return await operation.attempt(attempt)  # most operations succeed here, without tenacity
-            except ServiceBusError:
-                pass
+            if failed is not None:
+                operation.fail(failed)
+            else:
+                try:
+                    return await operation.attempt(attempt)  # most operations succeed here, without tenacity
+                except ServiceBusError:
+                    pass
             for trial in self._retrying:
                 state = trial.retry_state
                 if state.attempt_number > 1:  # the first attempt has failed already
@@ -107,7 +112,13 @@ class RetryPolicy:
                 state.set_result(operation)
             raise operation.last
         finally:
+            failed = None
             operation.forget()
+
+    def first_attempt_s(self, deadline: float, retry_total: int | None = None) -> float:
+        """Return the timeout of the first attempt of an operation; not positive if no time is left."""
+        total = self.options.retry_total if retry_total is None else retry_total
+        return Operation(total, self._clock, deadline).attempt_s()
 
     async def _pause(self, seconds: float, operation: Operation, interrupt: asyncio.Event | None) -> None:
         if interrupt is None:
@@ -140,6 +151,15 @@ class Operation:
         self._max_attempt_s = max(MIN_ATTEMPT_S, (deadline - clock.monotonic()) / (retry_total + 1))
         self._last: ServiceBusError | None = None
         self._is_in_doubt = False
+
+    def attempt_s(self) -> float:
+        """Return the timeout of an attempt that begins now; not positive if no time is left."""
+        return min(self.deadline - self._clock.monotonic(), self._max_attempt_s)
+
+    def fail(self, error: ServiceBusError) -> None:
+        """Record the error of the first attempt."""
+        self._record(error, self._max_attempt_s)
+        self._is_in_doubt = error.is_in_doubt
 
     async def attempt(self, attempt: Callable[[float], Awaitable[T]]) -> T:
         """Make one attempt and record its error."""

@@ -25,7 +25,7 @@ FLOORS: Final = (
     "certificate clock delivery deviations entities errors transport",
     "emulator.events iso8601 message options",
     "rules settings telemetry transport.base",
-    "amqp broker emulator.faults emulator.sas message_json prometheus rate_limit retry tasks",
+    "amqp broker deadlines emulator.faults emulator.sas message_json prometheus rate_limit retry tasks",
     "hosting pairing transport.amqp transport.sdk",
     "backlog emulator.context syphon transport.memory",
     "emulator.net transport.choice",

@@ -5,10 +5,12 @@ Laws (our choice):
 1. Messages with the same key are sent in the order of the calls, one transfer at a time. Different keys do not wait for
    each other, so a fragment that does not answer delays only its own keys.
 2. Single messages that wait at the same time share the next transfer. Lists and batches are never merged or split.
+   Without a key, a list and every hundred single messages leave at once, while earlier transfers are unanswered.
 3. Each caller gets the result of its own message: after a rejected shared transfer every message is sent alone.
    A transfer in doubt is in doubt for all its messages.
 4. A caller that is cancelled or times out does not end the transfer of others. A message that was not sent by then is
    never sent.
+5. A transfer for which the link is ready needs no task. A task repeats it after an error, and sends all others.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from sbclient.client.outgoing import Outgoing
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
@@ -36,41 +38,99 @@ MAX_SHARED_MESSAGES: Final = 1000
 MAX_SHARED_BYTES: Final = 240 * 1024
 """Keeps a shared transfer below 256 KiB, the limit of the Standard tier."""
 
+PIPELINED_MESSAGES: Final = 100
+"""So many single messages without a key do not wait for the answer to an earlier transfer."""
+
 _RESULT_GRACE_S: Final = 0.5
 """A transfer ends at its deadline with a precise error; callers wait this much longer for it."""
 
-Deliver = Callable[[Sequence[Outgoing], float], Awaitable[str]]
+
+Done: TypeAlias = Callable[["str | ServiceBusError"], None]
 
 
-@dataclass(slots=True)
+class Route(Protocol):
+    """Sends the transfers of one sender."""
+
+    async def send(self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None = None) -> str:
+        """Send one transfer before a deadline, in monotonic seconds; return the route that it took.
+
+        Args:
+            failed: the error of the first attempt, which `start` made.
+        """
+
+    def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
+        """Make the first attempt without waiting for anything but the answer, if that is possible now.
+
+        Args:
+            done: called with the route or the error, in a later step of the event loop.
+        """
+
+
 class _Item:
-    transfer: Sequence[Outgoing]
-    deadline: float
-    shared_bytes: int | None
-    result: asyncio.Future[str]
-    was_sent: bool = False
+    """A call that waits for its result."""
+
+    __slots__ = ("_path", "deadline", "result", "send_before", "shared_bytes", "transfer", "was_sent")
+
+    def __init__(self, transfer: Sequence[Outgoing], send_before: float, shared_bytes: int | None, path: str) -> None:
+        self.transfer = transfer
+        self.send_before = send_before
+        self.deadline = send_before + _RESULT_GRACE_S
+        self.shared_bytes = shared_bytes
+        self.result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.was_sent = False
+        self._path = path
+
+    def expire(self) -> None:
+        if self.result.done():
+            return
+        late = OperationTimeoutError(
+            f"sending to {self._path!r} timed out: whether the message arrived is in doubt"
+            if self.was_sent
+            else f"a message for {self._path!r} waited behind others until its timeout: it was not sent"
+        )
+        late.is_in_doubt = self.was_sent
+        self.result.set_exception(late)
 
 
-_Lane = deque[_Item]
-"""The items of one key that wait, in order."""
+class _Lane:
+    """The items of one key.
+
+    Attributes:
+        waiting: those that have not left, in order.
+        in_flight: transfers that `Route.start` began.
+        has_task: whether a task sends what waits.
+    """
+
+    __slots__ = ("has_task", "in_flight", "key", "waiting")
+
+    def __init__(self, key: str | None) -> None:
+        self.key = key
+        self.waiting: deque[_Item] = deque()
+        self.in_flight: list[list[_Item]] = []
+        self.has_task = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.waiting or self.in_flight or self.has_task)
 
 
 class Outbox:
     """The messages of one sender that are in flight.
 
     Args:
-        deliver: sends one transfer before a deadline, in monotonic seconds; returns its route.
+        route: sends the transfers.
         path: the path of the entity, for errors.
         clock: the source of time.
         growth_bytes: the bytes that sealing for a backlog queue may add to each message.
     """
 
-    def __init__(self, deliver: Deliver, path: str, clock: Clock, *, growth_bytes: int = 0) -> None:
-        self._deliver = deliver
+    def __init__(self, route: Route, path: str, clock: Clock, *, growth_bytes: int = 0) -> None:
+        self._route = route
         self._growth_bytes = growth_bytes
         self._path = path
         self._clock = clock
         self._tasks = OwnedTasks()
+        self._deadlines = Deadlines(clock)
         self._lanes: dict[str | None, _Lane] = {}
         self._is_sharing = True
 
@@ -85,42 +145,89 @@ class Outbox:
             ServiceBusError: the messages were rejected, or the deadline passed.
         """
         shared_bytes = transfer[0].size_bytes + self._growth_bytes + SECTION_BYTES if may_share else None
-        item = _Item(transfer, deadline, shared_bytes, asyncio.get_running_loop().create_future())
+        item = _Item(transfer, deadline, shared_bytes, self._path)
         key = transfer[0].key
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Lane([item])
-            self._tasks.start(self._empty(key, lane), name=f"send to {self._path}")
-        else:
-            lane.append(item)
+            lane = self._lanes[key] = _Lane(key)
+        lane.waiting.append(item)
+        self._deadlines.add(item)
         try:
-            async with self._clock.timeout(deadline - self._clock.monotonic() + _RESULT_GRACE_S):
-                return await item.result
-        except TimeoutError:
-            raise self._too_late(item) from None
+            self._advance(lane)
+            return await item.result
         finally:
+            self._deadlines.remove(item)
             del item  # the traceback of its error refers to this frame
 
-    def _too_late(self, item: _Item) -> OperationTimeoutError:
-        late = OperationTimeoutError(
-            f"sending to {self._path!r} timed out: whether the message arrived is in doubt"
-            if item.was_sent
-            else f"a message for {self._path!r} waited behind others until its timeout: it was not sent"
-        )
-        late.is_in_doubt = item.was_sent
-        return late
+    def _advance(self, lane: _Lane) -> None:
+        """Send what may leave now; the lane ends when it is empty."""
+        while self._may_leave(lane):
+            group = self._next_group(lane)
+            if not group:
+                break
+            lane.in_flight.append(group)
+            if not self._start(lane, group):
+                lane.in_flight.remove(group)
+                lane.waiting.extendleft(reversed(group))
+                lane.has_task = True
+                self._tasks.start(self._send_waiting(lane), name=f"send to {self._path}")
+        if lane.is_idle:
+            self._lanes.pop(lane.key, None)
 
-    async def _empty(self, key: str | None, lane: _Lane) -> None:
-        """Send the items of a lane, transfer by transfer; the lane ends when it is empty."""
+    def _may_leave(self, lane: _Lane) -> bool:
+        waiting = lane.waiting
+        if not waiting or lane.has_task or self._tasks.is_closed:
+            return False
+        if not lane.in_flight:
+            return True
+        is_full = len(waiting) >= PIPELINED_MESSAGES or waiting[-1].shared_bytes is None or not self._is_sharing
+        return is_full and lane.key is None
+
+    def _start(self, lane: _Lane, group: list[_Item]) -> bool:
+        try:
+            has_left = self._route.start(
+                _transfer_of(group), _deadline_of(group), lambda result: self._answered(lane, group, result)
+            )
+        except Exception:  # `Route.send` raises it again, for these callers alone
+            has_left = False
+        for item in group:
+            item.was_sent = has_left
+        return has_left
+
+    def _answered(self, lane: _Lane, group: list[_Item], result: str | ServiceBusError) -> None:
+        """Set the results of a transfer that `Route.start` began, or repeat it in a task."""
+        if isinstance(result, str):
+            _accept(group, result)
+        elif not self._tasks.is_closed:
+            self._tasks.start(self._repeat(lane, group, result), name=f"send to {self._path} again")
+            return
+        lane.in_flight.remove(group)
+        self._fail_closed(group)
+        self._advance(lane)
+
+    async def _repeat(self, lane: _Lane, group: list[_Item], failed: ServiceBusError) -> None:
+        try:
+            await self._send_group(list(group), failed)
+        finally:
+            lane.in_flight.remove(group)
+            self._fail_closed(group)
+            self._advance(lane)
+
+    async def _send_waiting(self, lane: _Lane) -> None:
+        """Send the items of a lane, transfer by transfer."""
         group: list[_Item] = []
         try:
             while group := self._next_group(lane):
+                for item in group:
+                    item.was_sent = True
                 await self._send_group(group)
         finally:
-            self._lanes.pop(key, None)
-            self._fail_closed([*group, *lane])
+            lane.has_task = False
+            self._fail_closed([*group, *lane.waiting])
+            lane.waiting.clear()
+            self._advance(lane)
 
-    def _fail_closed(self, items: Sequence[_Item]) -> None:
+    def _fail_closed(self, items: Iterable[_Item]) -> None:
         for item in items:
             if not item.result.done():
                 doubt = "whether the message arrived is in doubt" if item.was_sent else "the message was not sent"
@@ -133,27 +240,29 @@ class Outbox:
         group: list[_Item] = []
         size = 0
         now = self._clock.monotonic()
-        while lane and len(group) < MAX_SHARED_MESSAGES:
-            item = lane[0]
-            if not item.result.done() and item.deadline > now:
+        waiting = lane.waiting
+        while waiting and len(group) < MAX_SHARED_MESSAGES:
+            item = waiting[0]
+            if not item.result.done() and item.send_before > now:
                 size += item.shared_bytes or 0
                 may_join = self._is_sharing and item.shared_bytes is not None and size <= MAX_SHARED_BYTES
                 if group and not (may_join and group[0].shared_bytes is not None):
                     break
-                item.was_sent = True
                 group.append(item)
-            lane.popleft()
+            waiting.popleft()
         return group
 
-    async def _send_group(self, group: list[_Item], *, is_in_doubt: bool = False) -> None:
+    async def _send_group(
+        self, group: list[_Item], failed: ServiceBusError | None = None, *, is_in_doubt: bool = False
+    ) -> None:
         """Send one transfer and set the results of its items.
 
         Args:
+            failed: the error of the first attempt, if that was made.
             is_in_doubt: whether an earlier transfer with these messages was in doubt; then a rejection is too.
         """
-        transfer = group[0].transfer if len(group) == 1 else [item.transfer[0] for item in group]
         try:
-            route = await self._deliver(transfer, max(item.deadline for item in group))
+            route = await self._route.send(_transfer_of(group), _deadline_of(group), failed)
         except Exception as error:  # an unexpected one too: it belongs to these callers, and others wait in the lane
             if isinstance(error, ServiceBusError):
                 error.is_in_doubt = error.is_in_doubt or is_in_doubt
@@ -168,16 +277,33 @@ class Outbox:
             _fail(group, error)
             group.clear()  # the traceback of the error refers to this frame
         else:
-            for item in group:
-                if not item.result.done():
-                    item.result.set_result(route)
+            _accept(group, route)
+        finally:
+            failed = None
 
     async def close(self) -> None:
         """Cancel the transfers in flight. Waiting callers get an error that says whether their message was sent."""
         await self._tasks.close()
-        for lane in self._lanes.values():  # of tasks that were cancelled before they started
-            self._fail_closed(list(lane))
-        self._lanes.clear()
+        lanes, self._lanes = list(self._lanes.values()), {}
+        for lane in lanes:  # without a task, or with one that was cancelled before it started
+            self._fail_closed([item for group in lane.in_flight for item in group])
+            self._fail_closed(lane.waiting)
+            lane.waiting.clear()
+        self._deadlines.close()
+
+
+def _transfer_of(group: Sequence[_Item]) -> Sequence[Outgoing]:
+    return group[0].transfer if len(group) == 1 else [item.transfer[0] for item in group]
+
+
+def _deadline_of(group: Sequence[_Item]) -> float:
+    return max(item.send_before for item in group)
+
+
+def _accept(group: Sequence[_Item], route: str) -> None:
+    for item in group:
+        if not item.result.done():
+            item.result.set_result(route)
 
 
 def _is_accepted(item: _Item) -> bool:

@@ -7,7 +7,12 @@ from collections.abc import Callable, Sequence
 from sbclient.client.outgoing import Outgoing, transfer_size
 from sbclient.clock import Clock
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
-from sbclient.errors import MessageSizeExceededError, OperationTimeoutError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    OperationTimeoutError,
+    ServiceBusError,
+)
 from sbclient.transport.base import SenderLink, TransactionLink
 
 
@@ -72,6 +77,18 @@ class PrimaryLink:
         left_s = await self._check_sizes(transfer, timeout_s)
         await self._link.send([copy.message for copy in transfer], timeout_s=left_s, transaction=transaction)
 
+    def start(
+        self, transfer: Sequence[Outgoing], timeout_s: float, done: Callable[[ServiceBusError | None], None]
+    ) -> bool:
+        """Send a transfer if it can leave without waiting; False if it cannot. See `SenderLink.start`."""
+        if self._limits is None or not self._link.is_open or timeout_s <= 0:
+            return False
+        try:
+            self._check(transfer, self._limits)
+            return self._link.start([copy.message for copy in transfer], timeout_s=timeout_s, done=done)
+        except (InvalidOperationError, MessageSizeExceededError):
+            return False  # `send` raises it
+
     async def schedule(
         self, transfer: Sequence[Outgoing], timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
@@ -82,7 +99,10 @@ class PrimaryLink:
     async def _check_sizes(self, transfer: Sequence[Outgoing], timeout_s: float) -> float:
         """Return the seconds that are left for the transfer."""
         end_at = self._clock.monotonic() + timeout_s
-        limits = await self.limits(timeout_s)
+        self._check(transfer, await self.limits(timeout_s))
+        return left_s(end_at, self._clock, self._path)
+
+    def _check(self, transfer: Sequence[Outgoing], limits: SenderLimits) -> None:
         largest = max(copy.size_bytes for copy in transfer)
         if largest > limits.max_message_size_bytes:
             raise self._too_large("a message", largest, limits.max_message_size_bytes)
@@ -90,7 +110,6 @@ class PrimaryLink:
             size_bytes = transfer_size(transfer) + len(transfer) * self.growth_bytes
             if size_bytes > limits.max_batch_size_bytes:
                 raise self._too_large(f"{len(transfer)} messages", size_bytes, limits.max_batch_size_bytes)
-        return left_s(end_at, self._clock, self._path)
 
     def _too_large(self, what: str, size_bytes: int, limit_bytes: int) -> MessageSizeExceededError:
         reserve = " with the space reserved for a diversion to the backlog" if self.growth_bytes else ""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from sbclient.client.core import ClientCore
+from sbclient.client.outbox import Done
 from sbclient.client.outgoing import ALIAS_BYTES, Outgoing, trace_room
 from sbclient.client.primary_link import PrimaryLink
 from sbclient.delivery import SenderLimits
@@ -47,10 +48,19 @@ class DirectRoute:
         """Whether sends go to the backlog now."""
         return False
 
-    async def send(self, transfer: Sequence[Outgoing], deadline: float) -> str:
-        """Send one transfer before the deadline, in monotonic seconds; return the route it took."""
-        await self._retry.run(partial(self.link.send, transfer), deadline=deadline)
+    async def send(self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None = None) -> str:
+        """Send one transfer before the deadline, in monotonic seconds; return the route it took.
+
+        Args:
+            failed: the error of the first attempt, which `start` made.
+        """
+        await self._retry.run(partial(self.link.send, transfer), deadline=deadline, failed=failed)
         return PRIMARY
+
+    def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
+        """Make the first attempt to send a transfer if it can leave without waiting; see `outbox.Route.start`."""
+        timeout_s = self._retry.first_attempt_s(deadline)
+        return self.link.start(transfer, timeout_s, lambda error: done(error or PRIMARY))
 
     async def schedule(self, transfer: Sequence[Outgoing], deadline: float) -> list[int]:
         """Schedule one transfer at the primary; return its sequence numbers."""
@@ -104,14 +114,31 @@ class PairedRoute(DirectRoute):
     def is_failed_over(self) -> bool:
         return self._entity.is_failed_over
 
-    async def send(self, transfer: Sequence[Outgoing], deadline: float) -> str:
+    def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
+        if self._is_ordered or self._entity.is_failed_over:
+            return False
+        self._apply_backlog_limits()
+        generation = self._entity.failover.generation
+
+        def answered(error: ServiceBusError | None) -> None:
+            if error is None:
+                self._entity.succeeded(generation)
+            done(error or PRIMARY)
+
+        retry_total = None if self._pair.options.failover_interval else 0
+        timeout_s = self._retry.first_attempt_s(self._primary_deadline(deadline), retry_total)
+        return self.link.start(transfer, timeout_s, answered)
+
+    def _primary_deadline(self, deadline: float) -> float:
+        return deadline - reserve_s(deadline - self._clock.monotonic())
+
+    async def send(self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None = None) -> str:
         is_in_doubt = False
         must_wait = self._is_ordered and await self.must_wait(transfer, deadline)
-        if not must_wait and not self._entity.is_failed_over:
+        if failed is not None or (not must_wait and not self._entity.is_failed_over):
             generation = self._entity.failover.generation
-            primary_deadline = deadline - reserve_s(deadline - self._clock.monotonic())
             try:
-                await self._send_to_primary(transfer, primary_deadline)
+                await self._send_to_primary(transfer, self._primary_deadline(deadline), failed)
             except BackOffInterrupted as pause:
                 is_in_doubt = isinstance(pause.__cause__, ServiceBusError) and pause.__cause__.is_in_doubt
             except ServiceBusError as error:
@@ -128,15 +155,26 @@ class PairedRoute(DirectRoute):
             raise
         return BACKLOG
 
-    async def _send_to_primary(self, transfer: Sequence[Outgoing], deadline: float) -> None:
+    async def _send_to_primary(
+        self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None
+    ) -> None:
         self._apply_backlog_limits()
         interrupt = self._entity.failed_over
         if self._pair.options.failover_interval:
-            await self._retry.run(partial(self.link.send, transfer), deadline=deadline, interrupt=interrupt)
-        else:
-            # The first outage error diverts, so the only retry is on a link that was open before.
-            attempt = partial(self._send_with_reopen, transfer)
-            await self._retry.run(attempt, deadline=deadline, interrupt=interrupt, retry_total=0)
+            attempt = partial(self.link.send, transfer)
+            await self._retry.run(attempt, deadline=deadline, interrupt=interrupt, failed=failed)
+            return
+        # The first outage error diverts, so the only retry is on a link that was open before.
+        stale = None
+        if isinstance(failed, ServiceBusConnectionError) and deadline > self._clock.monotonic():
+            stale, failed = failed, None
+
+        async def attempt_with_reopen(timeout_s: float) -> None:
+            nonlocal stale
+            first_error, stale = stale, None
+            await self._send_with_reopen(transfer, first_error, timeout_s)
+
+        await self._retry.run(attempt_with_reopen, deadline=deadline, interrupt=interrupt, retry_total=0, failed=failed)
 
     def _apply_backlog_limits(self) -> None:
         """Narrow the limits of the link again if the backlog queues were provisioned after it was opened."""
@@ -144,11 +182,19 @@ class PairedRoute(DirectRoute):
             self._narrowed_by = self._pair.backlog.limits
             self.link.narrow_again()
 
-    async def _send_with_reopen(self, transfer: Sequence[Outgoing], timeout_s: float) -> None:
-        """Send; if a link that was open before has failed, reopen it and send once more."""
-        was_open = self.link.is_open
+    async def _send_with_reopen(
+        self, transfer: Sequence[Outgoing], failed: ServiceBusConnectionError | None, timeout_s: float
+    ) -> None:
+        """Send; if a link that was open before has failed, reopen it and send once more.
+
+        Args:
+            failed: the error of the first attempt, if that was made.
+        """
+        was_open = failed is not None or self.link.is_open
         end_at = self._clock.monotonic() + timeout_s
         try:
+            if failed is not None:
+                raise failed
             await self.link.send(transfer, timeout_s)
         except ServiceBusConnectionError as stale:
             left_s = end_at - self._clock.monotonic()

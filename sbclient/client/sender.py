@@ -46,7 +46,7 @@ class ServiceBusSender:
         self._keys = TransactionKeys(core.primary.administration, EntityAddress(kind, (path,)), partitioned=partitioned)
         self._route = DirectRoute(core, path) if core.pair is None else PairedRoute(core, core.pair, path)
         self._link = self._route.link
-        self._outbox = Outbox(self._route.send, path, core.clock, growth_bytes=self._link.growth_bytes)
+        self._outbox = Outbox(self._route, path, core.clock, growth_bytes=self._link.growth_bytes)
         self._telemetry = Telemetry(
             core.clock,
             core.primary.namespace,

@@ -10,13 +10,14 @@ is in doubt. Every await can be cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
 from sbclient.delivery import SenderLimits, ServiceBusReceiveMode, SessionChoice, Settlement
 from sbclient.entities import EntityAddress, EntityKind, EntityProperties, NamespaceProperties, RuntimeProperties
+from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 
 
@@ -64,6 +65,16 @@ class SenderLink(Protocol):
         transaction: TransactionLink | None = None,
     ) -> None:
         """Send messages in one transfer: all of them are stored, or none. The transport may keep the objects."""
+
+    def start(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
+    ) -> bool:
+        """Send as `send` does, if the transfer can leave without waiting; False if it cannot.
+
+        Args:
+            done: called with None or the error, in a later step of the event loop.
+        """
+        return False
 
     async def schedule(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sbclient.client.outbox import MAX_SHARED_MESSAGES, Outbox
+from sbclient.client.outbox import MAX_SHARED_MESSAGES, PIPELINED_MESSAGES, Done, Outbox
 from sbclient.client.outgoing import Outgoing
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
@@ -17,6 +17,7 @@ from sbclient.errors import (
     MessageSizeExceededError,
     OperationTimeoutError,
     ServiceBusConnectionError,
+    ServiceBusError,
     ServiceBusQuotaExceededError,
 )
 from sbclient.message import ServiceBusMessage
@@ -26,21 +27,42 @@ ROUTE = "the route"
 
 
 class Wire:
-    """Takes transfers, each as long as `takes_s` says; refuses those that `refuse` names."""
+    """Takes transfers, each as long as `takes_s` says; refuses those that `refuse` names.
 
-    def __init__(self, clock: VirtualClock, *, takes_s: float = 1.0) -> None:
+    With `is_ready`, transfers leave without waiting; `fails` is the error of their first attempts.
+    """
+
+    def __init__(self, clock: VirtualClock, *, takes_s: float = 1.0, is_ready: bool = False) -> None:
         self.clock = clock
         self.takes_s = takes_s
+        self.is_ready = is_ready
+        self.fails: ServiceBusError | None = None
+        self.failed: list[ServiceBusError | None] = []
         self.transfers: list[list[str]] = []
         self.began: list[list[str]] = []
         self.deadlines: list[float] = []
         self.refuse: dict[str, Exception] = {}
         self.refuse_shared: Exception | None = None
 
-    async def __call__(self, transfer: Sequence[Outgoing], deadline: float) -> str:
+    def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
+        if not self.is_ready:
+            return False
+        names = [str(copy.message) for copy in transfer]
+        self.began.append(names)
+
+        def answer() -> None:
+            if self.fails is None:
+                self.transfers.append(names)
+            done(self.fails or ROUTE)
+
+        self.clock.call_later(self.takes_s, answer)
+        return True
+
+    async def send(self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None = None) -> str:
         names = [str(copy.message) for copy in transfer]
         self.began.append(names)
         self.deadlines.append(deadline)
+        self.failed.append(failed)
         await self.clock.sleep(self.takes_s)
         if self.refuse_shared is not None and len(names) > 1:
             raise self.refuse_shared
@@ -60,6 +82,10 @@ def sending(
     outbox: Outbox, *texts: str, key: str | None = None, deadline: float = 60.0, may_share: bool = True
 ) -> Coroutine[Any, Any, str]:
     return outbox.send([outgoing(text, key) for text in texts], deadline=deadline, may_share=may_share)
+
+
+def started(outbox: Outbox, *texts: str, key: str | None = None, may_share: bool = True) -> list[asyncio.Task[str]]:
+    return [asyncio.ensure_future(sending(outbox, text, key=key, may_share=may_share)) for text in texts]
 
 
 async def all_of(*sends: Coroutine[Any, Any, str]) -> list[str | BaseException]:
@@ -301,3 +327,82 @@ async def test_a_lane_ends_when_it_is_empty(clock: VirtualClock) -> None:
     await asyncio.sleep(0)
     assert not outbox._lanes
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_messages_leave_at_once_when_the_link_is_ready(clock: VirtualClock) -> None:
+    wire = Wire(clock, is_ready=True)
+    outbox = Outbox(wire, "orders", clock)
+    texts = [str(number) for number in range(2 * PIPELINED_MESSAGES + 2)]
+    tasks = started(outbox, *texts)
+    await asyncio.sleep(0.5)
+    sizes = [len(names) for names in wire.began]
+    assert sizes == [1, PIPELINED_MESSAGES, PIPELINED_MESSAGES], "the last one waits for an answer"
+    assert await asyncio.gather(*tasks) == [ROUTE] * len(texts)
+    assert [name for names in wire.transfers for name in names] == texts
+    assert clock.monotonic() == 2.0
+    assert not outbox._lanes
+
+
+async def test_lists_without_a_key_do_not_wait_for_each_other(clock: VirtualClock) -> None:
+    wire = Wire(clock, is_ready=True)
+    outbox = Outbox(wire, "orders", clock)
+    await asyncio.gather(*started(outbox, "a", "b", may_share=False))
+    assert clock.monotonic() == 1.0
+
+
+async def test_one_transfer_of_a_key_is_in_flight_when_the_link_is_ready(clock: VirtualClock) -> None:
+    wire = Wire(clock, is_ready=True)
+    outbox = Outbox(wire, "orders", clock)
+    await asyncio.gather(*started(outbox, "a", "b", key="k", may_share=False))
+    assert wire.transfers == [["a"], ["b"]]
+    assert clock.monotonic() == 2.0
+
+
+async def test_a_first_attempt_that_fails_is_repeated_before_later_messages(clock: VirtualClock) -> None:
+    wire = Wire(clock, is_ready=True)
+    wire.fails = ServiceBusConnectionError("lost")
+    outbox = Outbox(wire, "orders", clock)
+    tasks = started(outbox, "a", key="k")
+    await asyncio.sleep(0)
+    tasks += started(outbox, "b", key="k")
+    await asyncio.sleep(1.5)
+    wire.fails = None
+    assert await asyncio.gather(*tasks) == [ROUTE, ROUTE]
+    assert wire.began == [["a"], ["a"], ["b"]]
+    assert [type(error) for error in wire.failed] == [ServiceBusConnectionError]
+    assert not outbox._lanes
+
+
+async def test_closing_reports_transfers_that_have_left_as_in_doubt(clock: VirtualClock) -> None:
+    wire = Wire(clock, is_ready=True)
+    outbox = Outbox(wire, "orders", clock)
+    tasks = started(outbox, "a", "b", key="k", may_share=False)
+    await asyncio.sleep(0.5)
+    await outbox.close()
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [getattr(error, "is_in_doubt", None) for error in errors] == [True, False]
+    await asyncio.sleep(1.0)  # the answer arrives too late
+    assert wire.began == [["a"]]
+
+
+async def test_a_cancelled_caller_does_not_end_a_transfer_that_has_left(clock: VirtualClock) -> None:
+    wire = Wire(clock, is_ready=True)
+    outbox = Outbox(wire, "orders", clock)
+    tasks = started(outbox, "a")
+    await asyncio.sleep(0.5)
+    tasks[0].cancel()
+    await asyncio.sleep(1.0)
+    assert wire.transfers == [["a"]]
+    assert not outbox._lanes
+
+
+async def test_closing_sends_nothing_that_waits_behind_a_failed_attempt(clock: VirtualClock) -> None:
+    wire = Wire(clock, is_ready=True)
+    wire.fails = ServiceBusConnectionError("lost")
+    outbox = Outbox(wire, "orders", clock)
+    tasks = started(outbox, "a", "b", key="k", may_share=False)
+    await asyncio.sleep(1.5)
+    await outbox.close()
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [getattr(error, "is_in_doubt", None) for error in errors] == [True, False]
+    assert wire.began == [["a"], ["a"]]

@@ -33,10 +33,10 @@ from sbclient.amqp import (
 from sbclient.amqp.performatives import SETTLE_SECOND, SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection, Sink, Stream
-from sbclient.transport.amqp.deadlines import Deadlines
 from sbclient.transport.amqp.links import LinkEnd, Wire
 from sbclient.transport.amqp.sender import AmqpSender
 from sbclient.transport.amqp.settlements import Settlements, Settling

@@ -15,11 +15,11 @@ from typing import Final
 
 from sbclient.amqp import Session
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.credentials import TokenSource
-from sbclient.transport.amqp.deadlines import Deadlines
 from sbclient.transport.amqp.requests import Requests
 from sbclient.transport.amqp.shared import Shared
 from sbclient.transport.amqp.tokens import Tokens

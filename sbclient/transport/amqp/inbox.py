@@ -19,14 +19,15 @@ from typing import Final
 from sbclient.amqp import RELEASED, AmqpError, Attach, DispositionReceived, IncomingDelivery, IncomingLink
 from sbclient.amqp.errors import TRANSFER_LIMIT
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.deadlines import Deadlines, Waiter
 from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import LinkEnd
 from sbclient.transport.amqp.received import read_delivery
 from sbclient.transport.amqp.settlements import Settlements
+from sbclient.transport.amqp.waiter import Waiter
 
 DRAIN_S: Final = 0.2
 

@@ -27,6 +27,7 @@ from sbclient.amqp import Attach, Source
 from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
 from sbclient.amqp.types import Int, Long, UInt, longs, uuids
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
@@ -40,7 +41,6 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.deadlines import Deadlines
 from sbclient.transport.amqp.inbox import Inbox, IncomingEnd
 from sbclient.transport.amqp.links import Wire
 from sbclient.transport.amqp.received import AmqpReceivedMessage

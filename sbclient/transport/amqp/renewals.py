@@ -9,10 +9,11 @@ from typing import TypeAlias
 from uuid import UUID
 
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.amqp.deadlines import Deadlines, Waiter
 from sbclient.transport.amqp.inbox import IncomingEnd
+from sbclient.transport.amqp.waiter import Waiter
 
 RenewTokens: TypeAlias = Callable[[IncomingEnd | None, Sequence[UUID], float], Awaitable[list[datetime]]]
 """Renews locks of messages of one link in one request, all or none, within some seconds; returns when they end."""

@@ -32,11 +32,11 @@ from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Array, UInt
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusCommunicationError, ServiceBusError
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.deadlines import Deadlines
 from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import LinkEnd, Wire
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers

@@ -6,22 +6,22 @@ format are written by `sbclient.amqp`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from sbclient.amqp import BATCH_FORMAT, EncodeError, Source, Target, encode_message, join_batch
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusCommunicationError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.deadlines import Deadlines
 from sbclient.transport.amqp.links import Wire
 from sbclient.transport.amqp.requests import Requests, items_of
-from sbclient.transport.amqp.transactions import AmqpTransaction, transaction_of
+from sbclient.transport.amqp.transactions import transaction_of
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.base import SenderLink, TransactionLink
 
@@ -88,9 +88,40 @@ class AmqpSender(SenderLink):
     async def send(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> None:
+        began_at = self._clock.monotonic()
+        via_key = None if transaction is None else transaction_of(transaction).partition_key
+        transfer = self._transfer(messages, began_at + timeout_s, via_key)
+        if transaction is not None:
+            end = await self._transfers.open(transfer.deadline)
+            transfer.state = await transaction_of(transaction).state_on(end.wire, transfer.deadline)
+            transfer.wire = end.wire
+            await self._transfers.send(transfer)
+            return
+        try:
+            await self._transfers.send(transfer)
+        except OperationTimeoutError:
+            self._suspect(began_at)
+            raise
+
+    def start(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
+    ) -> bool:
+        if self._is_closed or self._transfers.end is None:
+            return False
+        began_at = self._clock.monotonic()
+        transfer = self._transfer(messages, began_at + timeout_s)
+
+        def answered(error: ServiceBusError | None) -> None:
+            if isinstance(error, OperationTimeoutError):
+                self._suspect(began_at)
+            done(error)
+
+        self._transfers.start(transfer, answered)
+        return True
+
+    def _transfer(self, messages: Sequence[ServiceBusMessage], deadline: float, via_key: str | None = None) -> Transfer:
         first = messages[0]
         message_format = 0
-        via_key = None if transaction is None else transaction_of(transaction).partition_key
         try:
             if len(messages) == 1:
                 payload = encode_message(first, via_key)
@@ -102,33 +133,7 @@ class AmqpSender(SenderLink):
         key = first._session_id
         if key is None:
             key = first._partition_key
-        began_at = self._clock.monotonic()
-        deadline = began_at + timeout_s
-        if transaction is not None:
-            await self._send_in(transaction_of(transaction), payload, message_format, deadline, key)
-            return
-        transfer = Transfer(payload, message_format=message_format, deadline=deadline, doing=self._sending, key=key)
-        try:
-            await self._transfers.send(transfer)
-        except OperationTimeoutError:
-            self._suspect(began_at)
-            raise
-
-    async def _send_in(
-        self, transaction: AmqpTransaction, payload: bytes, message_format: int, deadline: float, key: str | None
-    ) -> None:
-        end = await self._transfers.open(deadline)
-        state = await transaction.state_on(end.wire, deadline)
-        transfer = Transfer(
-            payload,
-            message_format=message_format,
-            deadline=deadline,
-            doing=self._sending,
-            key=key,
-            state=state,
-            wire=end.wire,
-        )
-        await self._transfers.send(transfer)
+        return Transfer(payload, message_format=message_format, deadline=deadline, doing=self._sending, key=key)
 
     async def schedule(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None

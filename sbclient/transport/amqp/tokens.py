@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.credentials import Token, TokenSource
-from sbclient.transport.amqp.deadlines import Deadlines
 from sbclient.transport.amqp.requests import Requests
 from sbclient.transport.amqp.shared import Shared
 

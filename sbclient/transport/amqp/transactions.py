@@ -19,6 +19,7 @@ from sbclient.amqp import Coordinator, Declare, Discharge, Session, Transactiona
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import Declared, DeliveryState
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.errors import (
     InvalidOperationError,
     OperationTimeoutError,
@@ -28,7 +29,6 @@ from sbclient.errors import (
 )
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.deadlines import Deadlines
 from sbclient.transport.amqp.links import Wire
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.base import TransactionLink

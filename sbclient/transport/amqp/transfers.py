@@ -30,12 +30,13 @@ from sbclient.amqp import (
     TransactionalState,
 )
 from sbclient.amqp.states import DeliveryState
+from sbclient.deadlines import Deadlines
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError, ServiceBusInternalError
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.amqp.deadlines import Deadlines, Waiter
 from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import LinkEnd, Wire, inner_outcome
+from sbclient.transport.amqp.waiter import Waiter
 
 
 class Transfer(Waiter):
@@ -158,24 +159,21 @@ class Transfers:
             ServiceBusError: it was refused, or not answered; `is_in_doubt` says whether it may have been accepted.
         """
         self._check_open()
-        self._deadlines.add(transfer)
-        key = transfer.key
-        if key is None:
-            self._waiting.append(transfer)
-        elif (lane := self._lanes.get(key)) is None:
-            self._lanes[key] = deque((transfer,))
-            self._waiting.append(transfer)
-        else:
-            lane.append(transfer)
-        self._pump()
+        self._add(transfer)
         try:
             return await transfer.future
         finally:
-            self._deadlines.remove(transfer)
-            if key is not None:
-                self._leave_lane(transfer, key)
-            if not transfer.has_left:
-                self._withdraw(transfer)
+            self._ended(transfer)
+
+    def start(self, transfer: Transfer, answered: Callable[[ServiceBusError | None], None]) -> None:
+        """Send as `send` does, and pass the error, or None, to `answered`."""
+
+        def finish(future: asyncio.Future[Any]) -> None:
+            self._ended(transfer)
+            answered(future.exception())  # type: ignore[arg-type]  # `Waiter` sets no other errors
+
+        self._add(transfer)
+        transfer.future.add_done_callback(finish)
 
     def close(self, error: ServiceBusError) -> None:
         """Detach; what still waits or is unanswered fails with `error`."""
@@ -207,6 +205,25 @@ class Transfers:
             self._fail_waiting(error)
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _add(self, transfer: Transfer) -> None:
+        self._deadlines.add(transfer)
+        key = transfer.key
+        if key is None:
+            self._waiting.append(transfer)
+        elif (lane := self._lanes.get(key)) is None:
+            self._lanes[key] = deque((transfer,))
+            self._waiting.append(transfer)
+        else:
+            lane.append(transfer)
+        self._pump()
+
+    def _ended(self, transfer: Transfer) -> None:
+        self._deadlines.remove(transfer)
+        if transfer.key is not None:
+            self._leave_lane(transfer, transfer.key)
+        if not transfer.has_left:
+            self._withdraw(transfer)
 
     def _pump(self) -> None:
         waiting = self._waiting

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from sbclient.amqp import ConnectionOptions, Session
 from sbclient.amqp.types import Int
 from sbclient.clock import Clock
+from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import InvalidOperationError, OperationTimeoutError
 from sbclient.rules.connection_string import ConnectionString
@@ -28,7 +29,6 @@ from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection, OpenStream, Sink, Stream
 from sbclient.transport.amqp.connections import Connections, Held
 from sbclient.transport.amqp.credentials import TokenSource, token_source
-from sbclient.transport.amqp.deadlines import Deadlines
 from sbclient.transport.amqp.links import Wire
 from sbclient.transport.amqp.receiver import AmqpReceiver
 from sbclient.transport.amqp.requests import Requests, items_of

@@ -444,8 +444,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "sends go on to the primary while it is failed over",
         (
             "client/route.py",
-            "        if not must_wait and not self._entity.is_failed_over:\n",
-            "        if not must_wait and (not self._entity.is_failed_over or len(transfer) > 1):\n",
+            "(not must_wait and not self._entity.is_failed_over):\n",
+            "(not must_wait and (not self._entity.is_failed_over or len(transfer) > 1)):\n",
         ),
     ),
     _mutant(

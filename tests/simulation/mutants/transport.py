@@ -61,8 +61,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "the deadline does not apply to the wait for credit",
         "transfers.py",
-        "        self._check_open()\n        self._deadlines.add(transfer)\n",
-        "        self._check_open()\n        if self.end is None or self.end.link.credit > 0:\n            self._deadlines.add(transfer)\n",
+        "transfer: Transfer) -> None:\n        self._deadlines.add(transfer)\n",
+        "transfer: Transfer) -> None:\n        if self.end is None or self.end.link.credit > 0:\n            self._deadlines.add(transfer)\n",
     ),
     Mutant(
         "a cancelled send leaves all the same",
@@ -334,8 +334,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "a transfer of a transaction leaves on any connection",
         "sender.py",
-        "            wire=end.wire,\n        )\n        await self._transfers.send(transfer)\n",
-        "        )\n        await self._transfers.send(transfer)\n",
+        "            transfer.wire = end.wire\n",
+        "",
     ),
     _mutant(
         "a rollback commits",
@@ -346,8 +346,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "a send of a transaction goes without its state",
         "sender.py",
-        "            state=state,\n            wire=end.wire,\n        )\n        await self._transfers",
-        "            wire=end.wire,\n        )\n        await self._transfers",
+        "            transfer.state = await transaction_of(transaction).state_on(end.wire, transfer.deadline)\n",
+        "            await transaction_of(transaction).state_on(end.wire, transfer.deadline)\n",
     ),
 )
 """Bugs that no user may meet."""

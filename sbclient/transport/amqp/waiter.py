@@ -1,0 +1,51 @@
+"""A call that waits for an answer of the service over AMQP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from sbclient.errors import OperationTimeoutError
+
+
+class Waiter:
+    """A call that waits for the service.
+
+    Attributes:
+        deadline: monotonic seconds.
+        future: its result.
+        doing: the operation and its object, for errors.
+    """
+
+    __slots__ = ("deadline", "doing", "future")
+
+    def __init__(self, deadline: float, doing: str) -> None:
+        self.deadline = deadline
+        self.doing = doing
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the service may have acted if no answer comes."""
+        return False
+
+    def finish(self, result: Any = None) -> None:
+        """Give the caller its result, unless it has gone."""
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        """Give the caller an error, unless it has gone."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        if not self.future.done():
+            late = OperationTimeoutError(
+                f"{self.doing}: the service did not answer in time, whether it acted is in doubt"
+                if self.is_in_doubt
+                else f"{self.doing}: the service did not become ready in time, nothing was sent"
+            )
+            late.is_in_doubt = self.is_in_doubt
+            self.future.set_exception(late)
