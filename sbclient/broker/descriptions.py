@@ -135,6 +135,7 @@ def completed(description: D, profile: Profile) -> D:
         value = getattr(description, name)
         stated[name] = default if value is None else value
         check(f"{name} of {description.name}", stated[name])
+    stated["status"] = EntityStatus(stated["status"])  # may be given as text
     if not isinstance(description, SubscriptionProperties):
         rules = description.authorization_rules or []
         _rules(f"authorization_rules of {description.name}", rules)

@@ -436,6 +436,11 @@ def test_b010_b014_b021_b023_b041_values_have_ranges(
         broker.get(address("bad"))
 
 
+def test_status_given_as_text_is_a_member() -> None:
+    created = Driver().queue(status="Disabled")
+    assert created.status is EntityStatus.DISABLED
+
+
 def test_b080_premium_chooses_its_message_size() -> None:
     broker = Driver(PREM_2021)
     assert broker.queue().max_message_size_in_kilobytes == 1024
