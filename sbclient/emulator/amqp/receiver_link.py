@@ -27,7 +27,7 @@ from sbclient.amqp import (
     TransactionalState,
 )
 from sbclient.amqp.states import DeliveryState, is_terminal
-from sbclient.amqp.types import Long
+from sbclient.amqp.types import Described, Long
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
@@ -134,7 +134,11 @@ class ReceiverLink(LinkHandler):
         self._peer.sessions[link.name] = canonical(self._path), lock
         requested = link.remote.source if link.remote is not None else None
         assert requested is not None  # a link without a source is refused before
-        source = requested._replace(filter={**(requested.filter or {}), SESSION_FILTER: lock.session_id})
+        filters = requested.filter or {}
+        wanted, granted = filters.get(SESSION_FILTER), lock.session_id
+        # Go clients decode described values only, the SDK for Python plain ones.
+        answer = Described(wanted.descriptor, granted) if isinstance(wanted, Described) else granted
+        source = requested._replace(filter={**filters, SESSION_FILTER: answer})
         link.accept(source=source, properties={LOCKED_UNTIL: Long(ticks_of(lock.locked_until))})
 
     def check_rights(self) -> None:
