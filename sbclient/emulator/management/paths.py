@@ -54,6 +54,10 @@ def target_of(segments: Sequence[str]) -> Target:
         InvalidOperationError: the path has no valid form.
     """
     words = [segment.casefold() for segment in segments]
+    if "subscriptions" in words[2:] and words[1] != "subscriptions":  # of a topic whose name has plain slashes
+        at = words.index("subscriptions", 2)
+        segments = ("/".join(segments[:at]), *segments[at:])
+        words = [segment.casefold() for segment in segments]
     match len(segments):
         case 2 if words[0] == "$resources" and words[1] in _LISTS:
             return Target((), _LISTS[words[1]], is_list=True)

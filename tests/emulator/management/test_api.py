@@ -408,6 +408,11 @@ class TestGetAndDelete:
     async def test_path_with_plain_slashes_is_understood(self, api: ManagementApi) -> None:
         await made(api, ("/a%2Fb%2Fc", QUEUE))
         assert (await api.answer(request("GET", "/a/b/c"))).status == 200
+        await made(
+            api, ("/x%2Fy", TOPIC), ("/x/y/Subscriptions/s", SUBSCRIPTION), ("/x/y/Subscriptions/s/Rules/r", TRUE_RULE)
+        )
+        assert titles(await api.answer(request("GET", "/x%2Fy/subscriptions/s/rules"))) == ["$Default", "r"]
+        assert titles(await api.answer(request("GET", "/x/y/Subscriptions"))) == ["s"]
 
     async def test_delete_leaves_nothing(self, api: ManagementApi) -> None:
         await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
