@@ -39,7 +39,7 @@ class SkewedClock(VirtualClock):
         return super().now() + self._skew_s
 
 
-class _Signer(TokenSource):
+class Signer(TokenSource):
     """Signs tokens that expire as the plan says; with a wrong key while a fault of the network says so."""
 
     def __init__(self, network: Network, clock: Clock) -> None:
@@ -126,7 +126,7 @@ class Program:
             name,
             name,
             connect,
-            _Signer(network, self.history.clock),
+            Signer(network, self.history.clock),
             clock=self.history.clock,
             random=Random(random.getrandbits(64)),
             management=lambda: management,

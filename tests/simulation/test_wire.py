@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.history import Outcome
+from tests.simulation.moves import run_moves
 from tests.simulation.network_weather import WIRE_KINDS
 from tests.simulation.run import run_seed
 from tests.simulation.tally import Tally
@@ -37,3 +39,9 @@ def test_runs_accept_and_divert_messages_while_some_are_in_doubt(tally: Tally) -
 
 def test_seed_determines_the_history() -> None:
     assert run_seed(3, wire=True).digest == run_seed(3, wire=True).digest
+
+
+def test_transactions_over_several_entities_are_carried_out_whole_or_not_at_all() -> None:
+    runs = [run_moves(seed) for seed in range(3)]
+    assert not [text for moves in runs for text in moves.wrong]
+    assert sum(moves.counts[Outcome.OK] for moves in runs) >= 70
