@@ -1,12 +1,12 @@
 """Send a CSV of invoices to a queue with Spark: one session for each invoice, its lines in their order.
 
-The two namespaces are emulated, on ports of this machine. The primary goes down in mid-job: the job goes on, its rows
-wait in the secondary, and a drain brings them home. Every line arrives once, and in its invoice's order.
+An emulator serves both namespaces on ports of this machine. The primary goes down during the job. The job continues,
+and its rows wait in the secondary until a drain moves them to the primary. Every line arrives once, in the order of
+its invoice.
 
     python backfill_orders.py [orders.csv]
 
-The file has a column InvoiceNo, and others as it likes; without one, some invoices are made up. It needs the extra
-`spark`.
+The file needs a column InvoiceNo. Without a file the program generates some invoices. It needs the extra `spark`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Send while the primary namespace is down: the messages wait in the secondary, and a syphon brings them home.
+"""Send while the primary namespace is down: the messages wait in the secondary until a syphon moves them back.
 
-The two namespaces are the broker inside this process, and its time is virtual, so that a minute of outage takes a
-moment. With two connection strings of the service, `ServiceBusClient.from_connection_string(PRIMARY,
-secondary=SECONDARY)` does the same.
+Both namespaces are in this process, and time is virtual, so that a minute of outage passes at once. For the service,
+use `ServiceBusClient.from_connection_string(PRIMARY, secondary=SECONDARY)` with two connection strings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sessions: the messages of one customer, in order, by one receiver at a time, with a state that outlives it."""
+"""Sessions: the messages of one customer, in order, by one receiver at a time, with a state that is kept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Send a stream to a queue with Spark, stop it, start it again from its checkpoint: every row arrives once.
+"""Send a stream to a queue with Spark, stop it, and start it again from its checkpoint: every row arrives once.
 
-The namespace is emulated, on a port of this machine. Message ids are made of the query, the micro-batch, the place of
-the row and its content, so that what is sent again after the restart is recognised. It needs the extra `spark`.
+An emulator serves the namespace on a port of this machine. A message id consists of the query, the micro-batch, the
+position of the row and its content, so that duplicate detection drops rows that are sent again after the restart. It
+needs the extra `spark`.
 
     python stream_to_service_bus.py
 """

@@ -1,7 +1,7 @@
 """A small application and its tests: an order desk that must not lose an order while Service Bus is down.
 
-Run it with pytest, which brings the fixture `servicebus_pair` once sbclient is installed, and needs nothing else for
-async tests that use it; run as a program it hands its tests a pair by itself.
+Run it with pytest. The fixture `servicebus_pair` comes with sbclient, and async tests that use it need no other plugin.
+It can also run as a program, which passes a pair to its tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OPTIONS = PairedNamespaceOptions(divert_while_suspect=True)
 
 
 class OrderDesk:
-    """Takes orders and hands them on."""
+    """Sends the orders of customers."""
 
     def __init__(self, client: ServiceBusClient) -> None:
         self._sender = client.get_queue_sender("orders")

@@ -1,4 +1,4 @@
-"""Several sends that happen together or not at all, on a partitioned queue: they share one partition key."""
+"""A transaction on a partitioned queue: several sends with the same partition key are stored together or not at all."""
 
 from __future__ import annotations
 
