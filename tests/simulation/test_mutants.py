@@ -6,6 +6,7 @@ import pytest
 
 from tests.simulation.mutants.catalogue import MUTANTS
 from tests.simulation.mutants.planting import hunt, misfits
+from tests.simulation.mutants.transport import TRANSPORT_MUTANTS
 
 pytestmark = pytest.mark.timeout(180)  # each searches a range of seeds
 
@@ -24,12 +25,19 @@ def test_a_planted_bug_is_found(name: str) -> None:
     assert hunt(mutant, SAMPLE[name]).seed is not None
 
 
+def test_planted_bug_of_the_transport_is_found_over_the_network() -> None:
+    mutant = next(one for one in TRANSPORT_MUTANTS if one.name == "a transfer in doubt is reported as not sent")
+    assert hunt(mutant, "0:40", wire=True).seed is not None
+
+
 def test_every_planted_bug_fits_the_code_as_it_stands() -> None:
     """Who changes a line that a mutant changes says anew, in the catalogue, where the bug is planted."""
-    wrong = [text for mutant in MUTANTS for text in misfits(mutant)]
+    wrong = [text for mutant in (*MUTANTS, *TRANSPORT_MUTANTS) for text in misfits(mutant)]
     assert not wrong, "\n".join(wrong)
 
 
 def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
     assert len(MUTANTS) >= 40
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len(TRANSPORT_MUTANTS) >= 50
+    names = {mutant.name for mutant in (*MUTANTS, *TRANSPORT_MUTANTS)}
+    assert len(names) == len(MUTANTS) + len(TRANSPORT_MUTANTS)
