@@ -181,8 +181,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "a cancelled call discards what has come",
         "inbox.py",
-        "        except asyncio.CancelledError:\n            if not self._prefetch_count",
-        "        except asyncio.CancelledError:\n            self._queue.clear()\n            if not self._prefetch_count",
+        "        except asyncio.CancelledError:\n",
+        "        except asyncio.CancelledError:\n            self._queue.clear()\n",
     ),
     _mutant(
         "what comes between two calls is released",
@@ -338,7 +338,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "",
     ),
     _mutant(
-        "a rollback commits",
+        "a rollback is sent as a commit",
         "transactions.py",
         "discharge(self._state.txn_id, fail=True, deadline=deadline)",
         "discharge(self._state.txn_id, fail=False, deadline=deadline)",
