@@ -387,7 +387,7 @@ OPERATIONS: Final = (
     _request(get_session_state, SESSIONS, _LISTEN),
     _request(set_session_state, SESSIONS, _LISTEN),
     _request(renew_session_lock, SESSIONS, _LISTEN),
-    _on_link(declare_transaction, QUEUE, Claim.TOKEN),
+    _on_link(declare_transaction, QUEUE, Claim.NOTHING),
     _on_link(send_in_transaction, QUEUE, _SEND),
     _on_link(complete_in_transaction, QUEUE, _LISTEN),
     _request(schedule_in_transaction, QUEUE, _SEND),

@@ -35,7 +35,6 @@ class Claim(StrEnum):
     SEND = "Send"
     LISTEN = "Listen"
     ANY = "any right"
-    TOKEN = "any token"
     NOTHING = "nothing"
 
 
@@ -109,8 +108,6 @@ def allows(rights: frozenset[AccessRights], scope: Scope, flaw: Flaw, paths: Seq
     """
     if claim is Claim.NOTHING or flaw.is_open:
         return True
-    if claim is Claim.TOKEN:
-        return any(status_of_put(scope, flaw, path) == 202 for path in (scope.path, *paths))
     if not all(is_accepted(scope, flaw, path) for path in paths):
         return False
     held = granted(rights)

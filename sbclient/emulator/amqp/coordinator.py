@@ -4,7 +4,8 @@ Laws (source: AMQP 1.0 part 4; transactions of Service Bus, documented):
 
 1. A transaction belongs to the connection that declared it. It ends when it is discharged, or when its control link
    ends, which rolls it back.
-2. A control link needs a valid token, but no right of its own.
+2. A control link can be attached before the first token, as Microsoft's clients do, and ends with the last one. Each
+   operation of a transaction needs its right.
 3. A coordinator that is the first link of its AMQP session declares transactions that span entities: by the entity of
    the session's next link. The receivers of that session are limited to that entity (source: Microsoft's clients).
 4. A delivery that was settled in a transaction is settled by the commit. After a rollback it is unsettled and locked,
@@ -57,17 +58,16 @@ class CoordinatorLink(LinkHandler):
         self._via: Via | None = None
 
     def open(self) -> None:
-        """Accept the link, or refuse it without a token."""
-        self.check_rights()
+        """Accept the link, or refuse it after the end of the last token."""
+        if self._peer.grants.has_begun:
+            self.check_rights()
         self._via = self._peer.via_of_coordinator(self._link)
         self._link.accept(credit=CREDIT)
 
     def check_rights(self) -> None:
-        """Any token is enough; each operation of a transaction needs a right of its own."""
+        """Check that a token is left; called when one has ended."""
         if not self._peer.grants:
-            raise ServiceBusAuthorizationError(
-                "this connection has no valid token: put one before declaring a transaction"
-            )
+            raise ServiceBusAuthorizationError("the last token of this connection has ended: put another one in time")
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         """Declare or discharge a transaction."""

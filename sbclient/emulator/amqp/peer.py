@@ -64,16 +64,16 @@ class DeclaredTransaction:
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
-        self._outcomes: dict[OutgoingDelivery, DeliveryState] = {}
+        self._states: dict[OutgoingDelivery, DeliveryState | None] = {}
 
-    def add(self, delivery: OutgoingDelivery, outcome: DeliveryState) -> None:
-        """Note a delivery and the outcome that the commit settles it with."""
-        self._outcomes[delivery] = outcome
+    def add(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
+        """Note a delivery and the state that the commit settles it with."""
+        self._states[delivery] = state
 
     def settle(self) -> None:
         """Settle the deliveries, after the commit."""
-        for delivery, outcome in self._outcomes.items():
-            delivery.settle(outcome)
+        for delivery, state in self._states.items():
+            delivery.settle(state)
 
 
 class LinkHandler:

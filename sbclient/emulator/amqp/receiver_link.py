@@ -304,7 +304,7 @@ class ReceiverLink(LinkHandler):
         def settle(call: Call) -> None:
             namespace.settle(call, self._path, [token], settlement, lock=self._lock, transaction=transaction)
             if declared is not None:
-                declared.add(delivery, confirmation_of(outcome))
+                declared.add(delivery, state)
 
         return self._peer.perform_now(Operation.SETTLE, self._path, settle)
 

@@ -1,0 +1,312 @@
+// azure-messaging-servicebus against the broker: java Checks <connection string> <port> <check>..., one line
+// "ok <check>" or "failed <check> <why>" each.
+
+import com.azure.core.amqp.AmqpRetryOptions;
+import com.azure.core.util.IterableStream;
+import com.azure.messaging.servicebus.ServiceBusClientBuilder;
+import com.azure.messaging.servicebus.ServiceBusMessage;
+import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
+import com.azure.messaging.servicebus.ServiceBusReceiverClient;
+import com.azure.messaging.servicebus.ServiceBusSenderClient;
+import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
+import com.azure.messaging.servicebus.ServiceBusTransactionContext;
+import com.azure.messaging.servicebus.models.AbandonOptions;
+import com.azure.messaging.servicebus.models.CompleteOptions;
+import com.azure.messaging.servicebus.models.DeadLetterOptions;
+import com.azure.messaging.servicebus.models.DeferOptions;
+import com.azure.messaging.servicebus.models.SubQueue;
+import java.time.Duration;
+import java.time.OffsetDateTime;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+public final class Checks {
+    private static final Duration PATIENCE = Duration.ofSeconds(15);
+    private static final Duration BRIEF = Duration.ofMillis(700);
+
+    private final String connectionString;
+    private final String endpoint;
+
+    private Checks(String connectionString, String port) {
+        this.connectionString = connectionString;
+        this.endpoint = "https://localhost:" + port;
+    }
+
+    private interface Check {
+        void run() throws Exception;
+    }
+
+    public static void main(String[] arguments) {
+        Checks checks = new Checks(arguments[0], arguments[1]);
+        Map<String, Check> all = new LinkedHashMap<>();
+        all.put("messages", checks::messages);
+        all.put("sessions", checks::sessions);
+        all.put("one-entity", checks::oneEntity);
+        all.put("schedule", checks::schedule);
+        all.put("two-entities", checks::twoEntities);
+        all.put("subscription", checks::subscription);
+        all.put("partitioned", checks::partitioned);
+        all.put("second-receiver", checks::secondReceiver);
+        List<String> names = new ArrayList<>(Arrays.asList(arguments).subList(2, arguments.length));
+        for (String name : names.isEmpty() ? all.keySet() : names) {
+            try {
+                all.get(name).run();
+                System.out.println("ok " + name);
+            } catch (Throwable error) {
+                StringBuilder why = new StringBuilder(String.valueOf(error));
+                for (StackTraceElement place : error.getStackTrace()) {
+                    if (place.getClassName().startsWith("Checks")) {
+                        why.append(" | ").append(place);
+                    }
+                }
+                System.out.println("failed " + name + " " + why.toString().replace('\n', ' '));
+            }
+        }
+        System.exit(0);
+    }
+
+    private ServiceBusClientBuilder client() {
+        AmqpRetryOptions retries = new AmqpRetryOptions().setMaxRetries(0).setTryTimeout(Duration.ofSeconds(20));
+        return new ServiceBusClientBuilder()
+            .connectionString(connectionString)
+            .customEndpointAddress(endpoint)
+            .retryOptions(retries);
+    }
+
+    private static void equal(Object expected, Object found) {
+        if (!expected.equals(found)) {
+            throw new AssertionError("expected " + expected + ", found " + found);
+        }
+    }
+
+    private static List<ServiceBusReceivedMessage> received(ServiceBusReceiverClient receiver, int count) {
+        List<ServiceBusReceivedMessage> messages = new ArrayList<>();
+        while (messages.size() < count) {
+            IterableStream<ServiceBusReceivedMessage> some = receiver.receiveMessages(count - messages.size(), PATIENCE);
+            int before = messages.size();
+            some.forEach(messages::add);
+            if (messages.size() == before) {
+                throw new AssertionError(before + " of " + count + " messages came");
+            }
+        }
+        return messages;
+    }
+
+    private static ServiceBusReceivedMessage one(ServiceBusReceiverClient receiver) {
+        return received(receiver, 1).get(0);
+    }
+
+    private static List<String> bodies(Iterable<ServiceBusReceivedMessage> messages) {
+        List<String> bodies = new ArrayList<>();
+        messages.forEach(message -> bodies.add(message.getBody().toString()));
+        return bodies;
+    }
+
+    private List<String> peeked(String queue) {
+        try (ServiceBusReceiverClient receiver = client().receiver().queueName(queue).buildClient()) {
+            return bodies(receiver.peekMessages(50, 1));
+        }
+    }
+
+    private static CompleteOptions in(ServiceBusTransactionContext transaction) {
+        return new CompleteOptions().setTransactionContext(transaction);
+    }
+
+    // Settlements, dead letters, deferral and locks.
+    private void messages() {
+        try (ServiceBusSenderClient sender = client().sender().queueName("java-messages").buildClient();
+             ServiceBusReceiverClient receiver = client().receiver().queueName("java-messages").buildClient();
+             ServiceBusReceiverClient dead = client().receiver().queueName("java-messages")
+                 .subQueue(SubQueue.DEAD_LETTER_QUEUE).buildClient()) {
+            List<ServiceBusMessage> sent = new ArrayList<>();
+            for (int number = 0; number < 4; number++) {
+                ServiceBusMessage message = new ServiceBusMessage(String.valueOf(number));
+                message.getApplicationProperties().put("n", number);
+                sent.add(message);
+            }
+            sender.sendMessages(sent);
+            List<ServiceBusReceivedMessage> messages = received(receiver, 4);
+            equal(Arrays.asList("0", "1", "2", "3"), bodies(messages));
+            equal(2, messages.get(2).getApplicationProperties().get("n"));
+            receiver.complete(messages.get(0));
+            receiver.abandon(messages.get(1));
+            receiver.defer(messages.get(2));
+            receiver.deadLetter(messages.get(3), new DeadLetterOptions().setDeadLetterReason("r"));
+            ServiceBusReceivedMessage again = one(receiver);
+            equal("1", again.getBody().toString());
+            equal(1L, again.getDeliveryCount());
+            receiver.renewMessageLock(again);
+            receiver.complete(again);
+            receiver.complete(receiver.receiveDeferredMessage(messages.get(2).getSequenceNumber()));
+            ServiceBusReceivedMessage letter = one(dead);
+            equal("r", letter.getDeadLetterReason());
+            dead.complete(letter);
+        }
+        equal(new ArrayList<>(), peeked("java-messages"));
+    }
+
+    private void sessions() {
+        try (ServiceBusSenderClient sender = client().sender().queueName("java-sessions").buildClient();
+             ServiceBusSessionReceiverClient acceptor = client().sessionReceiver().queueName("java-sessions")
+                 .buildClient()) {
+            for (String session : Arrays.asList("a", "b", "a")) {
+                sender.sendMessage(new ServiceBusMessage(session).setSessionId(session));
+            }
+            try (ServiceBusReceiverClient a = acceptor.acceptSession("a")) {
+                a.setSessionState("state".getBytes());
+                equal("state", new String(a.getSessionState()));
+                a.renewSessionLock();
+                for (ServiceBusReceivedMessage message : received(a, 2)) {
+                    equal("a", message.getSessionId());
+                    a.complete(message);
+                }
+                try (ServiceBusReceiverClient next = acceptor.acceptNextSession()) {
+                    equal("b", next.getSessionId());
+                    next.complete(one(next));
+                }
+            }
+        }
+    }
+
+    // Every settlement and a send, rolled back and committed. The client settles a message object once, so each
+    // transaction has messages of its own.
+    private void oneEntity() {
+        try (ServiceBusSenderClient sender = client().sender().queueName("java-one").buildClient()) {
+            for (int number = 0; number < 8; number++) {
+                sender.sendMessage(new ServiceBusMessage(String.valueOf(number)));
+            }
+        }
+        List<String> all = Arrays.asList("0", "1", "2", "3", "4", "5", "6", "7");
+        ServiceBusClientBuilder client = client();
+        try (ServiceBusSenderClient sender = client.sender().queueName("java-one").buildClient();
+             ServiceBusReceiverClient receiver = client.receiver().queueName("java-one").buildClient()) {
+            for (boolean isCommitted : new boolean[] {false, true}) {
+                List<ServiceBusReceivedMessage> messages = received(receiver, 4);
+                ServiceBusTransactionContext transaction = receiver.createTransaction();
+                receiver.complete(messages.get(0), in(transaction));
+                receiver.abandon(messages.get(1), new AbandonOptions().setTransactionContext(transaction));
+                receiver.defer(messages.get(2), new DeferOptions().setTransactionContext(transaction));
+                receiver.deadLetter(messages.get(3), new DeadLetterOptions().setTransactionContext(transaction));
+                sender.sendMessage(new ServiceBusMessage("new"), transaction);
+                equal(all, peeked("java-one"));
+                if (isCommitted) {
+                    receiver.commitTransaction(transaction);
+                } else {
+                    receiver.rollbackTransaction(transaction);
+                    equal(all, peeked("java-one"));
+                }
+            }
+            equal(Arrays.asList("0", "1", "2", "3", "5", "6", "new"), peeked("java-one"));
+        }
+    }
+
+    private void schedule() {
+        try (ServiceBusSenderClient sender = client().sender().queueName("java-schedule").buildClient()) {
+            OffsetDateTime later = OffsetDateTime.now().plusHours(1);
+            ServiceBusTransactionContext transaction = sender.createTransaction();
+            sender.scheduleMessage(new ServiceBusMessage("a"), later, transaction);
+            sender.rollbackTransaction(transaction);
+            equal(new ArrayList<>(), peeked("java-schedule"));
+            transaction = sender.createTransaction();
+            long number = sender.scheduleMessage(new ServiceBusMessage("b"), later, transaction);
+            sender.commitTransaction(transaction);
+            equal(Arrays.asList("b"), peeked("java-schedule"));
+            sender.cancelScheduledMessage(number);
+        }
+    }
+
+    private void twoEntities() {
+        try (ServiceBusSenderClient sender = client().sender().queueName("java-in").buildClient()) {
+            sender.sendMessage(new ServiceBusMessage("w"));
+            sender.sendMessage(new ServiceBusMessage("x"));
+        }
+        ServiceBusClientBuilder client = client().enableCrossEntityTransactions();
+        try (ServiceBusReceiverClient receiver = client.receiver().queueName("java-in").buildClient();
+             ServiceBusSenderClient one = client.sender().queueName("java-out").buildClient();
+             ServiceBusSenderClient other = client.sender().topicName("java-topic").buildClient()) {
+            List<ServiceBusReceivedMessage> messages = received(receiver, 2);
+            ServiceBusTransactionContext transaction = receiver.createTransaction();
+            receiver.complete(messages.get(0), in(transaction));
+            one.sendMessage(new ServiceBusMessage("undone"), transaction);
+            receiver.rollbackTransaction(transaction);
+            equal(Arrays.asList("w", "x"), peeked("java-in"));
+            transaction = receiver.createTransaction();
+            receiver.complete(messages.get(1), in(transaction));
+            one.sendMessage(new ServiceBusMessage("y"), transaction);
+            other.sendMessage(new ServiceBusMessage("z"), transaction);
+            equal(new ArrayList<>(), peeked("java-out"));
+            receiver.commitTransaction(transaction);
+        }
+        equal(Arrays.asList("w"), peeked("java-in"));
+        arrived("java-out", "y");
+        try (ServiceBusReceiverClient receiver = client().receiver().topicName("java-topic").subscriptionName("s")
+                 .buildClient()) {
+            ServiceBusReceivedMessage message = one(receiver);
+            equal("z", message.getBody().toString());
+            receiver.complete(message);
+        }
+    }
+
+    private void subscription() {
+        try (ServiceBusSenderClient sender = client().sender().topicName("java-topic").buildClient()) {
+            sender.sendMessage(new ServiceBusMessage("x"));
+        }
+        ServiceBusClientBuilder client = client().enableCrossEntityTransactions();
+        try (ServiceBusReceiverClient receiver = client.receiver().topicName("java-topic").subscriptionName("s")
+                 .buildClient();
+             ServiceBusSenderClient sender = client.sender().queueName("java-out").buildClient()) {
+            ServiceBusReceivedMessage message = one(receiver);
+            ServiceBusTransactionContext transaction = receiver.createTransaction();
+            receiver.complete(message, in(transaction));
+            sender.sendMessage(new ServiceBusMessage("y"), transaction);
+            receiver.commitTransaction(transaction);
+            equal(new ArrayList<>(), bodies(receiver.peekMessages(50, 1)));
+        }
+        arrived("java-out", "y");
+    }
+
+    // The client cannot write a via-partition-key, so its transactions on partitioned entities have one entity.
+    private void partitioned() {
+        ServiceBusClientBuilder client = client();
+        try (ServiceBusSenderClient sender = client.sender().queueName("java-partitioned").buildClient();
+             ServiceBusReceiverClient receiver = client.receiver().queueName("java-partitioned").buildClient()) {
+            sender.sendMessage(new ServiceBusMessage("x").setPartitionKey("k"));
+            ServiceBusReceivedMessage message = one(receiver);
+            ServiceBusTransactionContext transaction = receiver.createTransaction();
+            receiver.complete(message, in(transaction));
+            sender.sendMessage(new ServiceBusMessage("y").setPartitionKey("k"), transaction);
+            receiver.commitTransaction(transaction);
+        }
+        equal(Arrays.asList("y"), peeked("java-partitioned"));
+    }
+
+    private void secondReceiver() {
+        ServiceBusClientBuilder client = client().enableCrossEntityTransactions();
+        try (ServiceBusReceiverClient first = client.receiver().queueName("java-in").buildClient();
+             ServiceBusReceiverClient second = client.receiver().queueName("java-out").buildClient()) {
+            bodies(first.receiveMessages(1, BRIEF));
+            try {
+                bodies(second.receiveMessages(1, PATIENCE));
+            } catch (RuntimeException error) {
+                for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+                    if (String.valueOf(cause.getMessage()).contains("cannot span multiple top-level entities")) {
+                        return;
+                    }
+                }
+                throw error;
+            }
+            throw new AssertionError("the receiver of a second entity was accepted");
+        }
+    }
+
+    private void arrived(String queue, String body) {
+        try (ServiceBusReceiverClient receiver = client().receiver().queueName(queue).buildClient()) {
+            ServiceBusReceivedMessage message = one(receiver);
+            equal(body, message.getBody().toString());
+            receiver.complete(message);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+"""azure-messaging-servicebus, the Java client, where it is in the local Maven repository.
+
+`.ci/proofs java` fetches the client and runs all checks; here is one run of some.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wire import java_client
+
+CHECKS = ("messages", "two-entities")
+
+
+@pytest.mark.timeout(240)  # the first run copies and compiles
+async def test_java_client_moves_a_message_in_a_transaction_over_tls() -> None:
+    try:
+        folder = java_client.installed(may_fetch=False)
+    except java_client.NotInstalledError as error:
+        pytest.skip(str(error))
+    assert await java_client.run(folder, CHECKS) == [f"ok {name}" for name in CHECKS]
