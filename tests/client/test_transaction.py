@@ -87,6 +87,22 @@ async def test_a_block_that_has_committed_does_not_commit_again(pair: MemoryPair
     assert texts(await taken(pair)) == ["1"]
 
 
+async def test_b052_operations_after_two_minutes_are_rejected_before_sending(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        transaction = client.transaction()
+        await sender.send_messages(ServiceBusMessage("1"), transaction=transaction)
+        await clock.sleep(120.0)
+        before = pair.primary.namespace.operation_count
+        with pytest.raises(InvalidOperationError, match="older than 120 s"):
+            await sender.send_messages(ServiceBusMessage("2"), transaction=transaction)
+        assert pair.primary.namespace.operation_count == before
+        with pytest.raises(InvalidOperationError):
+            await transaction.commit()
+    assert await taken(pair) == []
+
+
 async def test_a_transaction_includes_scheduling(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
