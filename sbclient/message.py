@@ -385,13 +385,17 @@ class ServiceBusMessage:
         Raises:
             InvalidOperationError, TypeError: as for the constructor.
         """
-        twin = ServiceBusMessage.__new__(ServiceBusMessage)
+        twin = self._new_copy()
         self._copy_content(twin)
         if twin._application_properties:
             twin.application_properties = twin._application_properties
         for name, value in changes.items():
             setattr(twin, name, value)
         return twin
+
+    def _new_copy(self) -> ServiceBusMessage:
+        """Return an empty message for `copy`. Subclasses can return one that keeps the encoded content."""
+        return ServiceBusMessage.__new__(ServiceBusMessage)
 
     def _copy_content(self, twin: ServiceBusMessage) -> None:
         twin._body = self._body

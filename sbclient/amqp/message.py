@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from sbclient.amqp.decimals import of_service
+from sbclient.amqp.decode import skip_value
 from sbclient.amqp.encode import (
     encode_binary,
     encode_integer,
@@ -26,7 +27,7 @@ from sbclient.amqp.encode import (
     sized_map,
 )
 from sbclient.amqp.errors import INVALID_FIELD, WireError
-from sbclient.amqp.sections import DATA, SEQUENCE, VALUE, Sections
+from sbclient.amqp.sections import APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, Sections, map_entries
 from sbclient.amqp.types import Timestamp, TypedInteger
 from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
 from sbclient.rules.size import MAX_TTL_MS, PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
@@ -66,8 +67,13 @@ def encode_message(message: ServiceBusMessage, via_partition_key: str | None = N
         parts.append(b"\x00\x53\x72" + _annotations(partition_key, schedule, via_partition_key))
     parts.append(_properties(message))
     properties = message._application_properties
+    received = message.received if type(message) is CopiedMessage else None
     if properties:
-        parts.append(b"\x00\x53\x74" + encode_application_properties(properties))
+        encoded = encode_application_properties(properties) if received is None else received.encode(properties)
+        parts.append(b"\x00\x53\x74" + encoded)
+    if received is not None and received.sections.raw_body:
+        parts.append(received.sections.raw_body)
+        return b"".join(parts)
     body: Any = message._body
     if message._body_type is AmqpMessageBodyType.DATA:
         if isinstance(body, bytes):
@@ -164,6 +170,57 @@ def _properties(message: ServiceBusMessage) -> bytes:
         parts += _NULLS[12 - last], encode_string(message._reply_to_session_id)
         last = 13
     return b"\x00\x53\x73" + sized_list(b"".join(parts), last) if last else b""
+
+
+class ReceivedContent(NamedTuple):
+    """The encoded content of a received message.
+
+    Attributes:
+        sections: the received bytes.
+        properties: its application properties, decoded.
+    """
+
+    sections: Sections
+    properties: Mapping[str, PropertyValue]
+
+    def __repr__(self) -> str:
+        """Without the content, which is the application's."""
+        return f"ReceivedContent(property_count={len(self.properties)})"
+
+    def encode(self, properties: Mapping[str, PropertyValue]) -> bytes:
+        """The map of application properties; values that were received are encoded as they were, under any name."""
+        encodings: dict[int, bytes] = {}
+        raw = self.sections.raw_value(APPLICATION_PROPERTIES)
+        for name, entry in map_entries(raw) if raw else ():
+            if name in self.properties:
+                encodings[id(self.properties[name])] = entry[skip_value(entry, 0) :]
+        parts: list[bytes] = []
+        for name, value in properties.items():
+            known = encodings.get(id(value))
+            parts.append(encode_entries({name: value})[0] if known is None else encode_string(name) + known)
+        return sized_map(b"".join(parts), 2 * len(parts))
+
+
+class CopiedMessage(ServiceBusMessage):
+    """A copy of a received message: its body and the values of its properties are encoded as they were received.
+
+    Attributes:
+        received: the encoded content.
+    """
+
+    __slots__ = ("received",)
+
+    received: ReceivedContent
+
+    def _new_copy(self) -> ServiceBusMessage:
+        return copied(self.received)
+
+
+def copied(received: ReceivedContent) -> CopiedMessage:
+    """An empty message for `ServiceBusMessage.copy`, with the encoded content of the original."""
+    message = CopiedMessage.__new__(CopiedMessage)
+    message.received = received
+    return message
 
 
 class WireMessage(ServiceBusMessage):

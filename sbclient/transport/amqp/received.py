@@ -20,10 +20,15 @@ from sbclient.amqp.broker_annotations import (
 )
 from sbclient.amqp.decimals import of_service
 from sbclient.amqp.encode import encode_value
-from sbclient.amqp.message import body_of, read_content
+from sbclient.amqp.message import ReceivedContent, body_of, copied, read_content
 from sbclient.amqp.types import Opaque, Timestamp
 from sbclient.errors import InvalidOperationError
-from sbclient.message import PropertyValue, ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.message import (
+    PropertyValue,
+    ServiceBusMessage,
+    ServiceBusMessageState,
+    ServiceBusReceivedMessage,
+)
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
@@ -76,6 +81,9 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
     @_application_properties.setter
     def _application_properties(self, value: dict[str, PropertyValue] | None) -> None:
         self._properties_read = value
+
+    def _new_copy(self) -> ServiceBusMessage:
+        return copied(ReceivedContent(self.sections, self.application_properties))
 
     @classmethod
     def read(

@@ -1,0 +1,140 @@
+"""Messages that pass through the backlog keep the bytes of their body and the types of their properties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sbclient.amqp import Sections, WireMessage, encode_message
+from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
+from sbclient.amqp.encode import encode_value
+from sbclient.amqp.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Described,
+    Float,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.envelope import seal, unseal
+from sbclient.transport.amqp.received import AmqpReceivedMessage
+
+PLAIN: Sequence[Any] = (
+    None,
+    True,
+    UByte(200),
+    UShort(60_000),
+    UInt(4_000_000_000),
+    ULong(2**63),
+    Byte(-100),
+    Short(-30_000),
+    Int(7),
+    Long(7),
+    Float(1.5),
+    1.5,
+    Decimal32("1.5"),
+    Decimal64("1.5"),
+    Decimal("1.5"),
+    Char("ü"),
+    datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC),
+    Timestamp(2**60),
+    UUID(int=7),
+    b"\x00\xff",
+    "text",
+    Symbol("symbol"),
+)
+"""A value of every primitive AMQP type."""
+
+WIDE = {
+    "int": b"\x71\x00\x00\x00\x07",
+    "string": b"\xb1\x00\x00\x00\x01x",
+    "boolean": b"\x56\x01",
+    "binary": b"\xb0\x00\x00\x00\x01\xff",
+    "list": b"\xd0\x00\x00\x00\x06\x00\x00\x00\x01\x54\x07",
+}
+"""Encodings that are longer than necessary."""
+
+
+def entries(payload: bytes) -> dict[str, Any]:
+    """The application properties with their AMQP types."""
+    return {name: (type(value), value) for name, value in Sections(payload).application_properties.items()}
+
+
+def delivered(payload: bytes) -> bytes:
+    """The message as the service delivers it."""
+    return encode_delivery(WireMessage.of(payload).sections, BrokerAnnotations(1, 1_700_000_000_000))
+
+
+def received(payload: bytes) -> AmqpReceivedMessage:
+    """The delivered message as the transport returns it."""
+    return AmqpReceivedMessage.read(delivered(payload), lock_token=None, has_session=False)
+
+
+def through_the_backlog(message: ServiceBusMessage) -> bytes:
+    """The encoding of a message that was diverted, and drained to its entity."""
+    stored = encode_message(seal(message, "orders"))
+    drained = unseal(received(stored), now=1_700_000_000.0, time_to_live_mode="remaining")
+    return encode_message(drained.message)
+
+
+def payload(body: bytes, properties: dict[str, bytes]) -> bytes:
+    """A message of encoded parts."""
+    pairs = b"".join(encode_value(name) + value for name, value in properties.items())
+    count = (2 * len(properties)).to_bytes(4, "big")
+    return b"\x00\x53\x74\xd1" + (len(pairs) + 4).to_bytes(4, "big") + count + pairs + body
+
+
+BODIES = {
+    "data": b"\x00\x53\x75\xb0\x00\x00\x00\x01x",
+    "two data sections": b"\x00\x53\x75\xa0\x01x\x00\x53\x75\xa0\x01y",
+    "every type": b"\x00\x53\x77"
+    + encode_value([*PLAIN, list(PLAIN), {"map": 1}, Array([1, 2], 0x71), Described(5, "x")]),
+    "wide": b"\x00\x53\x77\xd0\x00\x00\x00\x22\x00\x00\x00\x05" + b"".join(WIDE.values()),
+    "sequences": b"\x00\x53\x76\xc0\x03\x01\x54\x07\x00\x53\x76\x45",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_body_passes_through_the_backlog_byte_by_byte(name: str) -> None:
+    message = received(payload(BODIES[name], {"n": encode_value(1)})).copy()
+    assert Sections(through_the_backlog(message)).raw_body == BODIES[name]
+
+
+def test_properties_of_every_type_pass_through_the_backlog() -> None:
+    properties = {f"p{number}": encode_value(value) for number, value in enumerate(PLAIN)} | WIDE
+    properties["x-ms-path"] = properties["x-ms-user-own"] = encode_value(UShort(9))
+    sent = payload(BODIES["data"], properties)
+    passed = through_the_backlog(received(sent).copy())
+    assert entries(delivered(passed)) == entries(delivered(sent))
+
+
+def test_value_of_an_edited_property_replaces_the_received_one() -> None:
+    message = received(payload(BODIES["data"], {"kept": WIDE["int"], "edited": WIDE["int"]})).copy()
+    message.application_properties["edited"] = "new"
+    message.application_properties["added"] = True
+    encoded = encode_message(message)
+    assert entries(encoded) == {"kept": (int, 7), "edited": (str, "new"), "added": (bool, True)}
+    assert WIDE["int"] in encoded
+
+
+def test_copy_of_a_copy_keeps_the_bytes() -> None:
+    message = received(payload(BODIES["wide"], {"n": WIDE["binary"]})).copy().copy(subject="s")
+    encoded = Sections(encode_message(message))
+    assert (encoded.raw_body, encoded.properties.subject) == (BODIES["wide"], "s")
+    assert encoded.application_properties["n"] == b"\xff"
