@@ -18,7 +18,7 @@ from sbclient.client.transaction import Transaction
 from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSubQueue, SessionChoice
 from sbclient.entities import EntityKind
-from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusConnectionError
 from sbclient.options import PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions, SyphonLimits
 from sbclient.pairing.pair import Pair
 from sbclient.pairing.pinger import Pinger
@@ -396,16 +396,19 @@ class ServiceBusClient:
             self._lender._fault_later(self)
         await self._core.open()
 
-        async def run() -> SyphonReport:
+        async def run() -> SyphonReport | BacklogUnavailableError:
             if until == "empty":
-                await pair.state.backlog.wait(self._core.retry.options.timeout)
+                try:
+                    await pair.state.backlog.wait(self._core.retry.options.timeout)
+                except BacklogUnavailableError as error:
+                    return error  # the owner of the task would log an exception
             await pair.state.backlog.provisioned.wait()
             return await Syphon(pair, until=until, limits=limits).run()
 
         syphon = self._core.tasks.start(run(), name="syphon")
         pair.state.syphons += 1
         try:
-            return await syphon
+            result = await syphon
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if current is None or not current.cancelling():
@@ -413,6 +416,9 @@ class ServiceBusClient:
             raise
         finally:
             pair.state.syphons -= 1
+        if isinstance(result, BacklogUnavailableError):
+            raise result
+        return result
 
     async def list_queue_sessions(
         self, queue_name: str, *, state_updated_after: datetime | None = None, timeout: float | None = None

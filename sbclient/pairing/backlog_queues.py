@@ -132,7 +132,8 @@ class BacklogQueues:
             return
         cause = _cause_of(self.error or OperationTimeoutError("it has not answered yet"))
         raise BacklogUnavailableError(
-            f"the backlog queues of {self._secondary.namespace} are not provisioned: {cause}"
+            f"the backlog queues of {self._secondary.namespace} are not provisioned",
+            {self._secondary.namespace: cause},
         ) from cause
 
     async def _provision(self) -> None:
@@ -217,6 +218,6 @@ class BacklogQueues:
         )
 
 
-def _cause_of(error: ServiceBusError) -> BaseException:
+def _cause_of(error: ServiceBusError) -> Exception:
     """Return the error of the namespace that an error of provisioning was raised from."""
-    return error.__cause__ if isinstance(error, BacklogUnavailableError) and error.__cause__ else error
+    return error.__cause__ if isinstance(error.__cause__, ServiceBusError) else error

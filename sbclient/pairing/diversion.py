@@ -88,8 +88,8 @@ class Diversion:
             await backlog.wait(deadline - self._pair.clock.monotonic())
         except BacklogUnavailableError as error:
             raise BacklogUnavailableError(
-                f"{self._entity.path!r} {self._state()}, and {error.message}: the message was not accepted, send it "
-                "again later",
+                f"{self._entity.path!r} {self._state()}, and the backlog queues of {self._pair.secondary.namespace} "
+                "are not provisioned: the message was not accepted; send it again later",
                 error.causes,
             ) from error.__cause__
 
