@@ -348,12 +348,14 @@ class ServiceBusAdministrationClient:
     async def _create(self, described: type[P], names: tuple[str, ...], arguments: dict[str, Any]) -> P:
         """Create an entity; its settings are those arguments of the calling method that the description has."""
         settings = {each.name: arguments[each.name] for each in fields(described) if each.name in arguments}
-        properties = described(names[-1], **settings)
-        address = EntityAddress(kind_of(properties), names)
-        return _of(described, await self._transport.administration.create(address, _with_durations(properties)))
+        properties = _with_durations(_with_rights(described(names[-1], **settings)))
+        address = _address(kind_of(properties), names)
+        return _of(
+            described, await self._transport.administration.create(address, _with_durations(_with_rights(properties)))
+        )
 
     async def _get(self, described: type[P], kind: EntityKind, *names: str) -> P:
-        return _of(described, await self._transport.administration.get(EntityAddress(kind, names)))
+        return _of(described, await self._transport.administration.get(_address(kind, names)))
 
     async def _update(
         self,
@@ -363,23 +365,62 @@ class ServiceBusAdministrationClient:
         properties: P | Mapping[str, Any],
         changes: dict[str, Any],
     ) -> None:
+        if not isinstance(properties, described | Mapping):
+            noun = kind.value
+            raise InvalidOperationError(
+                f"a {noun} is described by {described.__name__}, not by {type(properties).__name__}: get it with "
+                f"get_{noun}, change it, and pass it to update_{noun}"
+            )
         try:
             wanted = described(**properties) if isinstance(properties, Mapping) else properties
             wanted = replace(wanted, **changes)
         except TypeError as error:
             raise InvalidOperationError(f"{error}: {described.__name__} has no such attribute") from error
-        address = EntityAddress(kind, (*parents, wanted.name))
-        await self._transport.administration.update(address, _with_durations(wanted))
+        address = _address(kind, (*parents, wanted.name))
+        await self._transport.administration.update(address, _with_durations(_with_rights(wanted)))
 
     async def _delete(self, kind: EntityKind, *names: str) -> None:
-        await self._transport.administration.delete(EntityAddress(kind, names))
+        await self._transport.administration.delete(_address(kind, names))
 
     async def _runtime(self, kind: EntityKind, *names: str) -> RuntimeProperties:
-        return await self._transport.administration.runtime(EntityAddress(kind, names))
+        return await self._transport.administration.runtime(_address(kind, names))
 
     async def _list(self, described: type[P], kind: EntityKind, *parents: str) -> AsyncIterator[P]:
         for properties in await self._transport.administration.list(kind, parents):
             yield _of(described, properties)
+
+
+def _address(kind: EntityKind, names: tuple[str, ...]) -> EntityAddress:
+    """Return the address of an entity.
+
+    Raises:
+        InvalidOperationError: a name is not a str.
+    """
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidOperationError(f"a {type(name).__name__} cannot name a {kind.value}: give its name, a str")
+    return EntityAddress(kind, names)
+
+
+def _with_rights(properties: P) -> P:
+    """Return the description with rights that are given by their names, such as `"Send"`, as `AccessRights`.
+
+    Raises:
+        InvalidOperationError: there is no such right.
+    """
+    rules: list[AuthorizationRule] | None = getattr(properties, "authorization_rules", None)
+    if not rules:
+        return properties
+    try:
+        if any(isinstance(rule.rights, str) for rule in rules):
+            raise TypeError("a str is not a list")
+        rules = [replace(rule, rights=[AccessRights(right) for right in rule.rights]) for rule in rules]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InvalidOperationError(
+            f"the authorization rules of {properties.name!r} are wrong, {error}: give a list of AuthorizationRule with "
+            "a list of AccessRights each"
+        ) from error
+    return replace(properties, authorization_rules=rules)  # type: ignore[call-arg]  # rules and subscriptions have none
 
 
 def _with_durations(properties: P) -> P:

@@ -6,12 +6,24 @@ Sources: "documented" is the page on paired namespaces of the retired .NET clien
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Final, Literal
 
 from sbclient.errors import InvalidOperationError, ServiceBusError
+
+_CLIENT_OPTIONS: Final = (
+    "secondary",
+    "options",
+    "retry_total",
+    "retry_backoff_factor",
+    "retry_backoff_max",
+    "timeout",
+    "transport",
+)
+"""The options of a client that do not go to its transport."""
 
 PARTNER_CLOSE_GRACE: Final = timedelta(seconds=5)
 """How long one client of a pair may be closed before the other is faulted (documented)."""
@@ -88,6 +100,13 @@ class PairedNamespaceOptions:
         _choice("backlog_time_to_live", self.backlog_time_to_live, ("remaining", "restart"))
         _choice("ordering", self.ordering, ("none", "session"))
         _choice("provision", self.provision, ("create", "verify", "none"))
+        for name in ("enable_syphon", "divert_while_suspect", "reserve_backlog_headroom"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidOperationError(f"{name} is {getattr(self, name)!r}: it must be True or False")
+        if self.primary_name is not None and not isinstance(self.primary_name, str):
+            raise InvalidOperationError(f"primary_name is {self.primary_name!r}: give a str, or None for the default")
+        if self.is_outage is not None and not callable(self.is_outage):
+            raise InvalidOperationError(f"is_outage is {self.is_outage!r}: give a function of an error, or None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +158,7 @@ class RetryOptions:
             15 s to store a message elsewhere when a fragment of a partitioned entity does not respond.
 
     Raises:
-        InvalidOperationError: a value is negative, or the timeout is 0.
+        InvalidOperationError: a value is not a number or is negative, or the timeout is 0.
     """
 
     retry_total: int = 3
@@ -148,16 +167,41 @@ class RetryOptions:
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("retry_total", "retry_backoff_factor", "retry_backoff_max"):
-            if not getattr(self, name) >= 0:  # negated so that NaN is rejected
-                raise InvalidOperationError(f"{name} is {getattr(self, name)}: it must be 0 or more")
-        if not 0 < self.timeout < math.inf:
-            raise InvalidOperationError(f"timeout is {self.timeout} s: it must be more than 0, and finite")
+        if not isinstance(self.retry_total, int) or self.retry_total < 0:
+            raise InvalidOperationError(f"retry_total is {self.retry_total!r}: it must be a whole number, 0 or more")
+        for name in ("retry_backoff_factor", "retry_backoff_max"):
+            seconds = getattr(self, name)
+            if not is_number(seconds) or not seconds >= 0:  # negated so that NaN is rejected
+                raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, 0 or more")
+        check_seconds("timeout", self.timeout)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is an int or a float, and not a bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_seconds(name: str, seconds: float | None) -> None:
+    """Check an optional duration of a call.
+
+    Raises:
+        InvalidOperationError: it is no number, or not more than 0, or infinite.
+    """
+    if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
+        raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, more than 0 and finite")
+
+
+def unknown_option(name: str, known: Iterable[str]) -> InvalidOperationError:
+    """Return the error for an option that a client does not have, with the option of the most similar name."""
+    near = get_close_matches(name, [*known, *_CLIENT_OPTIONS], n=1)
+    advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
+    return InvalidOperationError(f"{name!r} is not an option of a client: {advice}")
 
 
 def _span(name: str, value: timedelta, least: timedelta, most: timedelta) -> None:
     if not isinstance(value, timedelta):
-        raise InvalidOperationError(f"{name} is {value!r}: give a timedelta")
+        advice = f", such as timedelta(seconds={value})" if is_number(value) else ""
+        raise InvalidOperationError(f"{name} is {value!r}: give a timedelta{advice}")
     if not least <= value <= most:
         raise InvalidOperationError(f"{name} is {value}: it must be between {least} and {most}")
 

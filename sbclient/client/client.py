@@ -108,6 +108,10 @@ class ServiceBusClient:
         self._lender = secondary if isinstance(secondary, ServiceBusClient) else None
         if self._lender is not None:
             self._lender._check_lendable()
+        if options is not None and not isinstance(options, PairedNamespaceOptions):
+            raise InvalidOperationError(
+                f"options is a {type(options).__name__}: give PairedNamespaceOptions(...), with timedelta for durations"
+            )
         partner = secondary_transport or self._secondary_transport(secondary)
         if partner is None and options is not None:
             raise InvalidOperationError("options= requires a secondary namespace: add secondary=")
@@ -173,6 +177,11 @@ class ServiceBusClient:
             return secondary._core.primary
         if isinstance(secondary, str):
             return self._open_namespace(parse_connection_string(secondary), None, is_secondary=True)
+        if not isinstance(secondary, tuple) or len(secondary) != 2:
+            raise InvalidOperationError(
+                f"secondary is a {type(secondary).__name__}: give a connection string, a tuple (namespace, credential) "
+                "or an open ServiceBusClient"
+            )
         namespace, credential = secondary
         return self._open_namespace(namespace, credential, is_secondary=True)
 
@@ -391,6 +400,8 @@ class ServiceBusClient:
         """
         if until not in (None, "empty"):
             raise InvalidOperationError(f"until is {until!r}: it must be 'empty' or None")
+        if limits is not None and not isinstance(limits, SyphonLimits):
+            raise InvalidOperationError(f"limits is a {type(limits).__name__}: give SyphonLimits(...), or None")
         pair = self.pair
         if self._lender is not None and self._lender._core.is_closed:
             self._lender._fault_later(self)

@@ -14,6 +14,7 @@ from sbclient.client.transaction import Transaction
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import InvalidOperationError, MessageAlreadySettled, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage, sequence_numbers_of
+from sbclient.options import check_seconds
 from sbclient.rules.ping import is_ping
 from sbclient.telemetry import tracing
 from sbclient.telemetry.log import get_logger
@@ -87,10 +88,9 @@ class ServiceBusReceiver:
         prefetch_count: int = 0,
         auto_lock_renewer: AutoLockRenewer | None = None,
     ) -> None:
-        if max_wait_time is not None and max_wait_time <= 0:
-            raise InvalidOperationError(f"max_wait_time is {max_wait_time} s: it must be more than 0")
-        if not 0 <= prefetch_count <= 50_000:
-            raise InvalidOperationError(f"prefetch_count is {prefetch_count}: it must be between 0 and 50000")
+        check_seconds("max_wait_time", max_wait_time)
+        if not isinstance(prefetch_count, int) or not 0 <= prefetch_count <= 50_000:
+            raise InvalidOperationError(f"prefetch_count is {prefetch_count!r}: it must be a number from 0 to 50000")
         try:
             self._mode = ServiceBusReceiveMode(receive_mode)
         except ValueError as error:
@@ -168,10 +168,9 @@ class ServiceBusReceiver:
             ServiceBusError: the primary namespace does not deliver messages; receiving is never diverted.
         """
         count = 1 if max_message_count is None else max_message_count
-        if count < 1:
-            raise InvalidOperationError(f"max_message_count is {max_message_count}: it must be at least 1")
-        if max_wait_time is not None and max_wait_time <= 0:
-            raise InvalidOperationError(f"max_wait_time is {max_wait_time} s: it must be more than 0")
+        if not isinstance(count, int) or count < 1:
+            raise InvalidOperationError(f"max_message_count is {max_message_count!r}: it must be at least 1")
+        check_seconds("max_wait_time", max_wait_time)
         await self._open()
         clock = self._core.clock
         began_at = clock.now()
@@ -223,8 +222,8 @@ class ServiceBusReceiver:
             sequence_number: where to begin; 0 = after the last message that this receiver has peeked. Repeated calls
                 return every message once, on a partitioned entity fragment by fragment, and then an empty list.
         """
-        if max_message_count < 1:
-            raise InvalidOperationError(f"max_message_count is {max_message_count}: it must be at least 1")
+        if not isinstance(max_message_count, int) or max_message_count < 1:
+            raise InvalidOperationError(f"max_message_count is {max_message_count!r}: it must be at least 1")
         first = sequence_number or self._next_peek
         began_at = self._core.clock.now()
         peek = partial(self._link.peek, max_message_count=max_message_count, sequence_number=first)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Self, TypeAlias, TypeVar
@@ -21,6 +20,7 @@ from sbclient.errors import (
     TransactionNotSupportedError,
 )
 from sbclient.message import ServiceBusMessage, sequence_numbers_of
+from sbclient.options import check_seconds
 from sbclient.telemetry.operations import BACKLOG, PRIMARY, Telemetry
 from sbclient.telemetry.tracing import TRACE_BYTES, is_on
 
@@ -94,7 +94,7 @@ class ServiceBusSender:
                 error with `is_in_doubt` set. Send the same message objects again; they keep their ids.
             ServiceBusError: any other answer of the service.
         """
-        deadline = await self._begin(timeout)
+        deadline = await self._begin(timeout, transaction)
         if isinstance(message, ServiceBusMessageBatch):
             transfer = message.transfer()
         else:
@@ -129,7 +129,7 @@ class ServiceBusSender:
                 `scheduled_enqueue_time_utc` set is diverted as usual.
             ServiceBusError: as `send_messages`.
         """
-        deadline = await self._begin(timeout)
+        deadline = await self._begin(timeout, transaction)
         given = messages.messages if isinstance(messages, ServiceBusMessageBatch) else messages
         transfer = outgoing_copies(given, self._core.new_id, schedule_time_utc)
         if not transfer:
@@ -182,10 +182,13 @@ class ServiceBusSender:
         growth_bytes = self._link.growth_bytes + (TRACE_BYTES if is_on() else 0)
         return ServiceBusMessageBatch(max_size_in_bytes or largest, growth_bytes=growth_bytes, new_id=self._core.new_id)
 
-    async def _begin(self, timeout: float | None = None) -> float:
+    async def _begin(self, timeout: float | None = None, transaction: Transaction | None = None) -> float:
         """Open the client if it is not open; return the deadline of the operation in monotonic seconds."""
-        if timeout is not None and not 0 < timeout < math.inf:
-            raise InvalidOperationError(f"timeout is {timeout} s: it must be positive and finite, or None")
+        check_seconds("timeout", timeout)
+        if transaction is not None and not isinstance(transaction, Transaction):
+            raise InvalidOperationError(
+                f"transaction is a {type(transaction).__name__}: give one of client.transaction(), or None"
+            )
         deadline = self._core.retry.deadline(timeout)
         if self._core.is_open:
             self._core.check()

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
+from sbclient.options import unknown_option
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.transport.base import Transport
 
@@ -44,6 +45,11 @@ def open_transport(
         raise InvalidOperationError(f"transport is {transport!r:.80}: give 'amqp', 'sdk', or an object with the port")
     if connection is not None and connection.is_memory:
         if sdk_options:
+            from sbclient.transport.amqp.transport import OPTIONS as AMQP_OPTIONS
+            from sbclient.transport.sdk.transport import OPTIONS as SDK_OPTIONS
+
+            for name in sorted(sdk_options.keys() - AMQP_OPTIONS - SDK_OPTIONS):
+                raise unknown_option(name, AMQP_OPTIONS)
             raise InvalidOperationError(
                 f"{', '.join(sorted(sdk_options))}: {connection.namespace} has no such options, remove them"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.delivery import ServiceBusSubQueue
+from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
@@ -352,6 +354,76 @@ async def test_n010_a_partner_is_faulted_only_with_a_syphon_and_after_the_grace_
     else:
         await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
         await client.close()
+
+
+# -- mistakes of the caller --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mistake", "advice"),
+    [
+        ({"secondary": "memory://s", "options": {"failover_interval": 5}}, "give PairedNamespaceOptions"),
+        ({"secondary": 5}, "give a connection string"),
+        ({"secondary": ("contoso",)}, "give a connection string"),
+        ({"retry_total": "3"}, "whole number"),
+        ({"retry_total": 1.5}, "whole number"),
+        ({"retry_backoff_max": "3"}, "number of seconds"),
+        ({"timeout": timedelta(seconds=3)}, "number of seconds"),
+        ({"retry_totl": 3}, "did you mean 'retry_total'?"),
+        ({"loging_enable": True}, "not an option"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_an_option_is_explained(mistake: dict[str, Any], advice: str) -> None:
+    with pytest.raises(InvalidOperationError) as caught:
+        ServiceBusClient.from_connection_string("memory://mistakes", **mistake)
+    assert advice in str(caught.value)
+    drop_memory_host("mistakes")
+
+
+async def test_a_mistake_in_an_argument_is_no_outage(client: ServiceBusClient) -> None:
+    message: Any = ServiceBusMessage("a")
+    any_client: Any = client
+    with pytest.raises(InvalidOperationError, match="number of seconds"):
+        any_client.get_queue_receiver(QUEUE, max_wait_time=timedelta(seconds=1))
+    with pytest.raises(InvalidOperationError, match="0 to 50000"):
+        any_client.get_queue_receiver(QUEUE, prefetch_count="5")
+    sender, receiver = any_client.get_queue_sender(QUEUE), any_client.get_queue_receiver(QUEUE)
+    mistakes: list[Callable[[], Any]] = [
+        lambda: receiver.receive_messages("5"),
+        lambda: receiver.receive_messages(max_wait_time="5"),
+        lambda: receiver.peek_messages("5"),
+        lambda: sender.send_messages(message, timeout="5"),
+        lambda: sender.send_messages(message, transaction=5),
+        lambda: any_client.run_syphon(limits={}),
+        lambda: any_client.administration.update_queue("q", lock_duration=timedelta(seconds=10)),
+        lambda: any_client.administration.get_queue(5),
+    ]
+    for mistake in mistakes:
+        with pytest.raises(InvalidOperationError) as caught:
+            await mistake()
+        assert not caught.value.is_outage
+    assert "get_queue" in str(await _error(any_client.administration.update_queue("q")))
+
+
+async def test_rights_may_be_given_by_name(client: ServiceBusClient) -> None:
+    rights: Any = ["Send"]
+    rule = AuthorizationRule(key_name="k", rights=rights)
+    queue = await client.administration.create_queue("q", authorization_rules=[rule])
+    assert [rule.rights for rule in queue.authorization_rules or ()] == [[AccessRights.SEND]]
+
+
+@pytest.mark.parametrize("rights", ["Send", ["Sned"], 5, None])
+async def test_wrong_rights_are_rejected(client: ServiceBusClient, rights: Any) -> None:
+    rules = [AuthorizationRule(key_name="k", rights=rights)]
+    with pytest.raises(InvalidOperationError, match="AccessRights"):
+        await client.administration.create_queue("q", authorization_rules=rules)
+
+
+async def _error(work: Any) -> ServiceBusError:
+    with pytest.raises(ServiceBusError) as caught:
+        await work
+    return caught.value
 
 
 # -- sessions and secrets ----------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from random import Random
 from typing import Any, Final
@@ -23,6 +22,7 @@ from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import InvalidOperationError, OperationTimeoutError
+from sbclient.options import unknown_option
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.rules.entity_path import canonical, entity_of
 from sbclient.tasks import OwnedTasks
@@ -92,9 +92,7 @@ def open_amqp_transport(
             is unknown or cannot be used.
     """
     for name in sorted(options.keys() - OPTIONS):
-        near = get_close_matches(name, [*OPTIONS, "secondary", "options", "retry_total", "timeout"], n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(OPTIONS))}, and more for 'sdk'"
-        raise InvalidOperationError(f"{name!r} is no option of a client: {advice}")
+        raise unknown_option(name, OPTIONS)
     if connection is None and (fully_qualified_namespace is None or credential is None):
         raise InvalidOperationError("a namespace and a credential, or a connection string, are needed: give one")
     namespace = connection.namespace if connection is not None else fully_qualified_namespace or ""

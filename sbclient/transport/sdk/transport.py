@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from difflib import get_close_matches
 from importlib.util import find_spec
 from random import Random
 from typing import Any, Final
@@ -19,6 +18,7 @@ from sbclient.certificate import Certificate, default_directory
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
+from sbclient.options import unknown_option
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
@@ -44,7 +44,7 @@ _AMQP_ONLY: Final = (
 )
 """Options that the administration client of the SDK does not have, or that have another meaning there."""
 
-_OPTIONS: Final = frozenset(
+OPTIONS: Final = frozenset(
     {*_AMQP_ONLY, "connection_verify", "logging_enable", "proxies", "transport", "use_tls", "user_agent"}
 )
 """The options that are passed to the SDK, which ignores unknown ones."""
@@ -77,10 +77,8 @@ def open_sdk_transport(
         InvalidOperationError: neither a connection string nor a namespace with a credential was given, or an option is
             unknown.
     """
-    for name in sorted(sdk_options.keys() - _OPTIONS):
-        near = get_close_matches(name, [*_OPTIONS, "secondary", "options", "retry_total", "timeout"], n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(_OPTIONS))}"
-        raise InvalidOperationError(f"{name!r} is not an option of a client: {advice}")
+    for name in sorted(sdk_options.keys() - OPTIONS):
+        raise unknown_option(name, OPTIONS)
     if connection is None and (fully_qualified_namespace is None or credential is None):
         raise InvalidOperationError(
             "the namespace is missing: pass a connection string, or fully_qualified_namespace and credential"
