@@ -376,6 +376,10 @@ class ServiceBusMessage:
         body = self._body
         return (len(body),) if isinstance(body, bytes) else [len(part) for part in body]
 
+    def _encoded_body_size(self) -> int | None:
+        """Return the size of the encoded body; None if it is not known without encoding the body."""
+        return None
+
     def copy(self, **changes: Any) -> ServiceBusMessage:
         """Return a plain `ServiceBusMessage` with the same content. Its properties are checked again.
 

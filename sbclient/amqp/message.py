@@ -263,6 +263,9 @@ class WireMessage(ServiceBusMessage):
     def _data_sizes(self) -> Sequence[int]:
         return self.sections.data_sizes() if self._body_read is _UNREAD else super()._data_sizes()
 
+    def _encoded_body_size(self) -> int | None:
+        return len(self.sections.raw_body) if self._body_read is _UNREAD else None
+
     @property
     def _application_properties(self) -> dict[str, PropertyValue] | None:
         if self._properties_read is _UNREAD:

@@ -83,6 +83,9 @@ def encoded_size(message: ServiceBusMessage) -> int:
         for length in message._data_sizes() or (0,):
             size += _DESCRIPTOR + _variable(length)
         return size
+    encoded = message._encoded_body_size()
+    if encoded is not None:
+        return size + encoded
     if message._body_type is AmqpMessageBodyType.VALUE:
         return size + _DESCRIPTOR + _value(message.body)
     return size + sum(_DESCRIPTOR + _list(sum(map(_value, part))) for part in message.body)

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
+from sbclient.amqp import WireMessage
 from sbclient.broker.entry import Entry
 from sbclient.broker.storage import COUNTER_BITS
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState, chunks_of
 from sbclient.message_json import TEXTS, message_of, value_json
 
@@ -19,6 +20,9 @@ Facts: TypeAlias = dict[str, Any]
 
 MAX_SHOWN_BYTES: Final = 262_144
 """Of a body; the rest of a larger one is not shown."""
+
+MAX_DECODED_BYTES: Final = 65_536
+"""Of a body that is an AMQP value or sequence; a larger one is not shown, because decoding it takes time."""
 
 MAX_PREVIEW: Final = 160
 MAX_COPIES: Final = 1_000
@@ -75,7 +79,7 @@ def whole_of(entry: Entry) -> Facts:
 def body_of(content: ServiceBusMessage) -> Facts:
     """A body as text, or as base64 if it is not text. An AMQP value or sequence is shown as JSON."""
     if content.body_type is not AmqpMessageBodyType.DATA:
-        text = _text(content.body)
+        text = _value_text(content) or "(this body is too large, or is not valid)"
         return {
             "type": content.body_type.value,
             "text": text[:MAX_SHOWN_BYTES],
@@ -110,11 +114,21 @@ def read_messages(fields: Any) -> list[ServiceBusMessage]:
 def _preview(content: ServiceBusMessage) -> str | None:
     """The beginning of a body in one line; None if the body is binary."""
     if content.body_type is not AmqpMessageBodyType.DATA:
-        text: str | None = _text(content.body)
+        text = _value_text(content)
     else:
         raw = b"".join(islice(chunks_of(content), 1))
         text = _decoded(raw[: 4 * MAX_PREVIEW], is_cut=len(raw) > 4 * MAX_PREVIEW)
     return None if text is None else " ".join(text.split())[:MAX_PREVIEW]
+
+
+def _value_text(content: ServiceBusMessage) -> str | None:
+    """A body that is an AMQP value or sequence; None if it is too large to be decoded here, or malformed."""
+    if isinstance(content, WireMessage) and len(content.sections.raw_body) > MAX_DECODED_BYTES:
+        return None
+    try:
+        return _text(content.body)
+    except ServiceBusError:
+        return None
 
 
 def _decoded(raw: bytes, *, is_cut: bool) -> str | None:
