@@ -22,7 +22,7 @@ MAX_P99_S: Final = 0.05
 
 def measure(name: str, attack: Attack, checkout: Path | None) -> bool:
     """Run one attack, print its row, and return whether the other client was served in time."""
-    with serving(checkout) as server:
+    with serving(checkout, descriptors=attack.descriptors) as server:
         bystander = Bystander(server.port)
         time.sleep(QUIET_S)
         alone = bystander.latencies()

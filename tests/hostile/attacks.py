@@ -27,10 +27,12 @@ class Attack(NamedTuple):
     Attributes:
         run: does it, and returns a note for the report.
         settles_s: how long the server may work after the last byte.
+        descriptors: the most that the server may have; None = no limit.
     """
 
     run: Callable[[Server], str]
     settles_s: float = 1.0
+    descriptors: int | None = None
 
 
 def flood_map_of_attach(kind: str) -> Callable[[Server], str]:
@@ -167,6 +169,7 @@ def _sent_and_answered(client: RawClient, frames: Iterable[bytes], note: str) ->
 ATTACKS: Final[dict[str, Attack]] = {
     **{f"attach-{kind}": Attack(flood_map_of_attach(kind)) for kind in KEYS},
     **{f"request-{kind}": Attack(flood_map_of_request(kind)) for kind in KEYS},
+    "descriptors": Attack(fill(lambda client: (), 500), settles_s=2.0, descriptors=100),
     "memory-attaches": Attack(fill(attaches, 1)),
     "memory-attaches-1000": Attack(fill(lambda client: islice(attaches(client), 1), 1_000)),
     "memory-links": Attack(fill(small_attaches, 1)),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -55,13 +56,19 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def serving(checkout: Path | None = None, *options: str) -> Iterator[Server]:
+def serving(checkout: Path | None = None, *options: str, descriptors: int | None = None) -> Iterator[Server]:
     """Run an emulator with one queue on free ports.
 
     Args:
         checkout: a directory with another version of the package; None = this one.
         options: further ones of `sbclient emulator`.
+        descriptors: the most that the process may have; None = as many as this one.
     """
+
+    def limit() -> None:
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
     folder = checkout or Path(__file__).parents[2]
     with TemporaryDirectory() as directory:
         config = Path(directory) / "Config.json"
@@ -74,6 +81,7 @@ def serving(checkout: Path | None = None, *options: str) -> Iterator[Server]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            preexec_fn=limit,
         )
         try:
             assert process.stdout is not None
@@ -84,7 +92,7 @@ def serving(checkout: Path | None = None, *options: str) -> Iterator[Server]:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 class Bystander:
