@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.testing import FaultKind
+from sbclient.transport.amqp.inbox import DRAIN_S
 from tests.simulation.weather import KILLED, KINDS, Draw, Sky, Strike
 
 if TYPE_CHECKING:
@@ -149,8 +150,8 @@ def loses_deliveries(plan: Plan) -> bool:
 
 
 def transit_s(plan: Plan) -> float:
-    """How long bytes may be under way at most."""
+    """How long a message may be under way at most, with the wait for the answer to a drain."""
     if plan.network is None:
         return 0.0
     spans_s = [strike.span_s + strike.latency_s for strike in plan.strikes if strike.what in HOLES]
-    return sum(spans_s) + plan.network.latency_s
+    return sum(spans_s) + plan.network.latency_s + DRAIN_S
