@@ -371,6 +371,22 @@ async def test_message_whose_link_is_lost_is_settled_by_its_token(service: Servi
     assert (body["deadletter-reason"], body["deadletter-description"]) == ("r", "d")
 
 
+@pytest.mark.parametrize(
+    ("mode", "status"),
+    [(SettleMode.COMPLETE, "completed"), (SettleMode.ABANDON, "abandoned"), (SettleMode.DEFER, "defered")],
+)
+async def test_settlement_by_token_names_its_outcome(
+    service: Service, transport: AmqpTransport, mode: SettleMode, status: str
+) -> None:
+    service.replies["com.microsoft:update-disposition"] = lambda body: (200, None, {})
+    store(service, "a")
+    receiver = transport.open_receiver("orders")
+    (message,) = await receive(receiver, 1)
+    service.end.cut()
+    await receiver.settle(message, Settlement(mode), timeout_s=10)
+    assert service.end.requests[-1][2]["disposition-status"] == status
+
+
 async def test_settlement_that_left_before_the_loss_stays_in_doubt_if_the_token_is_refused(
     service: Service, transport: AmqpTransport
 ) -> None:
