@@ -285,7 +285,7 @@ def test_newid_is_a_new_guid_each_time() -> None:
         ("text LIKE -'a'", "-'a': the sign - does not apply to text"),
         ("p(one) = 1", r"property\(one\): the name of a property is text, not an integer"),
         ("p(badname) = 1", r"property\(badname\): there is no system property of that name"),
-        ("newid() = 1", r"newid\(\): no source of chance was handed in"),
+        ("newid() = 1", r"newid\(\) needs a random generator"),
     ],
 )
 def test_b079_what_cannot_be_evaluated_is_a_filter_error_that_names_the_part(text: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The language of subscription rules: text to tree (`parser`), tree to functions (`evaluation`, `statements`).
+"""The SQL of subscription rules: `parser` makes a tree, `predicates` and `statements` make functions of it.
 
-Importing this package loads none of them: only a rule that is written in SQL pays for the parser.
+Importing this package loads none of these modules, because only rules written in SQL need the parser.
 """

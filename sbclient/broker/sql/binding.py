@@ -1,4 +1,4 @@
-"""What the names in an expression stand for: the parameters of its rule, and the properties of the system."""
+"""Resolves the names in an expression: the parameters of its rule, and system properties."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sbclient.broker.sql.values import FilterError, Value, checked, signed
 from sbclient.errors import InvalidOperationError
 
 VARYING: Final = object()
-"""In place of the value of an expression that is not the same for all messages."""
+"""Stands for the value of an expression that depends on the message."""
 
 
 class Binding:
-    """What the names in an expression stand for, and how an error calls the expression.
+    """The parameters of one expression, and its kind for error texts.
 
     Args:
         kind: `"filter"` or `"action"`.
-        parameters: the values of its parameters; a name may be given with or without its `@`, in upper or lower case.
+        parameters: their values by name; names are case-insensitive, with or without `@`.
 
     Raises:
-        InvalidOperationError: a value is of no type of the language, or two names differ only in spelling.
+        InvalidOperationError: a value has a type that the language lacks, or two names are equal.
     """
 
     def __init__(self, kind: str, parameters: Mapping[str, Any] | None = None) -> None:
@@ -38,11 +38,15 @@ class Binding:
                 raise InvalidOperationError(f"the parameter @{name} of the {kind} is refused: {error}") from error
 
     def refused(self, position: Position, reason: str) -> InvalidOperationError:
-        """The error for a part of the expression that cannot be meant."""
+        """Return the error for an invalid part of the expression."""
         return refused(self.kind, position, reason)
 
     def parameter(self, node: Parameter) -> Value:
-        """The value of a parameter; refused if it has none."""
+        """Return the value of a parameter.
+
+        Raises:
+            InvalidOperationError: it has none.
+        """
         try:
             return self._parameters[node.name]
         except KeyError:
@@ -50,7 +54,11 @@ class Binding:
             raise self.refused(node.position, f"the parameter {node} has no value, given are: {given}") from None
 
     def system_property(self, node: Property) -> SystemProperty:
-        """The entry of a system property; refused if there is none."""
+        """Return the entry of a system property.
+
+        Raises:
+            InvalidOperationError: it does not exist.
+        """
         found = SYSTEM_PROPERTIES.get(node.name.lower())
         if found is None:
             known = ", ".join(each.name for each in SYSTEM_PROPERTIES.values())
@@ -58,7 +66,7 @@ class Binding:
         return found
 
     def constant(self, node: Node) -> Any:
-        """The value of an expression if it is the same for all messages, else `VARYING`."""
+        """Return the value of an expression if it is the same for all messages, else `VARYING`."""
         match node:
             case Constant(value):
                 return value
@@ -70,6 +78,6 @@ class Binding:
                     return value
                 try:
                     return signed(symbol, value, str(node))
-                except FilterError:  # an error of each message, as any other of its kind
+                except FilterError:  # raised again for each message
                     return VARYING
         return VARYING

@@ -1,4 +1,4 @@
-"""From the tree of an expression to a Python function that gives its value: built once, called for each message."""
+"""Compiles the tree of an expression into a Python function, which is called for each message."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sbclient.broker.sql.syntax import Arithmetic, NamedProperty, NewId, Node, P
 from sbclient.broker.sql.values import FilterError, Value, calculate, describe, signed
 
 Evaluate: TypeAlias = Callable[[Scope], Any]
-"""Gives the `Value` of an expression."""
+"""Returns the `Value` of an expression."""
 
 
 def expression(node: Node, binding: Binding) -> Evaluate:
-    """A function that gives the value of the expression in a scope; it raises `FilterError`.
+    """Return a function that returns the value of an expression in a scope; the function raises `FilterError`.
 
     Raises:
         InvalidOperationError: as `predicate`.
@@ -57,7 +57,7 @@ def _named_property(node: NamedProperty, binding: Binding) -> Evaluate:
 
 
 def _scoped(name: str) -> tuple[str, bool]:
-    """A name given as text, without its scope, and whether that was `sys.`; any other dot belongs to the name."""
+    """Return a name without its scope, and whether the scope is `sys`; any other dot belongs to the name."""
     scope, _, bare = name.partition(".")
     return (bare, scope.lower() == "sys") if bare and scope.lower() in ("sys", "user") else (name, False)
 
@@ -65,7 +65,7 @@ def _scoped(name: str) -> tuple[str, bool]:
 def _new_id(node: NewId, binding: Binding) -> Evaluate:
     def new_id(scope: Scope) -> UUID:
         if scope.random is None:
-            raise FilterError("newid(): no source of chance was handed in")
+            raise FilterError("newid() needs a random generator: pass one")
         return UUID(int=scope.random.getrandbits(128), version=4)
 
     return new_id

@@ -1,8 +1,7 @@
-"""The grammar of filters and actions, and its terminals in the words of an error text.
+"""The grammar of filters and actions, and the names of its terminals for error texts.
 
-It is the documented one: a filter is a predicate, an action a list of SET and REMOVE, and a predicate is never a value.
-Beyond the documents, an integer may be written in hexadecimal (`0x1F`), and `,` is taken between statements as well as
-`;`. There are no comments.
+A filter is a predicate, and an action is a list of SET and REMOVE statements (documented). A predicate is not a value.
+Not documented: hexadecimal integers (`0x1F`), and `,` between statements as well as `;`. There are no comments.
 
 Source: MicrosoftDocs/azure-docs, `service-bus-messaging-sql-filter.md` and `service-bus-messaging-sql-rule-action.md`.
 """
@@ -104,11 +103,11 @@ EXPECTED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("';'", ("SEMICOLON",)),
     ("the end", ("$END",)),
 )
-"""What is written for which of the grammar's terminals, in the order of an error text."""
+"""The names of terminals, in the order of an error text."""
 
 IMPLIED: Final = {
     "a value": ("the name of a property", "'('", "NULL"),
     "a comparison (= <> < <= > >=)": ("'='", "'('"),
     "IN": ("NOT",),
 }
-"""Words that would only repeat what another has said."""
+"""Names that are left out beside another one, which implies them."""

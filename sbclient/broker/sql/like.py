@@ -1,9 +1,9 @@
-"""The patterns of LIKE: `%` is any run of characters, `_` any one, and an escape character makes the next one literal.
+"""Matches the patterns of LIKE: `%` matches any characters, `_` one character; an escape character precedes a literal.
 
-The part of a pattern before the first `%` is compared with the start of a text, and that behind the last one with its
-end. Each part in between takes the leftmost place behind the one before, which leaves most text for those that follow.
-A part without `_` is found in linear time. The steps for the others are limited, because pattern and text may both
-come from a message.
+The part of a pattern before the first `%` is compared with the start of a text, the part after the last `%` with its
+end. Each part in between is matched at its leftmost place, because the following parts then have the most text left. A
+part without `_` is found in linear time. The steps for other parts are limited, because both pattern and text may come
+from a message.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Final, NamedTuple, TypeAlias
 from sbclient.broker.sql.values import Steps
 
 Matcher: TypeAlias = Callable[[str, Steps], bool]
-"""Says whether the whole of a text matches; raises `FilterError` if that takes too many steps."""
+"""Tests whether a whole text matches; raises `FilterError` if that takes too many steps."""
 
 MAX_PATTERN_LENGTH: Final = 4_096
 
 _ONE: Final = None
-"""Any one character, among the characters of a part."""
+"""Matches any character; an element of a part."""
 
 
 class _Part(NamedTuple):
-    """What stands between two `%`.
+    """The characters between two `%`.
 
     Attributes:
         length: in characters.
@@ -36,11 +36,11 @@ class _Part(NamedTuple):
     literals: list[tuple[int, str]]
 
     def is_at(self, text: str, start: int) -> bool:
-        """Whether the part stands at a place of a text, which has room for it."""
+        """Whether the part matches at a place of a text, which has room for it."""
         return all(text.startswith(literal, start + place) for place, literal in self.literals)
 
     def find(self, text: str, start: int, stop: int, steps: Steps) -> int:
-        """The leftmost place of the part between two places; -1 if there is none."""
+        """Return the leftmost match of the part between two places; -1 if there is none."""
         if not self.literals:
             return start if start + self.length <= stop else -1
         (place, longest), *others = self.literals
@@ -62,9 +62,9 @@ class _Part(NamedTuple):
         return -1
 
 
-@lru_cache(maxsize=256)  # a pattern that is the value of a property comes again with the next message
+@lru_cache(maxsize=256)  # a pattern may be the value of a property, often the same in each message
 def matcher(pattern: str, escape: str | None = None) -> Matcher:
-    """A function that says whether the whole of a text matches; upper and lower case differ.
+    """Return a function that tests whether a whole text matches, case-sensitively.
 
     Args:
         escape: one character, or None for no escape.
@@ -110,7 +110,7 @@ def _part(piece: list[str | None]) -> _Part:
 
 
 def _pieces(pattern: str, escape: str | None) -> list[list[str | None]]:
-    """What stands before, between and after the `%`, character by character."""
+    """Split a pattern at each `%`."""
     pieces: list[list[str | None]] = [[]]
     characters = iter(pattern)
     for character in characters:

@@ -1,4 +1,4 @@
-"""From the text of a filter or action to its tree, or to an error that says where it goes wrong and what is missing."""
+"""Parses the text of a filter or an action into a tree. Errors give position, found text and expected text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_STATEMENTS: Final = 32
 """Statements in an action. Source: Service Bus quotas (B-077)."""
 
 MAX_DEPTH: Final = 100
-"""Levels of a tree; our own, so that no rule can exhaust the stack."""
+"""Levels of a tree. Our choice, so that no rule can exhaust the stack."""
 
 _HINTS: Final = {
     "'": "the text that begins here is never closed",
@@ -27,21 +27,21 @@ _HINTS: Final = {
     '"': "the name that begins here is empty or never closed",
     "_": "a name that begins with _ needs brackets",
 }
-"""What is meant by a character that begins nothing."""
+"""Explanations of characters at which no token begins."""
 
 
 def parse_filter(text: str) -> Node:
-    """The tree of a predicate.
+    """Return the tree of a predicate.
 
     Raises:
-        InvalidOperationError: it is too long or not of the language; the text names line and column, what was found
-            there and what was expected.
+        InvalidOperationError: it is too long or invalid; the error gives line and column, the text found and what is
+            expected.
     """
     return _parse(text, "filter")
 
 
 def parse_action(text: str) -> Statements:
-    """The statements of an action, at least one.
+    """Return the statements of an action, at least one.
 
     Raises:
         InvalidOperationError: as `parse_filter`, or there are more than 32 statements.
@@ -67,11 +67,11 @@ def _parse(text: str, kind: str) -> Node:
     except Refusal as refusal:
         raise refused(kind, refusal.position, refusal.reason) from None
     _check(tree, kind)
-    return tree  # type: ignore[no-any-return]  # lark types the tree of its own, not that of the transformer
+    return tree  # type: ignore[no-any-return]  # lark declares its own tree, not that of the transformer
 
 
 def _check(tree: Node, kind: str) -> None:
-    """Refuse what the grammar cannot see: too many levels, and a 2^63 that no minus sign stands before."""
+    """Check the limits that the grammar does not contain: the depth, and the integer 2^63 without a minus sign."""
     level, depth = [tree], 0
     while level:
         for node in level:
@@ -84,7 +84,7 @@ def _check(tree: Node, kind: str) -> None:
 
 @lru_cache(maxsize=1)
 def _parser() -> Lark:
-    """Built when the first rule is read, and kept: it takes some ten milliseconds."""
+    """Return the parser, which is built once, because that takes some ten milliseconds."""
     return Lark(GRAMMAR, start=["filter", "action"], parser="lalr", lexer="contextual", transformer=TreeBuilder())
 
 

@@ -1,10 +1,11 @@
-"""From the tree of a predicate to a Python function that says whether it holds: built once, called for each message.
+"""Compiles the tree of a predicate into a Python function, which is called for each message.
 
-Laws:
-1. A predicate is True, False or None (unknown). AND, OR and NOT are Kleene's; AND and OR look at their terms from left
-   to right and stop at the first that decides, so an error behind it is never met.
-2. Every operator but IS NULL and EXISTS is unknown where an operand is.
-3. `x IN (a, b)` is `x = a OR x = b`, unknown choices included, and NOT IN its negation.
+Rules:
+
+1. A predicate is True, False or None (unknown), in Kleene's logic. AND and OR evaluate their terms from left to right
+   and stop at the first one that decides, so that errors in later terms do not matter.
+2. The result of every operator except IS NULL and EXISTS is unknown if an operand is.
+3. `x IN (a, b)` means `x = a OR x = b`, including unknown choices. NOT IN is its negation.
 4. A system property always exists; its value may be null.
 """
 
@@ -21,11 +22,11 @@ from sbclient.broker.sql.syntax import And, Comparison, Exists, In, IsNull, Like
 from sbclient.broker.sql.values import COMPARISONS, FilterError, Truth, compare, describe
 
 Test: TypeAlias = Callable[[Scope], Truth]
-"""Gives the truth of a predicate."""
+"""Returns the truth of a predicate."""
 
 
 def predicate(node: Node, binding: Binding) -> Test:
-    """A function that says whether the predicate holds in a scope; it raises `FilterError`.
+    """Return a function that evaluates a predicate in a scope; the function raises `FilterError`.
 
     Raises:
         InvalidOperationError: a system property or parameter does not exist, or a constant has the wrong type.
@@ -78,7 +79,7 @@ def _not(node: Not, binding: Binding) -> Test:
 def _comparison(node: Comparison, binding: Binding) -> Test:
     left, right = expression(node.left, binding), expression(node.right, binding)
     symbol, operation, where = node.symbol, COMPARISONS[node.symbol], str(node)
-    # types whose values Python itself compares as the language does, where both sides are of the same one
+    # Two values of one of these types are compared by Python as in the language.
     plain = (int, float, str, bool) if symbol in ("=", "<>") else (int, float, str)
 
     def test(scope: Scope) -> Truth:
@@ -113,7 +114,7 @@ def _like(node: Like, binding: Binding) -> Test:
 
 
 def _match_of(node: Like, binding: Binding) -> Callable[[Scope], Matcher | None]:
-    """What pattern and escape mean in a scope: found out once if they are constants."""
+    """Return a function that returns the matcher in a scope; constants are compiled once."""
     where = str(node)
     parts = [node.pattern] if node.escape is None else [node.pattern, node.escape]
     constants = [binding.constant(part) for part in parts]
@@ -128,7 +129,7 @@ def _match_of(node: Like, binding: Binding) -> Callable[[Scope], Matcher | None]
 
 
 def _matcher(parts: list[Any], where: str) -> Matcher | None:
-    """The matcher of a pattern and, where there is one, its escape; None if one of them is null."""
+    """Return the matcher of a pattern and optionally its escape; None if one of them is null."""
     for part in parts:
         if part is None:
             return None

@@ -1,10 +1,10 @@
-"""The properties a rule can name: those of the system by a fixed table, the sender's own by their keys.
+"""The properties that a rule can name: system properties, in a fixed table, and the user properties of the message.
 
-Names are case-insensitive (B-073). A system property that is not in the table is an error when the rule is made; a user
-property that the message does not have is null. `Subject`, `ScheduledEnqueueTime` and `TransactionPartitionKey` are the
-newer clients' names of `Label`, `ScheduledEnqueueTimeUtc` and `ViaPartitionKey`.
+Names are case-insensitive (B-073). An unknown system property is an error when the rule is created; a missing user
+property is null. `Subject`, `ScheduledEnqueueTime` and `TransactionPartitionKey` are the names that newer clients use
+for `Label`, `ScheduledEnqueueTimeUtc` and `ViaPartitionKey`.
 
-Source: MicrosoftDocs/azure-docs, `service-bus-messages-payloads.md`, which also says which ones are read-only.
+Source: MicrosoftDocs/azure-docs, `service-bus-messages-payloads.md`, which lists the read-only ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sbclient.message import PropertyValue, ServiceBusMessage, ServiceBusMessage
 
 
 class SystemProperties(NamedTuple):
-    """What the broker knows of a message beside its content; None where there is no such value (yet).
+    """The values that the broker adds to a message; None = not known.
 
     Attributes:
         enqueued_time_utc, expires_at_utc, locked_until_utc: datetimes with a time zone.
@@ -55,16 +55,16 @@ class Scope(NamedTuple):
     steps: Steps
 
     def __repr__(self) -> str:
-        """Without what stands in the message."""
+        """Omit the content of the message."""
         return f"Scope({self.message!r})"
 
 
 class SystemProperty(NamedTuple):
-    """Where a system property is found in a scope, and how an action may set it.
+    """A system property.
 
     Attributes:
-        read: its value in a scope.
-        attribute: the attribute of the message that SET and REMOVE change; None where it is read-only.
+        read: returns its value in a scope.
+        attribute: the attribute of the message that SET and REMOVE change; None = read-only.
     """
 
     name: str
@@ -106,7 +106,7 @@ SYSTEM_PROPERTIES: Final[Mapping[str, SystemProperty]] = {
         _of_broker("LockToken", "lock_token"),
         _of_broker("SequenceNumber", "sequence_number"),
         _of_broker("Size", "size_bytes"),
-        SystemProperty("State", lambda scope: int(scope.system.state), None),  # a plain integer, as any other
+        SystemProperty("State", lambda scope: int(scope.system.state), None),  # a plain integer
         _of_broker("TransactionPartitionKey", "via_partition_key"),
         _of_broker("ViaPartitionKey", "via_partition_key"),
     )
@@ -114,7 +114,7 @@ SYSTEM_PROPERTIES: Final[Mapping[str, SystemProperty]] = {
 
 
 def key_of(scope: Scope, name: str) -> str | None:
-    """The key that a user property's name means: the one spelt alike, else the first that differs only in case."""
+    """Return the key of a user property: the equal one, else the first that differs only in case; None if missing."""
     properties = scope.properties
     if name in properties:
         return name
@@ -124,7 +124,7 @@ def key_of(scope: Scope, name: str) -> str | None:
 
 
 def user_property(name: str) -> Callable[[Scope], Any]:
-    """A function that reads the user property of that name; None if it is missing or null."""
+    """Return a function that reads a user property; it returns None if the property is missing or null."""
     lowered = name.lower()
 
     def read(scope: Scope) -> Any:

@@ -1,11 +1,12 @@
-"""From the statements of an action to Python functions that change a message: built once, called for each copy.
+"""Compiles the statements of an action into Python functions, which change each copy of a message.
 
-Laws:
-1. Statements work in order, each on what the earlier ones left.
-2. SET keeps the type a property has where the value can be written in it, else the value keeps its own (documented:
-   "implicit conversion if possible"). A null or unknown value makes the property null.
-3. A user property keeps the spelling it has; REMOVE takes every spelling away, and does nothing where there is none.
-4. A read-only system property is refused when the rule is made.
+Rules:
+
+1. Statements run in order; each one sees the changes of the earlier ones.
+2. SET converts the value to the type of the property if possible, else the value keeps its type (documented: "implicit
+   conversion if possible"). A null or unknown value makes the property null.
+3. SET keeps the spelling of an existing user property. REMOVE removes all spellings and ignores a missing property.
+4. A read-only system property is an error when the rule is created.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import PropertyValue
 
 Change: TypeAlias = Callable[[Scope], None]
-"""Changes the message of a scope in place; raises `FilterError` where a value cannot be stored."""
+"""Changes the message of a scope in place; raises `FilterError` if a value cannot be stored."""
 
 _KINDS: Final[dict[str, type]] = {"scheduled_enqueue_time_utc": datetime, "time_to_live": timedelta}
-"""The types of the attributes that do not hold text."""
+"""The types of the attributes that are not text."""
 
 
 def changes(statements: Statements, binding: Binding) -> tuple[Change, ...]:
-    """A function for each statement, in order.
+    """Return a function for each statement, in order.
 
     Raises:
-        InvalidOperationError: a property or parameter does not exist, or may not be set.
+        InvalidOperationError: a property or parameter does not exist, or a property is read-only.
     """
     return tuple(_change(statement, binding) for statement in statements.statements)
 
@@ -49,7 +50,7 @@ def _change(statement: Assignment | Removal, binding: Binding) -> Change:
 
 
 def _attribute(target: Property, binding: Binding) -> str:
-    """The attribute of the message that a settable system property stands for."""
+    """Return the attribute of the message for a system property that can be set."""
     found = binding.system_property(target)
     if found.attribute is None:
         settable = ", ".join(each.name for each in SYSTEM_PROPERTIES.values() if each.attribute is not None)

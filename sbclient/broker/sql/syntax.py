@@ -1,6 +1,6 @@
-"""The tree of a filter or action, and how it is written as text again.
+"""The tree of a filter or an action. `str` of a node is a text that parses to an equal tree.
 
-Each node prints as an expression that parses to an equal tree. Positions do not count when trees are compared.
+Positions are ignored when trees are compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from sbclient.errors import InvalidOperationError
 
 KEYWORDS: Final = ("AND", "OR", "NOT", "IS", "NULL", "IN", "LIKE", "ESCAPE", "EXISTS", "TRUE", "FALSE")
-"""Words that are no property name unless they stand in brackets; upper and lower case alike."""
+"""Words that are property names only in brackets; case-insensitive."""
 
 REGULAR_NAME: Final = r"[^\W\d_]\w*"
 """A name that needs no brackets: a letter, then letters, digits and underscores."""
@@ -22,7 +22,7 @@ _REGULAR = re.compile(rf"(?!(?:{'|'.join(KEYWORDS)})\b){REGULAR_NAME}", re.IGNOR
 
 
 class Position(NamedTuple):
-    """Where in the text a node begins; both count from 1."""
+    """The start of a node in the text; line and column count from 1."""
 
     line: int
     column: int
@@ -35,12 +35,12 @@ START = Position(1, 1)
 
 
 def refused(kind: str, position: Position, reason: str) -> InvalidOperationError:
-    """The error for a part of a `kind` (filter or action) that cannot be meant."""
+    """Return the error for an invalid part of a `kind` (filter or action)."""
     return InvalidOperationError(f"the {kind} is refused at {position}: {reason}")
 
 
 _OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _SIGN, _PRIMARY = range(8)
-"""How tightly a node binds; an operand that binds less tightly than its place asks for stands in parentheses."""
+"""The precedence of nodes; an operand of lower precedence than its place requires is written in parentheses."""
 
 
 class Node:
@@ -51,13 +51,13 @@ class Node:
     tightness = _PRIMARY
 
     def parts(self) -> Iterator[Node]:
-        """The nodes directly below."""
+        """Yield the child nodes."""
         for each in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             value = getattr(self, each.name)
             yield from (part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Node))
 
     def inside(self, tightness: int) -> str:
-        """The text of the node where `tightness` is asked for."""
+        """Return the text of the node for a place that requires a precedence of at least `tightness`."""
         return str(self) if self.tightness >= tightness else f"({self})"
 
 
@@ -89,7 +89,7 @@ class Parameter(Node):
 
 @dataclass(frozen=True, slots=True)
 class Property(Node):
-    """A property by its name as written; `is_system` is the scope."""
+    """A property with its name as written; `is_system` = in the scope `sys`."""
 
     name: str
     is_system: bool = False

@@ -1,12 +1,13 @@
-"""What a value of the rule language is, and how two of them are compared, calculated with and converted.
+"""The values of the rule language: comparison, arithmetic and conversion.
 
-Laws:
-1. Null and unknown are one value, `None`; what is calculated from `None` is `None`. Only EXISTS distinguishes
-   a missing property from one that is null.
-2. Operators follow C# (documented): an integer has 64 bits, is divided towards zero, and becomes a double beside a
-   double; text plus anything that can be written as text is text; two kinds that do not go together are an error, never
-   unknown.
-3. Where C# would wrap around silently we raise: a filter error shows in the dead-letter queue, a wrong number nowhere.
+Rules:
+
+1. Null and unknown are one value, `None`. An operation on `None` gives `None`. Only EXISTS distinguishes a missing
+   property from a null one.
+2. Operators follow C# (documented). Integers have 64 bits and are divided towards zero. An integer and a double give a
+   double. Text plus a value that can be written as text gives text. Other combinations of kinds are errors.
+3. An overflow is an error, where C# would wrap around: a filter error shows in the dead-letter queue, while a wrong
+   number would remain unnoticed.
 
 Source: MicrosoftDocs/azure-docs, `service-bus-messaging-sql-filter.md` and `service-bus-messaging-sql-rule-action.md`.
 """
@@ -27,7 +28,7 @@ Value: TypeAlias = str | int | float | bool | Decimal | datetime | timedelta | U
 """A value of the language. `None` is null and unknown."""
 
 Truth: TypeAlias = bool | None
-"""What a predicate says; `None` is unknown, and a message is selected by True alone."""
+"""The result of a predicate; `None` = unknown. Only True selects a message."""
 
 INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
@@ -66,9 +67,9 @@ _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class FilterError(ServiceBusError):
-    """A rule could not be evaluated for a message: kinds that do not go together, an overflow, a division by zero.
+    """A rule cannot be evaluated for a message, for example because of an overflow or a division by zero.
 
-    Never leaves the broker: the topic dead-letters the message where the subscription asks for it (B-079).
+    Clients do not see it: the topic dead-letters the message if the subscription is configured so (B-079).
     """
 
 
@@ -96,13 +97,13 @@ class Steps:
 
 
 def kind_of(value: object) -> type:
-    """The type of the language a value belongs to: a key of the table above, or its own type if it is none of them."""
+    """Return the type of the language for a value: a key of `_NAMES`, or the type of the value if there is none."""
     kind = type(value)
     return kind if kind in _NAMES else next((known for known in _NAMES if isinstance(value, known)), kind)
 
 
 def describe(value: object) -> str:
-    """The kind of a value in words; its content stays out of error texts."""
+    """Return the kind of a value for error texts, which do not show the value."""
     kind = kind_of(value)
     return _NAMES.get(kind, f"a {kind.__name__}")
 
@@ -113,11 +114,11 @@ def in_utc(time: datetime) -> datetime:
 
 
 def compare(symbol: str, left: object, right: object, where: str) -> bool:
-    """Whether the comparison holds for two values that are not null.
+    """Return whether a comparison of two values that are not null is true.
 
     Args:
         symbol: one of `COMPARISONS`.
-        where: the expression this belongs to, for the error.
+        where: the expression, for the error.
 
     Raises:
         FilterError: the kinds cannot be compared, or have no order.
@@ -138,10 +139,10 @@ def compare(symbol: str, left: object, right: object, where: str) -> bool:
 
 
 def calculate(symbol: str, left: object, right: object, where: str) -> Value:
-    """`left symbol right` for two values that are not null; the symbol is one of + - * / %.
+    """Return `left symbol right` for two values that are not null; the symbol is one of + - * / %.
 
     Raises:
-        FilterError: the kinds do not go together, the result does not fit, or an integer is divided by zero.
+        FilterError: the operator does not apply, the result is out of range, or an integer is divided by zero.
     """
     kind, other = kind_of(left), kind_of(right)
     try:
@@ -164,10 +165,10 @@ def calculate(symbol: str, left: object, right: object, where: str) -> Value:
 
 
 def signed(symbol: str, value: object, where: str) -> Value:
-    """`+value` or `-value` of a number or timespan that is not null.
+    """Return `+value` or `-value` of a number or timespan that is not null.
 
     Raises:
-        FilterError: the value has no sign, or -value does not fit.
+        FilterError: the value has no sign, or -value is out of range.
     """
     kind = kind_of(value)
     if kind is not timedelta and kind not in _NUMBERS:
@@ -176,10 +177,10 @@ def signed(symbol: str, value: object, where: str) -> Value:
 
 
 def checked(value: object) -> Value:
-    """Check a value from outside of the language; a naive datetime gets the zone UTC.
+    """Check a value and return it; a naive datetime counts as UTC.
 
     Raises:
-        ValueError: its type is not of the language, or an integer does not fit into 64 bits.
+        ValueError: the language lacks its type, or an integer does not fit into 64 bits.
     """
     kind = kind_of(value)
     if value is not None and kind not in _NAMES:
@@ -188,16 +189,16 @@ def checked(value: object) -> Value:
         raise ValueError("the integer does not fit into 64 bits")
     if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) > MAX_EXPONENT:
         raise ValueError(f"the exponent of the number is larger than {MAX_EXPONENT}")
-    return in_utc(value) if isinstance(value, datetime) else value  # type: ignore[return-value]  # kind_of has looked
+    return in_utc(value) if isinstance(value, datetime) else value  # type: ignore[return-value]  # kind_of has checked it
 
 
 def converted(value: object, kind: type) -> Value:
-    """A value that is not null as another kind: SET keeps the type that a property has where it can (documented).
+    """Convert a value that is not null to another kind, without loss; text is parsed.
 
-    Only what loses nothing is converted, and text that says the value.
+    SET keeps the type of a property if it can (documented).
 
     Raises:
-        ValueError: the value has no equal of that kind.
+        ValueError: that kind has no equal value.
     """
     source = kind_of(value)
     if source is kind:
@@ -214,10 +215,10 @@ def converted(value: object, kind: type) -> Value:
 
 
 def text_of(value: object) -> str:
-    """A value written as .NET writes it, independent of any culture.
+    """Return the text of a value as .NET writes it in the invariant culture.
 
     Raises:
-        ValueError: the kind has no such text (datetimes and timespans depend on the culture).
+        ValueError: the text of the kind depends on the culture, as for datetimes and timespans.
     """
     kind = kind_of(value)
     if kind in (str, bool, int, UUID, Decimal):
@@ -234,9 +235,9 @@ def _limited(text: str) -> str:
 
 
 def _promoted(left: Any, right: Any, kind: type, other: type) -> tuple[Any, Any]:
-    """Two numbers as one kind: integer to exact decimal to double.
+    """Convert two numbers to one kind: integer to exact decimal to double.
 
-    C# has no conversion from exact decimal to double; without one such a property could not be compared with `2.5`.
+    C# has no implicit conversion from decimal to double. It is needed here to compare such a property with `2.5`.
     """
     if kind is other:
         return left, right
@@ -257,7 +258,7 @@ def _integer(symbol: str, left: int, right: int) -> int:
 
 
 def _double(symbol: str, left: float, right: float) -> float:
-    """IEEE 754, as C#: no error, but infinities and not-a-number."""
+    """Calculate by IEEE 754, as C# does: infinities and NaN instead of errors."""
     if symbol in _WHOLE:
         return float(_WHOLE[symbol](left, right))
     if symbol == "/":
