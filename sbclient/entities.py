@@ -74,45 +74,27 @@ class AccessRights(StrEnum):
     LISTEN = "Listen"
 
 
-class Attributes:
+class Attributes(Mapping[str, Any]):
     """Gives access to the attributes of a dataclass by key, as azure-servicebus does: `queue["name"]`."""
 
     __slots__ = ()
 
     def __getitem__(self, key: str) -> Any:
-        if key not in self:
+        if key not in tuple(self):
             raise KeyError(key)
         return getattr(self, key)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key not in self:
+        if key not in tuple(self):
             raise KeyError(key)
         setattr(self, key, value)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.keys()
-
     def __len__(self) -> int:
-        return len(self.keys())
+        return len(fields(cast("DataclassInstance", self)))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def keys(self) -> list[str]:
-        """Return the names of the attributes."""
-        return [each.name for each in fields(cast("DataclassInstance", self))]
-
-    def values(self) -> list[Any]:
-        """Return the values of the attributes."""
-        return [getattr(self, key) for key in self.keys()]
-
-    def items(self) -> list[tuple[str, Any]]:
-        """Return the names and values of the attributes."""
-        return [(key, getattr(self, key)) for key in self.keys()]
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of an attribute, or the default if there is none of that name."""
-        return getattr(self, key) if key in self else default
+        """Iterate over the names of the attributes."""
+        return (each.name for each in fields(cast("DataclassInstance", self)))
 
     def update(self, *args: Any, **changes: Any) -> None:
         """Set attributes, with the arguments of `dict.update`."""

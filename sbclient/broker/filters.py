@@ -1,10 +1,10 @@
 """Compile the filters and actions of rules.
 
 * A filter sees system and user properties, never the body (B-072).
-* A correlation filter asks for equality of everything that is set in it. Text is compared case-sensitively (B-076); the
-  names of user properties are case-insensitive, as the .NET clients keep them; a value of another type is not equal, so
-  2 is not `'2'`. One in which nothing is set selects every message.
-* An SQL filter selects where its predicate is true; false and unknown are alike.
+* A correlation filter requires that all properties set in it are equal. Text is compared case-sensitively (B-076). The
+  names of user properties are case-insensitive, as in the .NET clients. Values of different types are not equal: 2 is
+  not `'2'`. A filter without properties selects every message.
+* An SQL filter selects a message if its predicate is true, not if it is false or unknown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter
 from random import Random
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from sbclient.broker.sql.binding import Binding
 from sbclient.broker.sql.predicates import Test, predicate
@@ -20,6 +20,7 @@ from sbclient.broker.sql.properties import Scope, SystemProperties, user_propert
 from sbclient.broker.sql.statements import Change, changes
 from sbclient.broker.sql.values import FilterError, Steps, Value, checked, compare
 from sbclient.entities import (
+    CORRELATION_FIELDS,
     CorrelationRuleFilter,
     FalseRuleFilter,
     RuleFilter,
@@ -32,44 +33,53 @@ from sbclient.message import ServiceBusMessage
 __all__ = ["Action", "Filter", "FilterError", "SystemProperties", "compile_action", "compile_filter"]
 
 
-class Filter(Protocol):
-    """Selects messages."""
+class Filter:
+    """Selects messages.
+
+    Args:
+        test: returns the truth of the filter in a scope, or the answer for every message.
+    """
+
+    __slots__ = ("_test",)
+
+    def __init__(self, test: Test | bool) -> None:
+        self._test = test
 
     def matches(self, message: ServiceBusMessage, system: SystemProperties, random: Random | None = None) -> bool:
         """Whether the message is selected.
 
         Args:
-            random: what `newid()` draws from; without it that function is an error.
+            random: the source of `newid()`; without it that function is an error.
 
         Raises:
             FilterError: the filter cannot be evaluated for this message.
         """
-        ...
+        if isinstance(self._test, bool):
+            return self._test
+        return self._test(Scope(message.application_properties, message, system, random, Steps())) is True
 
 
 def compile_filter(rule_filter: RuleFilter) -> Filter:
-    """The filter of a rule, ready for messages.
+    """Return the compiled filter of a rule.
 
     Raises:
-        InvalidOperationError: the expression or a value is refused; the text says where and why.
+        InvalidOperationError: the expression or a value is invalid; the error gives the place and the reason.
     """
-    if isinstance(rule_filter, TrueRuleFilter):
-        return _EVERY
-    if isinstance(rule_filter, FalseRuleFilter):
-        return _NONE
+    if isinstance(rule_filter, TrueRuleFilter | FalseRuleFilter):
+        return Filter(isinstance(rule_filter, TrueRuleFilter))
     if isinstance(rule_filter, CorrelationRuleFilter):
-        return _CorrelationFilter(rule_filter)
-    from sbclient.broker.sql.parser import parse_filter  # loads the parser library: only who writes SQL waits for it
+        return Filter(_correlation(rule_filter))
+    from sbclient.broker.sql.parser import parse_filter  # imported late, because it loads the parser library
 
     tree = parse_filter(rule_filter.sql_expression)
-    return _SqlFilter(predicate(tree, Binding("filter", rule_filter.parameters)))
+    return Filter(predicate(tree, Binding("filter", rule_filter.parameters)))
 
 
 def compile_action(action: SqlRuleAction) -> Action:
-    """The action of a rule, ready for messages.
+    """Return the compiled action of a rule.
 
     Raises:
-        InvalidOperationError: the statements or a value are refused; the text says where and why.
+        InvalidOperationError: a statement or a value is invalid; the error gives the place and the reason.
     """
     from sbclient.broker.sql.parser import parse_action  # as above
 
@@ -77,7 +87,7 @@ def compile_action(action: SqlRuleAction) -> Action:
 
 
 class Action:
-    """Changes what a rule with an action puts into its subscription."""
+    """Changes the copies of messages that a rule makes."""
 
     __slots__ = ("_changes",)
 
@@ -85,13 +95,13 @@ class Action:
         self._changes = changes
 
     def apply(self, message: ServiceBusMessage, system: SystemProperties, random: Random) -> ServiceBusMessage:
-        """A changed copy; the message itself stays as it is.
+        """Return a changed copy of a message.
 
         Args:
-            random: what `newid()` draws from.
+            random: the source of `newid()`.
 
         Raises:
-            FilterError: a statement cannot be carried out for this message.
+            FilterError: a statement cannot be executed for this message.
         """
         copy = message.copy()
         scope = Scope(copy.application_properties, copy, system, random, Steps())
@@ -100,66 +110,23 @@ class Action:
         return copy
 
 
-class _Constant:
-    __slots__ = ("_answer",)
-
-    def __init__(self, answer: bool) -> None:
-        self._answer = answer
-
-    def matches(self, message: ServiceBusMessage, system: SystemProperties, random: Random | None = None) -> bool:
-        return self._answer
-
-
-_EVERY: Final = _Constant(True)
-_NONE: Final = _Constant(False)
-
-
-class _SqlFilter:
-    __slots__ = ("_test",)
-
-    def __init__(self, test: Test) -> None:
-        self._test = test
-
-    def matches(self, message: ServiceBusMessage, system: SystemProperties, random: Random | None = None) -> bool:
-        return self._test(Scope(message.application_properties, message, system, random, Steps())) is True
-
-
 _Condition: TypeAlias = tuple[Callable[[Scope], Any], Value]
 
 
-class _CorrelationFilter:
-    __slots__ = ("_conditions",)
-
-    def __init__(self, rule_filter: CorrelationRuleFilter) -> None:
-        self._conditions = (*_of_system(rule_filter), *_of_user(rule_filter))
-
-    def matches(self, message: ServiceBusMessage, system: SystemProperties, random: Random | None = None) -> bool:
-        scope = Scope(message.application_properties, message, system, random, Steps())
-        return all(_is_equal(read(scope), wanted) for read, wanted in self._conditions)
-
-
-_CORRELATED: Final = {
-    "correlation_id": "correlation_id",
-    "message_id": "message_id",
-    "to": "to",
-    "reply_to": "reply_to",
-    "label": "subject",
-    "session_id": "session_id",
-    "reply_to_session_id": "reply_to_session_id",
-    "content_type": "content_type",
-}
-"""The attributes of a correlation filter and the message's attributes they are compared with."""
+def _correlation(rule_filter: CorrelationRuleFilter) -> Test:
+    conditions = [*_of_system(rule_filter), *_of_user(rule_filter)]
+    return lambda scope: all(_is_equal(read(scope), wanted) for read, wanted in conditions)
 
 
 def _of_system(rule_filter: CorrelationRuleFilter) -> list[_Condition]:
     conditions: list[_Condition] = []
-    for name, attribute in _CORRELATED.items():
+    for name in CORRELATION_FIELDS:
         wanted = getattr(rule_filter, name)
         if wanted is None:
             continue
         if not isinstance(wanted, str):
             raise InvalidOperationError(f"{name} of the correlation filter is a {type(wanted).__name__}: give text")
-        conditions.append((attrgetter(f"message.{attribute}"), wanted))
+        conditions.append((attrgetter(f"message.{'subject' if name == 'label' else name}"), wanted))
     return conditions
 
 

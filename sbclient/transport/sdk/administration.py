@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from sbclient.clock import Clock
 from sbclient.entities import (
     PROPERTIES_OF,
     EntityAddress,
@@ -20,7 +19,6 @@ from sbclient.entities import (
 )
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, OperationTimeoutError
 from sbclient.rules.entity_path import canonical
-from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Administration
 from sbclient.transport.sdk.entities import (
     action_to_sdk,
@@ -32,7 +30,8 @@ from sbclient.transport.sdk.entities import (
     from_sdk_runtime,
     to_sdk_properties,
 )
-from sbclient.transport.sdk.errors import Place, translated
+from sbclient.transport.sdk.errors import translated
+from sbclient.transport.sdk.link import Owner
 
 R = TypeVar("R")
 
@@ -40,20 +39,6 @@ TIMEOUT_S: Final = 60.0
 
 _TWINS: Final = {EntityKind.QUEUE: EntityKind.TOPIC, EntityKind.TOPIC: EntityKind.QUEUE}
 """Queues and topics share one set of names and addresses in the management API."""
-
-
-class Owner(Protocol):
-    """The part of the transport that the administration uses."""
-
-    clock: Clock
-    tasks: OwnedTasks
-
-    @property
-    def place(self) -> Place:
-        """The namespace, for errors."""
-
-    def sdk_administration(self) -> Any:
-        """Return a new administration client of the SDK."""
 
 
 class SdkAdministration(Administration):

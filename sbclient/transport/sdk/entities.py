@@ -7,33 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from sbclient.entities import (
-    CORRELATION_FIELDS,
-    NEVER,
-    UNLIMITED,
-    AccessRights,
-    AuthorizationRule,
-    CorrelationRuleFilter,
-    Description,
-    EntityAvailabilityStatus,
-    EntityProperties,
-    EntityStatus,
-    FalseRuleFilter,
-    MessagingSku,
-    NamespaceProperties,
-    QueueProperties,
-    RuleFilter,
-    RuleProperties,
-    RuntimeProperties,
-    SqlRuleAction,
-    SqlRuleFilter,
-    SubscriptionProperties,
-    TopicProperties,
-    TrueRuleFilter,
-)
+from sbclient import entities as own
+from sbclient.entities import CORRELATION_FIELDS, NEVER, UNLIMITED
 from sbclient.errors import InvalidOperationError
 
-P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties)
+P = TypeVar("P", own.QueueProperties, own.TopicProperties, own.SubscriptionProperties)
 
 _LONGEST: Final = timedelta(days=10_675_199)
 """A duration of at least this means unlimited. The SDK cannot represent the longest duration of the service exactly."""
@@ -43,17 +21,17 @@ _STATED_ONLY: Final = ("availability_status", "name", "size_in_bytes", "status")
 """Attributes that are not passed when an entity is created."""
 
 
-def creation_options(properties: Description) -> dict[str, Any]:
+def creation_options(properties: own.Description) -> dict[str, Any]:
     """Return the keyword arguments of the SDK's create methods; the service has defaults for those that are None."""
     chosen = {name: value for name, value in properties.items() if value is not None and name not in _STATED_ONLY}
     return {name: _to_sdk(value) for name, value in chosen.items()}
 
 
-def to_sdk_properties(properties: EntityProperties) -> Any:
+def to_sdk_properties(properties: own.EntityProperties) -> Any:
     """Return the SDK's model of a complete description, for an update."""
     from azure.servicebus import management
 
-    if isinstance(properties, RuleProperties):
+    if isinstance(properties, own.RuleProperties):
         return management.RuleProperties(
             properties.name,
             filter=filter_to_sdk(properties.filter),
@@ -70,10 +48,10 @@ def _to_sdk(value: Any) -> Any:
         return _NO_LIMIT
     if isinstance(value, list):
         return [_rule_to_sdk(rule) for rule in value]
-    return value.value if isinstance(value, EntityStatus | EntityAvailabilityStatus) else value
+    return value.value if isinstance(value, own.EntityStatus | own.EntityAvailabilityStatus) else value
 
 
-def _rule_to_sdk(rule: AuthorizationRule) -> Any:
+def _rule_to_sdk(rule: own.AuthorizationRule) -> Any:
     from azure.servicebus.management import AuthorizationRule as SdkRule
 
     return SdkRule(
@@ -87,19 +65,19 @@ def _rule_to_sdk(rule: AuthorizationRule) -> Any:
     )
 
 
-def filter_to_sdk(rule_filter: RuleFilter) -> Any:
+def filter_to_sdk(rule_filter: own.RuleFilter) -> Any:
     """Return the filter of the SDK."""
     from azure.servicebus import management
 
-    if isinstance(rule_filter, SqlRuleFilter):
+    if isinstance(rule_filter, own.SqlRuleFilter):
         return management.SqlRuleFilter(rule_filter.sql_expression, rule_filter.parameters or {})
-    if isinstance(rule_filter, CorrelationRuleFilter):
+    if isinstance(rule_filter, own.CorrelationRuleFilter):
         values: dict[str, Any] = {name: getattr(rule_filter, name) for name in CORRELATION_FIELDS}
         return management.CorrelationRuleFilter(**values, properties=rule_filter.properties or {})
-    return management.TrueRuleFilter() if isinstance(rule_filter, TrueRuleFilter) else management.FalseRuleFilter()
+    return management.TrueRuleFilter() if isinstance(rule_filter, own.TrueRuleFilter) else management.FalseRuleFilter()
 
 
-def action_to_sdk(action: SqlRuleAction | None) -> Any:
+def action_to_sdk(action: own.SqlRuleAction | None) -> Any:
     """Return the action of the SDK, None if there is none."""
     from azure.servicebus.management import SqlRuleAction as SdkAction
 
@@ -114,9 +92,9 @@ def from_sdk_properties(kind: type[P], sdk: Any) -> P:
     for name in ("forward_to", "forward_dead_lettered_messages_to"):
         if name in values:
             values[name] = _path(values[name])
-    values["status"] = _member(EntityStatus, values["status"], EntityStatus.UNKNOWN)
+    values["status"] = _member(own.EntityStatus, values["status"], own.EntityStatus.UNKNOWN)
     values["availability_status"] = _member(
-        EntityAvailabilityStatus, values["availability_status"], EntityAvailabilityStatus.UNKNOWN
+        own.EntityAvailabilityStatus, values["availability_status"], own.EntityAvailabilityStatus.UNKNOWN
     )
     if "authorization_rules" in values:
         values["authorization_rules"] = [_rule_from_sdk(rule) for rule in values["authorization_rules"] or []]
@@ -134,7 +112,7 @@ def _path(target: str | None) -> str | None:
     return unquote(urlsplit(target).path.lstrip("/")) if target and "://" in target else target or None
 
 
-W = TypeVar("W", EntityStatus, EntityAvailabilityStatus)
+W = TypeVar("W", own.EntityStatus, own.EntityAvailabilityStatus, own.MessagingSku)
 
 
 def _member(kind: type[W], value: Any, unknown: W) -> W | None:
@@ -146,10 +124,10 @@ def _member(kind: type[W], value: Any, unknown: W) -> W | None:
         return unknown
 
 
-def _rule_from_sdk(rule: Any) -> AuthorizationRule:
-    return AuthorizationRule(
+def _rule_from_sdk(rule: Any) -> own.AuthorizationRule:
+    return own.AuthorizationRule(
         key_name=rule.key_name,
-        rights=[AccessRights(getattr(right, "value", right)) for right in rule.rights or ()],
+        rights=[own.AccessRights(getattr(right, "value", right)) for right in rule.rights or ()],
         primary_key=rule.primary_key,
         secondary_key=rule.secondary_key,
         created_at_utc=rule.created_at_utc,
@@ -157,49 +135,49 @@ def _rule_from_sdk(rule: Any) -> AuthorizationRule:
     )
 
 
-def from_sdk_rule(rule: Any) -> RuleProperties:
+def from_sdk_rule(rule: Any) -> own.RuleProperties:
     """Return our rule for a rule of the SDK."""
     action = rule.action
-    return RuleProperties(
+    return own.RuleProperties(
         rule.name,
         _filter_from_sdk(rule.filter),
-        None if action is None else SqlRuleAction(action.sql_expression, action.parameters or None),
+        None if action is None else own.SqlRuleAction(action.sql_expression, action.parameters or None),
         _utc(rule.created_at_utc),
     )
 
 
-def _filter_from_sdk(rule_filter: Any) -> RuleFilter:
+def _filter_from_sdk(rule_filter: Any) -> own.RuleFilter:
     name = type(rule_filter).__name__
     if name == "TrueRuleFilter" or rule_filter is None:
-        return TrueRuleFilter()
+        return own.TrueRuleFilter()
     if name == "FalseRuleFilter":
-        return FalseRuleFilter()
+        return own.FalseRuleFilter()
     if name == "SqlRuleFilter":
-        return SqlRuleFilter(rule_filter.sql_expression, rule_filter.parameters or None)
+        return own.SqlRuleFilter(rule_filter.sql_expression, rule_filter.parameters or None)
     if name == "CorrelationRuleFilter":
         values: dict[str, Any] = {each: getattr(rule_filter, each) for each in CORRELATION_FIELDS}
-        return CorrelationRuleFilter(**values, properties=rule_filter.properties or None)
+        return own.CorrelationRuleFilter(**values, properties=rule_filter.properties or None)
     raise InvalidOperationError(f"a rule has an unknown filter {name}: use a newer version of this package")
 
 
-def from_sdk_runtime(name: str, sdk: Any) -> RuntimeProperties:
+def from_sdk_runtime(name: str, sdk: Any) -> own.RuntimeProperties:
     """Return our counts and times for those of the SDK; counts that the kind of entity does not have are 0."""
     values: dict[str, Any] = {
         field.name: getattr(sdk, field.name, None) or 0
-        for field in fields(RuntimeProperties)
+        for field in fields(own.RuntimeProperties)
         if field.name.endswith(("_count", "_bytes"))
     }
     for time in ("accessed_at_utc", "created_at_utc", "updated_at_utc"):
         values[time] = _utc(getattr(sdk, time, None)) or NEVER
-    return RuntimeProperties(name=name, **values)
+    return own.RuntimeProperties(name=name, **values)
 
 
-def from_sdk_namespace(sdk: Any) -> NamespaceProperties:
+def from_sdk_namespace(sdk: Any) -> own.NamespaceProperties:
     """Return our description of a namespace for the description of the SDK."""
-    sku = getattr(sdk.messaging_sku, "value", sdk.messaging_sku)
-    return NamespaceProperties(
+    standard = own.MessagingSku.STANDARD
+    return own.NamespaceProperties(
         name=sdk.name,
-        messaging_sku=MessagingSku(sku) if sku in {each.value for each in MessagingSku} else MessagingSku.STANDARD,
+        messaging_sku=_member(own.MessagingSku, sdk.messaging_sku, unknown=standard) or standard,
         messaging_units=sdk.messaging_units,
         created_at_utc=_utc(sdk.created_at_utc) or NEVER,
         modified_at_utc=_utc(sdk.modified_at_utc) or NEVER,

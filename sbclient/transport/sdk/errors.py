@@ -20,20 +20,6 @@ from html import unescape
 from typing import Any, Final, NamedTuple
 
 from sbclient import errors
-from sbclient.errors import (
-    InvalidOperationError,
-    MessageAlreadySettled,
-    MessagingEntityAlreadyExistsError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    ServiceBusAuthenticationError,
-    ServiceBusCommunicationError,
-    ServiceBusConnectionError,
-    ServiceBusError,
-    ServiceBusInternalError,
-    ServiceBusQuotaExceededError,
-    ServiceBusServerBusyError,
-)
 from sbclient.rules.conditions import BY_CONDITION, BY_STATUS, plain_text
 
 _BROKEN: Final = (
@@ -46,36 +32,36 @@ _BROKEN: Final = (
 )
 """Prefixes of the conditions that mean that a link or connection is lost."""
 
-_HTTP_STATUS: Final = {**BY_STATUS, 405: InvalidOperationError}
+_HTTP_STATUS: Final = {**BY_STATUS, 405: errors.InvalidOperationError}
 
-_BY_SUB_CODE: Final[dict[str, type[ServiceBusError]]] = {
-    "40000": InvalidOperationError,
-    "40300": ServiceBusQuotaExceededError,
-    "40301": ServiceBusQuotaExceededError,
-    "40400": MessagingEntityNotFoundError,
-    "40900": MessagingEntityAlreadyExistsError,
-    "40901": ServiceBusServerBusyError,  # another operation on the entity is running
-    "50004": ServiceBusServerBusyError,  # throttled
+_BY_SUB_CODE: Final[dict[str, type[errors.ServiceBusError]]] = {
+    "40000": errors.InvalidOperationError,
+    "40300": errors.ServiceBusQuotaExceededError,
+    "40301": errors.ServiceBusQuotaExceededError,
+    "40400": errors.MessagingEntityNotFoundError,
+    "40900": errors.MessagingEntityAlreadyExistsError,
+    "40901": errors.ServiceBusServerBusyError,  # another operation on the entity is running
+    "50004": errors.ServiceBusServerBusyError,  # throttled
 }
 """Errors by the sub code of the management API, which is more precise than the status."""
 
-_BY_NAME: Final[dict[str, type[ServiceBusError]]] = {
+_BY_NAME: Final[dict[str, type[errors.ServiceBusError]]] = {
     **{
         name: kind
         for name, kind in vars(errors).items()
-        if isinstance(kind, type) and issubclass(kind, ServiceBusError) and kind is not ServiceBusError
+        if isinstance(kind, type) and issubclass(kind, errors.ServiceBusError) and kind is not errors.ServiceBusError
     },
     # of azure.core
-    "ClientAuthenticationError": ServiceBusAuthenticationError,
-    "ResourceExistsError": MessagingEntityAlreadyExistsError,
-    "ResourceNotFoundError": MessagingEntityNotFoundError,
-    "ServiceRequestTimeoutError": OperationTimeoutError,
-    "ServiceResponseTimeoutError": OperationTimeoutError,
-    "ServiceRequestError": ServiceBusConnectionError,
-    "ServiceResponseError": ServiceBusConnectionError,
+    "ClientAuthenticationError": errors.ServiceBusAuthenticationError,
+    "ResourceExistsError": errors.MessagingEntityAlreadyExistsError,
+    "ResourceNotFoundError": errors.MessagingEntityNotFoundError,
+    "ServiceRequestTimeoutError": errors.OperationTimeoutError,
+    "ServiceResponseTimeoutError": errors.OperationTimeoutError,
+    "ServiceRequestError": errors.ServiceBusConnectionError,
+    "ServiceResponseError": errors.ServiceBusConnectionError,
     # of Python
-    "TimeoutError": OperationTimeoutError,
-    "OSError": ServiceBusConnectionError,
+    "TimeoutError": errors.OperationTimeoutError,
+    "OSError": errors.ServiceBusConnectionError,
 }
 
 _SUB_CODE: Final = re.compile(r"SubCode=(\d{5})")
@@ -121,10 +107,10 @@ def translated(error: BaseException, subject: str, place: Place | None = None) -
         subject: the operation and its object: `send to 'orders'`.
         place: named in the text if the namespace cannot be reached.
     """
-    if isinstance(error, ServiceBusError | MessageAlreadySettled):
+    if isinstance(error, errors.ServiceBusError | errors.MessageAlreadySettled):
         return error
     if type(error).__name__ == "MessageAlreadySettled":
-        return MessageAlreadySettled(f"{subject}: the message is already settled")
+        return errors.MessageAlreadySettled(f"{subject}: the message is already settled")
     text = _text_of(error)
     if place is not None and (reason := _NOT_CONNECTED.match(text)) is not None:
         advice = _EMULATOR_ADVICE if place.is_perhaps_emulator else ""
@@ -132,40 +118,40 @@ def translated(error: BaseException, subject: str, place: Place | None = None) -
     return _class_of(error)(f"{subject}: {text}")
 
 
-def _class_of(error: BaseException) -> type[ServiceBusError]:
+def _class_of(error: BaseException) -> type[errors.ServiceBusError]:
     for inner in _chain(error):
         if type(inner).__name__ == "TokenAuthFailure":
-            return _HTTP_STATUS.get(_status_of(inner) or 401, ServiceBusAuthenticationError)
+            return _HTTP_STATUS.get(_status_of(inner) or 401, errors.ServiceBusAuthenticationError)
     if hasattr(error, "status_code"):
         return _class_of_http(error)
     named = _named(error)
     stated = _CONDITION.search(str(error))
     condition = None if stated is None else stated[1]
-    if named in (OperationTimeoutError, ServiceBusCommunicationError):
+    if named in (errors.OperationTimeoutError, errors.ServiceBusCommunicationError):
         return named
     if condition is not None:
         if condition in BY_CONDITION:
             return BY_CONDITION[condition]
         if condition.startswith(_BROKEN):
-            return ServiceBusConnectionError
-        return named or ServiceBusInternalError
+            return errors.ServiceBusConnectionError
+        return named or errors.ServiceBusInternalError
     if named is not None:
         return named
     for inner in _chain(error):
         if (named := _named(inner)) is not None:
             return named
-    return ServiceBusCommunicationError
+    return errors.ServiceBusCommunicationError
 
 
-def _class_of_http(error: Any) -> type[ServiceBusError]:
+def _class_of_http(error: Any) -> type[errors.ServiceBusError]:
     """Return the class for an error of the management API; its status is None if there was no reply."""
     sub_code = _SUB_CODE.search(str(error))
     if sub_code and sub_code[1] in _BY_SUB_CODE:
         return _BY_SUB_CODE[sub_code[1]]
-    return _HTTP_STATUS.get(_status_of(error) or 0) or _named(error) or ServiceBusInternalError
+    return _HTTP_STATUS.get(_status_of(error) or 0) or _named(error) or errors.ServiceBusInternalError
 
 
-def _named(error: BaseException) -> type[ServiceBusError] | None:
+def _named(error: BaseException) -> type[errors.ServiceBusError] | None:
     """Return the class of `_BY_NAME` for the class of the error, or for its nearest base class."""
     return next((_BY_NAME[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _BY_NAME), None)
 

@@ -77,6 +77,9 @@ class Owner(Protocol):
     ) -> Any:
         """Return a new receiver of the SDK."""
 
+    def sdk_administration(self) -> Any:
+        """Return a new administration client of the SDK."""
+
     def forget(self, link: Any) -> None:
         """Drop a link that was closed."""
 

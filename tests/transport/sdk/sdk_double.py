@@ -200,6 +200,9 @@ class OwnerDouble:
     def make_receiver(self, session: SessionChoice) -> Any:
         raise NotImplementedError
 
+    def sdk_administration(self) -> Any:
+        raise NotImplementedError
+
     def forget(self, link: Any) -> None:
         self.forgotten.append(link)
 
