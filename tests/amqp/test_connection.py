@@ -152,7 +152,7 @@ def test_mechanisms_are_offered_as_an_array_of_symbols() -> None:
     assert raw[16:] == b"\x00\x53\x40\xc0\x1d\x01\xe0\x1a\x03\xa3\x07MSSBCBS\x05PLAIN\x09ANONYMOUS"
 
 
-def test_all_that_a_client_pipelines_is_read_in_order() -> None:
+def test_pipelined_frames_are_read_in_order() -> None:
     peer = Peer(is_open=False)
     pieces = [SASL_HEADER, encode_frame(0, SaslInit("ANONYMOUS", b"", "h"), 512, 1), AMQP_HEADER]
     pieces += [encode_frame(0, Open("c"), 512), encode_frame(1, Begin(None, 0, 9, 9), 512), encode_frame(1, End(), 512)]
@@ -161,7 +161,7 @@ def test_all_that_a_client_pipelines_is_read_in_order() -> None:
 
 
 @pytest.mark.parametrize("is_admitted", [True, False])
-def test_credentials_are_judged_by_the_owner_before_anything_else_is_read(is_admitted: bool) -> None:
+def test_credentials_are_checked_by_the_owner_before_more_is_read(is_admitted: bool) -> None:
     pipe = Pipe(mechanism="PLAIN", credentials=PlainCredentials("key", "secret"))
     pipe.flow()
     assert pipe.server_told == [CredentialsOffered(PlainCredentials("key", "secret"))]
@@ -182,7 +182,7 @@ def test_credentials_are_judged_by_the_owner_before_anything_else_is_read(is_adm
     assert pipe.server.is_over is not is_admitted
 
 
-def test_bytes_before_the_judgement_are_bounded() -> None:
+def test_bytes_before_the_check_of_credentials_are_bounded() -> None:
     peer = Peer(is_open=False)
     peer.raw(SASL_HEADER + encode_frame(0, SaslInit("PLAIN", b"\0a\0b"), 512, 1))
     for _ in range(3):
@@ -225,7 +225,7 @@ def test_wrong_opening_ends_the_connection(opening: bytes) -> None:
     assert peer.raw(AMQP_HEADER) == []
 
 
-def test_header_that_is_not_spoken_is_answered_with_one_that_is() -> None:
+def test_unsupported_header_is_answered_with_a_supported_one() -> None:
     for options, header in ((SERVER, AMQP_HEADER), (replace(SERVER, requires_sasl=True), SASL_HEADER)):
         peer = Peer(options, is_open=False)
         peer.raw(b"AMQP\x02\x01\x00\x00")
@@ -235,7 +235,7 @@ def test_header_that_is_not_spoken_is_answered_with_one_that_is() -> None:
     assert peer.server.bytes_to_send(now=NOW) == SASL_HEADER
 
 
-def test_error_before_the_open_is_told_after_an_open() -> None:
+def test_error_before_the_open_is_sent_after_an_open() -> None:
     peer = Peer(is_open=False)
     peer.raw(AMQP_HEADER + b"\x00\x00\x00\x08\x02\x07\x00\x00")
     peer._reader.next_header()
@@ -257,7 +257,7 @@ def test_error_before_the_open_is_told_after_an_open() -> None:
     ],
     ids=["no SASL", "other mechanism", "refusal", "wrong frame"],
 )
-def test_client_gives_up_where_the_server_does_not_play(answer: bytes) -> None:
+def test_client_ends_if_the_server_breaks_the_protocol(answer: bytes) -> None:
     client = Connection.client(CLIENT, now=NOW)
     client.receive_bytes(answer, now=NOW)
     event = client.next_event()
@@ -359,7 +359,7 @@ def test_link_to_a_coordinator_is_attached() -> None:
     assert link.is_open
 
 
-def test_attach_is_answered_with_what_the_peer_asked_unless_told() -> None:
+def test_attach_is_answered_with_the_values_of_the_peer_by_default() -> None:
     pipe = Pipe()
     address = "amqps://localhost:5672/orders"
     source = Source(address, filter={"com.microsoft:session-filter": None})
@@ -409,7 +409,7 @@ def test_refusal_is_an_attach_without_terminus_and_a_detach_with_the_error() -> 
             link.refuse(ERROR)
 
 
-def test_detach_of_the_peer_is_answered_and_told_once() -> None:
+def test_detach_of_the_peer_is_answered_and_reported_once() -> None:
     pipe = Pipe()
     link, end = pipe.sending()
     link.send(MESSAGE, tag=b"t")
@@ -499,7 +499,7 @@ def test_receiver_keeps_its_credit_up() -> None:
     assert end.credit == link.credit
 
 
-def test_credit_granted_before_the_answer_is_told_with_it() -> None:
+def test_credit_granted_before_the_attach_is_sent_with_it() -> None:
     peer = Peer()
     peer.send(Begin(None, 0, 9, 9), Attach("n", 3, True, source=Source("s"), target=Target("t")))
     link = peer.events[-1].link
@@ -645,7 +645,7 @@ def test_transfer_on_a_link_that_sends_or_is_not_answered_detaches_it() -> None:
 
 @pytest.mark.parametrize("settled", [True, False])
 @pytest.mark.parametrize("pieces", [[b"x" * 11], [b"x" * 6, b"x" * 6], [b"x" * 11, b"x", b"x" * 50]])
-def test_message_beyond_the_limit_is_rejected_and_the_link_lives_on(pieces: list[bytes], settled: bool) -> None:
+def test_message_beyond_the_limit_is_rejected_and_the_link_stays(pieces: list[bytes], settled: bool) -> None:
     peer = Peer()
     link = peer.attached(max_message_size=10, credit=100)
     for piece in pieces[:-1]:
@@ -711,7 +711,7 @@ def test_range_of_a_disposition_settles_all_of_it_on_all_links() -> None:
     assert peer.send(Disposition(True, 0, 9, True, ACCEPTED)) == []
 
 
-def test_unsettled_outcome_is_told_once() -> None:
+def test_unsettled_outcome_is_reported_once() -> None:
     peer = Peer()
     link = peer.attached(receives=True)
     peer.send(Flow(0, 100, 0, 100, 0, 0, 50))
@@ -722,7 +722,7 @@ def test_unsettled_outcome_is_told_once() -> None:
     assert len(peer.send(Disposition(True, 0, None, True, None))) == 1
 
 
-def test_disposition_of_many_deliveries_is_told_even_if_it_says_nothing_new() -> None:
+def test_disposition_of_many_deliveries_is_reported_even_if_unchanged() -> None:
     peer = Peer()
     link = peer.attached(receives=True)
     peer.send(Flow(0, 1_000, 0, 1_000, 0, 0, 500))
@@ -841,7 +841,7 @@ def test_window_that_never_opens_ends_the_session_before_memory_does() -> None:
     assert peer.server.pending_bytes < 1_000
 
 
-def test_peer_is_told_of_its_window_before_it_is_used_up() -> None:
+def test_peer_gets_a_new_window_before_the_old_one_is_used_up() -> None:
     pipe = Pipe(
         server=replace(SERVER, incoming_window=10, max_frame_size=512), client=replace(CLIENT, max_frame_size=512)
     )
@@ -851,7 +851,7 @@ def test_peer_is_told_of_its_window_before_it_is_used_up() -> None:
     assert len(last(pipe.server_told, DeliveryReceived).delivery.payload) == 50_000
 
 
-def test_outgoing_ids_of_the_peer_are_not_believed() -> None:
+def test_outgoing_ids_of_the_peer_are_ignored() -> None:
     peer = Peer()
     link = peer.attached(receives=True)
     peer.send(Flow(None, 100, 4_000_000_000, 0, 0, 0, 5))
@@ -859,7 +859,7 @@ def test_outgoing_ids_of_the_peer_are_not_believed() -> None:
     assert [type(answer) for answer in peer.answers()] == [Transfer]
 
 
-def test_delivery_ids_go_round() -> None:
+def test_delivery_ids_wrap_around() -> None:
     pipe = Pipe()
     link, _ = pipe.sending()
     session: Any = link.session
@@ -890,7 +890,7 @@ def test_server_answers_on_the_channel_of_the_client() -> None:
     assert frame.performative.handle_max == SERVER.handle_max
 
 
-def test_end_of_a_session_tells_its_links_first() -> None:
+def test_end_of_a_session_is_reported_to_its_links_first() -> None:
     pipe = Pipe()
     link, end = pipe.sending()
     session: Any = link.session
@@ -939,7 +939,7 @@ def test_frames_after_our_end_are_ignored_until_the_peers() -> None:
         ([Transfer(9, 1, b"t")], "amqp:session:unattached-handle"),
     ],
 )
-def test_broken_rule_of_a_session_ends_it_alone(performatives: list[Any], condition: str) -> None:
+def test_session_error_ends_only_the_session(performatives: list[Any], condition: str) -> None:
     peer = Peer()
     peer.send(Begin(None, 0, 1, 1), channel=1)
     peer.send(Begin(None, 0, 1, 1))
@@ -972,7 +972,7 @@ def test_detach_and_flow_of_a_free_handle_are_ignored(performative: Any) -> None
         (0, Open("again"), "amqp:not-allowed"),
     ],
 )
-def test_broken_rule_of_the_connection_closes_it(channel: int, performative: Any, condition: str) -> None:
+def test_connection_error_closes_the_connection(channel: int, performative: Any, condition: str) -> None:
     peer = Peer()
     link = peer.attached()
     peer.send(performative, channel=channel)
@@ -1050,7 +1050,7 @@ def test_handles_of_a_client_are_bounded_by_both_sides() -> None:
         session.attach_sender("n2", target=Target("t"))
 
 
-def test_attach_that_cannot_be_written_leaves_no_trace() -> None:
+def test_attach_that_cannot_be_encoded_changes_nothing() -> None:
     pipe = Pipe()
     session = pipe.session()
     with pytest.raises(EncodeError):
@@ -1063,7 +1063,7 @@ def test_attach_that_cannot_be_written_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("error", [None, ERROR])
-def test_close_is_answered_and_told_to_both(error: AmqpError | None) -> None:
+def test_close_is_answered_and_reported_to_both(error: AmqpError | None) -> None:
     pipe = Pipe()
     link, end = pipe.sending()
     pipe.client.close(error, now=NOW)
@@ -1095,7 +1095,7 @@ def test_close_before_the_open_just_ends() -> None:
     assert server.next_event() == ConnectionClosed(None, False)
 
 
-def test_end_of_the_socket_tells_everything_that_ends_with_it() -> None:
+def test_end_of_the_socket_ends_sessions_and_links() -> None:
     pipe = Pipe()
     link, end = pipe.sending()
     pipe.server.receive_eof()
@@ -1120,7 +1120,7 @@ def test_frames_after_our_close_are_ignored_until_the_peers() -> None:
     assert peer.send(Close()) == [ConnectionClosed(None, False)]
 
 
-def test_silent_peer_is_dropped_after_twice_its_time() -> None:
+def test_silent_peer_is_dropped_after_twice_the_timeout() -> None:
     peer = Peer(replace(SERVER, idle_timeout_s=60.0))
     assert peer.server.next_deadline() == NOW + 120
     peer.server.pass_time(now=NOW + 119)
@@ -1134,7 +1134,7 @@ def test_silent_peer_is_dropped_after_twice_its_time() -> None:
     peer.server.pass_time(now=NOW + 500)
 
 
-def test_peer_with_a_timeout_hears_of_us_in_half_of_it() -> None:
+def test_heartbeat_is_sent_within_half_the_timeout_of_the_peer() -> None:
     peer = Peer(replace(SERVER, idle_timeout_s=None), is_open=False)
     peer.raw(AMQP_HEADER + encode_frame(0, Open("c", idle_time_out=10_000), 512))
     assert peer.server.bytes_to_send(now=NOW) != b""
@@ -1194,7 +1194,7 @@ def test_options_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         ConnectionOptions(container_id="x", **wrong)
 
 
-def test_nobody_shows_a_body_in_its_repr() -> None:
+def test_no_repr_shows_a_body() -> None:
     pipe = Pipe()
     link, end = pipe.sending()
     link.send(b"\x00\x53\x75\xa0\x06secret", tag=b"t")

@@ -92,7 +92,7 @@ COMPOSITES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", COMPOSITES, ids=lambda value: repr(value)[:40])
-def test_composite_survives(value: Any) -> None:
+def test_composite_is_decoded_as_it_was_encoded(value: Any) -> None:
     if isinstance(value, Attach) and value.unsettled:
         value = value._replace(unsettled={b"tag": None})
     encoded = encode_composite(value)
@@ -360,7 +360,7 @@ def test_extended_header_is_passed_over() -> None:
         ((8, 2, 9, 0), "amqp:connection:framing-error"),
     ],
 )
-def test_misshapen_frame_is_refused_by_its_header(header: tuple[int, ...], condition: str) -> None:
+def test_malformed_frame_is_rejected_by_its_header(header: tuple[int, ...], condition: str) -> None:
     reader = FrameReader(512)
     reader.feed(struct.pack(">IBBH", *header))
     with pytest.raises(WireError) as caught:

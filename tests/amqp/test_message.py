@@ -83,7 +83,7 @@ def test_encoding_has_the_stated_size_where_widths_change(length: int, field: st
         ([[1, "a"], []], AmqpMessageBodyType.SEQUENCE),
     ],
 )
-def test_bodies_of_foreign_types_survive(body: Any, kind: AmqpMessageBodyType) -> None:
+def test_bodies_of_foreign_types_are_decoded_as_encoded(body: Any, kind: AmqpMessageBodyType) -> None:
     message = typed(body, kind)
     encoded = encode_message(message)
     assert len(encoded) == encoded_size(message)
@@ -92,7 +92,7 @@ def test_bodies_of_foreign_types_survive(body: Any, kind: AmqpMessageBodyType) -
 
 
 @given(messages)
-def test_message_survives_the_wire(sent: ServiceBusMessage) -> None:
+def test_message_is_decoded_as_it_was_encoded(sent: ServiceBusMessage) -> None:
     read = WireMessage.of(encode_message(sent))
     for name in (
         "message_id", "session_id", "partition_key", "content_type", "correlation_id", "subject", "to", "reply_to",
@@ -156,7 +156,7 @@ def test_message_id_of_any_type_is_shown_as_text(message_id: Any, shown: str | N
 
 
 @pytest.mark.parametrize("ttl_ms", [None, 0, 5, 255, 256, 3_600_000, 2**32 - 1])
-def test_life_is_read_from_headers_of_all_forms(ttl_ms: int | None) -> None:
+def test_time_to_live_is_read_from_headers_of_all_forms(ttl_ms: int | None) -> None:
     life = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
     for header in (Header(ttl=ttl_ms), Header(True, 7, ttl_ms, True, 3)):
         assert WireMessage.of(encode_composite(header)).time_to_live == life
@@ -164,7 +164,7 @@ def test_life_is_read_from_headers_of_all_forms(ttl_ms: int | None) -> None:
         assert WireMessage.of(encode_message(ServiceBusMessage(b"", time_to_live=life))).time_to_live == life
 
 
-def test_life_beyond_the_header_is_told_by_creation_and_expiry() -> None:
+def test_time_to_live_beyond_the_header_is_read_from_creation_and_expiry() -> None:
     life = timedelta(days=400)
     properties = Properties(creation_time=MOMENT, absolute_expiry_time=MOMENT + life)
     assert WireMessage.of(encode_sections(header=Header(ttl=2**32 - 1), properties=properties)).time_to_live == life
@@ -350,7 +350,7 @@ def test_delivery_keeps_the_bare_bytes_and_the_senders_annotations() -> None:
         assert delivered.raw_body == sections.raw_body
 
 
-def test_life_that_the_header_cannot_say_is_cut() -> None:
+def test_time_to_live_beyond_the_header_is_limited() -> None:
     delivered = Sections(encode_delivery(Sections(b""), BrokerAnnotations(1, 2, ttl_ms=2**40)))
     assert delivered.header.ttl == 2**32 - 1
 
@@ -369,7 +369,7 @@ def test_added_properties_replace_those_of_the_same_name() -> None:
     )
 
 
-def test_received_message_of_the_door_is_written() -> None:
+def test_received_message_is_encoded() -> None:
     content = ServiceBusMessage(b"b", message_id="m", partition_key="k", time_to_live=timedelta(seconds=3))
     received = ServiceBusReceivedMessage.of(
         content,

@@ -20,7 +20,7 @@ MOVES = st.lists(
 
 
 @given(MOVES)
-def test_it_behaves_like_a_dict_of_moments(moves: list[tuple[str, int, int]]) -> None:
+def test_deadlines_behave_like_a_dict_of_times(moves: list[tuple[str, int, int]]) -> None:
     deadlines: Deadlines[int] = Deadlines()
     model: dict[int, float] = {}
     for move, key, at in moves:
@@ -39,7 +39,7 @@ def test_it_behaves_like_a_dict_of_moments(moves: list[tuple[str, int, int]]) ->
         assert len(deadlines) == len(model)
 
 
-def test_what_is_moved_again_and_again_leaves_no_trace() -> None:
+def test_replaced_deadlines_do_not_accumulate() -> None:
     deadlines: Deadlines[str] = Deadlines()
     for at in range(10_000):
         deadlines.set("lock", at)

@@ -43,21 +43,21 @@ def test_b038_without_the_flag_nothing_is_dropped(broker: Driver) -> None:
     assert len(broker.body()) == 2
 
 
-def test_b039_on_a_partitioned_entity_the_key_counts_too(broker: Driver) -> None:
+def test_b039_a_partitioned_entity_compares_keys_too(broker: Driver) -> None:
     broker.partitioned(requires_duplicate_detection=True)
     for key in ("a", "b", "a", "b"):
         broker.send("q", message(key, message_id="m", partition_key=key))
     assert sorted(bodies(broker.drain())) == ["a", "b"]
 
 
-def test_b038_on_a_plain_entity_it_does_not(broker: Driver) -> None:
+def test_b038_a_plain_entity_ignores_keys(broker: Driver) -> None:
     broker.queue(requires_duplicate_detection=True)
     for key in ("a", "b"):
         broker.send("q", message(key, message_id="m", partition_key=key))
     assert bodies(broker.drain()) == ["a"]
 
 
-def test_b040_a_partitioned_entity_needs_something_to_compare(broker: Driver) -> None:
+def test_b040_a_partitioned_entity_requires_an_id_or_a_key(broker: Driver) -> None:
     broker.partitioned(requires_duplicate_detection=True)
     with pytest.raises(InvalidOperationError):
         broker.send("q", message())
@@ -66,14 +66,14 @@ def test_b040_a_partitioned_entity_needs_something_to_compare(broker: Driver) ->
     assert len(broker.body()) == 2
 
 
-def test_a_plain_entity_cannot_tell_copies_without_an_id(broker: Driver) -> None:
+def test_a_plain_entity_keeps_duplicates_without_an_id(broker: Driver) -> None:
     broker.queue(requires_duplicate_detection=True)
     broker.send("q", message())
     broker.send("q", message())
     assert len(broker.body()) == 2
 
 
-def test_b036_scheduled_messages_take_part_both_ways(queue: Driver) -> None:
+def test_b036_duplicate_detection_includes_scheduled_messages(queue: Driver) -> None:
     later = at(START + 30)
     queue.schedule("q", message("scheduled", message_id="m", scheduled_enqueue_time_utc=later))
     queue.send("q", message("sent", message_id="m"))
@@ -108,7 +108,7 @@ def test_n023_an_in_doubt_send_repeated_within_the_window_leaves_one_copy(queue:
     assert bodies(queue.drain()) == ["a"]
 
 
-def test_a_duplicate_does_not_renew_what_is_remembered() -> None:
+def test_a_duplicate_does_not_extend_the_window() -> None:
     window = DuplicateWindow()
     window.remember("m", 0.0)
     assert window.is_known("m", 9.0, 10.0)

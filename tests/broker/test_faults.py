@@ -30,7 +30,7 @@ from tests.broker.driver import KEYS, START, Driver, address, message
         (FaultKind.HANG, "q", NoAnswer),
     ],
 )
-def test_a_struck_entity_does_nothing(
+def test_an_entity_with_a_fault_rejects_requests(
     broker: Driver, kind: FaultKind, path: str | None, error: type[Exception]
 ) -> None:
     broker.queue()
@@ -48,7 +48,7 @@ def test_a_struck_entity_does_nothing(
     assert len(broker.body()) == 1
 
 
-def test_an_entity_s_fault_leaves_others_alone(broker: Driver) -> None:
+def test_a_fault_of_an_entity_does_not_affect_others(broker: Driver) -> None:
     broker.queue("a")
     broker.queue("b")
     broker.down("A")
@@ -57,7 +57,7 @@ def test_an_entity_s_fault_leaves_others_alone(broker: Driver) -> None:
     broker.send("b", message())
 
 
-def test_a_fault_covers_what_lies_behind_and_below(broker: Driver) -> None:
+def test_a_fault_affects_sub_queues_and_subscriptions(broker: Driver) -> None:
     broker.topic()
     broker.subscription()
     broker.down("t")
@@ -66,7 +66,7 @@ def test_a_fault_covers_what_lies_behind_and_below(broker: Driver) -> None:
             broker.receive(path)
 
 
-def test_a_fault_of_fragments_without_a_path_strikes_every_entity(broker: Driver) -> None:
+def test_a_fault_of_fragments_without_a_path_affects_every_entity(broker: Driver) -> None:
     broker.partitioned("a")
     broker.partitioned("b")
     broker.namespace.faults.inject(Fault(FaultKind.DOWN, fragments=[3]))
@@ -76,7 +76,7 @@ def test_a_fault_of_fragments_without_a_path_strikes_every_entity(broker: Driver
         broker.send(path, message(partition_key=KEYS[4]))
 
 
-def test_the_namespace_s_own_operations_meet_the_namespace_s_faults_only(broker: Driver) -> None:
+def test_namespace_operations_are_affected_only_by_namespace_faults(broker: Driver) -> None:
     broker.queue()
     fault = broker.down("q")
     broker.begin()
@@ -86,7 +86,7 @@ def test_the_namespace_s_own_operations_meet_the_namespace_s_faults_only(broker:
         broker.begin()
 
 
-def test_a_lost_acknowledgement_means_that_the_work_is_done(broker: Driver) -> None:
+def test_a_lost_acknowledgement_does_not_prevent_the_operation(broker: Driver) -> None:
     broker.queue()
     broker.down("q", kind=FaultKind.LOSE_ACKNOWLEDGEMENT)
     assert broker.send("q", message()).answer_after_s == math.inf
@@ -94,14 +94,14 @@ def test_a_lost_acknowledgement_means_that_the_work_is_done(broker: Driver) -> N
 
 
 @pytest.mark.parametrize("fragments", [(), (3,)])
-def test_slow_work_is_done_at_once_and_answered_late(broker: Driver, fragments: tuple[int, ...]) -> None:
+def test_a_slow_operation_runs_at_once_and_answers_late(broker: Driver, fragments: tuple[int, ...]) -> None:
     broker.partitioned()
     broker.down("q", *fragments, kind=FaultKind.SLOW, latency_s=4.0)
     assert broker.send("q", message(partition_key=KEYS[3])).answer_after_s == 4.0
     assert len(broker.body()) == 1
 
 
-def test_a_fragment_s_lost_acknowledgement_is_lost_for_its_messages_only(broker: Driver) -> None:
+def test_a_lost_acknowledgement_of_a_fragment_affects_only_its_messages(broker: Driver) -> None:
     broker.partitioned()
     broker.down("q", 3, kind=FaultKind.LOSE_ACKNOWLEDGEMENT)
     assert broker.send("q", message(partition_key=KEYS[3])).answer_after_s == math.inf
@@ -113,7 +113,7 @@ def test_a_fragment_s_lost_acknowledgement_is_lost_for_its_messages_only(broker:
     assert call.answer_after_s == math.inf
 
 
-def test_a_fault_strikes_the_operations_it_names(broker: Driver) -> None:
+def test_a_fault_affects_only_its_operations(broker: Driver) -> None:
     broker.queue()
     broker.down("q", operations=[Operation.SEND])
     with pytest.raises(ServiceBusInternalError):
@@ -121,7 +121,7 @@ def test_a_fault_strikes_the_operations_it_names(broker: Driver) -> None:
     assert broker.receive() == []
 
 
-def test_a_fault_strikes_as_often_as_it_counts(broker: Driver) -> None:
+def test_a_fault_ends_after_its_count(broker: Driver) -> None:
     broker.queue()
     broker.down("q", count=2)
     for _ in range(2):
@@ -131,7 +131,7 @@ def test_a_fault_strikes_as_often_as_it_counts(broker: Driver) -> None:
     assert broker.namespace.faults.active(broker.now) == []
 
 
-def test_a_fault_strikes_with_its_probability() -> None:
+def test_a_fault_occurs_with_its_probability() -> None:
     outcomes = []
     for _ in range(2):
         broker = Driver(seed=3)
@@ -150,7 +150,7 @@ def test_a_fault_strikes_with_its_probability() -> None:
     assert 30 < sum(outcomes[0]) < 90
 
 
-def test_a_fault_ends_at_its_moment(broker: Driver) -> None:
+def test_a_fault_ends_at_its_time(broker: Driver) -> None:
     broker.queue()
     fault = broker.down("q", until_at=START + 10)
     assert broker.namespace.faults.next_change_at() == START + 10
@@ -163,7 +163,7 @@ def test_a_fault_ends_at_its_moment(broker: Driver) -> None:
     assert broker.namespace.faults.next_change_at() == math.inf
 
 
-def test_healing_one_leaves_the_others() -> None:
+def test_healing_one_fault_keeps_the_others() -> None:
     faults = Faults("contoso", Random(1))
     first, second = faults.inject(Fault(FaultKind.DOWN, "a")), faults.inject(Fault(FaultKind.DOWN, "b"))
     faults.heal(first)
@@ -174,7 +174,7 @@ def test_healing_one_leaves_the_others() -> None:
     assert not faults.any_active
 
 
-def test_a_receive_waits_out_what_is_slow() -> None:
+def test_a_receive_waits_for_a_slow_fragment() -> None:
     faults = Faults("contoso", Random(1))
     faults.inject(Fault(FaultKind.SLOW, "q", latency_s=5.0))
     with pytest.raises(NoAnswer) as silence:
@@ -185,7 +185,7 @@ def test_a_receive_waits_out_what_is_slow() -> None:
     assert call.answer_after_s == 0.0
 
 
-def test_only_what_is_down_or_hangs_for_everything_is_unreachable() -> None:
+def test_a_fragment_is_unreachable_if_it_is_down_or_hangs_for_all_operations() -> None:
     faults = Faults("contoso", Random(1))
     faults.inject(Fault(FaultKind.DOWN, "q", fragments=[1]))
     faults.inject(Fault(FaultKind.HANG, "q", fragments=[2]))
@@ -195,14 +195,14 @@ def test_only_what_is_down_or_hangs_for_everything_is_unreachable() -> None:
     assert faults.unreachable(0.0, "q", 16) == [1, 2]
 
 
-def test_a_fault_of_other_operations_does_not_hold_up_this_one(broker: Driver) -> None:
+def test_a_fault_of_other_operations_does_not_delay_this_one(broker: Driver) -> None:
     broker.partitioned()
     broker.down("q", 3, operations=[Operation.PEEK])
     broker.down("q", 3, kind=FaultKind.SLOW, latency_s=2.0)
     assert broker.send("q", message(partition_key=KEYS[3])).answer_after_s == 2.0
 
 
-def test_b087_server_busy_asks_for_a_pause_and_is_no_outage() -> None:
+def test_b087_server_busy_is_transient_and_not_an_outage() -> None:
     assert ServiceBusServerBusyError.is_transient
     assert not ServiceBusServerBusyError.is_outage
     assert "10 seconds" in str(Fault(FaultKind.BUSY).error_at("q", Call(Operation.SEND, 0.0)))

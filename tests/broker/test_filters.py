@@ -72,7 +72,7 @@ def test_b072_a_filter_leaves_the_message_as_it_is_and_never_sees_the_body() -> 
         compile_filter(SqlRuleFilter("sys.Body = 'body'"))
 
 
-def test_newid_in_a_filter_draws_from_the_random_handed_in() -> None:
+def test_newid_in_a_filter_uses_the_given_random_generator() -> None:
     ready = compile_filter(SqlRuleFilter("newid() = @id", {"@id": UUID(int=Random(7).getrandbits(128), version=4)}))
     assert ready.matches(message(), SYSTEM, Random(7))
     assert not ready.matches(message(), SYSTEM, Random(8))
@@ -168,7 +168,7 @@ def test_b075_an_action_changes_a_copy() -> None:
     assert sent.correlation_id is None
 
 
-def test_an_action_takes_parameters_and_chance() -> None:
+def test_an_action_uses_parameters_and_the_random_generator() -> None:
     action = compile_action(SqlRuleAction("SET a = @a SET b = newid()", {"@a": MOMENT.replace(tzinfo=None)}))
     changed = action.apply(message(), SYSTEM, Random(1))
     assert changed.application_properties == {
@@ -178,13 +178,13 @@ def test_an_action_takes_parameters_and_chance() -> None:
     assert action.apply(message(), SYSTEM, Random(2)).application_properties != changed.application_properties
 
 
-def test_an_action_reads_what_the_broker_knows() -> None:
+def test_an_action_reads_system_properties() -> None:
     changed = compile_action(SqlRuleAction("SET n = sys.SequenceNumber + 1")).apply(
         message(), SystemProperties(sequence_number=41), Random(1)
     )
     assert changed.application_properties == {"n": 42}
 
 
-def test_a_refused_action_names_itself() -> None:
+def test_the_error_of_an_invalid_action_names_the_action() -> None:
     with pytest.raises(InvalidOperationError, match="the action is refused at line 1, column 5"):
         compile_action(SqlRuleAction("SET 1 = 2"))

@@ -118,7 +118,7 @@ def test_b060_a_session_entity_does_not_forward(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize(("hops", "arrives"), [(3, True), (4, True), (5, False)])
-def test_b060_a_message_goes_on_four_times(broker: Driver, hops: int, arrives: bool) -> None:
+def test_b060_a_message_is_forwarded_four_times_at_most(broker: Driver, hops: int, arrives: bool) -> None:
     broker.queue(f"q{hops}")
     for number in reversed(range(hops)):
         broker.queue(f"q{number}", forward_to=f"q{number + 1}")
@@ -129,7 +129,7 @@ def test_b060_a_message_goes_on_four_times(broker: Driver, hops: int, arrives: b
         assert dead.dead_letter_reason == "MaxTransferHopCountExceeded"
 
 
-def test_b060_a_circle_ends(broker: Driver) -> None:
+def test_b060_a_cycle_of_forwarding_ends(broker: Driver) -> None:
     broker.queue("a")
     broker.queue("b", forward_to="a")
     description = broker.get(address("a"))
@@ -140,7 +140,7 @@ def test_b060_a_circle_ends(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["disabled", "full", "deleted", "refused"])
-def test_b060_an_unwilling_destination_dead_letters_at_the_source(broker: Driver, trouble: str) -> None:
+def test_b060_a_rejected_message_is_dead_lettered_at_the_source(broker: Driver, trouble: str) -> None:
     broker.queue("end", requires_session=trouble == "refused")
     broker.queue(forward_to="end")
     if trouble == "disabled":
@@ -166,7 +166,7 @@ def test_b060_an_unwilling_destination_dead_letters_at_the_source(broker: Driver
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
 @pytest.mark.parametrize("struck", ["end", "end fragment", "q fragment"])
-def test_forwarding_waits_for_what_cannot_be_reached(broker: Driver, kind: FaultKind, struck: str) -> None:
+def test_forwarding_waits_for_an_unreachable_destination(broker: Driver, kind: FaultKind, struck: str) -> None:
     broker.partitioned("end")
     broker.queue("q", forward_to="end")
     path, *fragment = struck.split()
@@ -180,7 +180,7 @@ def test_forwarding_waits_for_what_cannot_be_reached(broker: Driver, kind: Fault
     assert bodies(broker.drain("end")) == ["a"]
 
 
-def test_a_source_fragment_that_is_down_keeps_what_it_has(broker: Driver) -> None:
+def test_a_source_fragment_that_is_down_keeps_its_messages(broker: Driver) -> None:
     broker.queue("end")
     broker.partitioned(forward_to="end")
     fault = broker.down("end")
@@ -193,7 +193,7 @@ def test_a_source_fragment_that_is_down_keeps_what_it_has(broker: Driver) -> Non
     assert bodies(broker.drain("end")) == ["a"]
 
 
-def test_b060_dead_letters_go_on_with_their_reason(broker: Driver) -> None:
+def test_b060_dead_letters_are_forwarded_with_their_reason(broker: Driver) -> None:
     broker.queue("graves")
     broker.queue(forward_dead_lettered_messages_to="graves")
     broker.send("q", message("a", application_properties={"mine": 1}))
@@ -203,7 +203,7 @@ def test_b060_dead_letters_go_on_with_their_reason(broker: Driver) -> None:
     assert (received.dead_letter_source, received.application_properties["mine"]) == ("q", 1)
 
 
-def test_b060_expired_messages_go_on_too_when_somebody_looks(broker: Driver) -> None:
+def test_b060_expired_messages_are_forwarded_at_the_next_request(broker: Driver) -> None:
     broker.queue("graves")
     broker.queue(dead_lettering_on_message_expiration=True, forward_dead_lettered_messages_to="graves")
     broker.send("q", message("a", time_to_live=seconds(5)))
@@ -211,7 +211,7 @@ def test_b060_expired_messages_go_on_too_when_somebody_looks(broker: Driver) -> 
     assert broker.one("graves").dead_letter_reason == "TTLExpiredException"
 
 
-def test_dead_letters_that_cannot_go_on_lie_in_the_transfer_dead_letter_queue(broker: Driver) -> None:
+def test_dead_letters_that_cannot_be_forwarded_move_to_the_transfer_dead_letter_queue(broker: Driver) -> None:
     broker.queue("graves", requires_session=True)
     broker.queue(forward_dead_lettered_messages_to="graves")
     broker.send("q", message("a"))
@@ -229,7 +229,7 @@ def test_b061_a_source_is_never_idle(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_b084_what_goes_on_by_time_alone_is_not_counted_on_its_way(broker: Driver, partitioned: bool) -> None:
+def test_b084_messages_due_for_forwarding_are_not_counted_at_the_source(broker: Driver, partitioned: bool) -> None:
     broker.queue("end")
     broker.queue("q", forward_to="end", enable_partitioning=partitioned)
     broker.schedule("q", message(scheduled_enqueue_time_utc=at(START + 100)))
@@ -238,7 +238,7 @@ def test_b084_what_goes_on_by_time_alone_is_not_counted_on_its_way(broker: Drive
     assert broker.counts("end").active_message_count == 1
 
 
-def test_b063_schedule_duplicates_and_session_are_judged_anew(broker: Driver) -> None:
+def test_b063_the_destination_checks_schedule_duplicates_and_session_again(broker: Driver) -> None:
     broker.queue("end", requires_duplicate_detection=True, requires_session=True)
     broker.queue(forward_to="end")
     for name in "ab":
@@ -250,7 +250,7 @@ def test_b063_schedule_duplicates_and_session_are_judged_anew(broker: Driver) ->
     assert bodies(broker.receive("end", 5, lock=lock)) == ["a"]
 
 
-def test_b007_the_first_number_goes_along(broker: Driver) -> None:
+def test_b007_a_forwarded_message_keeps_its_first_number(broker: Driver) -> None:
     broker.queue("end")
     broker.queue("middle", forward_to="end")
     broker.partitioned(forward_to="middle")
@@ -266,7 +266,7 @@ def test_b008_a_message_from_a_partitioned_queue_has_a_plain_number(broker: Driv
     assert broker.one("end").sequence_number == 1
 
 
-def test_a_forwarded_message_lives_no_longer(broker: Driver) -> None:
+def test_forwarding_does_not_extend_the_time_to_live(broker: Driver) -> None:
     broker.queue("end")
     broker.queue(forward_to="end")
     fault = broker.down("end")
@@ -285,7 +285,7 @@ def test_a_deleted_source_is_forgotten(broker: Driver) -> None:
     assert broker.namespace.sources("end") == [broker.namespace.directory.find("end")[0]]
 
 
-def test_b059_the_via_key_picks_the_fragment_in_between(broker: Driver) -> None:
+def test_b059_the_via_key_selects_the_fragment_of_the_via_queue(broker: Driver) -> None:
     broker.queue("end")
     broker.partitioned("between")
     fault = broker.down("end")
@@ -298,7 +298,7 @@ def test_b059_the_via_key_picks_the_fragment_in_between(broker: Driver) -> None:
     assert broker.counts("between").transfer_message_count == 0
 
 
-def test_b054_send_via_lets_a_transaction_cross_entities(broker: Driver) -> None:
+def test_b054_a_transaction_with_send_via_includes_other_entities(broker: Driver) -> None:
     broker.queue("in")
     broker.queue("out")
     broker.send("in", message("order"))
@@ -388,7 +388,7 @@ def test_a_topic_forwards_through_its_subscription_with_rules(broker: Driver) ->
     assert broker.namespace.sources("nowhere") == []
 
 
-def test_what_waits_to_go_on_stays_when_the_queue_no_longer_forwards(broker: Driver) -> None:
+def test_waiting_messages_stay_when_forwarding_is_removed(broker: Driver) -> None:
     broker.queue("end")
     description = broker.queue(forward_to="end")
     fault = broker.down("end")
@@ -401,7 +401,7 @@ def test_what_waits_to_go_on_stays_when_the_queue_no_longer_forwards(broker: Dri
     assert bodies(broker.drain("q")) == ["a"]
 
 
-def test_a_transfer_dead_letter_queue_that_was_looked_at_before_serves_transfers(broker: Driver) -> None:
+def test_an_existing_transfer_dead_letter_queue_is_used_for_transfers(broker: Driver) -> None:
     broker.queue("out")
     broker.queue("in")
     assert broker.receive("in/$Transfer/$DeadLetterQueue") == []

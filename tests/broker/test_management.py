@@ -60,7 +60,7 @@ ALL_RIGHTS = [AccessRights.MANAGE, AccessRights.SEND, AccessRights.LISTEN]
 
 
 @pytest.mark.parametrize("kind", ["queue", "topic"])
-def test_p010_partitioning_is_asked_for_by_the_flag(broker: Driver, kind: str) -> None:
+def test_p010_the_flag_enables_partitioning(broker: Driver, kind: str) -> None:
     made = (
         broker.queue("a", enable_partitioning=True) if kind == "queue" else broker.topic("a", enable_partitioning=True)
     )
@@ -100,7 +100,7 @@ def test_p012_some_flags_are_set_at_creation_only(broker: Driver, field: str, wa
 
 
 @pytest.mark.parametrize("profile", [STD_2015, STD_2017, STD_2021])
-def test_p013_in_the_standard_tier_entities_are_plain_unless_asked(profile: Profile) -> None:
+def test_p013_in_the_standard_tier_entities_are_plain_by_default(profile: Profile) -> None:
     broker = Driver(profile)
     assert broker.queue().enable_partitioning is False
     assert broker.queue("p", enable_partitioning=True).enable_partitioning is True
@@ -248,7 +248,7 @@ def test_p110_an_update_reaches_every_fragment(broker: Driver) -> None:
     assert {each.locked_until_utc for each in broker.receive("q", 16)} == {at(START + 7)}
 
 
-def test_p110_a_larger_size_reaches_what_waits_for_its_transfer() -> None:
+def test_p110_a_larger_size_applies_to_messages_waiting_for_transfer() -> None:
     broker = Driver(replace(STD_2021, sizes_in_megabytes=(1, 2)))
     description = broker.queue("via", max_size_in_megabytes=1)
     broker.queue("end", max_size_in_megabytes=1)
@@ -296,7 +296,7 @@ def test_p111_management_is_refused_whole_while_a_fragment_is_down(broker: Drive
     broker.delete(address("q"))
 
 
-def test_p111_rules_too(broker: Driver) -> None:
+def test_p111_rules_cannot_change_while_a_fragment_is_down(broker: Driver) -> None:
     broker.topic(enable_partitioning=True)
     broker.subscription()
     broker.down("t", 3)
@@ -348,7 +348,7 @@ def test_p113_a_subscription_is_limited_with_its_topic(broker: Driver) -> None:
     assert broker.get(address("t/Subscriptions/s")).availability_status is EntityAvailabilityStatus.LIMITED
 
 
-def test_p114_counts_while_limited_cover_what_can_be_reached(broker: Driver) -> None:
+def test_p114_counts_of_a_limited_entity_cover_reachable_fragments(broker: Driver) -> None:
     broker.partitioned()
     for key in KEYS:
         broker.send("q", message(partition_key=key))
@@ -453,7 +453,7 @@ def test_b080_premium_chooses_its_message_size() -> None:
             broker.queue("bad", max_message_size_in_kilobytes=size)
 
 
-def test_b021_in_the_basic_tier_messages_live_14_days() -> None:
+def test_b021_the_time_to_live_in_the_basic_tier_is_14_days() -> None:
     broker = Driver(BASIC_2021)
     assert broker.queue().default_message_time_to_live == timedelta(days=14)
     assert broker.queue("max", default_message_time_to_live=NO_LIFE).default_message_time_to_live == timedelta(days=14)
@@ -545,7 +545,7 @@ def test_an_address_leads_to_one_kind(broker: Driver) -> None:
         broker.update(address("q"), RuleProperties("q"))
 
 
-def test_what_belongs_to_a_queue_is_not_a_topic_s(broker: Driver) -> None:
+def test_a_queue_is_not_a_topic_and_a_topic_has_no_sub_queues(broker: Driver) -> None:
     broker.queue()
     entity = broker.namespace.directory.find("q")[0]
     with pytest.raises(InvalidOperationError):
@@ -583,7 +583,7 @@ def test_the_namespace_describes_itself(broker: Driver) -> None:
     assert (described.name, described.messaging_sku) == ("contoso", MessagingSku.STANDARD)
 
 
-def test_times_are_told(broker: Driver) -> None:
+def test_runtime_properties_have_times(broker: Driver) -> None:
     broker.queue()
     counts = broker.counts("q")
     assert (counts.created_at_utc, counts.accessed_at_utc) == (at(START), NEVER)
@@ -613,7 +613,7 @@ def test_deleting_takes_everything_below_with_it(broker: Driver) -> None:
     assert broker.management.listed(broker.call(Operation.MANAGE), EntityKind.SUBSCRIPTION, ("t",)) == []
 
 
-def test_an_entity_made_again_is_empty(broker: Driver) -> None:
+def test_a_recreated_entity_is_empty(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("a"))
     broker.delete(address("q"))
@@ -633,7 +633,7 @@ def test_an_entity_made_again_is_empty(broker: Driver) -> None:
         (EntityStatus.DISABLED, False, False, False),
     ],
 )
-def test_b083_a_queue_s_status_says_what_it_refuses(
+def test_b083_the_status_of_a_queue_determines_rejected_operations(
     broker: Driver, status: EntityStatus, may_send: bool, may_receive: bool, may_settle: bool
 ) -> None:
     description = broker.queue()
@@ -662,7 +662,7 @@ def test_b083_a_queue_s_status_says_what_it_refuses(
     assert broker.get(address("q")).status is status
 
 
-def test_b083_a_disabled_topic_takes_nothing_and_its_subscriptions_give_what_they_have(broker: Driver) -> None:
+def test_b083_a_disabled_topic_rejects_sends_but_its_subscriptions_deliver(broker: Driver) -> None:
     description = broker.topic()
     broker.subscription()
     broker.send("t", message("a"))
@@ -692,7 +692,7 @@ def vanished(broker: Driver, where: EntityAddress) -> bool:
     return False
 
 
-def test_b023_an_idle_queue_vanishes(broker: Driver) -> None:
+def test_b023_an_idle_queue_is_deleted(broker: Driver) -> None:
     broker.queue(auto_delete_on_idle=MINUTES_5)
     broker.wait(299)
     assert not vanished(broker, address("q"))
@@ -754,7 +754,7 @@ def test_b023_idle_time_can_be_changed_and_lifted(broker: Driver) -> None:
     broker.queue()
 
 
-def test_b086_a_second_has_its_credits() -> None:
+def test_b086_credits_are_limited_per_second() -> None:
     broker = Driver(replace(STD_2021, credits_per_second=30))
     broker.queue()
     broker.send("q", *(message() for _ in range(19)))

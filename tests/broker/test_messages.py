@@ -42,7 +42,7 @@ def queue(request: pytest.FixtureRequest) -> Driver:
     return broker
 
 
-def test_b006_a_message_says_when_it_was_stored_and_when_it_ends(queue: Driver) -> None:
+def test_b006_a_message_has_its_enqueue_and_expiry_times(queue: Driver) -> None:
     queue.wait(5)
     queue.send("q", message(time_to_live=seconds(30)))
     received = queue.one()
@@ -50,7 +50,7 @@ def test_b006_a_message_says_when_it_was_stored_and_when_it_ends(queue: Driver) 
     assert received.time_to_live == seconds(30)
 
 
-def test_b006_without_a_life_it_never_ends(queue: Driver) -> None:
+def test_b006_a_message_without_time_to_live_never_expires(queue: Driver) -> None:
     queue.send("q", message())
     received = queue.one()
     assert received.expires_at_utc is None
@@ -89,7 +89,7 @@ def test_b011_renewal_holds_for_another_duration(queue: Driver) -> None:
         queue.renew("q", held)
 
 
-def test_b012_an_abandoned_message_comes_back_to_the_front(queue: Driver) -> None:
+def test_b012_an_abandoned_message_returns_to_the_front(queue: Driver) -> None:
     for number in range(3):
         queue.send("q", message(str(number), partition_key="k"))
     first = queue.one()
@@ -188,7 +188,7 @@ def test_b018_in_the_dead_letter_queue_nothing_expires_or_is_dead_lettered(broke
     assert broker.counts("q").total_message_count == 0
 
 
-def test_b018_nobody_sends_to_the_dead_letter_queue(queue: Driver) -> None:
+def test_b018_sending_to_the_dead_letter_queue_is_rejected(queue: Driver) -> None:
     with pytest.raises(InvalidOperationError):
         queue.send(DEAD, message())
 
@@ -208,7 +208,9 @@ def test_b018_dead_letters_can_be_deferred_and_settled_in_a_transaction(queue: D
 
 
 @pytest.mark.parametrize(("asked", "given"), [(None, 30), (seconds(10), 10), (seconds(100), 30)])
-def test_b019_the_entity_s_life_is_the_ceiling(broker: Driver, asked: timedelta | None, given: float) -> None:
+def test_b019_the_time_to_live_of_the_entity_is_the_maximum(
+    broker: Driver, asked: timedelta | None, given: float
+) -> None:
     broker.queue(default_message_time_to_live=seconds(30))
     broker.send("q", message(time_to_live=asked))
     received = broker.one()
@@ -224,7 +226,7 @@ def test_b020_an_expired_message_is_dropped(queue: Driver) -> None:
     assert queue.peek() == queue.receive() == queue.receive(DEAD) == []
 
 
-def test_b020_or_dead_lettered_where_asked(broker: Driver) -> None:
+def test_b020_an_expired_message_is_dead_lettered_if_configured(broker: Driver) -> None:
     broker.queue(dead_lettering_on_message_expiration=True)
     broker.send("q", message(time_to_live=seconds(10)))
     broker.wait(10)
@@ -258,7 +260,7 @@ def test_b020_many_expired_messages_are_forgotten(broker: Driver) -> None:
     assert str(broker.one()) == "last"
 
 
-def test_b022_a_deferred_message_waits_beyond_its_life_until_somebody_asks(broker: Driver) -> None:
+def test_b022_a_deferred_message_expires_when_requested(broker: Driver) -> None:
     broker.queue(dead_lettering_on_message_expiration=True)
     broker.send("q", message(time_to_live=seconds(10)))
     held = broker.one()
@@ -352,7 +354,7 @@ def test_b034_a_scheduled_message_gets_a_new_number_and_time(queue: Driver) -> N
         queue.cancel("q", number)
 
 
-def test_b034_the_life_begins_when_the_message_appears(queue: Driver) -> None:
+def test_b034_the_time_to_live_begins_at_the_enqueue_time(queue: Driver) -> None:
     queue.schedule("q", message(time_to_live=seconds(5), scheduled_enqueue_time_utc=at(START + 30)))
     queue.wait(34)
     assert queue.one().expires_at_utc == at(START + 35)
@@ -363,7 +365,7 @@ def test_b034_a_time_that_has_passed_is_now(queue: Driver) -> None:
     assert str(queue.one()) == "a"
 
 
-def test_b037_a_scheduled_message_is_peeked_with_the_moment_when_it_came(queue: Driver) -> None:
+def test_b037_peeking_a_scheduled_message_returns_its_enqueue_time(queue: Driver) -> None:
     queue.wait(5)
     queue.schedule("q", message(scheduled_enqueue_time_utc=at(START + 60)))
     queue.wait(5)

@@ -224,14 +224,14 @@ def test_p050_a_key_pins_inside_and_outside_a_transaction(broker: Driver) -> Non
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_p051_without_a_key_the_fragments_take_turns(broker: Driver, rounds: int) -> None:
+def test_p051_messages_without_a_key_are_distributed_in_rotation(broker: Driver, rounds: int) -> None:
     broker.partitioned()
     for _ in range(16 * rounds):
         broker.send("q", message())
     assert sizes(broker) == [rounds] * 16
 
 
-def test_p051_the_first_turn_is_drawn_by_lot() -> None:
+def test_p051_the_first_fragment_is_random() -> None:
     starts = set()
     for seed in range(20):
         broker = Driver(seed=seed)
@@ -427,7 +427,7 @@ def test_b033_lock_tokens_of_several_fragments_in_one_call_are_refused(broker: D
         broker.settle("q", each)
 
 
-def test_what_no_fragment_gave_out_is_unknown(broker: Driver) -> None:
+def test_unknown_lock_tokens_and_numbers_are_rejected(broker: Driver) -> None:
     broker.partitioned("p")
     broker.queue()
     broker.send("p", message(partition_key=KEYS[9]))
@@ -439,7 +439,7 @@ def test_what_no_fragment_gave_out_is_unknown(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
-def test_n007_a_ping_is_accepted_and_given_to_nobody(broker: Driver, is_partitioned: bool) -> None:
+def test_n007_a_ping_is_accepted_and_not_delivered(broker: Driver, is_partitioned: bool) -> None:
     broker.queue(enable_partitioning=is_partitioned, requires_duplicate_detection=True)
     broker.send("q", ping_message(message_id="m"))
     assert broker.receive() == []

@@ -35,14 +35,14 @@ def test_b042_a_session_entity_takes_no_message_without_a_session(queue: Driver)
     assert queue.peek() == []
 
 
-def test_b042_nor_a_receiver_without_one(queue: Driver) -> None:
+def test_b042_a_session_entity_rejects_a_receiver_without_a_session(queue: Driver) -> None:
     with pytest.raises(InvalidOperationError):
         queue.receive()
     with pytest.raises(InvalidOperationError):
         queue.deferred("q", 1)
 
 
-def test_b042_nor_has_a_plain_entity_sessions_to_accept(broker: Driver) -> None:
+def test_b042_a_plain_entity_rejects_a_session_receiver(broker: Driver) -> None:
     broker.queue()
     with pytest.raises(InvalidOperationError):
         broker.accept("q", "s")
@@ -168,7 +168,7 @@ def test_b046_an_ended_session_lock_is_a_failed_delivery(queue: Driver) -> None:
     assert [each.delivery_count for each in queue.receive("q", 2, lock=lock)] == [1, 1]
 
 
-def test_b046_a_released_session_is_none(queue: Driver) -> None:
+def test_b046_releasing_a_session_is_not_a_failed_delivery(queue: Driver) -> None:
     fill(queue, "s", "s")
     lock = queue.held("q", "s")
     queue.receive("q", 2, lock=lock)
@@ -187,7 +187,7 @@ def test_b046_too_many_ended_locks_dead_letter(broker: Driver) -> None:
     assert broker.one("q/$DeadLetterQueue").session_id == "s"
 
 
-def test_b047_after_the_lock_is_lost_everything_is(queue: Driver) -> None:
+def test_b047_every_operation_fails_after_the_lock_is_lost(queue: Driver) -> None:
     fill(queue, "s", "s")
     lock = queue.held("q", "s")
     held = queue.one(lock=lock)
@@ -279,7 +279,7 @@ def test_browsing_a_session_that_does_not_exist_shows_nothing(queue: Driver) -> 
     assert queue.peek(session_id="nobody") == []
 
 
-def test_many_settled_messages_leave_no_trace_in_a_session(broker: Driver) -> None:
+def test_settled_messages_do_not_accumulate_in_a_session(broker: Driver) -> None:
     broker.queue(requires_session=True)
     lock = broker.held("q", "s")
     for number in range(100):
@@ -324,7 +324,7 @@ def test_a_scheduled_message_waits_for_its_time_in_a_session(queue: Driver) -> N
     assert bodies(queue.receive(lock=lock)) == ["a"]
 
 
-def test_those_who_wait_are_told_of_sessions(queue: Driver) -> None:
+def test_waiting_receivers_are_notified_of_sessions(queue: Driver) -> None:
     fill(queue, "s")
     lock = queue.held("q", "s")
     fill(queue, "s")

@@ -94,7 +94,7 @@ def test_an_escaped_text_matches_itself_alone(wanted: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["%" + "a%" * 500 + "b", "%" + "a_%" * 300 + "b%", "a%" * 500 + "b_"])
-def test_no_pattern_takes_more_than_a_moment(pattern: str) -> None:
+def test_every_pattern_matches_quickly(pattern: str) -> None:
     match = matcher(pattern)
     before = time.process_time()
     assert not match("a" * 32_768, Steps())

@@ -270,7 +270,7 @@ def test_parentheses_cost_no_depth() -> None:
     assert parse_filter("(" * 500 + "a = 1" + ")" * 500) == A_IS_1
 
 
-def test_a_node_knows_where_it_stands() -> None:
+def test_a_node_has_its_position() -> None:
     tree = parse_filter("a = 1 AND\n  sys.Label LIKE @p")
     assert isinstance(tree, And)
     like = tree.terms[1]

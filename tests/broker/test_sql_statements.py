@@ -120,7 +120,7 @@ def test_a_system_property_that_holds_text_takes_what_can_be_written_as_text() -
     assert changed("SET sys.MessageId = @id", parameters={"id": ID}).message_id == str(ID)
 
 
-def test_moments_and_spans_of_the_system_can_be_set() -> None:
+def test_datetimes_and_durations_of_the_system_can_be_set() -> None:
     for name in ("ScheduledEnqueueTimeUtc", "ScheduledEnqueueTime"):
         assert changed(f"SET sys.{name} = @noon", parameters={"noon": NOON}).scheduled_enqueue_time_utc == NOON
         assert changed(f"SET sys.{name} = '2024-01-02T12:00:00Z'").scheduled_enqueue_time_utc == NOON
@@ -163,7 +163,7 @@ def test_every_system_property_is_settable_or_read_only() -> None:
     assert {each.name for each in SYSTEM_PROPERTIES.values()} == {*SETTABLE, *READ_ONLY, *moments_and_spans}
 
 
-def test_an_unknown_system_property_is_refused_wherever_it_stands() -> None:
+def test_an_unknown_system_property_is_rejected_everywhere() -> None:
     for text in ("SET sys.Colour = 1", "REMOVE sys.Colour", "SET a = sys.Colour"):
         with pytest.raises(InvalidOperationError, match=r"there is no system property sys\.Colour"):
             changed(text)

@@ -84,7 +84,7 @@ def test_a_printed_action_is_read_as_the_same_statements(tree: Statements) -> No
         assert parse_action(str(tree)) == tree
 
 
-def test_parentheses_stand_only_where_they_are_needed() -> None:
+def test_parentheses_are_written_only_where_needed() -> None:
     for text in (
         "(a = 1 OR b = 2) AND NOT (c = 3 AND d = 4) AND NOT e = 5",
         "a + b * c - (d - e) = -(a + b) / (c * d)",

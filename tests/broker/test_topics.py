@@ -59,7 +59,7 @@ def test_every_subscription_has_its_own_copy(topic: Driver) -> None:
     assert received(topic, "t/Subscriptions/other") == ["a"]
 
 
-def test_without_rules_nothing_comes(topic: Driver) -> None:
+def test_a_subscription_without_rules_receives_nothing(topic: Driver) -> None:
     topic.delete(DEFAULT)
     topic.send("t", message("a"))
     assert received(topic) == []
@@ -89,7 +89,7 @@ def test_b072_a_filter_sees_system_and_user_properties(topic: Driver) -> None:
     assert received(topic) == ["a"]
 
 
-def test_b076_a_correlation_filter_asks_for_all_that_is_set(topic: Driver) -> None:
+def test_b076_a_correlation_filter_requires_all_its_properties(topic: Driver) -> None:
     topic.delete(DEFAULT)
     topic.rule(SUB, "r", filter=CorrelationRuleFilter(label="l", correlation_id="c", properties={"p": 1}))
     topic.send("t", message("a", subject="l", correlation_id="c", application_properties={"p": 1}))
@@ -120,7 +120,7 @@ def test_b078_a_changed_session_leaves_the_copy_in_its_fragment(broker: Driver) 
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_b079_a_filter_error_dead_letters_where_asked(topic: Driver, is_asked: bool) -> None:
+def test_b079_a_filter_error_dead_letters_if_configured(topic: Driver, is_asked: bool) -> None:
     topic.subscription("t", "strict", dead_lettering_on_filter_evaluation_exceptions=is_asked)
     path = "t/Subscriptions/strict"
     topic.delete(address(f"{path}/$Rules/$Default"))
@@ -135,7 +135,7 @@ def test_b079_a_filter_error_dead_letters_where_asked(topic: Driver, is_asked: b
         assert dead[0].expires_at_utc is None
 
 
-def test_b079_other_rules_are_still_asked(topic: Driver) -> None:
+def test_b079_other_rules_are_still_evaluated(topic: Driver) -> None:
     topic.rule(SUB, "r", filter=SqlRuleFilter("x / 0 > 1"), action=SqlRuleAction("SET y = 1"))
     topic.send("t", message("a", application_properties={"x": 1}))
     assert received(topic) == ["a"]
@@ -166,7 +166,7 @@ def test_b015_a_copy_whose_headers_have_grown_too_large_is_dead_lettered(topic: 
 
 
 @pytest.mark.parametrize(("topic_s", "subscription_s", "wins_s"), [(10, 20, 10), (20, 10, 10)])
-def test_b019_the_smaller_life_of_topic_and_subscription_wins(
+def test_b019_the_smaller_time_to_live_of_topic_and_subscription_applies(
     broker: Driver, topic_s: float, subscription_s: float, wins_s: float
 ) -> None:
     broker.topic(default_message_time_to_live=seconds(topic_s))
@@ -176,7 +176,7 @@ def test_b019_the_smaller_life_of_topic_and_subscription_wins(
     assert (received.expires_at_utc, received.time_to_live) == (at(START + wins_s), seconds(wins_s))
 
 
-def test_b037_scheduled_messages_sit_in_the_topic(topic: Driver) -> None:
+def test_b037_scheduled_messages_are_stored_in_the_topic(topic: Driver) -> None:
     (number,) = topic.schedule("t", message("a", scheduled_enqueue_time_utc=at(START + 10)))
     topic.schedule("t", message("b", scheduled_enqueue_time_utc=at(START + 10)))
     assert topic.peek(SUB) == []

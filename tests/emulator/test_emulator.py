@@ -266,7 +266,7 @@ class TestNamespaces:
         with pytest.raises(InvalidOperationError, match="contoso, contoso-backup"):
             emulator.context("other")
 
-    async def test_http_port_serves_the_first_and_tells_the_health_of_all(self, certificates: Path) -> None:
+    async def test_http_port_serves_the_first_namespace_and_the_health_of_all(self, certificates: Path) -> None:
         async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
             assert emulator.http_port
             assert await asked(emulator.http_port, "GET", "/health") == (
@@ -280,7 +280,7 @@ class TestNamespaces:
             assert (await asked(emulator.ports["a"], "GET", "/health"))[0] == 200
 
     @pytest.mark.parametrize("kind", ["refuse", "black_hole"])
-    async def test_http_port_heals_what_no_other_port_can_be_told_any_more(self, certificates: Path, kind: str) -> None:
+    async def test_http_port_heals_faults_that_block_the_other_ports(self, certificates: Path, kind: str) -> None:
         async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
             own, http_port = emulator.ports["b"], emulator.http_port
             assert http_port
@@ -294,7 +294,7 @@ class TestNamespaces:
             assert (await asked(http_port, "DELETE", "/$control/faults/1?namespace=b"))[0] == 200
             assert (await asked(own, "GET", "/health"))[0] == 200
 
-    async def test_http_port_names_the_namespaces_that_it_knows(self, certificates: Path) -> None:
+    async def test_http_port_lists_the_namespaces_in_the_error(self, certificates: Path) -> None:
         async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
             assert emulator.http_port
             status, told = await asked(emulator.http_port, "GET", "/$control/state?namespace=c")
@@ -330,7 +330,7 @@ async def asked_slowly(port: int) -> tuple[int, str]:
 
 
 class TestSwitches:
-    async def test_reset_brings_back_what_was_configured(self, tmp_path: Path, certificates: Path) -> None:
+    async def test_reset_restores_the_configuration(self, tmp_path: Path, certificates: Path) -> None:
         config = tmp_path / "Config.json"
         config.write_text('{"UserConfig": {"Namespaces": [{"Name": "a", "Queues": [{"Name": "orders"}]}]}}')
         async with Emulator("b", config=config, certificate_directory=certificates) as emulator:
@@ -411,7 +411,7 @@ class TestSwitches:
 
 
 class TestMistakes:
-    async def test_port_in_use_is_named_with_the_way_out(self, emulator: Emulator, port: int) -> None:
+    async def test_error_for_a_port_in_use_has_the_port_and_advice(self, emulator: Emulator, port: int) -> None:
         other = Emulator(f"late:{port}")
         with pytest.raises(InvalidOperationError) as caught:
             await other.start()
@@ -457,7 +457,7 @@ class TestCertificate:
         (server,) = first.parent.glob("server.pem")
         assert server.stat().st_mode & 0o077 == 0
 
-    async def test_bears_the_names_asked_for(self, tmp_path: Path) -> None:
+    async def test_certificate_has_the_given_names(self, tmp_path: Path) -> None:
         async with Emulator("a", certificate_names=["broker.test"], certificate_directory=tmp_path) as emulator:
             trusting = ssl.create_default_context(cafile=str(emulator.certificate_path))
             reader, writer = await asyncio.open_connection(
@@ -467,7 +467,7 @@ class TestCertificate:
             assert await reader.readexactly(8) == AMQP_HEADER
             writer.close()
 
-    async def test_where_none_can_be_made_plain_connections_work(self, tmp_path: Path) -> None:
+    async def test_without_a_certificate_plain_connections_work(self, tmp_path: Path) -> None:
         blocked = tmp_path / "file"
         blocked.write_text("not a directory")
         async with Emulator("a", certificate_directory=blocked) as emulator:

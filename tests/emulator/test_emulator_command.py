@@ -78,7 +78,7 @@ def test_prints_where_to_connect_and_is_ready_then(start: Start) -> None:
     assert list(said) == list(json.loads(shown))
 
 
-def test_an_error_is_json_where_json_is_asked_for(start: Start) -> None:
+def test_an_error_is_json_with_the_option_json(start: Start) -> None:
     out, err = start("--profile", "none", "--json").communicate()
     error = json.loads(err)["error"]
     assert (out, error["command"], error["exit_status"]) == ("", "emulator", 2)
@@ -96,7 +96,7 @@ def test_prints_for_people_too(start: Start) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ends_with_status_0_when_it_is_told_to(start: Start, number: int) -> None:
+def test_signal_ends_it_with_status_0(start: Start, number: int) -> None:
     process = start("--namespace", "contoso:0", "--http-port", "0", "--json")
     said = printed(process)
     with socket.create_connection(("127.0.0.1", said["ports"]["contoso"])):

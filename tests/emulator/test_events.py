@@ -11,7 +11,7 @@ from sbclient.clock import VirtualClock
 from sbclient.emulator.events import MAX_QUEUED, MAX_SUBSCRIBERS, EventFeed, EventStream
 
 
-async def test_every_watcher_hears_what_happens_after_he_came() -> None:
+async def test_every_subscriber_gets_later_events() -> None:
     feed = EventFeed()
     feed.publish("before", 1.0)
     one = feed.subscribe()
@@ -25,7 +25,7 @@ async def test_every_watcher_hears_what_happens_after_he_came() -> None:
     assert await two.next() == {"event": "b", "at": 3.0}
 
 
-async def test_slow_watcher_loses_the_oldest_and_is_told() -> None:
+async def test_slow_subscriber_loses_the_oldest_events_and_gets_their_number() -> None:
     feed = EventFeed()
     watcher = feed.subscribe()
     for index in range(MAX_QUEUED + 5):
@@ -34,7 +34,7 @@ async def test_slow_watcher_loses_the_oldest_and_is_told() -> None:
     assert (await watcher.next())["at"] == 5.0
 
 
-async def test_watchers_are_bounded_and_leave_room_when_they_go() -> None:
+async def test_number_of_subscribers_is_bounded() -> None:
     feed = EventFeed()
     watchers = [feed.subscribe() for _ in range(MAX_SUBSCRIBERS)]
     assert not feed.has_room
@@ -59,7 +59,7 @@ async def test_stream_writes_server_sent_events(clock: VirtualClock) -> None:
     await stream.aclose()
 
 
-async def test_silent_stream_says_now_and_then_that_it_is_there(clock: VirtualClock) -> None:
+async def test_silent_stream_sends_heartbeats(clock: VirtualClock) -> None:
     feed = EventFeed()
     stream = EventStream(feed.subscribe(), clock)
     began_at = clock.now()

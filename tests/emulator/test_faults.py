@@ -17,7 +17,7 @@ def faults() -> WireFaults:
     return WireFaults(Random(1))
 
 
-def test_nothing_strikes_at_first(faults: WireFaults) -> None:
+def test_there_are_no_faults_at_first(faults: WireFaults) -> None:
     assert not faults.refuses(NOW)
     assert not faults.resets(NOW)
     assert faults.black_hole(NOW) is None
@@ -33,7 +33,7 @@ def test_reset_also_refuses_new_connections(faults: WireFaults) -> None:
     assert faults.resets(NOW)
 
 
-def test_refusal_leaves_connections_that_stand(faults: WireFaults) -> None:
+def test_refuse_keeps_open_connections(faults: WireFaults) -> None:
     faults.inject(WireFault(WireFaultKind.REFUSE))
     assert faults.refuses(NOW)
     assert not faults.resets(NOW)
@@ -48,7 +48,7 @@ def test_fault_of_an_entity_covers_what_lies_below(faults: WireFaults, path: str
 
 
 @pytest.mark.parametrize("path", ["orders2", "order", "", "x/orders"])
-def test_fault_of_an_entity_spares_its_neighbours(faults: WireFaults, path: str) -> None:
+def test_fault_of_an_entity_does_not_affect_others(faults: WireFaults, path: str) -> None:
     faults.inject(WireFault(WireFaultKind.SERVER_BUSY, "orders"))
     assert not faults.is_busy(path, NOW)
 
@@ -59,13 +59,13 @@ def test_count_heals_by_itself(faults: WireFaults) -> None:
     assert faults.active(NOW) == []
 
 
-def test_ends_at_its_moment(faults: WireFaults) -> None:
+def test_fault_ends_at_its_time(faults: WireFaults) -> None:
     faults.inject(WireFault(WireFaultKind.LATENCY, latency_s=0.25, until_at=NOW + 10))
     assert faults.latency_s(NOW + 9.9) == 0.25
     assert faults.latency_s(NOW + 10) == 0
 
 
-def test_probability_strikes_now_and_then_and_the_same_way_for_the_same_seed() -> None:
+def test_probability_is_repeated_by_the_seed() -> None:
     def strikes(seed: int) -> list[bool]:
         faults = WireFaults(Random(seed))
         faults.inject(WireFault(WireFaultKind.SERVER_BUSY, probability=0.5))
@@ -95,7 +95,7 @@ def test_a_connection_stays_in_its_black_hole_until_that_is_healed(faults: WireF
     assert not faults.is_active(WireFault(WireFaultKind.BLACK_HOLE, until_at=NOW), NOW)
 
 
-def test_listeners_hear_of_every_change_until_they_stop(faults: WireFaults) -> None:
+def test_listeners_are_called_for_every_change_until_they_stop(faults: WireFaults) -> None:
     heard: list[int] = []
     stop = faults.listen(lambda: heard.append(len(faults.active(NOW))))
     faults.inject(WireFault(WireFaultKind.REFUSE))
@@ -107,7 +107,7 @@ def test_listeners_hear_of_every_change_until_they_stop(faults: WireFaults) -> N
 
 
 @pytest.mark.parametrize("kind", OF_CONNECTIONS)
-def test_connections_know_of_no_entity(kind: WireFaultKind) -> None:
+def test_faults_of_connections_reject_an_entity(kind: WireFaultKind) -> None:
     with pytest.raises(InvalidOperationError):
         WireFault(kind, "orders")
 

@@ -305,7 +305,7 @@ def _say_all(port: int, said: list[bytes]) -> None:
         pass
 
 
-async def test_links_to_ever_new_places_are_not_remembered(certificates: Path) -> None:
+async def test_links_to_many_addresses_use_little_memory(certificates: Path) -> None:
     """Whoever has shown no token can ask for links, each by another long name."""
     async with served(certificates) as emulator, good_client(emulator):
         before = resident_bytes()

@@ -70,7 +70,7 @@ class TestSignatures:
     def test_wrong_key_is_refused(self) -> None:
         assert "is not signed" in refusal(token("sb://h/q", key="another"))
 
-    def test_whose_key_it_should_be_is_said_once(self) -> None:
+    def test_error_names_the_owner_of_the_key_once(self) -> None:
         assert " of 'q' or the namespace: " in refusal(token("sb://h/q", key="another"))
         assert "RootManageSharedAccessKey' of the namespace: " in refusal(token("sb://h/", key="another"))
 
@@ -106,11 +106,11 @@ class TestSignatures:
             token("sb://h/" + "a/" * 1_100),
         ],
     )
-    def test_what_is_no_token_is_refused(self, text: str) -> None:
+    def test_an_invalid_token_is_rejected(self, text: str) -> None:
         refusal(text)
 
     @given(st.text(max_size=60))
-    def test_no_text_is_accepted_by_chance_or_breaks_the_check(self, text: str) -> None:
+    def test_no_random_text_is_accepted_or_raises_another_error(self, text: str) -> None:
         for attempt in (text, f"SharedAccessSignature {text}", f"SharedAccessSignature sr={text}&sig=a&se=1&skn=b"):
             with pytest.raises(ServiceBusAuthenticationError):
                 authorizer(AuthorizationMode.ANY_JWT).authenticate(attempt, NOW)
@@ -140,7 +140,7 @@ class TestScope:
         assert is_at_or_below(path, scope)
 
     @pytest.mark.parametrize(("path", "scope"), [("q10", "q1"), ("q1", "q10"), ("q", "q/a"), ("", "q"), ("x/q1", "q1")])
-    def test_never_covers_a_neighbour(self, path: str, scope: str) -> None:
+    def test_covers_no_other_entity(self, path: str, scope: str) -> None:
         assert not is_at_or_below(path, scope)
 
     @given(st.text("abq/", max_size=8), st.text("abq/", max_size=8))
@@ -217,14 +217,14 @@ def web_token(claims: object, header: object = None) -> str:
 
 
 class TestModes:
-    def test_none_asks_for_nothing(self) -> None:
+    def test_mode_none_requires_no_token(self) -> None:
         nobody = authorizer(AuthorizationMode.NONE)
         assert nobody.authenticate("", NOW) == EVERYTHING == nobody.authenticate_key("", "")
 
-    def test_web_tokens_are_refused_unless_asked_for(self) -> None:
+    def test_web_tokens_are_rejected_by_default(self) -> None:
         assert "--auth sas" in refusal(web_token({"exp": NOW + 1}))
 
-    def test_any_web_token_is_accepted_where_asked_for(self) -> None:
+    def test_any_web_token_is_accepted_in_its_mode(self) -> None:
         anybody = authorizer(AuthorizationMode.ANY_JWT)
         assert anybody.authenticate(f"Bearer {web_token({'exp': NOW + 9})}", NOW).expires_at == NOW + 9
         assert anybody.authenticate(web_token({}), NOW).expires_at == math.inf
@@ -245,7 +245,7 @@ class TestModes:
             "..",
         ],
     )
-    def test_web_token_that_is_none_is_refused_even_there(self, text: str) -> None:
+    def test_invalid_web_token_is_rejected_in_its_mode(self, text: str) -> None:
         refusal(text, AuthorizationMode.ANY_JWT)
 
     def test_signatures_are_still_checked_where_any_web_token_is_accepted(self) -> None:

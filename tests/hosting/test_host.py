@@ -100,13 +100,13 @@ async def after(span_s: float, work: Any) -> Any:
     return await outcome if asyncio.iscoroutine(outcome) else outcome
 
 
-async def test_a_receive_returns_what_is_there_at_once(running: Running) -> None:
+async def test_a_receive_returns_available_messages_at_once(running: Running) -> None:
     await running.send(message("a"), message("b"))
     assert await running.receive(count=5) == ["a", "b"]
     assert elapsed() == 0
 
 
-async def test_a_receive_waits_its_time_and_no_longer(running: Running) -> None:
+async def test_a_receive_waits_for_its_wait_time_at_most(running: Running) -> None:
     assert await running.receive(7.0) == []
     assert elapsed() == 7.0
     assert await running.receive(0.0) == []
@@ -114,14 +114,14 @@ async def test_a_receive_waits_its_time_and_no_longer(running: Running) -> None:
     assert not running.host._waiting.has_waiters
 
 
-async def test_a_send_wakes_a_receiver_with_all_that_came(running: Running) -> None:
+async def test_a_send_wakes_a_receiver_which_gets_the_whole_batch(running: Running) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(after(5, lambda: running.send(message("a"), message("b"))))
         assert await running.receive(60, count=5) == ["a", "b"]
     assert elapsed() == 5
 
 
-async def test_receivers_are_served_in_the_order_of_coming(running: Running) -> None:
+async def test_receivers_are_served_in_the_order_of_arrival(running: Running) -> None:
     served: list[int] = []
 
     async def wait(place: int) -> None:
@@ -135,7 +135,7 @@ async def test_receivers_are_served_in_the_order_of_coming(running: Running) -> 
     assert served == list(range(10))
 
 
-async def test_a_newcomer_stands_behind_those_who_wait(running: Running) -> None:
+async def test_a_new_receiver_waits_behind_the_others(running: Running) -> None:
     first = asyncio.create_task(running.receive())
     await asyncio.sleep(1)
     running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [message("a")])
@@ -144,7 +144,7 @@ async def test_a_newcomer_stands_behind_those_who_wait(running: Running) -> None
     assert await newcomer == []
 
 
-async def test_a_newcomer_does_not_take_the_turn_of_one_who_was_given_it(running: Running) -> None:
+async def test_a_new_receiver_does_not_overtake_a_woken_one(running: Running) -> None:
     first = asyncio.create_task(running.receive())
     await asyncio.sleep(1)
     newcomer = asyncio.create_task(running.receive(10))
@@ -154,7 +154,7 @@ async def test_a_newcomer_does_not_take_the_turn_of_one_who_was_given_it(running
     assert await first == ["a"]
 
 
-async def test_one_whose_turn_comes_too_late_waits_on(running: Running) -> None:
+async def test_a_woken_receiver_without_a_message_waits_again(running: Running) -> None:
     waiting = asyncio.create_task(running.receive(5))
     await asyncio.sleep(1)
     now = running.host.clock.now()
@@ -239,7 +239,7 @@ async def test_a_forwarded_message_wakes_the_receiver_at_the_end(running: Runnin
     assert elapsed() == 12
 
 
-async def test_a_dead_letter_wakes_the_receiver_behind(running: Running) -> None:
+async def test_a_dead_letter_wakes_the_receiver_of_the_dead_letter_queue(running: Running) -> None:
     await running.send(message("a"))
     (held,) = await running.taken()
     async with asyncio.TaskGroup() as group:
@@ -257,7 +257,7 @@ async def test_deleting_an_entity_ends_the_wait(running: Running) -> None:
     assert elapsed() == 2
 
 
-async def test_a_missing_entity_is_told_at_once(running: Running) -> None:
+async def test_receiving_from_a_missing_entity_fails_at_once(running: Running) -> None:
     with pytest.raises(MessagingEntityNotFoundError):
         await running.receive(path="nowhere")
 
@@ -268,7 +268,7 @@ async def test_a_waited_for_queue_is_not_idle(running: Running) -> None:
     await running.send(message("a"), path="idle")
 
 
-async def test_b026_a_batch_receive_returns_with_what_came_with_the_first(running: Running) -> None:
+async def test_b026_a_batch_receive_returns_the_messages_available_with_the_first(running: Running) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(after(2, lambda: running.send(message("a"), message("b"))))
         group.create_task(after(3, lambda: running.send(message("c"))))
@@ -277,7 +277,7 @@ async def test_b026_a_batch_receive_returns_with_what_came_with_the_first(runnin
 
 
 @pytest.mark.parametrize(("waiting", "is_fit"), [(2, True), (3, False)])
-async def test_b088_so_many_receivers_of_one_entity_may_wait(waiting: int, is_fit: bool) -> None:
+async def test_b088_the_number_of_waiting_receivers_is_limited(waiting: int, is_fit: bool) -> None:
     running = Running(profile=replace(STD_2021, max_concurrent_receives=3))
     management, now = running.namespace.management, running.host.clock.now()
     management.create(Call(Operation.MANAGE, now), topic_address("t"), TopicProperties("t"))
@@ -308,7 +308,7 @@ async def test_a_namespace_that_goes_down_ends_waits_with_an_error(running: Runn
     assert elapsed() == 2
 
 
-async def test_a_receive_on_what_hangs_finds_nothing_until_it_is_healed(running: Running) -> None:
+async def test_a_receive_from_a_hanging_entity_waits_until_it_is_healed(running: Running) -> None:
     await running.send(message("a"))
     fault = running.host.inject(Fault(FaultKind.HANG, "q"))
     async with asyncio.TaskGroup() as group:
@@ -328,7 +328,7 @@ async def test_a_fault_that_heals_by_itself_wakes_receivers(running: Running) ->
 
 
 @pytest.mark.parametrize("fragments", [None, [3]])
-async def test_what_is_slow_gives_later(running: Running, fragments: list[int] | None) -> None:
+async def test_a_slow_entity_delivers_later(running: Running, fragments: list[int] | None) -> None:
     await running.send(message("a", partition_key=KEYS[3]), path="p")
     running.host.inject(Fault(FaultKind.SLOW, "p", fragments=fragments, latency_s=3.0))
     assert await running.receive(2, path="p") == []
@@ -376,7 +376,7 @@ async def test_p057_a_timeout_must_exceed_15_seconds(running: Running, timeout_s
     assert await running.receive(0, path="p") == ["a"]
 
 
-async def test_a_refusal_by_a_slow_entity_is_late_too(running: Running) -> None:
+async def test_an_error_of_a_slow_entity_is_late_too(running: Running) -> None:
     running.host.inject(Fault(FaultKind.SLOW, "s", latency_s=4.0))
     with pytest.raises(ValueError, match="requires sessions"):
         await running.send(message("a"), path="s")
@@ -392,7 +392,7 @@ async def test_a_request_to_the_namespace_times_out_too(running: Running) -> Non
     assert elapsed() == 3
 
 
-async def test_a_cancelled_request_did_nothing_before_its_turn(running: Running) -> None:
+async def test_a_request_cancelled_before_it_runs_has_no_effect(running: Running) -> None:
     sending = asyncio.create_task(running.send(message("a")))
     await asyncio.sleep(0)
     sending.cancel()
@@ -428,7 +428,7 @@ async def test_a_named_session_that_is_held_is_refused_at_once(running: Running)
     assert elapsed() == 0
 
 
-async def test_an_ended_session_lock_wakes_who_accepts_and_who_receives(running: Running) -> None:
+async def test_an_ended_session_lock_wakes_waiting_acceptors_and_receivers(running: Running) -> None:
     await running.send(message("a", session_id="x"), path="s")
     lock = await accept(running)
     assert await running.receive(path="s", lock=lock) == ["a"]
@@ -439,7 +439,7 @@ async def test_an_ended_session_lock_wakes_who_accepts_and_who_receives(running:
     assert elapsed() == 60
 
 
-async def test_a_released_session_wakes_who_accepts(running: Running) -> None:
+async def test_a_released_session_wakes_a_waiting_acceptor(running: Running) -> None:
     await running.send(message("a", session_id="x"), path="s")
     lock = await accept(running)
     async with asyncio.TaskGroup() as group:
@@ -494,7 +494,7 @@ def test_a_host_outlives_its_loops_and_forgets_their_waiters() -> None:
     assert run_virtual(second()) == ["a", "later"]
 
 
-def test_a_waiter_of_a_loop_that_was_closed_under_it_is_passed_over() -> None:
+def test_a_waiter_of_a_closed_loop_is_skipped() -> None:
     running = Running()
 
     async def prepare() -> None:
@@ -517,7 +517,7 @@ def test_a_waiter_of_a_loop_that_was_closed_under_it_is_passed_over() -> None:
     assert run_virtual(second()) == ["a"]
 
 
-async def test_p063_a_connection_leads_to_a_front_end_by_lot() -> None:
+async def test_p063_a_connection_gets_a_random_front_end() -> None:
     running = Running(front_end_count=3)
     assert {running.host.connect() for _ in range(50)} == {0, 1, 2}
 
@@ -534,7 +534,7 @@ async def test_p064_a_receiver_at_another_front_end_waits_for_the_locks_to_end()
 
 
 @pytest.mark.parametrize("path", ["p", "p/$DeadLetterQueue"])
-async def test_p062_who_waits_at_another_front_end_holds_nobody_up(path: str) -> None:
+async def test_p062_a_receiver_waiting_at_another_front_end_delays_no_other(path: str) -> None:
     running = Running(front_end_count=2)
     running.create("p", enable_partitioning=True)
     for index in range(4):
@@ -550,7 +550,7 @@ async def test_p062_who_waits_at_another_front_end_holds_nobody_up(path: str) ->
     assert await other == []
 
 
-async def test_receivers_at_several_front_ends_are_served_in_the_order_of_coming() -> None:
+async def test_receivers_at_several_front_ends_are_served_in_the_order_of_arrival() -> None:
     running = Running(front_end_count=2)
     running.create(enable_partitioning=True)
     served: list[int] = []
@@ -567,7 +567,7 @@ async def test_receivers_at_several_front_ends_are_served_in_the_order_of_coming
     assert served == list(range(6))
 
 
-async def test_a_newcomer_at_another_front_end_waits_his_turn_at_a_plain_entity() -> None:
+async def test_a_new_receiver_at_another_front_end_waits_behind_others_at_a_plain_entity() -> None:
     running = Running(front_end_count=2)
     running.create()
     first = asyncio.create_task(running.receive(front_end=0))
@@ -577,7 +577,7 @@ async def test_a_newcomer_at_another_front_end_waits_his_turn_at_a_plain_entity(
     assert await first == ["a"]
 
 
-async def test_b078_a_message_wakes_who_holds_its_session_in_its_own_fragment(running: Running) -> None:
+async def test_b078_a_message_wakes_the_holder_of_its_session_in_its_fragment(running: Running) -> None:
     path, manage = "t/Subscriptions/s", Call(Operation.MANAGE, running.host.clock.now())
     management = running.namespace.management
     management.create(manage, topic_address("t"), TopicProperties("t", enable_partitioning=True))
@@ -598,7 +598,7 @@ async def test_b078_a_message_wakes_who_holds_its_session_in_its_own_fragment(ru
     assert await waiting[0] == []
 
 
-async def test_receive_and_delete_waits_as_well(running: Running) -> None:
+async def test_receive_and_delete_waits_for_messages(running: Running) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(after(5, lambda: running.send(message("a"))))
         received = await running.receive(mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
@@ -613,7 +613,7 @@ async def test_a_fragment_down_is_an_error_to_a_waiting_plain_receiver(running: 
         await waiting
 
 
-async def test_when_nobody_waits_any_more_time_passes_unnoticed(running: Running) -> None:
+async def test_without_waiting_receivers_there_is_no_timer(running: Running) -> None:
     await running.send(message("a"))
     await running.receive()
     assert await running.receive(5) == []

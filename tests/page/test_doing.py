@@ -19,7 +19,7 @@ def rows(page: Page, panel: str = "messages") -> Any:
 
 
 class TestSend:
-    def test_a_message_is_sent_with_everything_it_bears(self, page: Page, served: Served) -> None:
+    def test_a_message_is_sent_with_all_its_attributes(self, page: Page, served: Served) -> None:
         served.queue("orders")
         open_entity(page, served, "orders")
         page.get_by_role("button", name="Send…").click()
@@ -51,7 +51,7 @@ class TestSend:
         expect(figure(page, "scheduled")).to_have_text("3")
         expect(rows(page).first).to_contain_text("in 59 min")
 
-    def test_a_refusal_is_told_where_it_can_be_mended(self, page: Page, served: Served, watch: Watch) -> None:
+    def test_an_error_is_shown_beside_its_field(self, page: Page, served: Served, watch: Watch) -> None:
         watch.allows_refusals = True
         served.queue("orders")
         open_entity(page, served, "orders")
@@ -66,7 +66,7 @@ class TestSend:
         expect(page.get_by_role("dialog")).to_have_count(0)
         assert served.count("orders") == 1
 
-    def test_a_fault_is_met_as_by_any_client(self, page: Page, served: Served, watch: Watch) -> None:
+    def test_a_fault_affects_sending_from_the_page(self, page: Page, served: Served, watch: Watch) -> None:
         watch.allows_refusals = True
         served.queue("orders")
         served.emulator.inject(Fault(FaultKind.DOWN))
@@ -157,7 +157,7 @@ class TestPurge:
 
 
 class TestFaults:
-    def test_a_fragment_is_struck_and_healed(self, page: Page, served: Served) -> None:
+    def test_a_fault_is_injected_into_a_fragment_and_healed(self, page: Page, served: Served) -> None:
         served.queue("orders", enable_partitioning=True)
         open_entity(page, served, "orders", "faults")
         fragment = page.locator(".fragment").nth(3)
@@ -192,7 +192,7 @@ class TestFaults:
             expect(page.locator(".fragment-state")).to_have_text(word)
         assert len(served.do(lambda: served.emulator.context().host.namespace.faults.active(0.0))) == 6
 
-    def test_a_fault_may_last_a_while_and_strike_now_and_then(self, page: Page, served: Served) -> None:
+    def test_a_fault_may_have_a_duration_and_a_probability(self, page: Page, served: Served) -> None:
         served.queue("orders")
         open_entity(page, served, "orders", "faults")
         page.get_by_text("Limit the duration").click()
@@ -205,7 +205,7 @@ class TestFaults:
         assert (fault.probability, fault.latency_s) == (0.5, 2)
         assert 590 < fault.until_at - host.clock.now() <= 600
 
-    def test_the_namespace_is_struck_and_all_is_healed(self, page: Page, served: Served) -> None:
+    def test_faults_of_a_namespace_are_injected_and_all_healed(self, page: Page, served: Served) -> None:
         served.queue("orders")
         page.goto(served.url)
         card = page.locator(".card").first
@@ -231,7 +231,7 @@ class TestFaults:
         window.get_by_role("button", name="Cancel").click()
         assert served.do(lambda: served.emulator.context().wire_faults.active(0.0)) == []
 
-    def test_what_others_threw_is_listed_and_can_be_healed(self, page: Page, served: Served) -> None:
+    def test_faults_of_other_clients_are_listed_and_can_be_healed(self, page: Page, served: Served) -> None:
         served.queue("orders", enable_partitioning=True)
         served.emulator.inject(Fault(FaultKind.HANG, "orders", fragments=[4, 5]))
         open_entity(page, served, "orders", "faults")

@@ -35,7 +35,7 @@ def open_entity(page: Page, served: Served, path: str, tab: str = "messages") ->
     expect(page.get_by_role("heading", level=1)).to_have_text(path)
 
 
-def test_whoever_opens_it_sees_everything_at_once(page: Page, served: Served) -> None:
+def test_the_page_shows_the_whole_state_when_it_opens(page: Page, served: Served) -> None:
     served.queue("orders")
     served.send("orders", *(ServiceBusMessage("x") for _ in range(1_234)))
     for url in (served.url, served.url_of("contoso"), served.url_of(SECONDARY)):
@@ -203,7 +203,7 @@ def test_an_entity_that_is_gone_says_so(page: Page, served: Served, watch: Any) 
     expect(page.locator(".view-head .state")).to_be_hidden()
 
 
-def test_a_lost_connection_is_told_and_found_again(page: Page, served: Served, watch: Any) -> None:
+def test_a_lost_connection_is_shown_and_restored(page: Page, served: Served, watch: Any) -> None:
     watch.allows_cuts = True
     served.queue("orders")
     page.goto(served.url_of("contoso"))

@@ -85,14 +85,14 @@ def test_hostile_addresses_stay_text(page: Page, served: Served) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("orders")
 
 
-def test_letters_that_turn_text_around_are_shown(page: Page, served: Served) -> None:
+def test_bidirectional_control_characters_are_shown(page: Page, served: Served) -> None:
     served.queue("orders")
     served.send("orders", ServiceBusMessage("x", message_id="a\u202eb\u0000c"))
     open_entity(page, served, "orders")
     expect(page.locator("#panel-messages .cell-id")).to_have_text("a⟨202E⟩b␀c")
 
 
-def test_markup_that_is_forced_in_does_not_run(page: Page, served: Served, watch: Watch) -> None:
+def test_injected_markup_does_not_run(page: Page, served: Served, watch: Watch) -> None:
     """The browser's own wall behind ours."""
     page.goto(served.url)
     expect(page.locator("#connection")).to_have_text("live")
@@ -113,7 +113,7 @@ def test_markup_that_is_forced_in_does_not_run(page: Page, served: Served, watch
     watch.forget()
 
 
-def test_no_secret_is_in_an_address_or_kept(page: Page, served: Served, watch: Watch) -> None:
+def test_no_secret_is_in_a_url_or_stored(page: Page, served: Served, watch: Watch) -> None:
     served.queue("orders")
     open_entity(page, served, "orders")
     expect(page.locator(".fragment")).to_have_count(1)
@@ -122,7 +122,7 @@ def test_no_secret_is_in_an_address_or_kept(page: Page, served: Served, watch: W
     assert "Shared" not in kept
 
 
-def test_a_key_of_its_own_is_asked_for_and_not_kept(
+def test_the_page_asks_for_another_key_and_does_not_store_it(
     new_page: Callable[..., Page], certificates: Path, watch: Watch
 ) -> None:
     watch.allows_refusals = True
@@ -146,7 +146,7 @@ def test_a_key_of_its_own_is_asked_for_and_not_kept(
         page.close()
 
 
-def test_without_authorization_nothing_is_asked_for(new_page: Callable[..., Page], certificates: Path) -> None:
+def test_without_authorization_the_page_asks_for_no_key(new_page: Callable[..., Page], certificates: Path) -> None:
     with serving(certificates, auth="none") as served:
         served.queue("orders")
         page = new_page()

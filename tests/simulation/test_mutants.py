@@ -30,13 +30,13 @@ def test_planted_bug_of_the_transport_is_found_over_the_network() -> None:
     assert hunt(mutant, "0:40", wire=True).seed is not None
 
 
-def test_every_planted_bug_fits_the_code_as_it_stands() -> None:
+def test_every_planted_bug_fits_the_current_code() -> None:
     """Who changes a line that a mutant changes says anew, in the catalogue, where the bug is planted."""
     wrong = [text for mutant in (*MUTANTS, *TRANSPORT_MUTANTS) for text in misfits(mutant)]
     assert not wrong, "\n".join(wrong)
 
 
-def test_there_are_enough_of_them_and_each_has_its_own_name() -> None:
+def test_there_are_enough_planted_bugs_with_unique_names() -> None:
     assert len(MUTANTS) >= 40
     assert len(TRANSPORT_MUTANTS) >= 50
     names = {mutant.name for mutant in (*MUTANTS, *TRANSPORT_MUTANTS)}

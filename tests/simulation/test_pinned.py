@@ -39,7 +39,7 @@ from tests.simulation.run import run_seed
         (600001726, "credit was granted on a link of which the attach had just ended the session"),
     ],
 )
-def test_what_was_found_once_stays_mended(seed: int, once: str) -> None:
+def test_pinned_seeds_pass(seed: int, once: str) -> None:
     assert not run_seed(seed).violations, once
 
 

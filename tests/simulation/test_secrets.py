@@ -93,7 +93,7 @@ def logged() -> Iterator[io.StringIO]:
 
 
 @pytest.mark.parametrize("parts", [WITH_KEY, WITH_SIGNATURE], ids=["key", "signature"])
-def test_no_damaged_connection_string_is_told_by_its_error(parts: Sequence[str], logged: io.StringIO) -> None:
+def test_no_error_shows_an_invalid_connection_string(parts: Sequence[str], logged: io.StringIO) -> None:
     random = Random("damaged connection strings")
     refused = 0
     for _ in range(4000):
@@ -110,7 +110,7 @@ def test_no_damaged_connection_string_is_told_by_its_error(parts: Sequence[str],
     assert_silent(logged.getvalue(), "the log")
 
 
-async def test_a_client_tells_no_key_wherever_it_is_looked_at(logged: io.StringIO) -> None:
+async def test_no_repr_of_a_client_shows_a_key(logged: io.StringIO) -> None:
     client = ServiceBusClient.from_connection_string(";".join(WITH_KEY[:3]))
     sender = client.get_queue_sender("orders")
     receiver = client.get_queue_receiver("orders")
@@ -131,7 +131,7 @@ def test_keys_in_descriptions_and_grants_stay_out_of_their_repr() -> None:
     assert_silent(told_by(refusal.value), "a refusal")
 
 
-async def test_no_body_is_told_by_what_shows_a_message_or_a_pair(logged: io.StringIO) -> None:
+async def test_no_repr_of_a_message_or_a_pair_shows_a_body(logged: io.StringIO) -> None:
     pair = memory_pair(seed=1)
     message = ServiceBusMessage(BODY, message_id="m", application_properties={"note": "n"})
     async with pair.client() as client, client.get_queue_sender("orders") as sender:

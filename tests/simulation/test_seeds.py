@@ -103,7 +103,7 @@ def test_leaving_out_all_weather_leaves_a_run_without_it() -> None:
     assert not result.diverted
 
 
-def test_a_replay_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_prints_the_history(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--replay", "5"]) == 0
     told = capsys.readouterr().out
     assert "weather ends" in told

@@ -33,7 +33,7 @@ def forger_in(pair: MemoryPair, history: History) -> Forger:
 
 
 @pytest.mark.parametrize("forgery", [*TOKENS, *RIGHTS])
-async def test_no_forgery_is_let_in(pair: MemoryPair, clock: VirtualClock, forgery: str) -> None:
+async def test_no_forged_token_is_accepted(pair: MemoryPair, clock: VirtualClock, forgery: str) -> None:
     history = History(clock)
     forger = forger_in(pair, history)
     for _ in range(4):

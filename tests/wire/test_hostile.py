@@ -118,7 +118,7 @@ class RawClient:
             self.flush()
 
 
-async def test_a_sdkthat_asks_for_everything_and_reads_nothing_is_held_to_little(
+async def test_a_client_that_requests_much_and_reads_nothing_uses_little_memory(
     namespace: ServedNamespace,
 ) -> None:
     path = namespace.queue(names.new())

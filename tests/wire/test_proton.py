@@ -55,7 +55,7 @@ def test_send_receive_and_accept(namespace: ServedNamespace) -> None:
     assert namespace.count(path) == 0
 
 
-def test_reject_dead_letters_and_release_gives_back(namespace: ServedNamespace) -> None:
+def test_reject_dead_letters_and_release_returns(namespace: ServedNamespace) -> None:
     path = namespace.queue(names.new())
     with connected(namespace) as connection:
         sender = connection.create_sender(path)
@@ -89,7 +89,7 @@ def test_a_session_by_its_filter(namespace: ServedNamespace) -> None:
             connection.create_receiver(path, credit=1, options=chosen, name="another")
 
 
-def test_refusals_are_told(namespace: ServedNamespace) -> None:
+def test_rejections_have_conditions(namespace: ServedNamespace) -> None:
     path = namespace.queue(names.new(), requires_session=True)
     with connected(namespace) as connection:
         with pytest.raises(LinkDetached, match="not-found"):
@@ -100,7 +100,7 @@ def test_refusals_are_told(namespace: ServedNamespace) -> None:
             connection.create_receiver(path)
 
 
-def test_a_wrong_key_does_not_get_in(namespace: ServedNamespace) -> None:
+def test_a_wrong_key_is_rejected(namespace: ServedNamespace) -> None:
     with pytest.raises(proton.ConnectionException), connected(namespace, "guess"):
         pass
 

@@ -37,7 +37,7 @@ from sbclient.rules.entity_path import subscription_path, transfer_dead_letter_p
         ("amqps://h/q?x=1", Node("q")),
     ],
 )
-def test_an_address_leads_to_a_node(address: str, node: Node) -> None:
+def test_an_address_selects_a_node(address: str, node: Node) -> None:
     assert node_of(address) == node
 
 
@@ -50,7 +50,7 @@ def test_the_longest_path_that_there_can_be_is_one() -> None:
 
 
 @pytest.mark.parametrize("address", [None, 5, b"q", "x" * (MAX_ADDRESS_LENGTH + 1), "x" * (MAX_PATH_LENGTH + 1)])
-def test_what_is_no_address_is_refused(address: object) -> None:
+def test_an_invalid_address_is_rejected(address: object) -> None:
     with pytest.raises(WireError) as caught:
         node_of(address)
     assert caught.value.error.condition == "amqp:invalid-field"

@@ -61,7 +61,7 @@ async def test_bad_tokens_and_unknown_entities_are_refused(
 @pytest.mark.parametrize(
     ("kind", "status", "after_s"), [(FaultKind.ERROR, 500, 0), (FaultKind.BUSY, 503, 0), (FaultKind.SLOW, 404, 1)]
 )
-async def test_what_a_namespace_lacks_is_not_said_while_a_fault_strikes_it(
+async def test_a_namespace_fault_also_applies_to_missing_entities(
     context: NamespaceContext, host: BrokerHost, kind: FaultKind, status: int, after_s: float
 ) -> None:
     async with connected(context) as client:
@@ -73,14 +73,16 @@ async def test_what_a_namespace_lacks_is_not_said_while_a_fault_strikes_it(
         assert await client.put_token("missing") == 404
 
 
-async def test_a_namespace_that_hangs_does_not_say_what_it_lacks(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_a_hanging_namespace_does_not_answer_for_missing_entities(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
     async with connected(context) as client:
         host.inject(Fault(FaultKind.HANG))
         with pytest.raises(TimeoutError):
             await client.put_token("missing")
 
 
-async def test_a_namespace_that_is_down_ends_the_connection_that_asks_for_what_it_lacks(
+async def test_a_namespace_that_is_down_ends_the_connection_for_missing_entities(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
     async with connected(context) as client:
@@ -134,7 +136,7 @@ async def test_without_a_token_the_management_node_is_refused(context: Namespace
         assert await client.refusal(await client.sender("$management")) == "amqp:not-found"
 
 
-async def test_who_may_do_nothing_does_not_learn_which_entities_there_are(
+async def test_a_client_without_rights_does_not_learn_which_entities_exist(
     context: NamespaceContext, queue: str
 ) -> None:
     async with connected(context) as client:
@@ -146,7 +148,7 @@ async def test_who_may_do_nothing_does_not_learn_which_entities_there_are(
         assert await client.refusal(await client.receiver("missing/$management")) == "amqp:not-found"
 
 
-async def test_no_text_of_a_token_comes_back(context: NamespaceContext, queue: str) -> None:
+async def test_no_error_contains_text_of_a_token(context: NamespaceContext, queue: str) -> None:
     async with connected(context) as client:
         bad = token(client, queue, key="guess")
         arguments = {"name": f"{HOST}/{queue}"}
@@ -156,14 +158,14 @@ async def test_no_text_of_a_token_comes_back(context: NamespaceContext, queue: s
 
 
 @pytest.mark.parametrize("body", [5, None, ["x"], b"\xff\xfe"])
-async def test_what_is_no_token_is_refused(context: NamespaceContext, queue: str, body: object) -> None:
+async def test_an_invalid_token_is_rejected(context: NamespaceContext, queue: str, body: object) -> None:
     async with connected(context) as client:
         reply, _ = await client.request("$cbs", "put-token", body, arguments={"name": f"{HOST}/{queue}"})
         assert reply["status-code"] == 401
 
 
 @pytest.mark.parametrize(("operation", "name"), [("get-token", f"{HOST}/q"), ("put-token", 5), ("", None)])
-async def test_what_cannot_be_understood_is_answered(
+async def test_an_invalid_request_gets_a_reply(
     context: NamespaceContext, queue: str, operation: str, name: object
 ) -> None:
     async with connected(context) as client:
@@ -182,7 +184,7 @@ async def test_audiences_of_a_connection_are_bounded(
         assert statuses == [202, 202, 403, 202]
 
 
-async def test_with_authorization_switched_off_nobody_needs_a_token(host: BrokerHost, queue: str) -> None:
+async def test_without_authorization_no_token_is_needed(host: BrokerHost, queue: str) -> None:
     context = context_of(host, AuthorizationMode.NONE)
     async with connected(context) as client:
         assert (await client.sender(queue)).is_open
@@ -190,7 +192,7 @@ async def test_with_authorization_switched_off_nobody_needs_a_token(host: Broker
         assert await client.put_token("missing", "anything") == 404
 
 
-async def test_any_web_token_is_good_where_that_was_asked_for(host: BrokerHost, queue: str) -> None:
+async def test_any_web_token_is_accepted_if_configured(host: BrokerHost, queue: str) -> None:
     context = context_of(host, AuthorizationMode.ANY_JWT)
     async with connected(context) as client:
         assert await client.put_token(queue, "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.") == 202

@@ -38,15 +38,13 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("error", "condition", "status"), ROWS)
-def test_an_error_is_told_by_its_condition_and_text(
-    error: type[errors.ServiceBusError], condition: str, status: int
-) -> None:
+def test_an_error_has_its_condition_and_text(error: type[errors.ServiceBusError], condition: str, status: int) -> None:
     told = amqp_error_of(error("what happened"))
     assert told == AmqpError(condition, "what happened")
     assert status_of(condition) == status
 
 
-def test_what_the_engine_found_is_told_as_it_said_it() -> None:
+def test_an_error_of_the_engine_keeps_its_condition_and_text() -> None:
     assert amqp_error_of(WireError("amqp:decode-error", "bad")) == AmqpError("amqp:decode-error", "bad")
 
 
@@ -55,7 +53,7 @@ def test_a_message_settled_twice_is_an_argument_error() -> None:
     assert told.condition == "com.microsoft:argument-error"
 
 
-def test_our_own_bugs_are_internal_errors_without_their_text() -> None:
+def test_unexpected_exceptions_are_internal_errors_without_their_text() -> None:
     told = amqp_error_of(KeyError("secret"))
     assert told.condition == "amqp:internal-error"
     assert "secret" not in (told.description or "")

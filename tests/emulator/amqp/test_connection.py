@@ -52,13 +52,13 @@ async def test_the_bytes_that_were_read_before_count(context: NamespaceContext) 
     await server
 
 
-async def test_plain_lets_in_who_knows_a_key_of_the_namespace(context: NamespaceContext, queue: str) -> None:
+async def test_plain_accepts_a_key_of_the_namespace(context: NamespaceContext, queue: str) -> None:
     credentials = PlainCredentials("RootManageSharedAccessKey", "SAS_KEY_VALUE")
     async with connected(context, credentials=credentials) as client:
         assert await client.send(await client.sender(queue), ServiceBusMessage("x")) == ACCEPTED
 
 
-async def test_plain_turns_away_who_does_not(context: NamespaceContext, queue: str) -> None:
+async def test_plain_rejects_an_unknown_key(context: NamespaceContext, queue: str) -> None:
     async with connected(context, credentials=PlainCredentials("RootManageSharedAccessKey", "guess")) as client:
         assert (await asyncio.wait_for(client.closed, 10)).error is not None
 
@@ -187,7 +187,7 @@ async def test_links_are_bounded_over_all_sessions(
         assert await other.send(await other.sender(queue), ServiceBusMessage("x")) == ACCEPTED
 
 
-async def test_a_client_with_much_under_way_is_not_read_until_there_is_less(
+async def test_a_client_with_many_running_operations_is_not_read(
     context: NamespaceContext, host: BrokerHost, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer, "MAX_WORK_COUNT", 10)
@@ -240,7 +240,7 @@ async def test_an_error_of_our_own_ends_that_connection_with_an_internal_error(
         assert await other.send(alive, ServiceBusMessage("x")) == ACCEPTED
 
 
-async def test_many_connections_live_beside_each_other(context: NamespaceContext, queue: str) -> None:
+async def test_many_connections_run_concurrently(context: NamespaceContext, queue: str) -> None:
     async def one(number: int) -> None:
         async with connected(context, queue) as client:
             assert await client.send(await client.sender(queue), ServiceBusMessage(str(number))) == ACCEPTED
@@ -322,7 +322,7 @@ async def test_nothing_is_taken_for_a_client_that_does_not_answer_a_close(
         assert message.delivery_count == 0
 
 
-async def test_a_session_that_comes_for_a_client_that_is_being_closed_is_let_go(
+async def test_a_session_granted_while_the_client_closes_is_released(
     context: NamespaceContext, host: BrokerHost, queue: str
 ) -> None:
     create(host, EntityKind.QUEUE, "s", requires_session=True)

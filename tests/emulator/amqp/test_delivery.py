@@ -32,7 +32,7 @@ def message(**attributes: object) -> ServiceBusMessage:
 
 
 @pytest.mark.parametrize("is_from_wire", [True, False])
-def test_content_is_the_same_however_it_came(is_from_wire: bool) -> None:
+def test_content_is_equal_for_all_ways_of_sending(is_from_wire: bool) -> None:
     content = message()
     stored = WireMessage.of(encode_message(content)) if is_from_wire else content
     sections = Sections(encode_entry(entry(stored)).payload)
@@ -60,7 +60,7 @@ def test_a_message_of_a_session_has_a_token_and_no_time_of_its_own() -> None:
     assert "x-opt-locked-until" not in Sections(payload).message_annotations
 
 
-def test_a_browser_is_told_nothing_of_the_lock() -> None:
+def test_a_peeked_message_has_no_lock() -> None:
     payload, token = encode_entry(entry(message(), token=TOKEN.int, locked_until=AT + 60), is_peeked=True)
     assert token is None
     assert Sections(payload).delivery_annotations == {}
@@ -71,13 +71,15 @@ def test_a_browser_is_told_nothing_of_the_lock() -> None:
     ("asked", "expires_after_s", "told_ms"),
     [(None, None, None), (5.0, None, 5_000), (5.0, 5.0, 5_000), (5.0, 2.0, 2_000), (None, 2.0, 2_000)],
 )
-def test_the_shorter_life_is_told(asked: float | None, expires_after_s: float | None, told_ms: int | None) -> None:
+def test_a_message_has_the_shorter_time_to_live(
+    asked: float | None, expires_after_s: float | None, told_ms: int | None
+) -> None:
     content = message(time_to_live=None if asked is None else timedelta(seconds=asked))
     expires_at = math.inf if expires_after_s is None else AT + expires_after_s
     assert Sections(encode_entry(entry(content, expires_at=expires_at)).payload).header.ttl == told_ms
 
 
-def test_a_dead_letter_says_why_and_where_it_comes_from() -> None:
+def test_a_dead_letter_has_its_reason_and_source() -> None:
     dead = entry(
         message(),
         dead_letter_reason="why",
@@ -97,7 +99,7 @@ def test_a_dead_letter_says_why_and_where_it_comes_from() -> None:
     assert sections.header.delivery_count == 2
 
 
-def test_a_state_is_told_unless_it_is_the_usual_one() -> None:
+def test_a_state_other_than_active_is_annotated() -> None:
     deferred = entry(message(), state=ServiceBusMessageState.DEFERRED)
     assert Sections(encode_entry(deferred).payload).message_annotations["x-opt-message-state"] == 1
     assert "x-opt-message-state" not in Sections(encode_entry(entry(message())).payload).message_annotations

@@ -68,7 +68,7 @@ def test_a_token_ends_at_its_time_and_no_earlier() -> None:
     assert grants.next_expiry_at == NOW + 20
 
 
-def test_there_is_no_end_where_there_is_no_token() -> None:
+def test_without_a_token_there_is_no_expiry() -> None:
     assert Grants().next_expiry_at == math.inf
 
 

@@ -150,7 +150,7 @@ async def test_b030_an_unknown_deferred_message_is_not_found(context: NamespaceC
         assert answer == (404, "com.microsoft:message-not-found")
 
 
-async def test_p124_p074_peek_gives_all_messages_by_asking_on(context: NamespaceContext, path: str) -> None:
+async def test_p124_p074_repeated_peeks_return_all_messages(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         assert await client.ask(path, "peek-message", {"from-sequence-number": Long(0)}) == (204, None)
         await put(client, path, *(ServiceBusMessage(str(number)) for number in range(16)))
@@ -298,7 +298,7 @@ async def test_p133_enumerate_sessions(context: NamespaceContext, sessions: str)
         assert body["sessions-ids"] == ["c"]
 
 
-async def test_b048_at_the_end_of_time_a_session_with_a_state_alone_is_listed(
+async def test_b048_with_the_latest_time_a_session_with_only_a_state_is_listed(
     context: NamespaceContext, sessions: str
 ) -> None:
     async with connected(context, "") as client:
@@ -478,7 +478,7 @@ async def test_a_correlation_rule_keeps_every_field(context: NamespaceContext, s
         ({"rule-description": SQL}, "com.microsoft:argument-error"),
     ],
 )
-async def test_a_rule_that_cannot_be_is_refused(
+async def test_an_invalid_rule_is_rejected(
     context: NamespaceContext, subscription: str, body: dict[str, Any], condition: str
 ) -> None:
     async with connected(context, "") as client:
@@ -524,7 +524,7 @@ async def test_only_subscriptions_have_rules(context: NamespaceContext, host: Br
         ("renew-session-lock", {}, (400, "com.microsoft:argument-error")),
     ],
 )
-async def test_a_request_that_cannot_be_understood_is_answered(
+async def test_an_invalid_request_gets_an_error(
     context: NamespaceContext, host: BrokerHost, operation: str, body: Any, answer: tuple[int, str]
 ) -> None:
     make(host, "q", requires_session=False)
@@ -540,7 +540,7 @@ async def test_session_state_must_be_binary(context: NamespaceContext, host: Bro
         assert answer == (400, "com.microsoft:argument-error")
 
 
-async def test_what_is_no_message_is_rejected_on_the_request_link(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_an_invalid_message_is_rejected_on_the_request_link(context: NamespaceContext, host: BrokerHost) -> None:
     make(host, "q", requires_session=False)
     async with connected(context, "") as client:
         requests, _ = await client.node("q/$management")
@@ -581,7 +581,7 @@ async def test_b091_each_operation_needs_its_right(
         assert (answer == "amqp:unauthorized-access") is (right not in allowed)
 
 
-async def test_a_request_that_hangs_is_answered_in_the_clients_time(
+async def test_a_hanging_request_is_answered_within_the_timeout_of_the_client(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
     make(host, "q", requires_session=False)
@@ -596,7 +596,7 @@ async def test_a_request_that_hangs_is_answered_in_the_clients_time(
         assert client.clock.monotonic() - began_at == pytest.approx(67, abs=0.5)
 
 
-async def test_a_wire_that_is_busy_refuses_requests(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_a_busy_fault_rejects_requests(context: NamespaceContext, host: BrokerHost) -> None:
     make(host, "q", requires_session=False)
     context.wire_faults.inject(WireFault(WireFaultKind.SERVER_BUSY, "q", count=1))
     async with connected(context, "") as client:
@@ -623,7 +623,7 @@ async def test_the_end_of_the_calendar_means_all_sessions(context: NamespaceCont
         assert (await client.ask("q", "get-message-sessions", request))[1]["sessions-ids"] == ["a"]
 
 
-async def test_the_place_of_the_quietest_browser_is_forgotten(
+async def test_the_least_recently_used_peek_position_is_dropped(
     context: NamespaceContext, host: BrokerHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(management, "MAX_CURSORS", 2)
@@ -642,7 +642,7 @@ async def test_a_link_name_that_is_none_is_ignored(context: NamespaceContext, ho
         assert (await client.ask("q", "peek-message", {}, arguments=arguments))[0] == 204
 
 
-async def test_a_rule_that_amqp_cannot_say_is_an_error_and_no_silence(
+async def test_a_rule_without_an_amqp_form_is_an_error(
     context: NamespaceContext, host: BrokerHost, subscription: str
 ) -> None:
     odd = CorrelationRuleFilter(properties={"span": timedelta(seconds=1)})
@@ -651,7 +651,7 @@ async def test_a_rule_that_amqp_cannot_say_is_an_error_and_no_silence(
         assert await client.ask(subscription, "enumerate-rules", {}) == (500, "amqp:not-allowed")
 
 
-async def test_a_drained_reply_link_says_that_it_has_nothing(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_a_drain_of_an_empty_reply_link_is_answered(context: NamespaceContext, host: BrokerHost) -> None:
     make(host, "q", requires_session=False)
     async with connected(context, "") as client:
         _, replies = await client.node("q/$management")
@@ -661,7 +661,7 @@ async def test_a_drained_reply_link_says_that_it_has_nothing(context: NamespaceC
         assert (await client.ask("q", "peek-message", {}))[0] == 204
 
 
-async def test_many_browsers_have_their_own_place(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_each_reader_has_its_own_peek_position(context: NamespaceContext, host: BrokerHost) -> None:
     make(host, "q", requires_session=False)
     async with connected(context, "") as client:
         await put(client, "q", *(ServiceBusMessage(str(number)) for number in range(4)))
@@ -682,7 +682,7 @@ async def test_many_browsers_have_their_own_place(context: NamespaceContext, hos
         assert {name: sorted(each) for name, each in seen.items()} == {name: list("0123") for name in seen}
 
 
-async def test_a_life_that_the_queue_cuts_is_told(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_a_time_to_live_that_the_queue_limits_is_reported(context: NamespaceContext, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "short", default_message_time_to_live=timedelta(seconds=30))
     async with connected(context, "") as client:
         await put(client, "short", ServiceBusMessage("x", time_to_live=timedelta(hours=1)))

@@ -125,7 +125,7 @@ async def test_withdrawn_credit_leaves_the_message_to_others(context: NamespaceC
         await nothing(client, first)
 
 
-async def test_credit_that_shrinks_is_kept_to(context: NamespaceContext, queue: str) -> None:
+async def test_a_reduced_credit_is_respected(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         link = await client.receiver(queue, credit=10)
         await asyncio.sleep(1)
@@ -137,7 +137,7 @@ async def test_credit_that_shrinks_is_kept_to(context: NamespaceContext, queue: 
         await nothing(client, link)
 
 
-async def test_a_drain_brings_what_there_is_and_ends_the_credit(context: NamespaceContext, queue: str) -> None:
+async def test_a_drain_delivers_available_messages_and_ends_the_credit(context: NamespaceContext, queue: str) -> None:
     await put(context, queue, ServiceBusMessage("0"), ServiceBusMessage("1"))
     async with connected(context, queue) as client:
         link = await client.receiver(queue)
@@ -150,7 +150,7 @@ async def test_a_drain_brings_what_there_is_and_ends_the_credit(context: Namespa
 
 
 @pytest.mark.parametrize(("granted", "count"), [(300, 250), (250, 250), (210, 210)])
-async def test_a_drain_brings_more_than_is_taken_in_one_go(
+async def test_a_drain_delivers_more_than_one_batch(
     context: NamespaceContext, queue: str, granted: int, count: int
 ) -> None:
     await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(250)))
@@ -209,7 +209,7 @@ async def test_the_tag_is_the_lock_token_in_the_byte_order_of_net(context: Names
         assert not delivery.is_settled
 
 
-async def test_the_broker_tells_number_times_and_count(context: NamespaceContext, queue: str) -> None:
+async def test_a_delivery_has_number_times_and_count(context: NamespaceContext, queue: str) -> None:
     await put(context, queue, ServiceBusMessage("x", partition_key="k", time_to_live=timedelta(minutes=5)))
     async with connected(context, queue) as client:
         now = context.clock.now()
@@ -313,7 +313,9 @@ async def test_rejected_dead_letters_and_is_confirmed_without_an_error(
         assert sections.message_annotations["x-opt-deadletter-source"] == queue
 
 
-async def test_b046_released_gives_back_without_counting_a_delivery(context: NamespaceContext, queue: str) -> None:
+async def test_b046_released_returns_the_message_without_counting_a_delivery(
+    context: NamespaceContext, queue: str
+) -> None:
     await put(context, queue, ServiceBusMessage("x"))
     async with connected(context, queue) as client:
         link = await client.receiver(queue, credit=2)
@@ -349,7 +351,7 @@ async def test_a_lost_lock_is_confirmed_as_rejected_with_its_condition(
         assert answer.error.condition == "com.microsoft:message-lock-lost"
 
 
-async def test_an_expired_lock_brings_the_message_back_with_a_count(context: NamespaceContext, queue: str) -> None:
+async def test_an_expired_lock_counts_as_a_failed_delivery(context: NamespaceContext, queue: str) -> None:
     await put(context, queue, ServiceBusMessage("x"))
     async with connected(context, queue) as client:
         link = await client.receiver(queue, credit=2)
@@ -369,7 +371,7 @@ async def test_a_message_that_is_abandoned_too_often_is_dead_lettered(context: N
         assert Sections(dead.payload).application_properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
 
 
-async def test_b018_what_lies_in_the_dead_letter_queue_is_not_dead_lettered_again(
+async def test_b018_a_message_in_the_dead_letter_queue_is_not_dead_lettered_again(
     context: NamespaceContext, queue: str
 ) -> None:
     await put(context, queue, ServiceBusMessage("x"))
@@ -556,7 +558,7 @@ async def test_a_described_session_filter_is_understood(context: NamespaceContex
         assert client.granted(link) == described
 
 
-async def test_a_session_that_comes_later_is_waited_for(context: NamespaceContext, sessions: str) -> None:
+async def test_a_receiver_waits_for_the_next_available_session(context: NamespaceContext, sessions: str) -> None:
     async with connected(context, sessions) as client:
         attaching = asyncio.ensure_future(client.receiver(sessions, filters=session_filter(None), timeout_s=50))
         await asyncio.sleep(30)
@@ -576,7 +578,7 @@ async def test_without_a_free_session_the_attach_is_refused_in_time(
         assert context.clock.monotonic() - began_at == pytest.approx(waited_s, abs=0.5)
 
 
-async def test_a_session_that_somebody_holds_cannot_be_locked_until_he_detaches(
+async def test_a_session_held_by_another_receiver_cannot_be_locked_until_it_detaches(
     context: NamespaceContext, sessions: str
 ) -> None:
     await put(context, sessions, ServiceBusMessage("1", session_id="a"))

@@ -67,7 +67,7 @@ async def test_a_link_name_too_long_for_the_frames_of_the_client_ends_its_sessio
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_the_attach_says_how_large_messages_and_batches_may_be(
+async def test_the_attach_has_the_maximum_sizes_of_messages_and_batches(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
     create(host, EntityKind.QUEUE, "q")
@@ -146,9 +146,7 @@ async def test_a_message_that_is_too_large_is_rejected_and_the_link_stays(
     assert stored(host) == 1
 
 
-async def test_the_limit_counts_the_message_and_not_how_loosely_it_was_written(
-    context: NamespaceContext, host: BrokerHost
-) -> None:
+async def test_the_size_limit_does_not_depend_on_the_encoding(context: NamespaceContext, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "q")
     room = 256 * 1024 - encoded_size(ServiceBusMessage(b"x" * 1000)) + 1000
     loose = encode_sections(message_annotations={"their-own": "x" * 20_000}, data=[b"x" * room])
@@ -169,7 +167,7 @@ async def test_the_limit_counts_the_message_and_not_how_loosely_it_was_written(
         (encode_sections(properties=Properties(message_id="x" * 129), data=[b""]), 0, "amqp:not-allowed"),
     ],
 )
-async def test_what_is_no_message_is_rejected_and_the_link_stays(
+async def test_an_invalid_message_is_rejected_and_the_link_stays(
     context: NamespaceContext, host: BrokerHost, payload: bytes, message_format: int, condition: str
 ) -> None:
     create(host, EntityKind.QUEUE, "q")
@@ -201,7 +199,7 @@ async def test_one_bad_message_in_a_batch_refuses_all_of_it(context: NamespaceCo
         ("", "amqp:not-found"),
     ],
 )
-async def test_a_link_to_where_nothing_can_be_sent_is_refused(
+async def test_a_link_to_a_target_that_accepts_no_messages_is_rejected(
     context: NamespaceContext, host: BrokerHost, address: str, condition: str
 ) -> None:
     create(host, EntityKind.QUEUE, "q")
@@ -260,7 +258,7 @@ async def test_a_token_signed_with_a_key_of_another_entity_grants_nothing(
 # Faults --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_fault_of_the_broker_is_told_as_a_rejection(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_a_fault_of_the_broker_rejects_the_transfer(context: NamespaceContext, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "q")
     async with connected(context, "q") as client:
         link = await client.sender("q")
@@ -269,7 +267,7 @@ async def test_a_fault_of_the_broker_is_told_as_a_rejection(context: NamespaceCo
         assert await client.send(link, ServiceBusMessage("x")) == ACCEPTED
 
 
-async def test_what_hangs_is_answered_when_the_clients_own_time_is_over(
+async def test_a_hanging_send_is_answered_after_the_timeout_of_the_client(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
     create(host, EntityKind.QUEUE, "q")
@@ -296,7 +294,9 @@ async def test_a_namespace_that_is_down_closes_the_connection(context: Namespace
         assert closed.error.condition == "amqp:connection:forced"
 
 
-async def test_a_dropped_acknowledgement_stores_and_says_nothing(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_a_dropped_acknowledgement_stores_the_message_without_an_answer(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
     create(host, EntityKind.QUEUE, "q")
     async with connected(context, "q") as client:
         link = await client.sender("q")
@@ -309,9 +309,7 @@ async def test_a_dropped_acknowledgement_stores_and_says_nothing(context: Namesp
     assert stored(host) == 2
 
 
-async def test_a_detach_that_was_asked_for_strikes_links_that_stand_and_new_ones(
-    context: NamespaceContext, host: BrokerHost
-) -> None:
+async def test_a_detach_fault_affects_open_and_new_links(context: NamespaceContext, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "q")
     create(host, EntityKind.QUEUE, "other")
     async with connected(context, "q", "other") as client:
@@ -325,7 +323,9 @@ async def test_a_detach_that_was_asked_for_strikes_links_that_stand_and_new_ones
         assert await client.send(await client.sender("q"), ServiceBusMessage("x")) == ACCEPTED
 
 
-async def test_a_wire_that_is_busy_refuses_and_stores_nothing(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_a_busy_fault_rejects_the_transfer_and_stores_nothing(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
     create(host, EntityKind.QUEUE, "q")
     async with connected(context, "q") as client:
         link = await client.sender("q")
@@ -363,7 +363,7 @@ async def test_sending_by_way_of_a_queue_needs_the_right_at_the_destination_too(
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
-async def test_a_key_for_the_way_that_is_no_text_is_rejected(
+async def test_a_via_partition_key_that_is_not_a_string_is_rejected(
     context: NamespaceContext, host: BrokerHost, is_partitioned: bool
 ) -> None:
     create(host, EntityKind.QUEUE, "via", enable_partitioning=is_partitioned)

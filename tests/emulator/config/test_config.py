@@ -189,7 +189,7 @@ class TestMicrosoftsFile:
             "by-sql", SqlRuleFilter("sys.Label = 'x' AND region = 'us'"), SqlRuleAction("SET region = 'US'")
         )
 
-    def test_what_is_not_said_is_as_in_microsofts_emulator(self, config: NamespaceConfig) -> None:
+    def test_defaults_are_those_of_microsofts_emulator(self, config: NamespaceConfig) -> None:
         everything = by_names(config)["prices", "all"].properties
         assert isinstance(everything, SubscriptionProperties)
         assert everything.default_message_time_to_live == timedelta(hours=1)
@@ -210,7 +210,7 @@ class TestMicrosoftsFile:
 
 
 class TestOurAdditions:
-    def test_entity_may_say_more(self) -> None:
+    def test_entity_may_have_additional_fields(self) -> None:
         found = read_queue(
             EnablePartitioning=True,
             MaxSizeInMegabytes=5120,
@@ -238,10 +238,10 @@ class TestOurAdditions:
         assert (found.max_delivery_count, found.default_message_time_to_live) == (2000, UNLIMITED)
         read([{"Name": "n", "Queues": [{"Name": "q", "Properties": {"MaxSizeInMegabytes": 81920}}]}], PREM_2021)
 
-    def test_names_of_fields_count_in_any_case(self) -> None:
+    def test_names_of_fields_are_case_insensitive(self) -> None:
         assert read_queue(lockduration="PT5S").lock_duration == timedelta(seconds=5)
 
-    def test_null_says_nothing(self) -> None:
+    def test_null_means_not_given(self) -> None:
         assert read_queue(ForwardTo=None, LockDuration=None).lock_duration == timedelta(minutes=1)
 
     @pytest.mark.parametrize(("kind", "expected"), [("True", TrueRuleFilter()), ("False", FalseRuleFilter())])
@@ -371,7 +371,7 @@ class TestMistakes:
         assert text.count("Config.json") == 1
 
     @pytest.mark.parametrize("key", [5550123, "", None])
-    def test_key_is_shown_in_no_error(self, key: Any) -> None:
+    def test_no_error_shows_a_key(self, key: Any) -> None:
         rule = {"KeyName": "k", "Rights": ["Send"], "PrimaryKey": key}
         with pytest.raises(ConfigError, match="PrimaryKey") as caught:
             read([properties_of(AuthorizationRules=[rule])])
@@ -398,7 +398,7 @@ class TestMistakes:
             ('{"Other": 1}', "UserConfig"),
         ],
     )
-    def test_document_that_is_no_configuration_is_refused(self, document: str, named: str) -> None:
+    def test_document_that_is_not_a_configuration_is_rejected(self, document: str, named: str) -> None:
         with pytest.raises(ConfigError, match=named):
             read_config(document, "Config.json", STD_2021)
 

@@ -63,7 +63,7 @@ def test_reads_whatever_json_is(value: object) -> None:
         ("nul", 1, "unexpected"),
     ],
 )
-def test_what_is_no_json_is_refused_with_its_line(text: str, line: int, named: str) -> None:
+def test_invalid_json_is_rejected_with_its_line(text: str, line: int, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_located(text, "Config.json")
     assert caught.value.message.startswith(f"Config.json, line {line}: ")

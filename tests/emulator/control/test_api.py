@@ -138,7 +138,7 @@ class TestPurgeAndReset:
 
 
 class TestFaults:
-    async def test_thrown_fault_strikes_until_it_is_healed(self, control: Control, host: BrokerHost) -> None:
+    async def test_injected_fault_is_active_until_it_is_healed(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "orders")
         (fault,) = (await control.say("POST", "faults", {"kind": "down", "entity": "orders"}))["faults"]
         with pytest.raises(ServiceBusInternalError):
@@ -149,7 +149,7 @@ class TestFaults:
         await control.say("DELETE", f"faults/{fault['id']}", status=404)
 
     @pytest.mark.parametrize(("what", "said"), [("faults?id=99", None), ("faults", {"id": 99})])
-    async def test_who_names_one_fault_where_it_is_not_read_heals_none(
+    async def test_request_with_the_id_in_the_wrong_place_heals_nothing(
         self, control: Control, what: str, said: Any
     ) -> None:
         thrown = await control.say("POST", "faults", {"kind": "busy"})
@@ -194,7 +194,7 @@ class TestFaults:
         await clock.sleep(6)
         assert await control.say("GET", "faults") == {"faults": []}
 
-    async def test_seed_repeats_what_chance_does(self, control: Control, context: NamespaceContext) -> None:
+    async def test_seed_repeats_random_choices(self, control: Control, context: NamespaceContext) -> None:
         async def drawn() -> float:
             await control.say("PUT", "faults", {"seed": 7, "faults": []})
             return context.random.random()
@@ -210,7 +210,7 @@ class TestFaults:
 
 
 class TestEvents:
-    async def test_what_happens_is_told(self, control: Control, context: NamespaceContext) -> None:
+    async def test_events_are_streamed(self, control: Control, context: NamespaceContext) -> None:
         answer = await control.api.answer(request("GET", "/$control/events"))
         assert (answer.status, answer.content_type) == (200, "text/event-stream")
         assert answer.events is not None
@@ -222,7 +222,7 @@ class TestEvents:
         await answer.events.aclose()
         assert context.events.has_room
 
-    async def test_too_many_watchers_are_refused(self, control: Control, context: NamespaceContext) -> None:
+    async def test_too_many_subscribers_are_rejected(self, control: Control, context: NamespaceContext) -> None:
         watchers = [context.events.subscribe() for _ in range(MAX_SUBSCRIBERS)]
         answer = await control.api.answer(request("GET", "/$control/events"))
         assert answer.status == 503
@@ -239,7 +239,7 @@ class TestRefusals:
         assert control.reset_count == 0
 
     @pytest.mark.parametrize("target", ["", "other", "state/x", "faults/1/2"])
-    async def test_what_is_nothing_is_not_found(self, control: Control, target: str) -> None:
+    async def test_unknown_resource_is_not_found(self, control: Control, target: str) -> None:
         await control.say("GET", target, status=404)
 
     @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_fault_of_the_wire() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_survives_the_way_there_and_back(kind: str) -> None:
+def test_every_kind_of_fault_is_read_as_it_was_written(kind: str) -> None:
     said: dict[str, Any] = {"kind": kind, "duration_s": 5.0}
     if kind not in [each.value for each in OF_CONNECTIONS]:
         said["entity"] = "orders"
@@ -81,6 +81,6 @@ def test_every_kind_survives_the_way_there_and_back(kind: str) -> None:
         ({"kind": "detach", "condition": ""}, "condition"),
     ],
 )
-def test_what_is_no_fault_is_refused_and_named(said: Any, named: str) -> None:
+def test_invalid_fault_is_rejected_with_its_member(said: Any, named: str) -> None:
     with pytest.raises(InvalidOperationError, match=named):
         read_fault(said, NOW)

@@ -45,7 +45,7 @@ def test_every_kind_of_fault_has_a_word() -> None:
         assert state_of_namespace([WireFault(wire_kind)]) != UP
 
 
-def test_a_fragment_is_struck_by_its_own_faults_and_those_above_it() -> None:
+def test_a_fragment_is_affected_by_its_faults_and_those_of_entity_and_namespace() -> None:
     faults = [Fault(FaultKind.DOWN, "orders", fragments=[3]), Fault(FaultKind.SLOW, "orders")]
     assert state_of_fragment(faults, "Orders", 3) == State(Health.DOWN)
     assert state_of_fragment(faults, "orders", 4) == State(Health.SLOW)
@@ -53,7 +53,7 @@ def test_a_fragment_is_struck_by_its_own_faults_and_those_above_it() -> None:
     assert state_of_namespace(faults) == UP
 
 
-def test_a_topics_fault_strikes_its_subscriptions() -> None:
+def test_a_fault_of_a_topic_affects_its_subscriptions() -> None:
     faults = [WireFault(WireFaultKind.DETACH, "prices")]
     assert state_of_fragment(faults, "prices/Subscriptions/eu", 0) == State(Health.FAILING)
 
@@ -67,17 +67,17 @@ def test_a_topics_fault_strikes_its_subscriptions() -> None:
         WireFault(WireFaultKind.REFUSE, probability=0.5),
     ],
 )
-def test_a_fault_that_not_all_meet_is_partial(fault: AnyFault) -> None:
+def test_a_fault_that_affects_only_some_requests_is_partial(fault: AnyFault) -> None:
     assert state_of_namespace([fault]) == State(Health.DOWN, is_partial=True)
 
 
-def test_the_worst_counts_and_what_all_meet_before_what_some_do() -> None:
+def test_the_worst_fault_counts_and_full_precedes_partial() -> None:
     assert worst([State(Health.SLOW), State(Health.DOWN, is_partial=True), State(Health.BUSY)]).health is Health.DOWN
     assert worst([State(Health.DOWN, is_partial=True), State(Health.DOWN)]) == State(Health.DOWN)
     assert worst([]) == UP
 
 
-def test_what_consists_of_several_is_as_bad_as_the_worst_in_part() -> None:
+def test_a_combined_state_is_the_worst_and_partial() -> None:
     assert together([State(Health.DOWN), UP]) == State(Health.DOWN, is_partial=True)
     assert together([State(Health.DOWN), State(Health.DOWN)]) == State(Health.DOWN)
     assert together([UP, UP]) == UP

@@ -37,7 +37,7 @@ def of_type(kind: AmqpMessageBodyType, body: Any) -> ServiceBusMessage:
 
 
 class TestShown:
-    def test_a_line_says_where_a_message_stands(self) -> None:
+    def test_a_list_entry_has_the_state_of_its_message(self) -> None:
         line = line_of(entry("hello\n  world", message_id="m", session_id="s", subject="hi"))
         assert (line["fragment"], line["sequence_number"], line["state"]) == (3, (3 << 48) | 7, "active")
         assert (line["message_id"], line["session_id"], line["subject"]) == ("m", "s", "hi")
@@ -61,7 +61,7 @@ class TestShown:
         assert shown["t"] == ("str", "<b>")
 
     @pytest.mark.parametrize("raw", [b"\xff\xfe", b"\x00text", b"a\x1b[31m"])
-    def test_what_is_no_text_is_base64(self, raw: bytes) -> None:
+    def test_binary_is_shown_as_base64(self, raw: bytes) -> None:
         said = body_of(ServiceBusMessage(raw))
         assert b64decode(said["base64"]) == raw
         assert line_of(entry(raw))["preview"] is None
@@ -84,13 +84,13 @@ class TestShown:
             (AmqpMessageBodyType.VALUE, {b"k": 1}, "{\"b'k'\": 1}"),
         ],
     )
-    def test_values_and_sequences_are_said_in_text(self, kind: AmqpMessageBodyType, value: Any, text: str) -> None:
+    def test_values_and_sequences_are_shown_as_text(self, kind: AmqpMessageBodyType, value: Any, text: str) -> None:
         said = body_of(of_type(kind, value))
         assert (said["type"], said["text"]) == (kind.value, text)
 
 
 class TestRead:
-    def test_everything_that_can_be_said_is_sent(self) -> None:
+    def test_every_member_of_a_message_is_sent(self) -> None:
         (message,) = read_messages(
             {
                 "body": "hi",
@@ -140,6 +140,6 @@ class TestRead:
             {"body": "\ud800"},
         ],
     )
-    def test_what_cannot_be_sent_is_refused_with_a_sentence(self, said: Any) -> None:
+    def test_an_invalid_message_is_rejected_with_a_reason(self, said: Any) -> None:
         with pytest.raises(InvalidOperationError):
             read_messages(said)

@@ -48,7 +48,7 @@ def dead_letter(broker: Driver, path: str, *sent: ServiceBusMessage) -> None:
 
 
 class TestLook:
-    def test_messages_of_all_fragments_come_in_the_order_in_which_they_came(self, broker: Driver) -> None:
+    def test_messages_of_all_fragments_are_listed_in_the_order_of_arrival(self, broker: Driver) -> None:
         broker.partitioned()
         for number in range(40):
             broker.send("q", message(str(number), partition_key=KEYS[number * 7 % 16]))
@@ -92,7 +92,7 @@ class TestLook:
         found = all_pages(broker, 2, session_id="s1", newest_first=newest_first)
         assert found == (expected[::-1] if newest_first else expected)
 
-    def test_looking_meets_no_fault_and_takes_nothing(self, broker: Driver) -> None:
+    def test_listing_is_not_affected_by_faults_and_locks_nothing(self, broker: Driver) -> None:
         broker.queue()
         broker.send("q", message("a"))
         broker.down(None)
@@ -101,7 +101,7 @@ class TestLook:
         broker.heal()
         assert bodies(broker.receive()) == ["a"]
 
-    def test_what_is_gone_is_not_found(self, broker: Driver) -> None:
+    def test_a_removed_message_is_not_found(self, broker: Driver) -> None:
         broker.queue()
         broker.send("q", message("a", time_to_live=timedelta(seconds=5)))
         body = body_at(broker.namespace, "q")
@@ -112,7 +112,7 @@ class TestLook:
                 message_at(body, broker.now, number)
 
     @pytest.mark.parametrize("path", ["nowhere", "nowhere/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
-    def test_what_is_not_there_is_not_made(self, broker: Driver, path: str) -> None:
+    def test_listing_creates_no_sub_queue(self, broker: Driver, path: str) -> None:
         broker.queue()
         with pytest.raises(MessagingEntityNotFoundError):
             body_at(broker.namespace, path)
@@ -131,7 +131,7 @@ class TestLook:
 
 
 class TestPurge:
-    def test_some_messages_are_removed_whoever_holds_them(self, broker: Driver) -> None:
+    def test_locked_messages_are_removed_too(self, broker: Driver) -> None:
         broker.queue()
         for text in "abc":
             broker.send("q", message(text))
@@ -224,14 +224,14 @@ class TestResubmit:
         assert broker.sessions("t/Subscriptions/s") == []
         assert purge(broker.namespace, broker.now, "t") == 1
 
-    def test_who_waits_is_told(self, broker: Driver) -> None:
+    def test_waiting_receivers_are_woken(self, broker: Driver) -> None:
         broker.queue()
         dead_letter(broker, "q", message("a"))
         broker.ready.clear()
         resubmit(broker.namespace, broker.now, DEAD)
         assert ("q", None) in broker.ready
 
-    def test_what_a_forwarding_queue_gets_back_goes_on(self, broker: Driver) -> None:
+    def test_a_resubmitted_message_of_a_forwarding_queue_is_forwarded(self, broker: Driver) -> None:
         broker.queue("end")
         broker.queue("q")
         dead_letter(broker, "q", message("a"))
@@ -248,7 +248,7 @@ class TestResubmit:
         assert resubmit(broker.namespace, broker.now, "graves/$DeadLetterQueue") == (1, 0, 0)
         assert broker.one("graves").application_properties == {"mine": 1}
 
-    def test_what_could_not_be_sent_on_is_tried_again(self, broker: Driver) -> None:
+    def test_a_resubmitted_transfer_is_forwarded_again(self, broker: Driver) -> None:
         broker.queue("via")
         broker.queue("end")
         broker.down("end", operations=[Operation.SEND])

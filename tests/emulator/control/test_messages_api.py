@@ -106,7 +106,7 @@ class TestLook:
             ("sessions?entity=nowhere", 404),
         ],
     )
-    async def test_what_cannot_be_looked_at(
+    async def test_invalid_requests_for_messages_are_rejected(
         self, control: Control, orders: BrokerHost, target: str, status: int
     ) -> None:
         assert (await control.ask("GET", target, status=status))["error"]
@@ -145,7 +145,7 @@ class TestSend:
             (WireFault(WireFaultKind.SERVER_BUSY), "ServiceBusServerBusyError"),
         ],
     )
-    async def test_a_fault_is_met_as_by_any_client_and_told_in_the_brokers_words(
+    async def test_a_fault_affects_sending_with_the_error_of_the_broker(
         self, control: Control, orders: BrokerHost, context: NamespaceContext, fault: Any, kind: str
     ) -> None:
         (orders if isinstance(fault, Fault) else context.wire_faults).inject(fault)

@@ -256,7 +256,7 @@ class TestCredentials:
                 await client.create_queue("target")
                 assert (await client.create_queue("q", forward_to="target")).name == "q"
 
-    async def test_nothing_is_asked_for_without_authorization(self, certificates: Any, trusted: str) -> None:
+    async def test_without_authorization_no_token_is_required(self, certificates: Any, trusted: str) -> None:
         async with Emulator("contoso", auth="none", certificate_directory=certificates) as emulator:
             client = self._client(emulator, trusted, SAS_KEY_VALUE="wrong")
             assert (await client.create_queue("q")).name == "q"

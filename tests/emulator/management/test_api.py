@@ -232,7 +232,7 @@ class TestCreate:
         assert (await api.answer(request("PUT", "/orders?api-version=2013-10", body))).status == 201
         assert fields(await api.answer(request("PUT", "/plain", body)))["EnablePartitioning"] == "false"
 
-    async def test_what_is_there_is_a_conflict_whatever_its_kind(self, api: ManagementApi) -> None:
+    async def test_an_existing_name_is_a_conflict_for_every_kind(self, api: ManagementApi) -> None:
         await made(api, ("/orders", QUEUE))
         for body in (QUEUE, TOPIC):
             status, detail = error(await api.answer(request("PUT", "/Orders", body)))
@@ -395,13 +395,13 @@ class TestGetAndDelete:
         "path",
         ["/q", "/t/subscriptions/s", "/t/subscriptions/s/rules/r", "/t/subscriptions", "/t/subscriptions/s/rules"],
     )
-    async def test_what_is_not_there_is_missing(self, api: ManagementApi, path: str) -> None:
+    async def test_a_missing_entity_is_not_found(self, api: ManagementApi, path: str) -> None:
         methods = ["GET"] if path.endswith(("subscriptions", "rules")) else ["GET", "DELETE"]
         for method in methods:
             status, detail = error(await api.answer(request(method, path)))
             assert (status, detail[:14]) == (404, "SubCode=40400.")
 
-    async def test_names_count_in_any_case_and_come_back_as_they_were_given(self, api: ManagementApi) -> None:
+    async def test_names_are_case_insensitive_and_keep_their_spelling(self, api: ManagementApi) -> None:
         await made(api, ("/Orders", QUEUE))
         assert b'<title type="text">Orders</title>' in (await api.answer(request("GET", "/oRDERS"))).body
 
@@ -431,7 +431,7 @@ class TestGetAndDelete:
         host.heal(fault)
         assert fields(await api.answer(request("GET", "/orders")))["EntityAvailabilityStatus"] == "Available"
 
-    async def test_namespace_tells_about_itself(self, api: ManagementApi) -> None:
+    async def test_namespace_is_described(self, api: ManagementApi) -> None:
         answer = await api.answer(request("GET", "/$namespaceinfo"))
         assert description(answer).name == "NamespaceInfo"
         assert fields(answer) == {
@@ -442,7 +442,7 @@ class TestGetAndDelete:
             "NamespaceType": "Messaging",
         }
 
-    async def test_premium_namespace_tells_its_units(self, clock: VirtualClock) -> None:
+    async def test_premium_namespace_has_its_messaging_units(self, clock: VirtualClock) -> None:
         host = BrokerHost("contoso", clock=clock, random=Random(1), profile=PREM_2021)
         context = NamespaceContext(host, Authorizer(AuthorizationMode.NONE), WireFaults(Random(1)))
         found = fields(await ManagementApi(context).answer(request("GET", "/$namespaceinfo", authorization="")))
@@ -450,14 +450,14 @@ class TestGetAndDelete:
 
 
 class TestUpdate:
-    async def test_changes_what_is_said(self, api: ManagementApi) -> None:
+    async def test_update_changes_the_given_settings(self, api: ManagementApi) -> None:
         await made(api, ("/orders", QUEUE))
         body = described("Queue", LockDuration="PT13S")
         answer = await api.answer(request("PUT", "/orders", body, if_match="*"))
         assert answer.status == 200
         assert fields(await api.answer(request("GET", "/orders")))["LockDuration"] == "PT13S"
 
-    async def test_of_what_is_missing_is_missing(self, api: ManagementApi) -> None:
+    async def test_update_of_a_missing_entity_is_not_found(self, api: ManagementApi) -> None:
         await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
         for path, body in (
             ("/q", QUEUE),
@@ -481,7 +481,7 @@ class TestUpdate:
         assert (status, detail[:14]) == (400, "SubCode=40000.")
         assert name in detail
 
-    async def test_what_get_answers_can_be_put_back(self, api: ManagementApi) -> None:
+    async def test_the_document_of_get_can_be_put(self, api: ManagementApi) -> None:
         """As the SDK does it: read, change one field, write everything."""
         await made(api, ("/orders", described("Queue", EnablePartitioning="true", MaxSizeInMegabytes="2048")))
         before = fields(await api.answer(request("GET", "/orders")))
@@ -637,7 +637,7 @@ class TestLists:
         assert b'rel="next"' not in answer.body
 
     @pytest.mark.parametrize("query", ["$top=-1", "$skip=-1", "$top=a", "$skip=1.5", "$top=99999999999"])
-    async def test_bounds_that_are_none_are_refused(self, api: ManagementApi, query: str) -> None:
+    async def test_invalid_bounds_are_rejected(self, api: ManagementApi, query: str) -> None:
         assert error(await api.answer(request("GET", f"/$Resources/queues?{query}")))[0] == 400
 
     async def test_subscriptions_and_rules_are_below_theirs(self, api: ManagementApi) -> None:
@@ -707,22 +707,22 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "target", ["/$Resources", "/$Resources/rules", "/$management", "/t/subscriptions/s/other/x"]
     )
-    async def test_path_that_names_nothing_is_refused(self, api: ManagementApi, target: str) -> None:
+    async def test_path_of_no_entity_is_rejected(self, api: ManagementApi, target: str) -> None:
         assert error(await api.answer(request("GET", target)))[0] == 400
 
-    async def test_method_that_does_nothing_is_refused(self, api: ManagementApi) -> None:
+    async def test_unsupported_method_is_rejected(self, api: ManagementApi) -> None:
         for method, target in (("POST", "/q"), ("PUT", "/$Resources/queues"), ("DELETE", "/$namespaceinfo")):
             assert error(await api.answer(request(method, target)))[0] == 405
 
-    async def test_api_version_that_is_none_is_refused(self, api: ManagementApi) -> None:
+    async def test_invalid_api_version_is_rejected(self, api: ManagementApi) -> None:
         assert error(await api.answer(request("GET", "/$Resources/queues?api-version=latest")))[0] == 400
 
-    async def test_busy_namespace_says_so(self, api: ManagementApi, context: NamespaceContext) -> None:
+    async def test_busy_namespace_answers_503(self, api: ManagementApi, context: NamespaceContext) -> None:
         context.wire_faults.inject(WireFault(WireFaultKind.SERVER_BUSY))
         status, detail = error(await api.answer(request("GET", "/$Resources/queues")))
         assert (status, detail[:14]) == (503, "SubCode=50004.")
 
-    async def test_lost_acknowledgement_leaves_the_work_done(
+    async def test_lost_acknowledgement_does_not_undo_the_change(
         self, api: ManagementApi, context: NamespaceContext
     ) -> None:
         context.wire_faults.inject(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, "orders", count=1))
@@ -744,7 +744,7 @@ class TestRefusals:
         assert (status, clock.now() - began_at) == (504, 60)
 
 
-async def test_changes_are_told_to_those_who_watch(api: ManagementApi, context: NamespaceContext) -> None:
+async def test_changes_are_published_as_events(api: ManagementApi, context: NamespaceContext) -> None:
     watcher = context.events.subscribe()
     await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION), ("/t/subscriptions/s/rules/r", TRUE_RULE))
     await api.answer(request("PUT", "/t", TOPIC, if_match="*"))

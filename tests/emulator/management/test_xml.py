@@ -40,7 +40,7 @@ def test_text_around_children_and_in_pieces_is_one_text() -> None:
         b"<!DOCTYPE a><a/>",
     ],
 )
-def test_document_type_is_refused_before_it_is_looked_at(document: bytes) -> None:
+def test_document_type_is_rejected_before_it_is_read(document: bytes) -> None:
     with pytest.raises(InvalidOperationError, match="document type"):
         read_xml(document)
 
@@ -61,7 +61,7 @@ def test_document_type_is_refused_before_it_is_looked_at(document: bytes) -> Non
         b"<a>" + b"<b/>" * 20_001 + b"</a>",
     ],
 )
-def test_what_is_no_reasonable_document_is_refused(document: bytes) -> None:
+def test_unreasonable_document_is_rejected(document: bytes) -> None:
     with pytest.raises(InvalidOperationError):
         read_xml(document)
 
@@ -79,7 +79,7 @@ def test_whatever_is_written_is_well_formed(text: str, attribute: str) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cn")), max_size=40))
-def test_text_survives_the_way_there_and_back(text: str) -> None:
+def test_text_is_read_as_it_was_written(text: str) -> None:
     assert read_xml(text_tag("a", text).encode()).text == text
 
 
@@ -87,5 +87,5 @@ def test_underscore_of_an_attribute_is_a_colon() -> None:
     assert tag("a", "", xmlns_i="u", i_type="b") == '<a xmlns:i="u" i:type="b"/>'
 
 
-def test_characters_that_xml_cannot_say_are_replaced() -> None:
+def test_characters_that_xml_does_not_allow_are_replaced() -> None:
     assert text_tag("a", "x\x00y\x1bz") == "<a>x\ufffdy\ufffdz</a>"

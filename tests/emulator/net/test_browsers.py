@@ -35,13 +35,13 @@ def test_addresses_and_names_without_a_dot_are_accepted_only_if_other_machines_c
     "authority",
     ["evil.example:5672", "localhost.evil.example", "127.0.0.1.evil.example", "1.2.3", "a.local", "x:evil.example"],
 )
-def test_names_that_anybody_may_have_are_refused(authority: str) -> None:
+def test_host_names_of_the_internet_are_rejected(authority: str) -> None:
     assert reason_to_refuse(asked(host=authority)) is not None
     is_word = authority == "x:evil.example"  # the port of a host of one word, which no browser would send
     assert (reason_to_refuse(asked(host=authority), is_exposed=True) is None) is is_word
 
 
-def test_a_name_that_the_emulator_was_given_is_let_in() -> None:
+def test_a_host_name_given_to_the_emulator_is_accepted() -> None:
     request = asked(host="Broker.Corp.example:5672", origin="https://broker.corp.example:5672")
     assert reason_to_refuse(request) is not None
     assert reason_to_refuse(request, ["broker.corp.EXAMPLE"]) is None
@@ -73,7 +73,7 @@ def test_programs_that_are_no_browsers_may_ask() -> None:
     assert reason_to_refuse(asked()) is None
 
 
-def test_hosts_are_told_from_ports() -> None:
+def test_host_is_separated_from_the_port() -> None:
     assert host_of("LocalHost:5672") == "localhost"
     assert host_of("[2001:DB8::1]:80") == "2001:db8::1"
     assert is_local_name("2001:db8::1")

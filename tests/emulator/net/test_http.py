@@ -159,7 +159,7 @@ async def test_body_in_chunks_and_bytes_is_one_body(talk: Talk) -> None:
     assert talk.asked[0].body == b"hello world"
 
 
-async def test_client_that_expects_to_be_told_is_told_to_go_on(talk: Talk) -> None:
+async def test_client_that_expects_100_continue_gets_it(talk: Talk) -> None:
     talk.say(b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
     assert (await talk.heard()).startswith(b"HTTP/1.1 100 ")
     talk.say(b"hi")
@@ -207,14 +207,14 @@ class TestLimits:
         assert status(await talk.ended()) == 408
         assert talk.clock.now() - began_at < 40
 
-    async def test_silent_connection_ends_without_a_word(self, talk: Talk) -> None:
+    async def test_silent_connection_ends_without_a_response(self, talk: Talk) -> None:
         talk.say(GET)
         assert status(await talk.heard()) == 200
         began_at = talk.clock.now()
         assert await talk.ended() == b""
         assert talk.clock.now() - began_at == pytest.approx(120, abs=1)
 
-    async def test_client_that_goes_in_the_middle_ends_the_connection(self, talk: Talk) -> None:
+    async def test_client_that_disconnects_within_a_request_ends_the_connection(self, talk: Talk) -> None:
         talk.say(b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhal")
         await talk.heard()
         await talk.client.close()
@@ -265,14 +265,14 @@ class TestHostileBytes:
 
 
 class TestHandlers:
-    async def test_fault_of_a_handler_is_a_500_that_tells_nothing(self, talk: Talk) -> None:
+    async def test_exception_of_a_handler_is_a_500_without_details(self, talk: Talk) -> None:
         talk.error = RuntimeError("the secret of the handler")
         talk.say(GET)
         said = await talk.heard()
         assert status(said) == 500
         assert b"secret" not in said
 
-    async def test_handler_may_let_the_client_wait_for_nothing(self, talk: Talk) -> None:
+    async def test_handler_may_close_the_connection_without_a_response(self, talk: Talk) -> None:
         talk.error = NoResponse()
         talk.say(GET)
         assert await talk.ended() == b""
@@ -320,7 +320,7 @@ def body_of(said: bytes) -> bytes:
 
 
 class TestStreams:
-    async def test_events_are_sent_as_they_come(self, talk: Talk, clock: VirtualClock) -> None:
+    async def test_events_are_sent_at_once(self, talk: Talk, clock: VirtualClock) -> None:
         ticks = Ticks(clock, 2)
         talk.answer = replace(talk.answer, events=ticks, body=b"first ")
         talk.say(GET)
@@ -334,7 +334,7 @@ class TestStreams:
         assert body_of(said) == b"first ticktick"
         assert ticks.is_closed
 
-    async def test_client_that_goes_ends_them(self, talk: Talk, clock: VirtualClock) -> None:
+    async def test_client_that_disconnects_ends_the_events(self, talk: Talk, clock: VirtualClock) -> None:
         ticks = Ticks(clock, 10**6)
         talk.answer = replace(talk.answer, events=ticks)
         talk.say(GET)
@@ -360,7 +360,7 @@ class TestUpgrade:
         b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     )
 
-    async def test_connection_is_handed_over_with_what_came_after(self, talk: Talk) -> None:
+    async def test_upgraded_connection_is_passed_on_with_the_bytes_that_follow(self, talk: Talk) -> None:
         talk.say(self.ASKED + b"\x82\x00after")
         assert await talk.ended() == b""
         assert talk.upgraded == [b"\x82\x00after"]
@@ -376,7 +376,7 @@ class TestUpgrade:
         assert talk.upgraded == [b""]
 
 
-async def test_slow_reader_is_waited_for(talk: Talk) -> None:
+async def test_write_waits_for_a_slow_reader(talk: Talk) -> None:
     assert isinstance(talk.server, Pipe)
     talk.server.is_read.clear()
     talk.say(GET + GET)
@@ -385,7 +385,7 @@ async def test_slow_reader_is_waited_for(talk: Talk) -> None:
     assert (await talk.heard()).count(b"HTTP/1.1 200") == 1
 
 
-async def test_reader_that_never_reads_is_given_up(talk: Talk) -> None:
+async def test_client_that_never_reads_is_disconnected(talk: Talk) -> None:
     talk.server.is_read.clear()
     talk.say(GET)
     began_at = talk.clock.now()

@@ -117,7 +117,7 @@ async def test_close_sends_what_was_written_and_may_be_repeated(served: Served) 
     assert served.standing == set()
 
 
-async def test_others_have_their_turn_between_two_reads(served: Served) -> None:
+async def test_other_tasks_run_between_two_reads(served: Served) -> None:
     stream, _, writer = await served.connect()
     writer.write(b"x" * (3 * READ_BYTES))
     await writer.drain()
@@ -153,7 +153,7 @@ async def test_writes_to_a_connection_that_the_peer_has_reset_are_dropped_in_sil
     assert caplog.records == []
 
 
-async def test_what_came_over_a_connection_that_broke_is_forgotten(served: Served) -> None:
+async def test_received_data_of_a_lost_connection_is_dropped(served: Served) -> None:
     stream, _, writer = await served.connect()
     writer.write(b"x" * (3 * READ_BYTES))
     await writer.drain()
@@ -171,7 +171,7 @@ async def test_peer_that_reads_nothing_does_not_hold_up_the_close(served: Served
     stream.write(b"dropped")
 
 
-async def test_slow_reader_is_waited_for(served: Served) -> None:
+async def test_write_waits_for_a_slow_reader(served: Served) -> None:
     stream, reader, _ = await served.connect()
     stream.write(b"x" * 30_000_000)
     draining = asyncio.ensure_future(stream.drain())
@@ -181,7 +181,7 @@ async def test_slow_reader_is_waited_for(served: Served) -> None:
     await asyncio.wait_for(draining, 1)
 
 
-async def test_what_comes_and_is_not_read_is_bounded(served: Served) -> None:
+async def test_the_receive_buffer_is_bounded(served: Served) -> None:
     stream, _, writer = await served.connect()
     for _ in range(60):
         writer.write(b"x" * 1_000_000)
@@ -216,7 +216,7 @@ class TestRefuse:
 
 
 class TestReset:
-    async def test_standing_connection_is_cut(self, served: Served) -> None:
+    async def test_open_connection_is_reset(self, served: Served) -> None:
         stream, reader, _ = await served.connect()
         served.faults.inject(WireFault(WireFaultKind.RESET))
         with pytest.raises(ConnectionResetError):
@@ -245,13 +245,13 @@ class TestBlackHole:
         assert await asyncio.wait_for(reading, 1) == b"question"
         assert await reader.readexactly(6) == b"answer"
 
-    async def test_new_connections_fall_into_it(self, served: Served) -> None:
+    async def test_new_connections_are_affected_too(self, served: Served) -> None:
         served.faults.inject(WireFault(WireFaultKind.BLACK_HOLE))
         stream, _, writer = await served.connect()
         writer.write(b"x")
         assert await soon(stream.read()) is None
 
-    async def test_client_is_not_told_that_its_connection_was_closed(self, served: Served) -> None:
+    async def test_client_does_not_learn_that_its_connection_was_closed(self, served: Served) -> None:
         stream, reader, _ = await served.connect()
         fault = served.faults.inject(WireFault(WireFaultKind.BLACK_HOLE))
         stream.write(b"bye")

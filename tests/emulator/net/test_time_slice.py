@@ -84,7 +84,7 @@ class TestTurn:
         await asyncio.sleep(MAX_DURATION_S * 0.2)
         assert turn.is_over
 
-    async def test_is_over_after_what_is_heavy(self, clock: VirtualClock) -> None:
+    async def test_is_over_after_heavy_work(self, clock: VirtualClock) -> None:
         turn = TimeSlice(clock)
         turn.end()
         assert turn.is_over
@@ -162,14 +162,14 @@ class TestAmqp:
             assert turns[0] >= 200
 
     @pytest.mark.parametrize("frame", [EMPTY_FRAME, encode_frame(0, Flow(0, 5000, 0, 5000, echo=True), 512)])
-    async def test_between_frames_that_tell_nothing(self, ticking: NamespaceContext, frame: bytes) -> None:
+    async def test_between_frames_without_content(self, ticking: NamespaceContext, frame: bytes) -> None:
         async with connected(ticking, "q") as client:
             async with bystander() as turns:
                 client.pipe.write(frame * (200 * PIECE_BYTES // len(frame)))
                 assert await client.put_token("q") == 202
             assert turns[0] >= 5  # of 200 pieces with some looks at the clock each
 
-    async def test_between_dispositions_that_tell_nothing_new_of_many_messages(
+    async def test_between_repeated_dispositions_of_many_messages(
         self, context: NamespaceContext, host: BrokerHost
     ) -> None:
         create(host, EntityKind.QUEUE, "q")
@@ -185,9 +185,7 @@ class TestAmqp:
                 assert await client.put_token("q") == 202
             assert turns[0] >= 100
 
-    async def test_between_what_is_handed_out_to_many_receivers(
-        self, context: NamespaceContext, host: BrokerHost
-    ) -> None:
+    async def test_between_deliveries_to_many_receivers(self, context: NamespaceContext, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "q")
         for _ in range(9_000):
             call = Call(Operation.SEND, host.clock.now())

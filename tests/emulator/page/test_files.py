@@ -67,6 +67,6 @@ def test_what_a_script_imports_is_there_and_is_used(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_lines_are_as_long_as_everywhere_in_the_house(path: Path) -> None:
+def test_lines_have_the_maximum_length_of_the_project(path: Path) -> None:
     if path.suffix != ".svg":
         assert [line for line in path.read_text(encoding="utf-8").splitlines() if len(line) > 120] == []

@@ -54,7 +54,7 @@ def watched(primary: Driver, secondary: Driver) -> Watched:
     return Watched(primary, secondary)
 
 
-def test_each_destination_is_told_with_what_waits_and_since_when(watched: Watched, secondary: Driver) -> None:
+def test_each_destination_has_its_waiting_messages_and_the_oldest_time(watched: Watched, secondary: Driver) -> None:
     secondary.send(BACKLOG, diverted("orders"))
     secondary.wait(30)
     secondary.send(BACKLOG, diverted("orders"))
@@ -85,7 +85,7 @@ def test_an_accepted_ping_ends_it_at_once(watched: Watched, primary: Driver, sec
     assert watched.destinations()["orders"]["is_diverted"]
 
 
-def test_what_came_home_still_counts_as_having_come(watched: Watched, secondary: Driver) -> None:
+def test_forwarded_messages_still_count_as_arrived(watched: Watched, secondary: Driver) -> None:
     secondary.send(BACKLOG, diverted("orders"))
     secondary.send(BACKLOG, diverted("orders"))
     watched.look()
@@ -100,7 +100,7 @@ def test_what_came_home_still_counts_as_having_come(watched: Watched, secondary:
     assert watched.look()["queues"][0]["dead"] == 1
 
 
-def test_the_last_ping_at_the_primary_is_told(watched: Watched, primary: Driver, secondary: Driver) -> None:
+def test_the_last_ping_at_the_primary_is_shown(watched: Watched, primary: Driver, secondary: Driver) -> None:
     primary.queue("orders")
     secondary.send(BACKLOG, diverted("orders"))
     assert watched.destinations()["orders"]["ping"] is None

@@ -136,7 +136,7 @@ class TestOverview:
         await emulated.primary.clock.sleep(1)
         assert entities(await emulated.overview())["orders"]["state"] == "full"
 
-    async def test_what_time_brings_about_is_seen(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_timed_changes_are_shown(self, emulated: Emulated, clock: VirtualClock) -> None:
         emulated.queue("orders")
         emulated.send("orders", ServiceBusMessage(b"x", scheduled_enqueue_time_utc=_utc(clock.now() + 10)))
         row = entities(await emulated.overview())["orders"]
@@ -189,7 +189,7 @@ class TestWatch:
         assert (await viewer.next())["namespaces"][0]["removed"] == ["orders"]
         await viewer.close()
 
-    async def test_the_entity_looked_at_is_told_in_detail(self, emulated: Emulated) -> None:
+    async def test_the_selected_entity_is_shown_in_detail(self, emulated: Emulated) -> None:
         emulated.queue("orders", enable_partitioning=True, max_delivery_count=7)
         viewer = await emulated.viewer("?namespace=contoso&entity=Orders")
         detail = (await viewer.next())["detail"]
@@ -209,7 +209,7 @@ class TestWatch:
             assert (await viewer.next()).get("detail") is None
             await viewer.close()
 
-    async def test_a_subscription_tells_its_rules_and_a_topic_its_subscriptions(self, emulated: Emulated) -> None:
+    async def test_a_subscription_shows_its_rules_and_a_topic_its_subscriptions(self, emulated: Emulated) -> None:
         create(emulated.primary.host, EntityKind.TOPIC, "prices")
         create(emulated.primary.host, EntityKind.SUBSCRIPTION, "prices", "eu")
         viewer = await emulated.viewer("?entity=prices/Subscriptions/eu")
@@ -220,7 +220,7 @@ class TestWatch:
         assert (await viewer.next())["detail"]["subscriptions"] == ["prices/Subscriptions/eu"]
         await viewer.close()
 
-    async def test_events_are_told_but_for_connections(self, emulated: Emulated) -> None:
+    async def test_events_are_sent_except_those_of_connections(self, emulated: Emulated) -> None:
         viewer = await emulated.viewer()
         await viewer.next()
         emulated.secondary.events.publish("connection.opened", 1.0)
@@ -243,7 +243,7 @@ class TestWatch:
         for viewer in (slow, quick):
             await viewer.close()
 
-    async def test_all_viewers_share_one_look_at_a_time(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_all_viewers_share_one_snapshot(self, emulated: Emulated, clock: VirtualClock) -> None:
         viewers = [await emulated.viewer() for _ in range(5)]
         began_at = clock.now()
         times = [(await viewer.next())["at"] for viewer in viewers]
@@ -253,7 +253,7 @@ class TestWatch:
         for viewer in viewers:
             await viewer.close()
 
-    async def test_a_viewer_who_goes_in_the_middle_holds_up_nobody(self, emulated: Emulated) -> None:
+    async def test_a_viewer_that_disconnects_during_a_snapshot_delays_no_other(self, emulated: Emulated) -> None:
         going, staying = await emulated.viewer(), await emulated.viewer()
         await going.next()
         await staying.next()
@@ -266,7 +266,7 @@ class TestWatch:
         for viewer in (going, staying):
             await viewer.close()
 
-    async def test_viewers_are_bounded_and_leave_room_when_they_go(self, emulated: Emulated) -> None:
+    async def test_number_of_viewers_is_bounded(self, emulated: Emulated) -> None:
         viewers = [await emulated.viewer() for _ in range(MAX_VIEWERS)]
         assert (await emulated.api.answer(request("GET", "/$control/watch"))).status == 503
         for viewer in viewers:
@@ -274,15 +274,13 @@ class TestWatch:
         await (await emulated.viewer()).close()
         assert emulated.primary.events.has_room
 
-    async def test_no_room_among_the_events_is_no_room_here(self, emulated: Emulated) -> None:
+    async def test_viewers_need_room_among_the_event_subscribers(self, emulated: Emulated) -> None:
         watchers = [emulated.secondary.events.subscribe() for _ in range(MAX_SUBSCRIBERS)]
         assert (await emulated.api.answer(request("GET", "/$control/watch"))).status == 503
         for watcher in watchers:
             watcher.close()
 
-    async def test_who_comes_late_is_told_what_came_and_went_before(
-        self, emulated: Emulated, clock: VirtualClock
-    ) -> None:
+    async def test_a_late_viewer_gets_the_history(self, emulated: Emulated, clock: VirtualClock) -> None:
         emulated.queue("orders")
         first = await emulated.viewer()
         began_at = (await first.next())["at"]
@@ -304,7 +302,7 @@ class TestWatch:
         for viewer in (first, late):
             await viewer.close()
 
-    async def test_a_look_that_is_broken_off_counts_nothing_twice(self, emulated: Emulated) -> None:
+    async def test_a_cancelled_snapshot_counts_nothing_twice(self, emulated: Emulated) -> None:
         emulated.queue("q0")
         for number in range(100):
             create(emulated.secondary.host, EntityKind.QUEUE, f"q{number}", enable_partitioning=True)
@@ -333,7 +331,7 @@ class TestPairs:
         assert "pairs" not in await viewer.next()
         await viewer.close()
 
-    async def test_what_a_client_says_is_told_beside_what_is_seen(self, clock: VirtualClock) -> None:
+    async def test_the_report_of_a_client_is_added_to_the_observation(self, clock: VirtualClock) -> None:
         client = {"primary": "contoso", "secondary": "contoso-backup", "entities": [{"path": "orders"}], "events": []}
         emulated = Emulated(clock, lambda: ClientReport([client], {"phase": "healthy"}))
         (pair,) = (await emulated.overview())["pairs"]
@@ -358,13 +356,13 @@ class TestPairs:
 
 
 class TestCost:
-    async def test_nobody_looks_when_nobody_watches(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_without_viewers_there_is_no_snapshot(self, emulated: Emulated, clock: VirtualClock) -> None:
         viewer = await emulated.viewer()
         await viewer.next()
         await viewer.close()
         assert len(asyncio.all_tasks()) == 1
 
-    async def test_others_have_a_turn_while_much_is_looked_at(self, emulated: Emulated) -> None:
+    async def test_other_tasks_run_during_a_large_snapshot(self, emulated: Emulated) -> None:
         for number in range(100):
             emulated.queue(f"q{number}", enable_partitioning=True)
         turns = 0
@@ -380,7 +378,7 @@ class TestCost:
         running.cancel()
         assert turns > 5
 
-    async def test_looking_draws_nothing_by_lot_and_takes_nothing(self, emulated: Emulated) -> None:
+    async def test_a_snapshot_uses_no_random_numbers_and_locks_nothing(self, emulated: Emulated) -> None:
         emulated.queue("orders", enable_partitioning=True)
         emulated.send("orders", ServiceBusMessage(b"x"))
         namespace = emulated.primary.host.namespace
