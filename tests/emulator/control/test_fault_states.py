@@ -71,7 +71,7 @@ def test_a_fault_that_affects_only_some_requests_is_partial(fault: AnyFault) -> 
     assert state_of_namespace([fault]) == State(Health.DOWN, is_partial=True)
 
 
-def test_the_worst_fault_counts_and_full_precedes_partial() -> None:
+def test_the_worst_state_counts_and_a_complete_one_before_a_partial_one() -> None:
     assert worst([State(Health.SLOW), State(Health.DOWN, is_partial=True), State(Health.BUSY)]).health is Health.DOWN
     assert worst([State(Health.DOWN, is_partial=True), State(Health.DOWN)]) == State(Health.DOWN)
     assert worst([]) == UP
