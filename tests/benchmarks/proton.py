@@ -52,7 +52,7 @@ async def emulator(settings: Settings) -> Result:
     count = settings.count(2_000)
     ours: list[Sample] = []
     others: list[Sample] = []
-    with EmulatorProcess() as server, rabbitmq() as other:
+    with EmulatorProcess() as server, _rabbitmq() as other:
         server.create_queue(QUEUE)
         url = f"amqp://{ROOT_KEY_NAME}:{quote(ROOT_KEY, safe='')}@127.0.0.1:{server.port}"
         side = Side("emulator", count, lambda: asyncio.to_thread(exchanged, url, QUEUE, count))
@@ -70,7 +70,6 @@ class _RabbitMQ:
     """A running RabbitMQ with its AMQP 1.0 plugin."""
 
     def __init__(self, port: int, process_id: int) -> None:
-        self.port = port
         self.url = f"amqp://guest:guest@127.0.0.1:{port}"
         self._process_id = process_id
 
@@ -100,7 +99,7 @@ async def _sample(rabbitmq: _RabbitMQ | None, count: int) -> Sample | None:
 
 
 @contextmanager
-def rabbitmq() -> Iterator[_RabbitMQ | None]:
+def _rabbitmq() -> Iterator[_RabbitMQ | None]:
     """Start RabbitMQ with all its files in a temporary directory; None if it is not installed."""
     if RABBITMQ is None:
         yield None
