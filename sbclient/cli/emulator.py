@@ -20,11 +20,17 @@ from sbclient.emulator.sas import ROOT_KEY
 from sbclient.errors import ServiceBusError
 
 BAD_INPUT: Final = 2
+HTTP_PORT: Final = 5300
+"""The default, as of Microsoft's emulator."""
+
 HIDDEN_KEY: Final = "<your key>"
 EXPOSED: Final = "warning: other machines can reach this emulator, which is made for one machine: see docs/security.md"
 COLLECT_AFTER: Final = 50_000
 """Allocations between two cycle collections; Python's default is 700. Stored messages hold no cycles, and collections
 took a third of the time of a full emulator."""
+
+CONNECTION_VARIABLES: Final = ("SERVICEBUS_CONNECTION_STRING", "SERVICEBUS_SECONDARY_CONNECTION_STRING")
+"""Variables from which the commands read the primary and the secondary."""
 
 TRUST_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """Variables by which the management clients of Azure trust a certificate: the blocking and the async ones."""
@@ -49,14 +55,15 @@ def emulator(
         str, typer.Option(help="'sas' checks tokens; 'jwt-any' also accepts any JSON web token; 'none'.")
     ] = "sas",
     http_port: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=0,
             max=65_535,
+            show_default="5300, or a free one if it is in use",
             help="Port for the page, health and management over plain HTTP; 0 = any free one. Faults do not affect it. "
             "/$control addresses the first namespace, or another one with ?namespace=NAME.",
         ),
-    ] = 5300,
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 = all.")] = "127.0.0.1",
     key: Annotated[
         str,
@@ -100,7 +107,8 @@ def emulator(
             first_port=first_port,
             config=config,
             host=host,
-            http_port=http_port,
+            http_port=HTTP_PORT if http_port is None else http_port,
+            needs_http_port=http_port is not None,
             profile=profile,
             auth=auth,
             key=key,
@@ -193,8 +201,12 @@ def _show_deviations(*, as_json: bool) -> None:
 
 def _show(served: Emulator, certificate: Path | None) -> None:
     width = max(map(len, served.namespaces))
-    for name, text in _connection_strings(served).items():
+    texts = _connection_strings(served)
+    for name, text in texts.items():
         typer.echo(f"{name:{width}}  {text}")
+    typer.echo("\nfor the other commands:")
+    for variable, text in zip(CONNECTION_VARIABLES, texts.values(), strict=False):
+        typer.echo(f"             export {variable}='{text}'")
     typer.echo(f"\npage         http://localhost:{served.http_port}/  (and at / of each port above)")
     typer.echo(f"health       http://localhost:{served.http_port}/health")
     if certificate is not None:

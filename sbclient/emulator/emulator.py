@@ -70,6 +70,7 @@ class Emulator:
             entities from there and the port from here.
         host: the address to listen on; `"0.0.0.0"` = all.
         http_port: an additional port for HTTP, like 5300 of Microsoft's emulator; None = none, 0 = any free one.
+        needs_http_port: False uses a free port, with a warning in the log, if `http_port` is in use.
         profile: tier and year, or its name.
         auth: `"sas"`, `"none"` or `"jwt-any"`.
         key: the value of the root key of every namespace, unless the configuration gives the namespace another one.
@@ -94,6 +95,7 @@ class Emulator:
         config: str | Path | None = None,
         host: str = "127.0.0.1",
         http_port: int | None = None,
+        needs_http_port: bool = True,
         profile: Profile | str = STD_2021,
         auth: str = AuthorizationMode.SAS,
         key: str = ROOT_KEY,
@@ -122,6 +124,7 @@ class Emulator:
         self._registry = NamespaceRegistry()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._http_port = http_port
+        self._needs_http_port = needs_http_port
         self._http: Listener | None = None
         self._ports: dict[str, int] = {}
         configs = chosen_namespaces(namespaces, config, self._profile, first_port=first_port)
@@ -159,7 +162,19 @@ class Emulator:
                 unaffected = replace(first.context, wire_faults=WireFaults(Random(0)))  # to heal faults here
                 self._http = Listener(unaffected, router.answer, self._certificate.server_context)
                 advice = "choose another one with --http-port, 0 for any free one"
-                self._http_port = await self._listen(self._http, self._http_port, "HTTP", advice)
+                try:
+                    self._http_port = await self._listen(self._http, self._http_port, "HTTP", advice)
+                except InvalidOperationError as error:
+                    if self._needs_http_port or not _is_in_use(error.__cause__):
+                        raise
+                    wanted = self._http_port
+                    self._http_port = await self._listen(self._http, 0, "HTTP", advice)
+                    log.warning(
+                        "emulator.http_port_in_use",
+                        "HTTP port {wanted} is in use; the emulator uses port {http_port}",
+                        wanted=wanted,
+                        http_port=self._http_port,
+                    )
                 self._registry.http_port = self._http_port
         except BaseException:
             await self.close()
@@ -186,7 +201,7 @@ class Emulator:
                     f"{what} cannot listen on {self._host} ({error.strerror}): give an address of this machine with "
                     "--host, 0.0.0.0 for all"
                 ) from error
-            reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+            reason = "is in use" if _is_in_use(error) else f"cannot be used ({error.strerror})"
             raise InvalidOperationError(f"port {port} of {what} {reason} on {self._host}: {advice}") from error
 
     # ------------------------------------------------------------------ addresses
@@ -404,3 +419,7 @@ def _mode_of(auth: str) -> AuthorizationMode:
         raise InvalidOperationError(
             f"authorization mode {auth!r} does not exist: choose one of {', '.join(AuthorizationMode)}"
         ) from error
+
+
+def _is_in_use(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EADDRINUSE

@@ -421,6 +421,13 @@ class TestMistakes:
         with pytest.raises(InvalidOperationError, match="--http-port"):
             await Emulator("late", http_port=port).start()
 
+    async def test_an_http_port_in_use_is_replaced_if_it_was_not_asked_for(
+        self, port: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with Emulator("late", http_port=port, needs_http_port=False) as other:
+            assert other.http_port not in (port, None)
+        assert f"HTTP port {port} is in use" in caplog.text
+
     @pytest.mark.parametrize(
         ("make", "named"),
         [

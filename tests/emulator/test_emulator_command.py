@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -89,7 +90,7 @@ def test_prints_for_people_too(start: Start) -> None:
     assert process.stdout is not None
     first = process.stdout.readline()
     assert first.startswith("contoso  Endpoint=sb://localhost:")
-    rest = "".join(process.stdout.readline() for _ in range(6))
+    rest = "".join(process.stdout.readline() for _ in range(9))
     assert "/health" in rest
     assert "export REQUESTS_CA_BUNDLE=" in rest
     assert "export SSL_CERT_FILE=" in rest
@@ -283,3 +284,25 @@ class TestMistakes:
         text = self.refused(start(*arguments, "--http-port", "0"))
         assert text.startswith("sbclient emulator: ")
         assert "Traceback" not in text
+
+
+def test_prints_lines_for_the_shell_although_the_default_http_port_is_in_use(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # in use by another program
+            taken.bind(("127.0.0.1", 5300))
+            taken.listen()
+        process = start("--namespace", "contoso:0", "--namespace", "contoso-backup:0")
+        assert process.stdout is not None
+        shown: list[str] = []
+        for line in process.stdout:
+            shown.append(line.strip())
+            if line.startswith("ready"):
+                break
+    exported = [line for line in shown if line.startswith("export SERVICEBUS_")]
+    assert [line.split("=")[0] for line in exported] == [
+        "export SERVICEBUS_CONNECTION_STRING",
+        "export SERVICEBUS_SECONDARY_CONNECTION_STRING",
+    ]
+    assert all("='Endpoint=sb://localhost:" in line and line.endswith("'") for line in exported)
+    assert not any("5300" in line for line in shown)
