@@ -35,6 +35,11 @@ class Lifeline:
         self._calls_left = dies_at_call
         self._counts_sends_only = counts_sends_only
 
+    @property
+    def counts_calls(self) -> bool:
+        """Whether the program is killed at one of its calls."""
+        return self._calls_left is not None
+
     def is_last_call(self, *, is_send: bool) -> bool:
         if self._calls_left is None or (self._counts_sends_only and not is_send):
             return False

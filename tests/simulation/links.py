@@ -103,6 +103,24 @@ class WiredSender:
                 is_send=what == "send",
             )
 
+    def start(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
+    ) -> bool:
+        wire = self._wire
+        if not wire.is_remote or wire.life.is_dead or wire.life.counts_calls:
+            return False
+        watch = self._watched("ping" if any(map(is_ping, messages)) else "send", messages, timeout_s)
+
+        def answered(error: ServiceBusError | None) -> None:
+            watch.__exit__(None, error, None)
+            done(error)
+
+        if self._inner.start(messages, timeout_s=timeout_s, done=answered):
+            wire.history.wire_calls += 1
+            return True
+        wire.history.attempts.pop()
+        return False
+
     async def schedule(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:

@@ -74,13 +74,14 @@ def run_moves(seed: int) -> Moves:
 async def _run(seed: int, moves: Moves) -> None:
     random, clock = Random(f"moves {seed}"), VirtualClock()
     plan = draw_wire_plan(seed)
-    assert plan.network is not None
+    line = plan.network
+    assert line is not None
     strikes = [replace(one, path=None) for one in plan.strikes if one.side == "primary" and one.what != "delete"]
     share = random.choice((0.02, 0.1))
     strikes.append(Strike(kind="cuts", what="cuts", at_s=0.0, span_s=plan.traffic_s, probability=share))
     plan = replace(plan, lanes=(), deaths=(), strikes=tuple(strikes))
     host, other = (BrokerHost(name, clock=clock, random=Random(random.getrandbits(64))) for name in ("one", "two"))
-    network = Network(host, plan.network, Random(random.getrandbits(64)))
+    network = Network(host, line, Random(random.getrandbits(64)))
     operator = Operator(plan, MemoryPair(host, other, clock, random), History(clock), {"primary": network})
     call = Call(Operation.MANAGE, clock.now())
     for name in (SOURCE, *TARGETS):
