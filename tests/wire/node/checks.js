@@ -1,20 +1,21 @@
-// @azure/service-bus against the broker: node checks.js <connection string>, one line "ok <check>" or "failed <check> <why>" each.
+// @azure/service-bus against the emulator: one line "ok <check>" or "failed <check> <why>" each.
+//
+// Usage: node checks.js <connection string> <host:port> <plain|tls|websocket>, with NODE_EXTRA_CA_CERTS.
+//
+// The line "outage" asks the caller to reset all connections; the caller answers with a line.
 "use strict";
 
 const assert = require("node:assert/strict");
-const { ServiceBusClient } = require("@azure/service-bus");
+const { ServiceBusAdministrationClient, ServiceBusClient } = require("@azure/service-bus");
 
-const client = new ServiceBusClient(process.argv[2], { retryOptions: { maxRetries: 0, timeoutInMs: 20000 } });
-
-// The client gives messages no id, and its lock renewer trips over those without one when it is closed.
-let count = 0;
-const withId = (message) => ({ messageId: `id-${(count += 1)}`, ...message });
-const createSender = (path) => {
-  const sender = client.createSender(path);
-  const send = (messages) => sender.sendMessages(Array.isArray(messages) ? messages.map(withId) : withId(messages));
-  const schedule = (messages, at) => sender.scheduleMessages(messages.map(withId), at);
-  return { sendMessages: send, scheduleMessages: schedule, cancelScheduledMessages: (...all) => sender.cancelScheduledMessages(...all) };
-};
+const [text, address, mode] = process.argv.slice(2);
+const secure = text.replace("UseDevelopmentEmulator=true;", "");
+const options = { retryOptions: { maxRetries: 2, retryDelayInMs: 200, timeoutInMs: 20000 } };
+if (mode !== "plain") options.customEndpointAddress = `sb://${address}`;
+if (mode === "websocket") options.webSocketOptions = { webSocket: require("ws") };
+const client = new ServiceBusClient(mode === "plain" ? text : secure, options);
+const manager = new ServiceBusAdministrationClient(secure);
+const createSender = (path) => client.createSender(path);
 
 async function several(receiver, count) {
   const got = [];
@@ -73,7 +74,7 @@ const checks = {
   async schedule() {
     const sender = createSender("node-schedule");
     const receiver = client.createReceiver("node-schedule");
-    const at = new Date(Date.now() + 1500);
+    const at = new Date(Date.now() + 5000);
     const [first] = await sender.scheduleMessages([{ body: "a" }, { body: "b" }], at);
     await sender.cancelScheduledMessages(first);
     const [message] = await several(receiver, 1);
@@ -145,21 +146,79 @@ const checks = {
     await receiver.close();
   },
 
+  async properties() {
+    const receiver = client.createReceiver("node-properties");
+    await createSender("node-properties").sendMessages({ body: "x" });
+    const [message] = await several(receiver, 1);
+    assert.ok(message.messageId);
+    await receiver.abandonMessage(message, { why: "later" });
+    const [again] = await several(receiver, 1);
+    assert.equal(again.applicationProperties.why, "later");
+    await receiver.deadLetterMessage(again, { deadLetterReason: "r", why: "bad" });
+    const dead = client.createReceiver("node-properties", { subQueueType: "deadLetter" });
+    const [letter] = await several(dead, 1);
+    assert.equal(letter.applicationProperties.why, "bad");
+    await dead.completeMessage(letter);
+  },
+
+  async administration() {
+    await manager.createTopic("Node/Topic");
+    await manager.createSubscription("Node/Topic", "Sub", { maxDeliveryCount: 3 });
+    const subscription = await manager.getSubscription("Node/Topic", "Sub");
+    assert.equal(subscription.topicName, "Node/Topic");
+    assert.equal(subscription.maxDeliveryCount, 3);
+    await manager.createRule("Node/Topic", "Sub", "Red", { applicationProperties: { colour: "red" } });
+    const rule = await manager.getRule("Node/Topic", "Sub", "Red");
+    assert.deepEqual(rule.filter.applicationProperties, { colour: "red" });
+    const names = [];
+    for await (const each of manager.listRules("Node/Topic", "Sub")) names.push(each.name);
+    assert.deepEqual(names, ["$Default", "Red"]);
+    const found = [];
+    for await (const each of manager.listSubscriptionsRuntimeProperties("Node/Topic")) found.push(each.subscriptionName);
+    assert.deepEqual(found, ["Sub"]);
+    await assert.rejects(manager.createTopic("Node/Topic"), { code: "MessageEntityAlreadyExistsError" });
+    await assert.rejects(manager.getQueue("node-missing"), { code: "MessageEntityNotFoundError" });
+    assert.equal(await manager.topicExists("Node/Topic"), true);
+    await manager.deleteTopic("Node/Topic");
+    assert.equal(await manager.topicExists("Node/Topic"), false);
+  },
+
   async refusals() {
-    await assert.rejects(createSender("missing").sendMessages({ body: "x" }));
+    await assert.rejects(createSender("missing").sendMessages({ body: "x" }), { code: "MessagingEntityNotFound" });
     await assert.rejects(createSender("node-sessions").sendMessages({ body: "no session" }));
   },
 };
 
+async function outage() {
+  const sender = createSender("node-outage");
+  const receiver = client.createReceiver("node-outage");
+  await sender.sendMessages({ body: "before" });
+  await receiver.completeMessage((await several(receiver, 1))[0]);
+  const answer = new Promise((resolve) => process.stdin.once("data", resolve));
+  console.log("outage");
+  await answer;
+  await sender.sendMessages({ body: "after" });
+  const [message] = await several(receiver, 1);
+  assert.equal(message.body, "after");
+  await receiver.completeMessage(message);
+}
+
+async function run(name, check) {
+  try {
+    await check();
+    console.log(`ok ${name}`);
+  } catch (error) {
+    console.log(`failed ${name} ${String(error.stack).replaceAll("\n", " | ")}`);
+  }
+}
+
 (async () => {
-  await Promise.all(Object.entries(checks).map(async ([name, check]) => {
-    try {
-      await check();
-      console.log(`ok ${name}`);
-    } catch (error) {
-      console.log(`failed ${name} ${String(error.stack).replaceAll("\n", " | ")}`);
-    }
-  }));
+  for (const name of ["queue", "bodies", "schedule", "delete", "subscribe", "properties", "outage"]) await manager.createQueue(`node-${name}`);
+  await manager.createQueue("node-sessions", { requiresSession: true });
+  await manager.createTopic("node-topic");
+  await manager.createSubscription("node-topic", "s");
+  await Promise.all(Object.entries(checks).map(([name, check]) => run(name, check)));
+  await run("outage", outage);
   await client.close();
   process.exit(0);
 })();
