@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from sbclient.emulator.faults import WireFault, WireFaultKind
 from tests.wire.checks import Names
 from tests.wire.serving import ServedNamespace
 
@@ -109,7 +111,7 @@ def test_a_request_is_answered(namespace: ServedNamespace) -> None:
     path = namespace.queue(names.new())
     with connected(namespace) as connection:
         connection.create_sender(path).send(Message(body="x"))
-        replies = connection.create_receiver(f"{path}/$management", credit=1)
+        replies = connection.create_receiver(f"{path}/$management", credit=1, name=names.new())
         request = Message(
             id="r-1",
             reply_to="wherever",
@@ -121,6 +123,110 @@ def test_a_request_is_answered(namespace: ServedNamespace) -> None:
         assert reply.correlation_id == "r-1"
         assert reply.properties["statusCode"] == 200
         assert len(reply.body["messages"]) == 1
+
+
+def ask(connection: Any, path: str, operation: str, body: Any) -> Any:
+    """Send one request to the management node of an entity; returns the reply."""
+    replies = connection.create_receiver(f"{path}/$management", credit=1)
+    request = Message(id=operation, reply_to="here", properties={"operation": f"com.microsoft:{operation}"}, body=body)
+    connection.create_sender(f"{path}/$management", name=names.new()).send(request)
+    reply = replies.receive(timeout=PATIENCE_S)
+    assert reply.correlation_id == operation
+    replies.close()
+    return reply
+
+
+def longs(*values: int) -> Any:
+    return proton.Array(proton.UNDESCRIBED, proton.Data.LONG, *values)
+
+
+def uuids(*values: Any) -> Any:
+    return proton.Array(proton.UNDESCRIBED, proton.Data.UUID, *values)
+
+
+def test_schedule_peek_and_cancel(namespace: ServedNamespace) -> None:
+    path = namespace.queue(names.new())
+    at = proton.timestamp(int((time.time() + 600) * 1000))
+    scheduled = Message(body="later", id="m", annotations={symbol("x-opt-scheduled-enqueue-time"): at})
+    with connected(namespace) as connection:
+        reply = ask(
+            connection, path, "schedule-message", {"messages": [{"message-id": "m", "message": scheduled.encode()}]}
+        )
+        (number,) = reply.body["sequence-numbers"].elements
+        peek = {"from-sequence-number": proton.ulong(0), "message-count": proton.int32(1)}
+        reply = ask(connection, path, "peek-message", peek)
+        peeked = Message()
+        peeked.decode(bytes(reply.body["messages"][0]["message"]))
+        assert (peeked.body, peeked.annotations["x-opt-message-state"]) == ("later", 2)
+        reply = ask(connection, path, "cancel-scheduled-message", {"sequence-numbers": longs(number)})
+        assert reply.properties["statusCode"] == 200
+    assert namespace.count(path) == 0
+
+
+def test_defer_receive_by_number_and_renew_the_lock(namespace: ServedNamespace) -> None:
+    path = namespace.queue(names.new())
+    with connected(namespace) as connection:
+        connection.create_sender(path).send(Message(body="x"))
+        receiver = connection.create_receiver(path, credit=1)
+        message = receiver.receive(timeout=PATIENCE_S)
+        token = message.instructions["x-opt-lock-token"]
+        renewed = ask(connection, path, "renew-lock", {"lock-tokens": uuids(token)})
+        assert len(renewed.body["expirations"].elements) == 1
+        delivery = receiver.fetcher.unsettled[0]
+        delivery.local.undeliverable = True
+        delivery.local.annotations = {symbol("why"): "later"}
+        delivery.update(proton.Disposition.MODIFIED)
+        delivery.settle()
+        connection.wait(lambda: namespace.do(lambda: _deferred_count(namespace, path)) == 1, timeout=PATIENCE_S)
+        number = message.annotations["x-opt-sequence-number"]
+        reply = ask(connection, path, "receive-by-sequence-number", {"sequence-numbers": longs(number)})
+        deferred = Message()
+        deferred.decode(bytes(reply.body["messages"][0]["message"]))
+        assert (deferred.body, deferred.properties) == ("x", {"why": "later"})
+        done = {"disposition-status": "completed", "lock-tokens": uuids(reply.body["messages"][0]["lock-token"])}
+        assert ask(connection, path, "update-disposition", done).properties["statusCode"] == 200
+    assert namespace.count(path) == 0
+
+
+def _deferred_count(namespace: ServedNamespace, path: str) -> int:
+    fragments = namespace.host.namespace.queue(path).fragments
+    return sum(entry.state == 1 for fragment in fragments for entry in fragment.browse(0, 0))
+
+
+def test_session_has_a_state(namespace: ServedNamespace) -> None:
+    path = namespace.queue(names.new(), requires_session=True)
+    with connected(namespace) as connection:
+        chosen = reactor.Filter({symbol("com.microsoft:session-filter"): "a"})
+        connection.create_receiver(path, credit=1, options=chosen)
+        state = {"session-id": "a", "session-state": b"half"}
+        assert ask(connection, path, "set-session-state", state).properties["statusCode"] == 200
+        reply = ask(connection, path, "get-session-state", {"session-id": "a"})
+        assert bytes(reply.body["session-state"]) == b"half"
+
+
+def test_rules_are_added_listed_and_removed(namespace: ServedNamespace) -> None:
+    topic = namespace.topic(names.new(), "s")
+    path = f"{topic}/Subscriptions/s"
+    rule = {"rule-name": "red", "rule-description": {"sql-filter": {"expression": "colour = 'red'"}}}
+    with connected(namespace) as connection:
+        assert ask(connection, path, "add-rule", rule).properties["statusCode"] == 200
+        everything = {"skip": proton.int32(0), "top": proton.int32(10)}
+        assert len(ask(connection, path, "enumerate-rules", everything).body["rules"]) == 2
+        assert ask(connection, path, "remove-rule", {"rule-name": "$Default"}).properties["statusCode"] == 200
+        assert len(ask(connection, path, "enumerate-rules", everything).body["rules"]) == 1
+
+
+def test_client_connects_again_after_an_outage(namespace: ServedNamespace) -> None:
+    path = namespace.queue(names.new())
+    lost = utils.BlockingConnection(url(namespace), timeout=PATIENCE_S, allowed_mechs="PLAIN")
+    sender = lost.create_sender(path)
+    fault = namespace.strike(WireFault(WireFaultKind.RESET))
+    with pytest.raises(proton.ProtonException):
+        sender.send(Message(body="lost"))
+    namespace.do(lambda: namespace.context.wire_faults.heal(fault))
+    with connected(namespace) as connection:
+        connection.create_sender(path).send(Message(body="after"))
+    assert namespace.count(path) >= 1
 
 
 class Script(handlers.MessagingHandler, handlers.TransactionHandler):  # type: ignore[misc]  # proton has no types
