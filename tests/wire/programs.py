@@ -79,7 +79,8 @@ def run_program(
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    lines, errors = [], []
+    lines: list[str] = []
+    errors: list[str] = []
     reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
     reader.start()
     deadline = threading.Timer(RUN_S, process.kill)
