@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
@@ -67,4 +67,4 @@ class Settlement:
     mode: SettleMode
     reason: str | None = None
     error_description: str | None = None
-    properties: Mapping[str, Any] | None = None
+    properties: Mapping[str, Any] | None = field(default=None, repr=False)

@@ -34,7 +34,7 @@ MODULES: Final = [
     "rules.failover",
     "syphon.syphon",
     "testing",
-    "testing.ambient",
+    "testing.virtual_test",
     "testing.namespaces",
     "testing.served",
     "testing.virtual_loop",

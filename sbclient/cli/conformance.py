@@ -104,7 +104,7 @@ class Check:
     name: str
     run: Callable[[Scene], Awaitable[str]]
     expected: str
-    description: Mapping[str, Any] = field(default_factory=dict)
+    description: Mapping[str, Any] = field(default_factory=dict, repr=False)
     is_topic: bool = False
     is_for_sdk: bool = True
 
