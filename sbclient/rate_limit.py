@@ -12,9 +12,9 @@ from sbclient.rules.entity_path import canonical
 GROUP_MESSAGES: Final = 100
 """The largest group of messages sent at once, at any rate."""
 GROUP_S: Final = 0.5
-"""A group has at most the messages that the rate allows in this time."""
+"""A group never exceeds the messages that the rate allows in this many seconds."""
 LIMITERS_KEPT: Final = 2_000
-"""Entities whose rate is remembered; the least recently used one is dropped."""
+"""The maximum number of limiters of entities; the least recently used one is dropped."""
 
 
 class RateLimiter:
@@ -34,7 +34,7 @@ class RateLimiter:
     async def take(self, messages: int, size_bytes: int) -> float:
         """Wait until a transfer may be sent; return the seconds waited.
 
-        Each transfer delays the next one by its share of the rates, so the rates hold on average for transfers of any
+        Each transfer delays the next one by its size divided by the rate, so rates hold on average for transfers of any
         size.
         """
         delay_s = 0.0
@@ -71,7 +71,7 @@ class RateLimits:
         self.group_messages = max(1, min([GROUP_MESSAGES, *(int(rate * GROUP_S) for rate in rates)]))
 
     async def take(self, path: str, messages: int) -> None:
-        """Wait until so many messages may be sent to an entity."""
+        """Wait until this number of messages may be sent to an entity."""
         await self.to(path).take(messages, 0)
         await self.total.take(messages, 0)
 

@@ -45,7 +45,7 @@ DRAIN_SCHEMA: Final = (
     "attempt int, executor string"
 )
 NO_QUEUE: Final = ""
-"""The queue name of a survey that could not reach the secondary; `unreachable` has the error."""
+"""The value of `queue` in the row that reports an unreachable secondary; `unreachable` has the error."""
 
 SURVEY_SCHEMA: Final = (
     "queue string, waiting long, parked long, dead_letters long, destinations string, unreachable string"
@@ -145,7 +145,7 @@ def drain_continuously(
 
     Args:
         every: the processing time of the trigger.
-        checkpoint: the checkpoint location; None = a temporary one, which can be lost without harm.
+        checkpoint: the checkpoint location; None = a temporary one, losing it does no harm.
         arguments: of `drain`, except `dry_run` and `force`.
 
     Returns:
@@ -217,7 +217,7 @@ def _check_reachable(survey: Sequence[Any], *, force: bool) -> None:
 
 
 class DrainSource(DataSource):
-    """The data source of `drain`. Its tasks are those of a read, the only tasks that Spark runs without pandas."""
+    """The data source of `drain`, which drains inside a read: only the Python tasks of reads need no pandas."""
 
     @classmethod
     def name(cls) -> str:

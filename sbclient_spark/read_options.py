@@ -42,13 +42,13 @@ class ReadOptions:
     connection: ConnectionOptions
     paths: tuple[str, ...] = ()
     backlog: bool = setting(FLAG, "Read all backlog queues of the pair, in the secondary.", default=False)
-    sub_queue: SubQueueWord = setting(
-        choice(*get_args(SubQueueWord)), "Read dead letters instead of messages.", default="none"
+    sub_queue: SubQueueWord = setting(choice(*get_args(SubQueueWord)), "The sub-queue to read.", default="none")
+    max_messages: int | None = setting(
+        whole(1), "The largest number of messages per queue, or per fragment of a partitioned queue."
     )
-    max_messages: int | None = setting(whole(1), "Per queue, or per fragment of a partitioned one; None = all.")
-    from_sequence_number: int = setting(whole(0), "Leave older messages out.", default=0)
+    from_sequence_number: int = setting(whole(0), "Skip messages with a lower sequence number.", default=0)
     ending_time: datetime | None = setting(
-        TIMESTAMP, "Leave messages out that were enqueued at or after this time; None = the start of the read."
+        TIMESTAMP, "Skip messages that were enqueued at or after this time; None = the start of the read."
     )
 
 
@@ -62,7 +62,7 @@ READ_TABLE: Final = table_of(
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Read the options of a read.
+    """Parse the options of a read.
 
     Args:
         options: as Spark passes them, with names in any case.

@@ -1,6 +1,6 @@
 """The message locks of one fragment.
 
-A lock token identifies one delivery. Its low 16 bits are the index of the fragment, so that no table is needed.
+A lock token identifies one delivery. Its low 16 bits are the index of the fragment, which needs no table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Locks:
     """The locked messages of a fragment, by token.
 
     Attributes:
-        ends: the end of each lock; without messages that are locked with their session.
+        ends: the end of each lock; messages that a session lock covers are not included.
     """
 
     def __init__(self, fragment_index: int, random: Random) -> None:

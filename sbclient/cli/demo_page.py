@@ -30,7 +30,7 @@ class DemoPage:
     """Serves the page on localhost during a run.
 
     Args:
-        outage: a run on the current loop.
+        outage: a run on the current event loop.
         pair: the namespaces of the run.
         speed: virtual seconds per real second.
         port: 0 = any free port.
@@ -72,7 +72,7 @@ class DemoPage:
         await self._server.close()
 
     async def _record(self) -> None:
-        """Take snapshots without a viewer too, so that a late viewer sees the history."""
+        """Keep recording while no browser is connected, so that one opened later shows the history."""
         seen = 0
         while True:
             seen = (await self._registry.watch.watcher.next(seen)).number

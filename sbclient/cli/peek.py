@@ -20,10 +20,12 @@ def peek(
     queue: Queue = None,
     topic: Topic = None,
     subscription: Subscription = None,
-    session: Annotated[str | None, typer.Option(help="Read only this session; * is the next available one.")] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Read only this session; * selects the next available session.")
+    ] = None,
     dead_letter: DeadLetter = False,
     transfer_dead_letter: TransferDeadLetter = False,
-    count: Annotated[int, typer.Option(min=1, help="Largest number of messages.")] = 100,
+    count: Annotated[int, typer.Option(min=1, help="The maximum number of messages to print.")] = 100,
     first: Annotated[int, typer.Option("--from-sequence-number", min=0, help="Start at this sequence number.")] = 1,
     as_json: AsJson = False,
 ) -> None:

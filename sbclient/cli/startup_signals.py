@@ -1,7 +1,7 @@
-"""Holds back signals while a command starts, so that none interrupts an import.
+"""Holds back signals while a command starts, so that no signal interrupts an import.
 
-`hold` blocks them, the command installs its handlers, and `release` lets the system deliver what came in between. Until
-`hold` runs, in the first hundredth of a second of a process, a signal has its default effect. This file imports nothing
+`hold` blocks them, the command installs its handlers, and `release` lets the system deliver what has arrived. Until
+`hold` runs, in about the first 10 ms of the process, a signal has its default effect. This file imports nothing
 that the interpreter has not loaded already, so that `hold` runs as early as possible.
 """
 
@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Final
 
 _HELD: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
-_CAN_HOLD: Final = hasattr(signal, "pthread_sigmask")  # Windows cannot
+_CAN_HOLD: Final = hasattr(signal, "pthread_sigmask")  # not available on Windows
 
 
 class Terminated(KeyboardInterrupt):

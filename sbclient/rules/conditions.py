@@ -2,9 +2,9 @@
 
 Laws:
 1. The condition decides. The status decides only if there is no condition, as in the replies of `$cbs`.
-2. An unknown condition below `amqp:connection:`, `amqp:session:` or `amqp:link:` means that the connection or link is
-   lost. Any other unknown condition is an internal error of the service.
-3. No text shows a key or a signature.
+2. An unknown condition that starts with `amqp:connection:`, `amqp:session:` or `amqp:link:` means a lost
+   connection or link. Any other unknown condition is an internal error of the service.
+3. Error texts contain no keys and no signatures.
 
 Source: AMQP 1.0 parts 2 and 4; the documented conditions and status codes of Service Bus.
 """
@@ -71,7 +71,7 @@ _CONDITIONS: Final[Mapping[str, tuple[type[ServiceBusError], int]]] = MappingPro
         "com.microsoft:timeout": (OperationTimeoutError, 408),
     }
 )
-"""The error class of a condition, and the status with which a management node states it."""
+"""The error class of a condition, and the status code of a management reply with it."""
 
 BY_CONDITION: Final[Mapping[str, type[ServiceBusError]]] = MappingProxyType(
     {condition: kind for condition, (kind, _) in _CONDITIONS.items()}

@@ -1,8 +1,8 @@
 """Whether the worker is ready, and if not, why.
 
 Ready means that a message diverted now would be forwarded soon: both namespaces are reachable, every backlog queue was
-polled recently, not every destination refuses, and the worker is neither starting, paused nor stopping. A worker that
-is not ready need not be restarted: while the primary is down it is not ready, but it is needed.
+polled recently, at least one destination accepts messages, and the worker is neither starting, paused nor stopping. A
+worker that is not ready need not be restarted: during an outage of the primary it is not ready, but must keep running.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus, SyphonStatus
 
 GRACE_S: Final = 60.0
-"""How much later than expected a backlog queue may answer."""
+"""The tolerated delay of the answer of a backlog queue."""
 
 NAMED: Final = 3
-"""Limit of the queues or entities that one reason names."""
+"""The maximum number of queues or entities that one reason names."""
 
 
 class WorkerState(StrEnum):

@@ -2,11 +2,11 @@
 
 Laws:
 1. A transfer leaves when the link is attached, has credit, and no earlier frame of it waits for the session window.
-   Until then nothing was sent, whatever ends the wait.
+   A transfer that fails before that was not sent.
 2. Of the transfers with one key, one at a time is unsettled, in the order of the calls. Transfers without a key
    are pipelined.
 3. When the link is lost, transfers that left are in doubt, and those that wait fail as not sent. The next transfer
-   attaches anew.
+   attaches a new link.
 4. There is no task per message: the reader of the connection finishes the futures.
 """
 
@@ -43,7 +43,7 @@ class Transfer(Waiter):
     """One transfer; its future is finished by the service's answer.
 
     Attributes:
-        payload: the encoded message or batch; let go of when it has left.
+        payload: the encoded message or batch; cleared once it is sent.
         message_format: 0, or the format of a batch.
         key: the session id or partition key, None if order does not matter.
         state: the transactional state, None outside transactions.
@@ -105,7 +105,7 @@ class Transfers:
     Args:
         attach: attaches a link and returns it.
         what: the object, for errors: `'orders'`.
-        tasks: owns the attaching.
+        tasks: owns the attach task.
         deadlines: expires transfers.
     """
 
@@ -198,7 +198,7 @@ class Transfers:
         transfer.answer(state)
 
     def lost(self, end: OutgoingEnd, error: ServiceBusError) -> None:
-        """The link is over."""
+        """The link was lost or detached."""
         self._fail_unsettled(end, error)
         if end is self._end:
             self._end = None
@@ -256,7 +256,7 @@ class Transfers:
                     tag=self._count.to_bytes(8, "big"),
                     message_format=transfer.message_format,
                     state=transfer.state,
-                    needs_credit=False,  # there is some, as was just seen
+                    needs_credit=False,  # the loop condition has checked it
                 )
             except ServiceBusError as error:  # the link, or the peer's frame size, does not allow it
                 transfer.has_left = False
@@ -305,7 +305,7 @@ class Transfers:
     def _opened(self, task: asyncio.Task[OutgoingEnd]) -> None:
         self._opening = None
         if task.cancelled():
-            if self._waiting or self._openers:  # they came while it ended
+            if self._waiting or self._openers:  # callers arrived while the task was being cancelled
                 if self._is_closed or self._tasks.is_closed:
                     self._fail_waiting(ServiceBusConnectionError(f"the link to {self._what} was closed"))
                 else:
