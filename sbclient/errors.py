@@ -102,6 +102,9 @@ class ServiceBusError(AzureError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
+        # The base class keeps the error that is being handled, whose text and frames may show a body or a key.
+        self.exc_type = self.exc_value = self.exc_traceback = None
+        self.exc_msg = message
         self.status_code: int | None = self._status
 
     @property

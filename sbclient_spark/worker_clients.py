@@ -175,6 +175,8 @@ class WorkerClients:
         client = open_client(options, paired=options.is_paired, clock=self.clock)
         try:
             await client.__aenter__()
+            if options.is_paired and (reason := client.pair.status().provisioning_error) is not None:
+                raise BacklogUnavailableError(reason)
         except ServiceBusError as error:
             await client.close()
             is_unreachable = isinstance(error, BacklogUnavailableError) or error.is_outage

@@ -49,6 +49,13 @@ async def emulator(settings: Settings) -> Result:
     """Compare the processor time of both servers for each message; RabbitMQ must be installed."""
     if find_spec("proton") is None:
         return Result(not_run="python-qpid-proton is not installed")
+    try:
+        return await _compared(settings)
+    except _NotStartedError as error:
+        return Result(not_run=str(error))
+
+
+async def _compared(settings: Settings) -> Result:
     count = settings.count(2_000)
     ours: list[Sample] = []
     others: list[Sample] = []
@@ -64,6 +71,10 @@ async def emulator(settings: Settings) -> Result:
         return Result(sides={side.name: ours}, not_run="RabbitMQ is not installed")
     ratios = [by_server_time(*each) for each in zip(ours, others, strict=True)]
     return Result(ratios, {side.name: ours, "RabbitMQ": others})
+
+
+class _NotStartedError(Exception):
+    """RabbitMQ is installed, but ends or does not listen."""
 
 
 class _RabbitMQ:
@@ -139,5 +150,5 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
             return
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"RabbitMQ does not listen on port {port}: start {RABBITMQ} to see why") from None
+                raise _NotStartedError(f"RabbitMQ does not start: run {RABBITMQ} to see why") from None
             time.sleep(0.2)

@@ -158,7 +158,7 @@ async def test_messages_are_abandoned_when_stdout_closes(clock: Any, monkeypatch
             raise OutputClosed
         printed.append(line)
 
-    monkeypatch.setattr(reception, "print_line", print_three)
+    monkeypatch.setattr(reception, "print_body", print_three)
     with pytest.raises(OutputClosed):
         await _Script().run(pair)
     assert printed == [b"0", b"1", b"2"]
@@ -166,7 +166,7 @@ async def test_messages_are_abandoned_when_stdout_closes(clock: Any, monkeypatch
 
 
 async def test_interrupted_receive_leaves_nothing_locked(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "print_line", lambda line: None)
+    monkeypatch.setattr(reception, "print_body", lambda line: None)
     pair = memory_pair(clock=clock, seed=1)
     await filled(pair, 3)
     script = _Script(wait_s=None, settle=Settle.ABANDON)
@@ -181,7 +181,7 @@ async def test_interrupted_receive_leaves_nothing_locked(clock: Any, monkeypatch
 
 async def test_follow_continues_without_messages(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Any] = []
-    monkeypatch.setattr(reception, "print_line", printed.append)
+    monkeypatch.setattr(reception, "print_body", printed.append)
     pair = memory_pair(clock=clock, seed=1)
     await filled(pair, 1)
     running = asyncio.create_task(_Script(wait_s=None).run(pair))

@@ -25,7 +25,7 @@ VARIABLES: Final = {
 }
 PATIENCE_S: Final = 60.0
 WORKER: Final = ("syphon", "--provision")
-OTHER: Final = ("send", "--queue", "orders")
+OTHER: Final = ("send", "--queue", "orders", "--divert-anyway")
 """Reads stdin for as long as it is open."""
 
 REPORT: Final = {"drained": 0, "dead_lettered": {}, "parked": 0}

@@ -406,7 +406,6 @@ class TestMistakes:
         ("queues", "named"),
         [
             ([{"Name": "a", "Properties": {"ForwardTo": "nowhere"}}], "nowhere"),
-            ([{"Name": "a", "Properties": {"ForwardTo": "b", "RequiresSession": True}}, {"Name": "b"}], "sessions"),
         ],
     )
     async def test_entity_that_cannot_be_made_is_named(self, queues: Any, named: str, host: BrokerHost) -> None:
