@@ -32,6 +32,9 @@ T = TypeVar("T")
 RANDOM: Final = SystemRandom()
 """The generator of the system, because forked workers would draw the same numbers from another one."""
 
+SECONDARY_S: Final = 30.0
+"""The longest time that a task waits for the backlog queues before it writes without them."""
+
 
 class _OwningClient(ServiceBusClient):
     """A client that closes its credential, because those of azure-identity hold connections."""
@@ -175,8 +178,8 @@ class WorkerClients:
         client = open_client(options, paired=options.is_paired, clock=self.clock)
         try:
             await client.__aenter__()
-            if options.is_paired and (reason := client.pair.status().provisioning_error) is not None:
-                raise BacklogUnavailableError(reason)
+            if options.is_paired:
+                await client.pair.state.backlog.wait(SECONDARY_S)
         except ServiceBusError as error:
             await client.close()
             is_unreachable = isinstance(error, BacklogUnavailableError) or error.is_outage

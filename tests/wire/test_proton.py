@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -163,6 +163,15 @@ def test_schedule_peek_and_cancel(namespace: ServedNamespace) -> None:
     assert namespace.count(path) == 0
 
 
+def process_until(connection: Any, condition: Callable[[], bool]) -> None:
+    """Process events until the condition holds. `connection.wait` would block until the server sends something."""
+    ends_at = time.monotonic() + PATIENCE_S
+    connection.container.timeout = 0.05
+    while not condition():
+        assert time.monotonic() < ends_at
+        connection.container.process()
+
+
 def test_defer_receive_by_number_and_renew_the_lock(namespace: ServedNamespace) -> None:
     path = namespace.queue(names.new())
     with connected(namespace) as connection:
@@ -177,7 +186,7 @@ def test_defer_receive_by_number_and_renew_the_lock(namespace: ServedNamespace) 
         delivery.local.annotations = {symbol("why"): "later"}
         delivery.update(proton.Disposition.MODIFIED)
         delivery.settle()
-        connection.wait(lambda: namespace.do(lambda: _deferred_count(namespace, path)) == 1, timeout=PATIENCE_S)
+        process_until(connection, lambda: namespace.do(lambda: _deferred_count(namespace, path)) == 1)
         number = message.annotations["x-opt-sequence-number"]
         reply = ask(connection, path, "receive-by-sequence-number", {"sequence-numbers": longs(number)})
         deferred = Message()
