@@ -72,7 +72,7 @@ class ServedPair:
         status = asyncio.run(self._syphon.terminate(SYPHON_END_S))
         for program in (self._syphon, self._primary, self._secondary):
             program.kill()
-        assert status == 0, f"the syphon ended with {status}: {self._syphon.told()}"
+        assert status == 0, f"the syphon ended with {status}: {self._syphon.output()}"
 
     def options(self, **more: Any) -> dict[str, str]:
         chosen = self.reading(failoverInterval="5 s", pingInterval="5 s", requireDuplicateDetection="error")

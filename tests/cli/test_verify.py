@@ -81,7 +81,7 @@ async def test_verify_leaves_nothing_in_a_namespace(tmp_path: Path) -> None:
         environment = {"SERVICEBUS_CONNECTION_STRING": connection_string(namespace.port)}
         command = [*SBCLIENT, "verify", "--transport", "amqp", "--yes", "--json"]
         run.start(command, environment)
-        assert await run.ended(END_S) == Exit.OK, run.told()
+        assert await run.ended(END_S) == Exit.OK, run.output()
         printed = json.loads(run.file("out").read_text())
         assert {check["name"]: check["result"] for check in printed["checks"]} == dict.fromkeys(
             [check.name for check in CHECKS], "same"
@@ -92,10 +92,10 @@ async def test_verify_leaves_nothing_in_a_namespace(tmp_path: Path) -> None:
             run.start(command, environment)
             async with asyncio.timeout(END_S):
                 while not await temporary_queues(client):
-                    assert run.is_running, run.told()
+                    assert run.is_running, run.output()
             run.signal(signal.SIGINT)
-            assert await run.ended(END_S) == Exit.INTERRUPTED, run.told()
-            assert run.told().count("\n") == 1
+            assert await run.ended(END_S) == Exit.INTERRUPTED, run.output()
+            assert run.output().count("\n") == 1
             assert await temporary_queues(client) == []
     finally:
         run.kill()

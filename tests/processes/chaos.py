@@ -138,7 +138,7 @@ class ChaosRun:
         status = await program.terminate(SYPHON_END_S)
         excused = {0} | ({1} if self._is_faulted(program, began) else set())
         if status not in (excused if was_ready else excused | {-signal.SIGTERM}):
-            self.wrong.append(f"{program.name} had status {status} after SIGTERM: {program.told()[-300:]}")
+            self.wrong.append(f"{program.name} had status {status} after SIGTERM: {program.output()[-300:]}")
             program.kill()
 
     def _is_faulted(self, program: Program, since: float) -> bool:

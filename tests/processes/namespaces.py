@@ -46,7 +46,7 @@ class Namespace(Program):
         out = self.file("out")
         await until(lambda: not self.is_running or out.read_text().endswith("\n"), READY_S)
         said = out.read_text()
-        assert said.endswith("\n"), f"the namespace {self.name} is not ready, its status {self.status}: {self.told()}"
+        assert said.endswith("\n"), f"the namespace {self.name} is not ready, its status {self.status}: {self.output()}"
         ready = json.loads(said)
         self.port, self._http_port = ready["ports"][self.name], ready["http_port"]
 

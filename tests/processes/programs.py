@@ -117,6 +117,6 @@ class Program:
             self._process.kill()
             self._process.wait()
 
-    def told(self) -> str:
+    def output(self) -> str:
         """What its last life said on stderr, for errors."""
         return self.file("log").read_text(errors="replace")[-2000:] if self.life >= 0 else ""

@@ -198,7 +198,7 @@ class Run:
             programs, await asyncio.gather(*(program.terminate(within_s) for program in programs)), strict=True
         ):
             if status != 0:
-                told = program.told().strip().rpartition("\n")[2]
+                told = program.output().strip().rpartition("\n")[2]
                 self._wrong.append(f"{program.name} was told to end and had status {status}: {told}")
                 program.kill()
 
@@ -212,7 +212,7 @@ class Run:
             if status == 0:
                 return
             if status is None or time.monotonic() > deadline:
-                told = syphon.told().strip().rpartition("\n")[2]
+                told = syphon.output().strip().rpartition("\n")[2]
                 self._wrong.append(f"the backlog was not empty after {EMPTY_S:g} s: status {status}, {told}")
                 syphon.kill()
                 return

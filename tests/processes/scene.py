@@ -192,7 +192,7 @@ class Scene:
         """
         await until(lambda: all(is_ready(program) or not program.is_running for program in programs), READY_S)
         for program in programs:
-            assert is_ready(program), f"{program.name} is not ready, its status {program.status}: {program.told()}"
+            assert is_ready(program), f"{program.name} is not ready, its status {program.status}: {program.output()}"
 
 
 def is_ready(program: Program) -> bool:

@@ -140,7 +140,7 @@ class Syphoning:
             )
         for sender in senders:
             status = await sender.ended(self._within_s)
-            assert status == 0, f"{sender.name} had status {status}: {sender.told()}"
+            assert status == 0, f"{sender.name} had status {status}: {sender.output()}"
 
     # -- home ----------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ def program(tmp_path: Path) -> Iterator[Program]:
 async def started(program: Program) -> None:
     program.start([sys.executable, "-c", OBEYS])
     while "on" not in program.file("out").read_text():
-        assert program.is_running, program.told()
+        assert program.is_running, program.output()
         await asyncio.sleep(0.02)
 
 

@@ -12,7 +12,7 @@ from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
-from tests.simulation.history import Delivery, History, Outcome, StateNote, told_by, uid_of
+from tests.simulation.history import Delivery, History, Outcome, StateNote, reported_outcome, uid_of
 from tests.simulation.plan import Lane
 from tests.simulation.producer import patience_s
 from tests.simulation.program import Program
@@ -171,7 +171,7 @@ class Consumer:
             await receiver.session.set_state(state)
             outcome = Outcome.OK
         except ServiceBusError as error:
-            outcome = told_by(error)
+            outcome = reported_outcome(error)
             raise
         finally:
             self._note_state(receiver, lane, state, begin, outcome, is_read=False)

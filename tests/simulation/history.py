@@ -52,7 +52,7 @@ def outcome_of(error: BaseException) -> Outcome:
     return Outcome.DOUBT
 
 
-def told_by(error: ServiceBusError) -> Outcome:
+def reported_outcome(error: ServiceBusError) -> Outcome:
     """What the client says of an operation that failed, all its tries together."""
     return Outcome.DOUBT if error.is_in_doubt else Outcome.REFUSED
 

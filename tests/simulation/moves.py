@@ -30,7 +30,7 @@ from sbclient.testing import MemoryPair, VirtualLoop
 from sbclient.transport.amqp.transport import AmqpTransport
 from sbclient.transport.memory.transport import MemoryTransport
 from tests.simulation.census import uids_in
-from tests.simulation.history import History, Outcome, told_by, uid_of
+from tests.simulation.history import History, Outcome, reported_outcome, uid_of
 from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.plan import draw_wire_plan
@@ -51,7 +51,7 @@ class Moves:
     """What became of the transactions of a run.
 
     Attributes:
-        outcomes: of the transactions of each message, as its mover was told; rolled back is refused.
+        outcomes: of the transactions of each message, as reported to its mover; a rollback is a refusal.
         wrong: what must not be.
     """
 
@@ -167,7 +167,7 @@ async def _move(
             outcome = Outcome.OK
     except ServiceBusError as error:
         if outcome is Outcome.DOUBT:
-            outcome = told_by(error)
+            outcome = reported_outcome(error)
     finally:
         moves.outcomes[uid_of(message)].append(outcome)
 
@@ -196,8 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong += len(moves.wrong)
         for text in moves.wrong:
             print(f"seed {seed}: {text}")
-    told = ", ".join(f"{total[outcome]} {outcome}" for outcome in Outcome)
-    print(f"{total.total()} transactions over three queues: {told}; {wrong} wrong")
+    summary = ", ".join(f"{total[outcome]} {outcome}" for outcome in Outcome)
+    print(f"{total.total()} transactions over three queues: {summary}; {wrong} wrong")
     return 1 if wrong else 0
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError, ServiceBusError
-from tests.simulation.history import GAVE_UP, History, Letter, Outcome, TransactionStory, Try, told_by
+from tests.simulation.history import GAVE_UP, History, Letter, Outcome, TransactionStory, Try, reported_outcome
 from tests.simulation.post import Unit
 from tests.simulation.program import Program
 
@@ -139,7 +139,7 @@ class Producer:
         except TimeoutError:
             error = GAVE_UP
         except ServiceBusError as failure:
-            outcome, error = told_by(failure), type(failure).__name__
+            outcome, error = reported_outcome(failure), type(failure).__name__
             self._history.refused(failure)
             self._judge_size(unit, failure)
             if isinstance(failure, BacklogUnavailableError) and not failure.causes:
@@ -189,7 +189,7 @@ class Producer:
         except ServiceBusError as error:
             history.refused(error)
             if story.fate is Outcome.DOUBT:
-                story.fate = told_by(error)
+                story.fate = reported_outcome(error)
         return story.fate
 
     async def _take_back(self, sender: ServiceBusSender, unit: Unit, random: Random) -> None:
@@ -201,7 +201,7 @@ class Producer:
         except ServiceBusError as error:
             self._history.refused(error)
             for letter in unit.letters:
-                letter.cancelled = told_by(error)
+                letter.cancelled = reported_outcome(error)
         else:
             for letter in unit.letters:
                 letter.cancelled = Outcome.OK

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.transport.base import Administration, ReceiverLink, SenderLink, TransactionLink, Transport
-from tests.simulation.history import History, Outcome, outcome_of, told_by
+from tests.simulation.history import History, Outcome, outcome_of, reported_outcome
 from tests.simulation.lifeline import Lifeline, RunawayError
 from tests.simulation.links import WiredReceiver, WiredSender, WiredTransaction
 
@@ -67,7 +67,7 @@ class Wire:
 
     def outcome_of(self, error: ServiceBusError) -> Outcome:
         """How sure a failure is."""
-        return told_by(error) if self.is_remote else outcome_of(error)
+        return reported_outcome(error) if self.is_remote else outcome_of(error)
 
     async def call(self, work: Callable[[], Awaitable[T]], *, is_send: bool = False) -> T:
         """One request and its answer."""

@@ -54,10 +54,10 @@ def missing(master: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended: its status, what it told, and the numbers that arrived."""
+    """How a program ended: its status, its output, and the numbers that arrived."""
 
     status: int
-    told: str
+    output: str
     arrived: list[int]
 
 

@@ -12,6 +12,6 @@ def test_the_writer_runs_wherever_spark_does(deployments: Deployments, master: s
     if missing(master):
         pytest.skip(f"needs {', '.join(missing(master))}, of the extra `connect`")
     ended = deployments.ended(master)
-    assert ended.status == 0, ended.told
+    assert ended.status == 0, ended.output
     assert ended.arrived == list(range(ROWS))
-    assert ("spark.speculation is on" in ended.told) == (master == CLUSTER)
+    assert ("spark.speculation is on" in ended.output) == (master == CLUSTER)

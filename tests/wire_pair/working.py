@@ -55,7 +55,7 @@ class WorkerProcess:
         def found() -> list[dict[str, Any]]:
             return [event for event in self.events if event["event"] == name]
 
-        assert await until(lambda: len(found()) >= times, PATIENCE_S), self.program.told()
+        assert await until(lambda: len(found()) >= times, PATIENCE_S), self.program.output()
         return found()[times - 1]
 
     async def asked(self, path: str, method: str = "GET") -> tuple[int, str, bytes]:

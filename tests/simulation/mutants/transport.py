@@ -87,7 +87,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "        if not isinstance(outcome, Declared):\n",
     ),
     _mutant(
-        "what waits is not told that the link is lost",
+        "waiting calls do not end when the link is lost",
         "transfers.py",
         "            self._end = None\n            self._fail_waiting(error)\n",
         "            self._end = None\n",
