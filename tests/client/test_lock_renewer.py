@@ -9,7 +9,7 @@ import pytest
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.clock import VirtualClock
-from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout
+from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, MessageLockLostError
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import QUEUE, make_queue, taken, texts
@@ -159,16 +159,26 @@ async def test_the_renewal_callback_is_optional(
 
 
 async def test_deferred_messages_are_renewed(client: ServiceBusClient, clock: VirtualClock) -> None:
-    await send(client)
+    for _ in range(3):
+        await send(client)
     async with (
         AutoLockRenewer(clock=clock) as renewer,
         client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
+        client.get_queue_receiver(QUEUE) as unrenewed,
     ):
-        (message,) = await receiver.receive_messages()
-        await receiver.defer_message(message)
-        (deferred,) = await receiver.receive_deferred_messages(message.sequence_number)
+        first, second, third = await receiver.receive_messages(3)
+        for message in (first, second, third):
+            await receiver.defer_message(message)
+        both = await receiver.receive_deferred_messages([first.sequence_number, second.sequence_number])
+        (lost,) = await unrenewed.receive_deferred_messages(third.sequence_number)
         await clock.sleep(250.0)
-        await receiver.complete_message(deferred)
+        for deferred in both:
+            await receiver.complete_message(deferred)
+        with pytest.raises(MessageLockLostError):
+            await unrenewed.complete_message(lost)
+        (again,) = await receiver.receive_deferred_messages(third.sequence_number)
+        await clock.sleep(250.0)
+        await receiver.complete_message(again)
 
 
 async def test_what_has_no_lock_is_refused(client: ServiceBusClient, clock: VirtualClock) -> None:

@@ -230,12 +230,16 @@ def test_time_moves_again_after_a_thread_has_finished() -> None:
 def test_time_stands_still_while_a_subprocess_runs() -> None:
     async def main() -> tuple[bytes, float]:
         program = (sys.executable, "-c", "import time; time.sleep(0.2); print('done')")
+        both = [await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE) for _ in range(2)]
+        async with asyncio.timeout(0.001):
+            outputs = [(await process.communicate())[0] for process in both]
+        await asyncio.sleep(100)
         process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
         async with asyncio.timeout(0.001):
-            output, _ = await process.communicate()
-        return output, now()
+            outputs.append((await process.communicate())[0])
+        return b"".join(outputs), now()
 
-    assert run_virtual(main()) == (b"done\n", 0.0)
+    assert run_virtual(main()) == (b"done\ndone\ndone\n", 100.0)
 
 
 def test_a_subprocess_that_never_ends_is_named() -> None:
