@@ -103,13 +103,19 @@ async def left(context: NamespaceContext) -> Any:
     return [entry.received() for entry in await context.host.receive("q", max_message_count=10, max_wait_time_s=0)]
 
 
+async def rolled_back_completion(client: Client, queue: str) -> IncomingDelivery:
+    """Return a delivery that was completed in a transaction, which was rolled back."""
+    await client.send(await client.sender(queue), ServiceBusMessage("in"))
+    delivery = await received(client, queue)
+    coordinator, txn = await begun(client)
+    await client.settle(delivery, TransactionalState(txn, ACCEPTED))
+    await client.discharge(coordinator, txn, fail=True)
+    return delivery
+
+
 async def test_b056_a_rolled_back_completion_keeps_the_lock(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
-        await client.send(await client.sender(queue), ServiceBusMessage("in"))
-        delivery = await received(client, queue)
-        coordinator, txn = await begun(client)
-        await client.settle(delivery, TransactionalState(txn, ACCEPTED))
-        await client.discharge(coordinator, txn, fail=True)
+        delivery = await rolled_back_completion(client, queue)
         assert await left(context) == []
         request = {"disposition-status": "completed", "lock-tokens": uuids([UUID(bytes_le=delivery.tag)])}
         assert (await client.ask(queue, "update-disposition", request))[0] == 200
@@ -118,11 +124,7 @@ async def test_b056_a_rolled_back_completion_keeps_the_lock(context: NamespaceCo
 
 async def test_b056_a_delivery_is_settled_on_its_link_after_a_rollback(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
-        await client.send(await client.sender(queue), ServiceBusMessage("in"))
-        delivery = await received(client, queue)
-        coordinator, txn = await begun(client)
-        await client.settle(delivery, TransactionalState(txn, ACCEPTED))
-        await client.discharge(coordinator, txn, fail=True)
+        delivery = await rolled_back_completion(client, queue)
         assert not delivery.is_settled
         assert await client.settle(delivery, ACCEPTED) == ACCEPTED
         assert stored(context) == 0

@@ -556,15 +556,21 @@ async def test_receive_ends_when_the_namespace_cannot_be_reached(service: Servic
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-async def test_renewals_of_one_step_share_a_request(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
-) -> None:
+def renews(service: Service, clock: VirtualClock) -> datetime:
+    """Let the service renew all locks; return their new end."""
     until = datetime.fromtimestamp(clock.now() + 100, tz=UTC)
     service.replies["com.microsoft:renew-lock"] = lambda body: (
         200,
         None,
         {"expirations": timestamps([until] * len(list(body["lock-tokens"])))},
     )
+    return until
+
+
+async def test_renewals_of_one_step_share_a_request(
+    service: Service, transport: AmqpTransport, clock: VirtualClock
+) -> None:
+    until = renews(service, clock)
     store(service, *"abc")
     receiver = transport.open_receiver("orders")
     messages = await receive(receiver, 3)
@@ -578,12 +584,7 @@ async def test_renewals_of_one_step_share_a_request(
 async def test_renewals_are_grouped_by_the_link_that_brought_the_messages(
     service: Service, transport: AmqpTransport, clock: VirtualClock
 ) -> None:
-    until = datetime.fromtimestamp(clock.now() + 100, tz=UTC)
-    service.replies["com.microsoft:renew-lock"] = lambda body: (
-        200,
-        None,
-        {"expirations": timestamps([until] * len(list(body["lock-tokens"])))},
-    )
+    renews(service, clock)
     receiver = transport.open_receiver("orders")
     store(service, "a")
     (lost,) = await receive(receiver, 1)
