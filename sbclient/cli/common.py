@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Coroutine, Iterator
@@ -200,13 +201,17 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
+_TRACKING: Final = re.compile(r"\.? TrackingId:[^,]*, SystemTracker:[^,]*, Timestamp:\S+")
+"""What the service adds to the text of an error for its own support."""
+
+
 def print_error(command: str, text: str, kind: str, status: int, *, as_json: bool) -> None:
-    """Print an error on one line of stderr; `as_json` prints it as JSON."""
+    """Print an error on one line of stderr; `as_json` prints it as JSON, with the tracking id of the service."""
     if as_json:
         error = {"command": command, "type": kind, "message": text, "exit_status": int(status)}
         typer.echo(printable_json({"error": error}), err=True)
     else:
-        print_note(f"sbclient {command}: {text}")
+        print_note(f"sbclient {command}: {_TRACKING.sub('', text)}")
 
 
 def status_of(error: BaseException) -> Exit | None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from sbclient import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 from sbclient.cli.app import COMMANDS, make_app
-from sbclient.cli.common import Exit, status_of
+from sbclient.cli.common import Exit, print_error, status_of
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
@@ -245,3 +245,14 @@ def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert run.stdout.splitlines() == ["complete -o default -F _sbclient_completion sbclient", "backlog"]
+
+
+@pytest.mark.parametrize(("as_json", "is_shown"), [(False, False), (True, True)])
+def test_the_tracking_id_of_the_service_is_shown_in_json_only(
+    as_json: bool, is_shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "'orders' exists. TrackingId:d13_G5_B2, SystemTracker:contoso:Queue:orders, Timestamp:2026-11-23T06:45:38"
+    print_error("admin create", text, "MessagingEntityAlreadyExistsError", 2, as_json=as_json)
+    shown = capsys.readouterr().err
+    assert ("TrackingId" in shown) is is_shown
+    assert is_shown or shown == "sbclient admin create: 'orders' exists\n"
