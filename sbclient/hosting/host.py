@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Final, Generic, TypeVar
 
@@ -185,13 +186,28 @@ class BrokerHost:
         """
         if performed.after_s > timeout_s:
             await self.clock.sleep(max(0.0, timeout_s))
-            raise OperationTimeoutError(
-                f"{performed.path or self.namespace.name} did not answer to {performed.operation} within "
-                f"{timeout_s:g} s: the operation may have been done, so check before you try again"
-            )
+            raise self._late(performed, timeout_s)
         if performed.after_s:
             await self.clock.sleep(performed.after_s)
         return performed.result()
+
+    def call_answered(
+        self, performed: Performed[T], done: Callable[[ServiceBusError | None], None], *, timeout_s: float
+    ) -> None:
+        """Call `done` when the answer of a request arrives, in a later step, with its error or None; see `answered`."""
+        error = self._late(performed, timeout_s) if performed.after_s > timeout_s else performed.error
+        performed.error = None
+        delay_s = min(performed.after_s, timeout_s)
+        if delay_s > 0:
+            self.clock.call_later(delay_s, partial(done, error))
+        else:
+            asyncio.get_running_loop().call_soon(done, error)
+
+    def _late(self, performed: Performed[T], timeout_s: float) -> OperationTimeoutError:
+        return OperationTimeoutError(
+            f"{performed.path or self.namespace.name} did not answer to {performed.operation} within "
+            f"{timeout_s:g} s: the operation may have been done, so check before you try again"
+        )
 
     async def receive(
         self,

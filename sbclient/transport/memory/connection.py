@@ -9,7 +9,7 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction, Via
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.base import ReceiverLink, TransactionLink
@@ -59,6 +59,19 @@ class MemoryConnection:
         """Perform a request through this connection."""
         self.check_open()
         return await self._host.perform(operation, path, work, timeout_s=timeout_s, front_end=self._front_end)
+
+    def start(
+        self,
+        operation: Operation,
+        path: str,
+        work: Callable[[Call], None],
+        timeout_s: float,
+        done: Callable[[ServiceBusError | None], None],
+    ) -> None:
+        """Perform a request in this step of the event loop; call `done` when its answer arrives."""
+        self.check_open()
+        performed = self._host.perform_now(operation, path, work, front_end=self._front_end)
+        self._host.call_answered(performed, done, timeout_s=timeout_s)
 
     async def receive(
         self, path: str, max_message_count: int, wait_s: float, mode: ServiceBusReceiveMode, lock: SessionLock | None

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
-from sbclient.errors import ServiceBusConnectionError
+from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.transport.base import SenderLink, TransactionLink
 from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of, own
@@ -46,6 +46,27 @@ class MemorySender(SenderLink):
             self._namespace.send(call, self._path, messages, transaction=core, via_partition_key=via_key)
 
         await self._ask(Operation.SEND, work, timeout_s)
+
+    def start(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
+    ) -> bool:
+        if not self._is_open:
+            return False
+        self._connection.check_via(self._path, receives=False)
+
+        def answered(error: ServiceBusError | None) -> None:
+            if isinstance(error, ServiceBusConnectionError):
+                self._is_open = False
+            done(error)
+
+        self._connection.start(
+            Operation.SEND,
+            self._path,
+            lambda call: self._namespace.send(call, self._path, messages),
+            timeout_s,
+            answered,
+        )
+        return True
 
     async def schedule(
         self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
