@@ -48,6 +48,7 @@ from sbclient.amqp.performatives import (
 )
 from sbclient.amqp.sasl import PlainCredentials
 from sbclient.amqp.session import Session, SessionBegun
+from sbclient.amqp.transfers import AcceptedRun
 
 _MAX_DESCRIPTION: Final = 120
 
@@ -91,6 +92,7 @@ class Connection:
         self._events: deque[Any] = deque()
         self._output: list[bytes] = []
         self._output_bytes = 0
+        self._accepted: AcceptedRun | None = None
         self._max_output_bytes = options.max_output_bytes
         self._holding: dict[Session, None] = {}
         self._has_opened = False
@@ -214,6 +216,7 @@ class Connection:
 
     def bytes_to_send(self, *, now: float) -> bytes:
         """Take the bytes to write to the socket now; may be empty."""
+        self._write_accepted_run()
         if not self._output:
             return b""
         self._sent_at = now
@@ -227,7 +230,7 @@ class Connection:
     @property
     def has_output(self) -> bool:
         """Whether `bytes_to_send` has something to return."""
-        return bool(self._output)
+        return bool(self._output) or self._accepted is not None
 
     def _release_held(self) -> None:
         """Let the sessions write what they hold, a frame each in turn."""
@@ -254,7 +257,7 @@ class Connection:
         elif self._silent_at is not None and now >= self._silent_at:
             self._fail(AmqpError(RESOURCE_LIMIT, f"nothing was received for {now - self._heard_at:.0f} s"))
         elif self._beat_at is not None and now >= self._beat_at:
-            if not self._output:  # what waits for the socket serves as well
+            if not self.has_output:  # what waits for the socket serves as well
                 self.write_bytes(EMPTY_FRAME)
             self._sent_at = now
 
@@ -314,8 +317,24 @@ class Connection:
         else:
             self.write_bytes(encode_frame(channel, performative, self.remote_max_frame_size))
 
+    def write_accepted(self, channel: int, role: bool, delivery_id: int) -> None:
+        """Send a disposition that settles a delivery as accepted. Those of consecutive deliveries share a frame."""
+        run = self._accepted
+        if run is not None and run.is_extended_by(channel, role, delivery_id):
+            run.last = delivery_id
+            return
+        self._write_accepted_run()
+        self._accepted = AcceptedRun(channel, role, delivery_id)
+
+    def _write_accepted_run(self) -> None:
+        run, self._accepted = self._accepted, None
+        if run is not None:
+            self.write_bytes(run.frame())
+
     def write_bytes(self, frame: bytes) -> None:
         """Send an encoded frame."""
+        if self._accepted is not None:
+            self._write_accepted_run()
         if self._phase is not _Phase.OVER:
             self._output.append(frame)
             self._output_bytes += len(frame)

@@ -29,7 +29,7 @@ from sbclient.amqp.encode import (
 from sbclient.amqp.errors import INVALID_FIELD, WireError
 from sbclient.amqp.sections import APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, Sections, map_entries
 from sbclient.amqp.types import Timestamp, TypedInteger
-from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
+from sbclient.message import MAX_ID_LENGTH, AmqpMessageBodyType, PropertyValue, ServiceBusMessage
 from sbclient.rules.size import MAX_TTL_MS, PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -299,7 +299,9 @@ def read_content(message: ServiceBusMessage, sections: Sections, annotations: Ma
     message._reply_to = None if reply_to is None else _text(reply_to)
     message._correlation_id = None if correlation_id is None else _text(correlation_id)
     message._message_id = message._session_id = message._reply_to_session_id = None
-    if message_id is not None:
+    if type(message_id) is str and len(message_id) <= MAX_ID_LENGTH:
+        message._message_id = message_id
+    elif message_id is not None:
         message.message_id = _text(message_id)
     if session_id is not None:
         message.session_id = session_id

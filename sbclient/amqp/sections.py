@@ -180,8 +180,9 @@ class Sections:
             raise WireError(DECODE_ERROR, f"the last section of a message needs {position - stop} bytes more")
         if len(body) > MAX_COUNT:
             raise WireError(DECODE_ERROR, f"a message has {len(body)} body sections, {MAX_COUNT} are allowed")
-        self._bounds = bounds
-        self._body = body
+        # Tuples of numbers: the garbage collector stops tracking them, and a broker keeps many messages.
+        self._bounds = tuple(bounds)
+        self._body = tuple(body)
 
     def raw(self, code: int) -> bytes:
         """The bytes of a single section with its descriptor; empty if there is none."""

@@ -47,7 +47,7 @@ from sbclient.amqp.performatives import (
     Target,
     Transfer,
 )
-from sbclient.amqp.states import DeliveryState, Rejected, TransactionalState
+from sbclient.amqp.states import Accepted, DeliveryState, Rejected, TransactionalState
 from sbclient.amqp.transfers import write_disposition, write_transfers
 from sbclient.amqp.unsettled import Unsettled
 from sbclient.amqp.windows import Windows
@@ -80,6 +80,9 @@ class SessionConnection(Protocol):
 
     def write_bytes(self, frame: bytes) -> None:
         """Send an encoded frame."""
+
+    def write_accepted(self, channel: int, role: bool, delivery_id: int) -> None:
+        """Send a disposition that settles a delivery as accepted."""
 
     def may_write(self) -> bool:
         """Whether a transfer frame may be sent now."""
@@ -273,11 +276,14 @@ class Session:
         if not self.is_open:
             return
         first = delivery.delivery_id
-        frame = write_disposition(self.channel, role, first, None, settled=settled, state=state)
-        if len(frame) > self._connection.remote_max_frame_size:
-            short = _shortened_state(state)
-            frame = write_disposition(self.channel, role, first, None, settled=settled, state=short)
-        self._connection.write_bytes(frame)
+        if settled and type(state) is Accepted:
+            self._connection.write_accepted(self.channel, role, first)
+        else:
+            frame = write_disposition(self.channel, role, first, None, settled=settled, state=state)
+            if len(frame) > self._connection.remote_max_frame_size:
+                short = _shortened_state(state)
+                frame = write_disposition(self.channel, role, first, None, settled=settled, state=short)
+            self._connection.write_bytes(frame)
         if settled:
             delivery.is_settled = True
             self._direction(role is not ROLE_RECEIVER).forget(delivery)

@@ -183,6 +183,30 @@ def write_transfers(
     yield _pack_header(FRAME_HEADER_BYTES + len(last) + len(rest), 2, 0, channel) + last + rest
 
 
+class AcceptedRun:
+    """Accepted deliveries with consecutive ids, which one disposition settles.
+
+    Attributes:
+        last: the id of the last delivery.
+    """
+
+    __slots__ = ("_channel", "_first", "_role", "last")
+
+    def __init__(self, channel: int, role: bool, delivery_id: int) -> None:
+        self._channel = channel
+        self._role = role
+        self._first = self.last = delivery_id
+
+    def is_extended_by(self, channel: int, role: bool, delivery_id: int) -> bool:
+        """Whether a delivery can join."""
+        return channel == self._channel and role is self._role and delivery_id == self.last + 1
+
+    def frame(self) -> bytes:
+        """The disposition."""
+        last = None if self.last == self._first else self.last
+        return write_disposition(self._channel, self._role, self._first, last, settled=True, state=ACCEPTED)
+
+
 def write_disposition(
     channel: int, role: bool, first: int, last: int | None, *, settled: bool, state: DeliveryState | None
 ) -> bytes:
