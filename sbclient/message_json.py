@@ -41,6 +41,12 @@ def read_duration(text: str) -> timedelta:
     return UNLIMITED if write_duration(duration) == NO_LIMIT else duration
 
 
+PROPERTY: Final = "property."
+"""Prefix of the name of an application property in an option."""
+
+TYPED: Final = ":"
+"""Suffix of a name whose value is JSON: `property.price:=5` is a number."""
+
 TEXTS: Final = (
     "message_id",
     "session_id",
@@ -188,6 +194,21 @@ def property_of(value: Any) -> PropertyValue:
         "a property is a string, a number, true, false, null, or an object with one of the members "
         f"{', '.join(_TYPES)} and a string in it"
     )
+
+
+def property_named(name: str, text: str) -> tuple[str, PropertyValue]:
+    """Return the name and value of an application property: text for `property.<name>`, JSON for `property.<name>:`.
+
+    Raises:
+        InvalidOperationError: the text is not JSON, or not the value of a property.
+    """
+    short = name.removeprefix(PROPERTY)
+    if not short.endswith(TYPED):
+        return short, text
+    try:
+        return short.removesuffix(TYPED), property_of(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise InvalidOperationError(f"{name}={text!r:.50} is not JSON: {error.msg}") from error
 
 
 _TYPES: Final[dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]]] = {

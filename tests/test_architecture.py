@@ -26,7 +26,7 @@ FLOORS: Final = (
     "emulator.events iso8601 message options",
     "rules settings telemetry transport.base",
     "amqp broker deadlines emulator.faults emulator.sas message_json prometheus rate_limit retry tasks",
-    "hosting pairing transport.amqp transport.sdk",
+    "entity_settings hosting pairing transport.amqp transport.sdk",
     "backlog emulator.context syphon transport.memory",
     "emulator.net transport.choice",
     "administration emulator.amqp emulator.control emulator.management",
@@ -42,7 +42,10 @@ A file belongs to the longest name that matches it: `broker` covers `broker.sql.
 
 FLOOR_OF: Final = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
 
-PURE: Final = "amqp broker delivery entities errors iso8601 message message_json options rules settings transport.base"
+PURE: Final = """
+    amqp broker delivery entities entity_settings errors iso8601 message message_json options rules settings
+    transport.base
+"""
 MAX_LINES: Final = 600
 IMPURE_MODULES: Final = """
     asyncio concurrent http io logging multiprocessing os pathlib secrets select selectors signal socket ssl structlog

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
-from enum import Enum
 from random import SystemRandom
 from typing import Annotated, Any, TypeVar
 
@@ -23,22 +21,10 @@ from sbclient.cli.common import (
     reported_errors,
     run,
 )
-from sbclient.cli.message_json import PROPERTY, property_named
 from sbclient.clock import Clock
-from sbclient.entities import (
-    CORRELATION_FIELDS,
-    PROPERTIES_OF,
-    CorrelationRuleFilter,
-    EntityAddress,
-    EntityKind,
-    EntityProperties,
-    RuleFilter,
-    SqlRuleAction,
-    SqlRuleFilter,
-    settings_of,
-)
+from sbclient.entities import EntityAddress, EntityKind, EntityProperties
+from sbclient.entity_settings import described, with_settings
 from sbclient.errors import InvalidOperationError
-from sbclient.message_json import read_duration
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.transport.base import Administration
 from sbclient.transport.choice import open_transport
@@ -86,7 +72,7 @@ def create(
     """
 
     async def work(administration: Administration) -> EntityProperties:
-        properties = _described(kind, names, settings or [])
+        properties = described(kind, names[-1], _pairs(settings or []))
         return await administration.create(_address(kind, names), properties)
 
     made = run("admin create", _with_administration(primary, work), as_json=as_json)
@@ -104,11 +90,10 @@ def update(
     """
 
     async def work(administration: Administration) -> EntityProperties:
-        values = _values(kind, settings or [])
+        pairs = _pairs(settings or [])
+        described(kind, names[-1], pairs)  # reports an error before the first request
         properties = await administration.get(_address(kind, names))
-        for name, value in values.items():
-            setattr(properties, name, value)
-        return await administration.update(_address(kind, names), properties)
+        return await administration.update(_address(kind, names), with_settings(properties, pairs))
 
     changed = run("admin update", _with_administration(primary, work), as_json=as_json)
     _print(f"changed {kind} {'/'.join(names)}", shown(changed), as_json)
@@ -222,87 +207,9 @@ def _check_names(kind: EntityKind, names: Sequence[str]) -> None:
         raise InvalidOperationError(f"a name of the {kind} {'/'.join(names)!r} is empty: give each name")
 
 
-def _described(kind: EntityKind, names: list[str], settings: list[str]) -> EntityProperties:
-    properties: EntityProperties = PROPERTIES_OF[kind](names[-1], **_values(kind, settings))
-    return properties
-
-
-def _values(kind: EntityKind, settings: list[str]) -> dict[str, Any]:
-    if kind is EntityKind.RULE:
-        return _rule_values(settings)
-    types, values = settings_of(kind), {}
-    for name, text in _pairs(settings):
-        if name not in types:
-            raise InvalidOperationError(f"a {kind} has no setting {name!r}; it has {', '.join(types)}")
-        values[name] = _value(name, text, types[name])
-    return values
-
-
-def _rule_values(settings: list[str]) -> dict[str, Any]:
-    """Return the filter and action of `sql=…`, `action=…`, or `correlation_id=…`, `property.country=…` and so on."""
-    values: dict[str, Any] = {}
-    correlation: dict[str, Any] = {}
-    rule_filter: RuleFilter | None = None
-    for name, text in _pairs(settings):
-        if name == "sql":
-            rule_filter = SqlRuleFilter(text)
-        elif name == "action":
-            values["action"] = SqlRuleAction(text)
-        elif name in CORRELATION_FIELDS:
-            correlation[name] = text
-        elif name.startswith(PROPERTY):
-            property_name, value = property_named(name, text)
-            correlation.setdefault("properties", {})[property_name] = value
-        else:
-            raise InvalidOperationError(
-                f"a rule has no setting {name!r}; it has sql, action, {', '.join(CORRELATION_FIELDS)} "
-                f"and {PROPERTY}<name>"
-            )
-    if correlation:
-        if rule_filter is not None:
-            raise InvalidOperationError("a rule has either an sql or a correlation filter: give one of them")
-        rule_filter = CorrelationRuleFilter(**correlation)
-    return values | ({"filter": rule_filter} if rule_filter is not None else {})
-
-
 def _pairs(settings: list[str]) -> list[tuple[str, str]]:
     pairs = [setting.partition("=") for setting in settings]
     for name, equals, _ in pairs:
         if not equals:
             raise InvalidOperationError(f"--set {name!r} is not NAME=VALUE")
     return [(name.strip(), value) for name, _, value in pairs]
-
-
-def _value(name: str, text: str, kind: type[Any]) -> Any:
-    try:
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        if kind is int:
-            return int(text)
-        if kind is timedelta:
-            return read_duration(text)
-        if issubclass(kind, Enum):
-            return _member(kind, text)
-    except (KeyError, ValueError) as error:
-        wanted = {
-            bool: "true or false",
-            int: "a whole number",
-            timedelta: "a duration such as 30s, 5m, 2h, 7d, PT30S, or unlimited",
-        }.get(kind, "one of " + ", ".join(str(each.value) for each in kind))
-        raise InvalidOperationError(f"{name} is {text!r}: it must be {wanted}") from error
-    if kind is str:
-        return text
-    raise InvalidOperationError(f"{name} cannot be set from the command line")
-
-
-def _member(kind: type[Enum], text: str) -> Enum:
-    """Return the member with that value, as the service writes it, or with that name, as azure.servicebus does.
-
-    Raises:
-        ValueError: no member matches.
-    """
-    wanted = text.casefold()
-    for each in kind:
-        if wanted in (str(each.value).casefold(), each.name.casefold()):
-            return each
-    return kind(text)

@@ -6,7 +6,6 @@ ignores. So a message that was received can be sent again with the same body, pr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,18 +13,11 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
-    PropertyValue,
     ServiceBusMessage,
     ServiceBusReceivedMessage,
 )
-from sbclient.message_json import ATTRIBUTES, content_json, property_of
+from sbclient.message_json import ATTRIBUTES, PROPERTY, content_json, property_named
 from sbclient.message_json import message_of as read_message
-
-PROPERTY: Final = "property."
-"""Prefix of the name of an application property in an option."""
-
-TYPED: Final = ":"
-"""Suffix of a name whose value is JSON: `property.price:=5` is a number."""
 
 FACTS: Final = (
     "sequence_number",
@@ -87,21 +79,6 @@ def named(option: str, settings: list[str]) -> list[tuple[str, str]]:
             known = ", ".join(ATTRIBUTES)
             raise InvalidOperationError(f"{option}: a message has no {name!r}; it has {known} and {PROPERTY}<name>")
     return [(name, value) for name, _, value in pairs]
-
-
-def property_named(name: str, text: str) -> tuple[str, PropertyValue]:
-    """Return the name and value of an application property: text for `property.<name>`, JSON for `property.<name>:`.
-
-    Raises:
-        InvalidOperationError: the text is not JSON, or not the value of a property.
-    """
-    short = name.removeprefix(PROPERTY)
-    if not short.endswith(TYPED):
-        return short, text
-    try:
-        return short.removesuffix(TYPED), property_of(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise InvalidOperationError(f"{name}={text!r:.50} is not JSON: {error.msg}") from error
 
 
 def set_by_name(message: ServiceBusMessage, name: str, text: str) -> None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, TypeAlias
 
+from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Fault
 from sbclient.clock import Clock
 from sbclient.emulator.events import EventFeed
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.sas import Authorizer
-from sbclient.entities import AuthorizationRule, SubscriptionProperties
+from sbclient.entities import AuthorizationRule, EntityAddress, EntityKind, SubscriptionProperties
 from sbclient.hosting.host import BrokerHost
 
 AnyFault: TypeAlias = Fault | WireFault
@@ -94,6 +95,11 @@ class NamespaceContext:
     def publish(self, event: str, **facts: Any) -> None:
         """Publish an event that happens now; see `EventFeed.publish`."""
         self.events.publish(event, self.clock.now(), **facts)
+
+    def publish_change(self, event: str, address: EntityAddress) -> None:
+        """Publish that an entity was created, updated or deleted."""
+        rule = {"rule": address.names[2]} if address.kind is EntityKind.RULE else {}
+        self.publish(event, kind=address.kind, path=path_of(address), **rule)
 
     def inject(self, fault: AnyFault) -> None:
         """Activate a fault of the broker or of the wire."""

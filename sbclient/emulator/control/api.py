@@ -5,6 +5,7 @@
     POST   /$control/purge                      {"entity": "orders", "sequence_numbers": [3]}: remove messages; both
                                                 members are optional
     *      /$control/messages, resubmit, sessions   see `messages_api`
+    *      /$control/entities                       see `entities_api`
     GET    /$control/faults                     the active faults
     PUT    /$control/faults                     [fault, ...] or {"seed": 7, "faults": [...]}: replace all faults
     POST   /$control/faults                     fault: inject one more
@@ -17,10 +18,12 @@ connections affect it on the port of the namespace but not on the HTTP port, whe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from sbclient.emulator.context import AnyFault, NamespaceContext
+from sbclient.emulator.control.entities_api import EntitiesApi
 from sbclient.emulator.control.fault_json import read_fault, write_fault
 from sbclient.emulator.control.message_store import purge
 from sbclient.emulator.control.messages_api import MessagesApi, numbers_of
@@ -32,6 +35,7 @@ from sbclient.entities import AccessRights
 from sbclient.errors import (
     InvalidOperationError,
     MessageNotFoundError,
+    MessagingEntityAlreadyExistsError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
@@ -43,6 +47,9 @@ Route: TypeAlias = Callable[[Request], Awaitable[Any]]
 
 ITEM: Final = "/<number>"
 """Ends the routes of a single fault or message."""
+
+
+_SUB_CODE: Final = re.compile(r"^SubCode=[0-9]+\. ")
 
 
 class ControlApi:
@@ -58,7 +65,7 @@ class ControlApi:
         self._reset_namespace = reset
         self._ids: dict[int, AnyFault] = {}
         self._last_id = 0
-        messages = MessagesApi(context)
+        messages, entities = MessagesApi(context), EntitiesApi(context)
         self._routes: Final[Mapping[str, Mapping[str, Route]]] = {
             "state": {"GET": self._state},
             "reset": {"POST": self._reset},
@@ -70,6 +77,12 @@ class ControlApi:
             "messages" + ITEM: {"GET": messages.show},
             "resubmit": {"POST": messages.resubmit},
             "sessions": {"GET": messages.sessions},
+            "entities": {
+                "GET": entities.show,
+                "POST": entities.create,
+                "PUT": entities.update,
+                "DELETE": entities.delete,
+            },
         }
 
     async def answer(self, request: Request) -> Response:
@@ -90,6 +103,8 @@ class ControlApi:
             return error_response(401, error)
         except (MessagingEntityNotFoundError, MessageNotFoundError) as error:
             return error_response(404, error)
+        except MessagingEntityAlreadyExistsError as error:
+            return error_response(409, error)
         except ServiceBusError as error:
             return error_response(400, error)
         return answer if isinstance(answer, Response) else json_response(200, answer)
@@ -196,8 +211,8 @@ class ControlApi:
 
 
 def error_response(status: int, error: ServiceBusError) -> Response:
-    """A response with the text and the class name of an error."""
-    return json_response(status, {"error": error.message, "type": type(error).__name__})
+    """A response with the text of an error, without the sub-code of the management API, and its class name."""
+    return json_response(status, {"error": _SUB_CODE.sub("", error.message), "type": type(error).__name__})
 
 
 def _check_heals_all(request: Request) -> None:

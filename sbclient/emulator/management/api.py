@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from secrets import token_bytes
 from typing import Final, TypeVar
 
-from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.management import Management
 from sbclient.emulator.context import NamespaceContext
@@ -205,7 +204,7 @@ class ManagementApi:
             return self._shown(call, made, target, request, is_new=True)
 
         shown = await self._ask(target, create)
-        self._publish("entity.created", address)
+        self._context.publish_change("entity.created", address)
         return self._entry(201, shown, request)
 
     async def _update(self, request: Request, address: EntityAddress, properties: EntityProperties) -> Response:
@@ -216,7 +215,7 @@ class ManagementApi:
             return self._shown(call, made, target, request)
 
         shown = await self._ask(target, update)
-        self._publish("entity.updated", address)
+        self._context.publish_change("entity.updated", address)
         return self._entry(200, shown, request)
 
     async def _delete(self, target: Target) -> Response:
@@ -225,7 +224,7 @@ class ManagementApi:
             self._management.delete(call, address)
             return address
 
-        self._publish("entity.deleted", await self._ask(target, delete))
+        self._context.publish_change("entity.deleted", await self._ask(target, delete))
         return Response(200)
 
     def _created(
@@ -292,11 +291,6 @@ class ManagementApi:
     def _entry(self, status: int, shown: Shown | RuleProperties, request: Request) -> Response:
         entry = entry_of(shown, url(request, *request.segments), self._now())
         return Response(status, entry_document(entry, self._context.name), ENTRY_TYPE)
-
-    def _publish(self, event: str, address: EntityAddress) -> None:
-        kind, path = address.kind, path_of(address)
-        rule = {"rule": address.names[2]} if address.kind is EntityKind.RULE else {}
-        self._context.publish(event, kind=kind, path=path, **rule)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._context.clock.now(), UTC)
