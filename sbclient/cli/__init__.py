@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from sbclient.cli import startup_signals
@@ -18,7 +19,13 @@ def main() -> None:
         return
     from sbclient.cli.app import make_app, run_with_json_errors
 
-    app = make_app(arguments)
+    app = make_app(arguments or _words_to_complete())
     if "--json" in arguments:
         sys.exit(run_with_json_errors(app, arguments))
     app(prog_name="sbclient")
+
+
+def _words_to_complete() -> list[str]:
+    """Return the words after the program that a shell asks to complete: bash has its own variable for them."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    return line.split()[1:] if "_SBCLIENT_COMPLETE" in os.environ else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from random import SystemRandom
+from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -14,20 +14,19 @@ from sbclient.cli.common import (
     Exit,
     Primary,
     Yes,
-    chosen_transport,
     is_confirmed,
+    open_administration,
     print_json,
     print_line,
+    print_note,
     reported_errors,
     run,
 )
-from sbclient.clock import Clock
+from sbclient.cli.completion import entities, settings
 from sbclient.entities import EntityAddress, EntityKind, EntityProperties
 from sbclient.entity_settings import described, with_settings
-from sbclient.errors import InvalidOperationError
-from sbclient.rules.connection_string import parse_connection_string
+from sbclient.errors import InvalidOperationError, MessagingEntityAlreadyExistsError
 from sbclient.transport.base import Administration
-from sbclient.transport.choice import open_transport
 
 T = TypeVar("T")
 
@@ -43,7 +42,9 @@ KindArgument = Annotated[EntityKind, typer.Argument(help="Kind of entity.")]
 Names = Annotated[
     list[str],
     typer.Argument(
-        metavar="NAME", help="Name; of a subscription: topic and name; of a rule: topic, subscription, name."
+        metavar="NAME",
+        autocompletion=entities,
+        help="Name; of a subscription: topic and name; of a rule: topic, subscription, name.",
     ),
 ]
 Settings = Annotated[
@@ -51,6 +52,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
+        autocompletion=settings,
         help="Setting, such as lock_duration=30s or requires_session=true. Repeatable. A rule has sql and action, or "
         "fields of a correlation filter, such as correlation_id and property.country.",
     ),
@@ -59,24 +61,44 @@ Settings = Annotated[
 
 @admin.command()
 def create(
-    primary: Primary, kind: KindArgument, names: Names, settings: Settings = None, as_json: AsJson = False
+    primary: Primary,
+    kind: KindArgument,
+    names: Names,
+    settings: Settings = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Leave an entity that exists as it is, with exit status 0.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Create an entity.
+    """Create an entity. Exit status 6: it exists already.
 
     \b
     Example: sbclient admin create queue orders --set enable_partitioning=true --set lock_duration=30s
-    Example: sbclient admin create topic prices
+    Example: sbclient admin create topic prices --if-not-exists
     Example: sbclient admin create subscription prices eu --set max_delivery_count=5
     Example: sbclient admin create rule prices eu cheap --set "sql=price < 10"
     Example: sbclient admin create rule prices eu irish --set property.country=IE
     """
+    differing: list[str] = []
 
-    async def work(administration: Administration) -> EntityProperties:
-        properties = described(kind, names[-1], _pairs(settings or []))
-        return await administration.create(_address(kind, names), properties)
+    async def work(administration: Administration) -> tuple[str, EntityProperties]:
+        chosen = _pairs(settings or [])
+        properties = described(kind, names[-1], chosen)
+        try:
+            return "created", await administration.create(_address(kind, names), properties)
+        except MessagingEntityAlreadyExistsError:
+            if not if_not_exists:
+                raise
+            present = await administration.get(_address(kind, names))
+            wanted = with_settings(present, chosen)
+            pairs = ((each.name, getattr(present, each.name), getattr(wanted, each.name)) for each in fields(present))
+            differing.extend(name for name, is_now, should_be in pairs if is_now != should_be)
+            return "exists:", present
 
-    made = run("admin create", _with_administration(primary, work), as_json=as_json)
-    _print(f"created {kind} {'/'.join(names)}", shown(made), as_json)
+    done, made = run("admin create", _with_administration(primary, work), as_json=as_json)
+    _print(f"{done} {kind} {'/'.join(names)}", shown(made), as_json)
+    if differing and not as_json:
+        print_note(f"it has other values of {', '.join(differing)}: `sbclient admin update` changes settings")
 
 
 @admin.command(short_help="Change settings of an entity.")
@@ -126,7 +148,7 @@ def list_(
     kind: KindArgument,
     parents: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Of subscriptions: topic; of rules: both."),
+        typer.Argument(metavar="NAME", autocompletion=entities, help="Of subscriptions: topic; of rules: both."),
     ] = None,
     counts: Annotated[bool, typer.Option("--counts", help="Print counts too; one more request per entity.")] = False,
     as_json: AsJson = False,
@@ -186,13 +208,8 @@ def _print(text: str, value: dict[str, Any], as_json: bool) -> None:
 
 
 async def _with_administration(primary: str, work: Callable[[Administration], Awaitable[T]]) -> T:
-    transport = open_transport(
-        parse_connection_string(primary), clock=Clock(), random=SystemRandom(), transport=chosen_transport()
-    )
-    try:
-        return await work(transport.administration)
-    finally:
-        await transport.close()
+    async with open_administration(primary) as administration:
+        return await work(administration)
 
 
 def _address(kind: EntityKind, names: list[str]) -> EntityAddress:

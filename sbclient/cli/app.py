@@ -23,6 +23,8 @@ COMMANDS: Final = {
 }
 """Short help by command, in the order of the help. The module of that name has a function or an app of that name."""
 
+HELP_OPTIONS: Final = ["--help", "-h"]
+
 
 def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
     """Return the app, with only the command that the arguments name, or with all commands."""
@@ -33,7 +35,7 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"max_content_width": 100},
+        context_settings={"max_content_width": 100, "help_option_names": HELP_OPTIONS},
     )
     app.callback()(_common)
     called = [name for name in COMMANDS if list(arguments[:1]) == [name]]
@@ -80,6 +82,7 @@ def _common(
         typer.Option(
             envvar="SERVICEBUS_TRANSPORT",
             metavar="amqp|sdk",
+            autocompletion=lambda: ["amqp", "sdk"],
             show_default="amqp",
             help="Reach namespaces over the AMQP engine of this package, or over azure-servicebus.",
         ),

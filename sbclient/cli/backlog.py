@@ -37,7 +37,7 @@ class _ShowByDefault(typer.core.TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # With `resilient_parsing` a shell completes a command name that is not complete yet.
         is_bare = args[0].startswith("-") if args else not ctx.resilient_parsing
-        if is_bare and "--help" not in args:
+        if is_bare and not set(args) & set(ctx.help_option_names):
             args = [SHOW, *args]
         return super().parse_args(ctx, args)
 

@@ -9,9 +9,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Awaitable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import IntEnum
+from random import SystemRandom
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -21,6 +22,7 @@ from sbclient.cli import startup_signals
 from sbclient.cli.json_values import plain
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
+from sbclient.clock import Clock
 from sbclient.errors import (
     InvalidOperationError,
     MessageNotFoundError,
@@ -31,7 +33,10 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.options import PairedNamespaceOptions
+from sbclient.rules.connection_string import parse_connection_string
 from sbclient.telemetry.log import printable, printable_json
+from sbclient.transport.base import Administration
+from sbclient.transport.choice import open_transport
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,6 +64,7 @@ class Exit(IntEnum):
     UNREACHABLE = 3
     NOT_ALLOWED = 4
     NOT_FOUND = 5
+    EXISTS = 6
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -104,6 +110,22 @@ def open_client(
         transport=chosen_transport(),
         **kwargs,
     )
+
+
+@asynccontextmanager
+async def open_administration(primary: str) -> AsyncIterator[Administration]:
+    """Open the administration of a namespace.
+
+    Raises:
+        InvalidOperationError: the connection string cannot be read, or there is no such transport.
+    """
+    transport = open_transport(
+        parse_connection_string(primary), clock=Clock(), random=SystemRandom(), transport=chosen_transport()
+    )
+    try:
+        yield transport.administration
+    finally:
+        await transport.close()
 
 
 def chosen_transport() -> str | None:
@@ -201,7 +223,7 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
-_TRACKING: Final = re.compile(r"\.? TrackingId:[^,]*, SystemTracker:[^,]*, Timestamp:\S+")
+_TRACKING: Final = re.compile(r"SubCode=\d+\. |\.? TrackingId:[^,]*, SystemTracker:[^,]*, Timestamp:\S+")
 """What the service adds to the text of an error for its own support."""
 
 
@@ -220,7 +242,9 @@ def status_of(error: BaseException) -> Exit | None:
         return Exit.NOT_ALLOWED
     if isinstance(error, MessagingEntityNotFoundError | MessageNotFoundError):
         return Exit.NOT_FOUND
-    if isinstance(error, ValueError | TypeError | MessagingEntityAlreadyExistsError):
+    if isinstance(error, MessagingEntityAlreadyExistsError):
+        return Exit.EXISTS
+    if isinstance(error, ValueError | TypeError):
         return Exit.BAD_INPUT
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
         return Exit.BAD_INPUT

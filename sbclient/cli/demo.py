@@ -49,7 +49,12 @@ def demo(
         int | None,
         typer.Option(min=4, max=1_000_000, show_default=str(MESSAGES), help="Number of messages without --input."),
     ] = None,
-    ordering: Annotated[str, typer.Option(help="'none', or 'session' to keep the order within sessions.")] = "none",
+    ordering: Annotated[
+        str,
+        typer.Option(
+            autocompletion=lambda: ["none", "session"], help="'none', or 'session' to keep the order within sessions."
+        ),
+    ] = "none",
     seed: Annotated[int, typer.Option(help="Seed that repeats a run exactly.")] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object, and errors as JSON.")

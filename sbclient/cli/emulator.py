@@ -14,9 +14,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from sbclient.broker.profile import PROFILES
 from sbclient.cli import startup_signals
 from sbclient.emulator.emulator import Emulator
-from sbclient.emulator.sas import ROOT_KEY
+from sbclient.emulator.sas import ROOT_KEY, AuthorizationMode
 from sbclient.errors import ServiceBusError
 
 BAD_INPUT: Final = 2
@@ -49,10 +50,14 @@ def emulator(
         int, typer.Option(min=0, max=65_535, help="Port of the first namespace without one; others count up.")
     ] = 5672,
     profile: Annotated[
-        str, typer.Option(help="Tier and year: basic-2021, std-2015, std-2017, std-2021, prem-2017, prem-2021.")
+        str, typer.Option(autocompletion=lambda: [*PROFILES], help=f"Tier and year: {', '.join(PROFILES)}.")
     ] = "std-2021",
     auth: Annotated[
-        str, typer.Option(help="'sas' checks tokens; 'jwt-any' also accepts any JSON web token; 'none'.")
+        str,
+        typer.Option(
+            autocompletion=lambda: [*AuthorizationMode],
+            help="'sas' checks tokens; 'jwt-any' also accepts any JSON web token; 'none'.",
+        ),
     ] = "sas",
     http_port: Annotated[
         int | None,

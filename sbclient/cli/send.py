@@ -15,6 +15,7 @@ import typer
 
 from sbclient.cli.bulk_sender import BulkSender, Tally
 from sbclient.cli.common import AsJson, Exit, Primary, Secondary, open_client, print_json, run
+from sbclient.cli.completion import attributes, queues, topics
 from sbclient.cli.failed_file import FailedFile
 from sbclient.cli.feed import Feed, StandardInput
 from sbclient.cli.message_json import message_of, named, set_by_name
@@ -92,8 +93,8 @@ def _message(record: Record) -> ServiceBusMessage:
 def send(
     primary: Primary,
     secondary: Secondary = None,
-    queue: Annotated[str | None, typer.Option(help="Send to this queue.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Send to this topic.")] = None,
+    queue: Annotated[str | None, typer.Option(autocompletion=queues, help="Send to this queue.")] = None,
+    topic: Annotated[str | None, typer.Option(autocompletion=topics, help="Send to this topic.")] = None,
     body: Annotated[str | None, typer.Option(help="Send one message with this body and read no input.")] = None,
     source: Annotated[str, typer.Option("--input", help="The file to read; - is stdin.")] = STDIN,
     form: Annotated[
@@ -106,6 +107,7 @@ def send(
         list[str] | None,
         typer.Option(
             metavar="NAME=COLUMN",
+            autocompletion=attributes,
             help="Column of another attribute, such as subject or property.country. Repeatable.",
         ),
     ] = None,
@@ -114,6 +116,7 @@ def send(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
+            autocompletion=attributes,
             help="Attribute of every message: time_to_live=5m, property.country=IE or property.price:=5. Repeatable.",
         ),
     ] = None,

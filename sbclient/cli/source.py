@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from sbclient.cli.completion import queues, subscriptions, topics
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue, SessionChoice
@@ -16,9 +17,13 @@ from sbclient.errors import InvalidOperationError
 
 ANY_SESSION = "*"
 
-Queue = Annotated[str | None, typer.Option(help="Read this queue.")]
-Topic = Annotated[str | None, typer.Option(help="Read a subscription of this topic; needs --subscription.")]
-Subscription = Annotated[str | None, typer.Option(help="Read this subscription; needs --topic.")]
+Queue = Annotated[str | None, typer.Option(autocompletion=queues, help="Read this queue.")]
+Topic = Annotated[
+    str | None, typer.Option(autocompletion=topics, help="Read a subscription of this topic; needs --subscription.")
+]
+Subscription = Annotated[
+    str | None, typer.Option(autocompletion=subscriptions, help="Read this subscription; needs --topic.")
+]
 DeadLetter = Annotated[bool, typer.Option("--dead-letter", help="Read the dead-letter queue of the entity.")]
 TransferDeadLetter = Annotated[
     bool, typer.Option("--transfer-dead-letter", help="Read the dead letters of messages that could not be forwarded.")

@@ -105,6 +105,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     option = typer.Option(
         declared,
         metavar=setting.kind.metavar or None,
+        autocompletion=(lambda: setting.kind.metavar.split("|")) if "|" in setting.kind.metavar else None,
         show_default=False,
         help=f"{setting.about}{note}",
     )

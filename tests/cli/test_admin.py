@@ -31,9 +31,19 @@ def test_create_show_update_list_and_delete_a_queue() -> None:
     assert lines(call("admin", "list", "queue", "--json")) == []
 
 
-def test_creating_an_existing_entity_is_bad_input() -> None:
+def test_creating_an_existing_entity_has_its_own_status() -> None:
     call("admin", "create", "queue", "q")
-    call("admin", "create", "queue", "q", status=2)
+    call("admin", "create", "queue", "q", status=6)
+
+
+def test_if_not_exists_leaves_an_existing_entity_as_it_is() -> None:
+    create = ("admin", "create", "queue", "q", "--if-not-exists")
+    assert call(*create, "--set", "lock_duration=30s").stdout == "created queue q\n"
+    again = call(*create, "--set", "lock_duration=40s", "--set", "requires_session=false")
+    assert again.stdout == "exists: queue q\n"
+    assert again.stderr == "it has other values of lock_duration: `sbclient admin update` changes settings\n"
+    assert call(*create, "--set", "lock_duration=30s").stderr == ""
+    assert one("show", "queue", "q")["lock_duration"] == "PT30S"
 
 
 def test_text_output_without_json() -> None:

@@ -22,10 +22,12 @@ from sbclient.cli.app import COMMANDS, make_app
 from sbclient.cli.common import Exit, print_error, status_of
 from sbclient.errors import (
     InvalidOperationError,
+    MessagingEntityAlreadyExistsError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusConnectionError,
 )
+from sbclient.testing import served
 from tests.cli.calling import PRIMARY, SECONDARY, run_line
 
 ROOT: Final = Path(__file__).parents[2]
@@ -94,6 +96,12 @@ def test_each_example_of_the_help_runs(example: str) -> None:
     run_line(example)
 
 
+@pytest.mark.parametrize("command", [(), ("backlog",), ("backlog", "show"), ("send",)], ids=" ".join)
+def test_short_option_shows_the_help(command: tuple[str, ...]) -> None:
+    short = CliRunner().invoke(make_app(), [*command, "-h"], terminal_width=100)
+    assert (short.exit_code, short.output) == (0, help_of(*command))
+
+
 def test_help_is_equal_with_one_command_and_with_all() -> None:
     for name in COMMANDS:
         every = CliRunner().invoke(make_app(), [name, "--help"]).output
@@ -124,6 +132,7 @@ def test_a_secret_in_a_bad_connection_string_is_not_repeated() -> None:
         (ServiceBusAuthenticationError("x"), Exit.NOT_ALLOWED),
         (ServiceBusAuthorizationError("x"), Exit.NOT_ALLOWED),
         (MessagingEntityNotFoundError("x"), Exit.NOT_FOUND),
+        (MessagingEntityAlreadyExistsError("x"), Exit.EXISTS),
         (InvalidOperationError("x"), Exit.BAD_INPUT),
         (FileNotFoundError("x"), Exit.BAD_INPUT),
         (IsADirectoryError("x"), Exit.BAD_INPUT),
@@ -208,6 +217,60 @@ def test_shell_completion_of_a_word(shell: str, variables: dict[str, str], expec
     assert "Traceback" not in run.stderr
 
 
+@pytest.fixture(scope="module")
+def filled() -> Iterator[str]:
+    """The connection string of an emulator with a few entities."""
+    with served("contoso:0") as emulator:
+        for name in ("orders", "orders-old", "visits"):
+            emulator.create_queue(name)
+        emulator.create_topic("prices")
+        emulator.create_subscription("prices", "eu")
+        yield emulator.connection_string
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("send --queue ord", ["orders", "orders-old"]),
+        ("peek --topic ", ["prices"]),
+        ("receive --topic prices --subscription ", ["eu"]),
+        ("admin show queue v", ["visits"]),
+        ("admin delete subscription prices ", ["eu"]),
+        ("admin create subscription p", ["prices"]),
+        ("admin create queue ", []),
+        ("admin create queue new --set requires_s", ["requires_session="]),
+        ("admin create rule prices eu cheap --set sq", ["sql="]),
+        ("admin create pl", []),
+        ("send --set time", ["time_to_live="]),
+        ("receive --settle de", ["defer", "dead-letter"]),
+        ("syphon --log-level d", ["debug"]),
+        ("emulator --profile prem", ["prem-2017", "prem-2021"]),
+        ("--transport s", ["sdk"]),
+    ],
+)
+def test_values_are_completed(line: str, expected: list[str], filled: str) -> None:
+    words = f"sbclient {line}".split(" ")
+    result = CliRunner().invoke(
+        make_app(),
+        env={
+            "_SBCLIENT_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+            "SERVICEBUS_CONNECTION_STRING": filled,
+        },
+        prog_name="sbclient",
+    )
+    assert (result.stdout.split(), result.stderr) == (expected, "")
+
+
+def test_completion_of_an_unreachable_namespace_is_empty() -> None:
+    run = program(
+        SERVICEBUS_CONNECTION_STRING=NOBODY, _SBCLIENT_COMPLETE="complete_bash", COMP_WORDS="sbclient send --queue ",
+        COMP_CWORD="3",
+    )  # fmt: skip
+    assert (run.stdout.strip(), run.stderr) == ("", "")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_of_each_shell(shell: str) -> None:
     run = program("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
@@ -251,7 +314,8 @@ def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
 def test_the_tracking_id_of_the_service_is_shown_in_json_only(
     as_json: bool, is_shown: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = "'orders' exists. TrackingId:d13_G5_B2, SystemTracker:contoso:Queue:orders, Timestamp:2026-11-23T06:45:38"
+    facts = "TrackingId:d13_G5_B2, SystemTracker:contoso:Queue:orders, Timestamp:2026-11-23T06:45:38"
+    text = f"SubCode=40900. 'orders' exists. {facts}"
     print_error("admin create", text, "MessagingEntityAlreadyExistsError", 2, as_json=as_json)
     shown = capsys.readouterr().err
     assert ("TrackingId" in shown) is is_shown
