@@ -16,11 +16,13 @@ from sbclient.errors import (
     TransactionNotSupportedError,
 )
 from sbclient.message import ServiceBusMessage
+from sbclient.pairing.session_order import ACCEPTED_SINGLY
 from sbclient.rules import known_sessions
 from sbclient.rules.backlog import native_session_id_of, session_backlog_queue_of
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.known_sessions import ASK_AGAIN_S
 from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.memory.transport import MemoryTransport
 from tests.client.scene import QUEUE, SESSION_BACKLOG, make_queue, options, taken, texts
 
 ORDERED = options(ordering="session", failover_interval=0, ping_primary_interval=5)
@@ -296,3 +298,62 @@ async def test_each_sender_checks_a_session_itself(pair: MemoryPair) -> None:
             await sender.send_messages(of("a", 3))
         await one.run_syphon(until="empty")
     assert texts(await taken(pair)) == ["a1", "a2", "a3"]
+
+
+async def test_many_sessions_are_listed_once_and_not_accepted_one_by_one(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        for number in range(ACCEPTED_SINGLY + 1):
+            await sender.send_messages(of(f"s{number} ", 0))
+        before = pair.secondary.namespace.operation_count
+        for number in range(50):
+            await sender.send_messages(of(f"s{number} ", 1))
+        assert pair.secondary.namespace.operation_count == before
+        client.pair.force_failover(QUEUE)
+        client.pair.mark_healthy(QUEUE)
+        await sender.send_messages(of("s1 ", 2))
+        assert pair.secondary.namespace.operation_count > before
+
+
+async def test_a_listed_session_is_diverted_and_others_are_not(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as other, other.get_queue_sender(QUEUE) as sender:
+        other.pair.force_failover(QUEUE)
+        await sender.send_messages(of("s7 ", 1))
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        for number in range(10):
+            await sender.send_messages(of(f"s{number} ", 2))
+        assert "s7 2" not in texts(await taken(pair))
+        await client.run_syphon(until="empty")
+        await sender.send_messages(of("s7 ", 3))
+    assert texts(await taken(pair)) == ["s7 1", "s7 2", "s7 3"]
+
+
+async def test_a_session_that_was_diverted_after_the_list_is_diverted(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        for number in range(10):
+            await sender.send_messages(of(f"s{number} ", 1))
+        client.pair.state.entity(QUEUE).sessions.diverted("s5 ")
+        queue, native = home_of("s5 ")
+        async with (
+            pair.unpaired_client(secondary=True) as other,
+            other.get_queue_receiver(queue, session_id=native) as holder,
+        ):
+            assert holder.session is not None
+            for number in range(10):
+                await sender.send_messages(of(f"s{number} ", 2))
+    assert "s5 2" not in texts(await taken(pair))
+
+
+async def test_sessions_are_accepted_one_by_one_if_they_cannot_be_listed(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unsupported(*_: object, **__: object) -> list[str]:
+        raise ServiceBusError("no such operation")
+
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(of("b", 1))
+    monkeypatch.setattr(MemoryTransport, "list_sessions", unsupported)
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        for session in "abcd":
+            await sender.send_messages(of(session, 2))
+    assert texts(await taken(pair)) == ["a2", "c2", "d2"]

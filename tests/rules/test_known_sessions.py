@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbclient.rules import known_sessions
-from sbclient.rules.known_sessions import ASK_AGAIN_S, ClearedSessions, KnownSessions
+from sbclient.rules.known_sessions import ASK_AGAIN_S, ClearedSessions, KnownSessions, ListedSessions
 
 
 def test_a_session_is_clear_in_the_generation_in_which_it_was_added() -> None:
@@ -52,3 +52,34 @@ def test_the_memory_is_bounded_and_what_was_forgotten_may_wait(monkeypatch: pyte
     assert known.may_wait("a")
     assert known.may_wait("never seen")
     assert not cleared.has("c", 1), "it may be among those that were forgotten"
+
+
+def test_a_list_clears_sessions_until_they_are_diverted_or_the_generation_ends() -> None:
+    known = KnownSessions()
+    known.diverted("b")
+    listed = ListedSessions(known, 3)
+    assert listed.is_empty()
+    listed.set(["native a"])
+    assert not listed.is_clear("a", "native a")
+    assert listed.is_clear("b", "native b"), "the list is newer than the diversion"
+    known.diverted("c")
+    assert not listed.is_clear("c", "native c")
+    assert not listed.is_empty()
+    assert listed.is_current(3)
+    assert not listed.is_current(4)
+
+
+def test_a_list_is_empty_only_until_the_next_diversion() -> None:
+    known = KnownSessions()
+    listed = ListedSessions(known, 0)
+    known.diverted("a")
+    assert not listed.is_empty()
+
+
+def test_a_list_is_not_current_after_a_diverted_session_was_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_sessions, "SESSIONS_KEPT", 1)
+    known = KnownSessions()
+    listed = ListedSessions(known, 0)
+    known.diverted("a")
+    known.diverted("b")
+    assert not listed.is_current(0)

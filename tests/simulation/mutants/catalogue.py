@@ -646,6 +646,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _ORDER,
+        "sessions that are listed in the backlog count as clear",
+        (
+            "rules/known_sessions.py",
+            "        return native_session_id not in self._native and not",
+            "        return not",
+        ),
+    ),
+    _mutant(
+        _ORDER,
         "the ordered syphon brings a session home backwards",
         (
             "syphon/session_source.py",

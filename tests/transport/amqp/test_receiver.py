@@ -24,7 +24,7 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.receiver import AmqpReceiver
 from sbclient.transport.amqp.transport import AmqpTransport
-from tests.transport.amqp.service import Service
+from tests.transport.amqp.service import Answer, Service
 
 COMPLETE = Settlement(SettleMode.COMPLETE)
 
@@ -633,3 +633,20 @@ async def test_request_that_only_reads_is_never_in_doubt(service: Service, trans
 async def test_peek_without_messages_is_empty(service: Service, transport: AmqpTransport) -> None:
     service.replies["com.microsoft:peek-message"] = lambda body: (204, None, None)
     assert await transport.open_receiver("orders").peek(max_message_count=5, sequence_number=1, timeout_s=10) == []
+
+
+@pytest.mark.parametrize("ended", [0, 10, 30])
+async def test_sessions_that_end_between_two_pages_leave_no_other_out(
+    service: Service, transport: AmqpTransport, ended: int
+) -> None:
+    sessions = [f"{number:03}" for number in range(350)]
+
+    def page(body: Any) -> Answer:
+        del sessions[:ended]
+        found = sessions[body["skip"] : body["skip"] + body["top"]]
+        return (200, None, {"skip": body["skip"], "sessions-ids": found}) if found else (204, None, None)
+
+    service.replies["com.microsoft:get-message-sessions"] = page
+    listed = await transport.list_sessions("orders", state_updated_after=None, timeout_s=5.0)
+    assert set(sessions) <= set(listed)
+    assert len(listed) == len(set(listed))
