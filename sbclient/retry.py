@@ -91,15 +91,17 @@ class RetryPolicy:
             ServiceBusError: the last error; a lasting busy answer rather than the timeout that follows from it.
         """
         total = self.options.retry_total if retry_total is None else retry_total
-        operation = Operation(total, self._clock, deadline)
+        remaining_s = deadline - self._clock.monotonic()
+        longest_s = longest_attempt_s(remaining_s, total)
+        operation: Operation | None = None
         try:
-            if failed is not None:
-                operation.fail(failed)
-            else:
+            if failed is None and remaining_s > 0:
                 try:
-                    return await operation.attempt(attempt)  # most operations succeed here, without tenacity
-                except ServiceBusError:
-                    pass
+                    return await attempt(min(remaining_s, longest_s))  # most operations succeed here, without tenacity
+                except ServiceBusError as error:
+                    failed = error
+            operation = Operation(total, self._clock, deadline, longest_s)
+            operation.fail(failed or NotTriedError("the timeout passed before the operation began: allow more time"))
             for trial in self._retrying:
                 state = trial.retry_state
                 if state.attempt_number > 1:  # the first attempt has failed already
@@ -113,12 +115,14 @@ class RetryPolicy:
             raise operation.last
         finally:
             failed = None
-            operation.forget()
+            if operation is not None:
+                operation.forget()
 
     def first_attempt_s(self, deadline: float, retry_total: int | None = None) -> float:
         """Return the timeout of the first attempt of an operation; not positive if no time is left."""
         total = self.options.retry_total if retry_total is None else retry_total
-        return Operation(total, self._clock, deadline).attempt_s()
+        remaining_s = deadline - self._clock.monotonic()
+        return min(remaining_s, longest_attempt_s(remaining_s, total))
 
     async def _pause(self, seconds: float, operation: Operation, interrupt: asyncio.Event | None) -> None:
         if interrupt is None:
@@ -132,6 +136,11 @@ class RetryPolicy:
         raise BackOffInterrupted from operation.last
 
 
+def longest_attempt_s(remaining_s: float, retry_total: int) -> float:
+    """Return the longest time of one attempt of an operation that has so much time left when it begins."""
+    return max(MIN_ATTEMPT_S, remaining_s / (retry_total + 1))
+
+
 class Operation:
     """The attempts of one operation.
 
@@ -142,19 +151,15 @@ class Operation:
         busy: the last busy answer, if no other error came after it.
     """
 
-    def __init__(self, retry_total: int, clock: Clock, deadline: float) -> None:
+    def __init__(self, retry_total: int, clock: Clock, deadline: float, longest_attempt_s: float) -> None:
         self.retry_total = retry_total
         self.deadline = deadline
         self.failures = 0
         self.busy: ServiceBusServerBusyError | None = None
         self._clock = clock
-        self._max_attempt_s = max(MIN_ATTEMPT_S, (deadline - clock.monotonic()) / (retry_total + 1))
+        self._max_attempt_s = longest_attempt_s
         self._last: ServiceBusError | None = None
         self._is_in_doubt = False
-
-    def attempt_s(self) -> float:
-        """Return the timeout of an attempt that begins now; not positive if no time is left."""
-        return min(self.deadline - self._clock.monotonic(), self._max_attempt_s)
 
     def fail(self, error: ServiceBusError) -> None:
         """Record the error of the first attempt."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from sbclient.client.core import ClientCore
 from sbclient.client.lock_renewer import AutoLockRenewer
@@ -302,7 +302,10 @@ class ServiceBusReceiver:
         return message.locked_until_utc
 
     async def _open(self) -> None:
-        await self._core.open()
+        if self._core.is_open:
+            self._core.check()
+        else:
+            await self._core.open()
         if self._is_closed:
             raise InvalidOperationError(f"the receiver of {self._path!r} is closed: get a new one from the client")
         if self._session is None or self._is_open:
@@ -322,11 +325,15 @@ class ServiceBusReceiver:
     ) -> None:
         self._check_settleable(message, f"{settlement.mode}_message")
         await self._open()
-        if transaction is None:
-            settling = self._run(partial(self._link.settle, message, settlement), None)
+        if transaction is not None:
+            settling: Coroutine[Any, Any, None] = self._settle_in(transaction, message, settlement)
         else:
-            settling = self._settle_in(transaction, message, settlement)
+            link, retry = self._link, self._core.retry
+            settling = retry.run(
+                lambda timeout_s: link.settle(message, settlement, timeout_s=timeout_s), deadline=retry.deadline(None)
+            )
         await self._telemetry.settling(message, settlement.mode, settling)
+        self._core.primary_answered()
         message.is_settled = True
 
     async def _settle_in(

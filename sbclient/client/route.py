@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -54,7 +54,10 @@ class DirectRoute:
         Args:
             failed: the error of the first attempt, which `start` made.
         """
-        await self._retry.run(partial(self.link.send, transfer), deadline=deadline, failed=failed)
+        try:
+            await self._retry.run(partial(self.link.send, transfer), deadline=deadline, failed=failed)
+        finally:
+            failed = None  # its traceback refers to this frame
         return PRIMARY
 
     def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
@@ -148,6 +151,8 @@ class PairedRoute(DirectRoute):
             else:
                 self._entity.succeeded(generation)
                 return PRIMARY
+            finally:
+                failed = None  # its traceback refers to this frame
         try:
             await self._diversion.send([copy.message for copy in transfer], deadline=deadline)
         except ServiceBusError as error:
@@ -160,21 +165,29 @@ class PairedRoute(DirectRoute):
     ) -> None:
         self._apply_backlog_limits()
         interrupt = self._entity.failed_over
-        if self._pair.options.failover_interval:
-            attempt = partial(self.link.send, transfer)
-            await self._retry.run(attempt, deadline=deadline, interrupt=interrupt, failed=failed)
-            return
-        # The first outage error diverts, so the only retry is on a link that was open before.
         stale = None
-        if isinstance(failed, ServiceBusConnectionError) and deadline > self._clock.monotonic():
-            stale, failed = failed, None
 
         async def attempt_with_reopen(timeout_s: float) -> None:
             nonlocal stale
             first_error, stale = stale, None
-            await self._send_with_reopen(transfer, first_error, timeout_s)
+            try:
+                await self._send_with_reopen(transfer, first_error, timeout_s)
+            finally:
+                first_error = None
 
-        await self._retry.run(attempt_with_reopen, deadline=deadline, interrupt=interrupt, retry_total=0, failed=failed)
+        attempt: Callable[[float], Awaitable[None]] = partial(self.link.send, transfer)
+        retry_total = None
+        if not self._pair.options.failover_interval:
+            # The first outage error diverts, so the only retry is on a link that was open before.
+            attempt, retry_total = attempt_with_reopen, 0
+            if isinstance(failed, ServiceBusConnectionError) and deadline > self._clock.monotonic():
+                stale, failed = failed, None
+        try:
+            await self._retry.run(
+                attempt, deadline=deadline, interrupt=interrupt, retry_total=retry_total, failed=failed
+            )
+        finally:
+            failed = stale = None  # their tracebacks refer to this frame
 
     def _apply_backlog_limits(self) -> None:
         """Narrow the limits of the link again if the backlog queues were provisioned after it was opened."""
@@ -205,6 +218,8 @@ class PairedRoute(DirectRoute):
             except ServiceBusError as error:
                 error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt
                 raise
+        finally:
+            failed = None
 
     def _is_diverted_after(self, error: ServiceBusError, first: Outgoing) -> bool:
         """Record the final error of a send; return whether the same send goes to the backlog."""

@@ -48,7 +48,7 @@ def with_async_retrying(clock: Clock) -> Run:
     wait, stop, retry = WaitBackOff(OPTIONS, Random(1)), StopAtLimits(clock), RetryTransient()
 
     async def run(attempt: Callable[[float], Awaitable[None]]) -> None:
-        operation = Operation(OPTIONS.retry_total, clock, clock.monotonic() + OPTIONS.timeout)
+        operation = Operation(OPTIONS.retry_total, clock, clock.monotonic() + OPTIONS.timeout, OPTIONS.timeout)
         try:
             await operation.attempt(attempt)
         except ServiceBusConnectionError:

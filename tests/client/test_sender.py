@@ -310,7 +310,7 @@ async def test_small_messages_share_transfers_with_headroom_reserved(
         await sender.send_messages(ServiceBusMessage("first"))
         before = pair.primary.namespace.operation_count
         await asyncio.gather(*(sender.send_messages(ServiceBusMessage(b"x" * 150)) for _ in range(2000)))
-        assert pair.primary.namespace.operation_count - before < 5
+        assert pair.primary.namespace.operation_count - before <= 22  # a hundred messages fill a transfer
     assert len(await taken(pair)) == 2001
 
 
