@@ -8,7 +8,7 @@
 An async test with one of the first two runs in virtual time, whether pytest-asyncio, anyio or no other plugin would run
 it. It runs in real time with the ini option `servicebus_time = real`, with one of the last two fixtures, or with an
 async fixture. A test fails if it leaves locked messages or backlog messages in its namespaces, unless it has the marker
-`servicebus_leftovers`.
+`servicebus_leftovers`. The marker `servicebus_broker(profile="prem-2017", front_end_count=2)` configures the broker.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "servicebus_leftovers: let this test leave locked messages or a backlog in its namespaces"
+    )
+    config.addinivalue_line(
+        "markers", "servicebus_broker(profile, front_end_count): the profile and the front ends of its namespaces"
     )
     if (value := config.getini("servicebus_time")) not in ("virtual", "real"):
         raise pytest.UsageError(f"servicebus_time is {value!r}: give virtual or real")
@@ -102,12 +105,22 @@ def _seed(request: pytest.FixtureRequest) -> int:
     return crc32(request.node.nodeid.encode())
 
 
+def _broker_options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The arguments of the nearest marker `servicebus_broker`."""
+    marker = request.node.get_closest_marker("servicebus_broker")
+    if marker is None:
+        return {}
+    if marker.args or not marker.kwargs.keys() <= {"profile", "front_end_count"}:
+        pytest.fail("servicebus_broker takes profile= and front_end_count= only", pytrace=False)
+    return dict(marker.kwargs)
+
+
 @pytest.fixture
 def servicebus_namespace(request: pytest.FixtureRequest) -> Iterator[MemoryNamespace]:
     """A fresh namespace inside this process: `.client()`, `.inject(fault)`, `.heal()`."""
     from sbclient.testing import memory_namespace
 
-    namespace = memory_namespace(seed=_seed(request))
+    namespace = memory_namespace(seed=_seed(request), **_broker_options(request))
     with _checked(request, namespace.host):
         yield namespace
 
@@ -117,7 +130,7 @@ def servicebus_pair(request: pytest.FixtureRequest) -> Iterator[MemoryPair]:
     """A fresh pair of namespaces inside this process: `.client()`, `.primary.inject(fault)`, `.primary.heal()`."""
     from sbclient.testing import memory_pair
 
-    pair = memory_pair(seed=_seed(request))
+    pair = memory_pair(seed=_seed(request), **_broker_options(request))
     with _checked(request, pair.primary, pair.secondary):
         yield pair
 
@@ -127,7 +140,7 @@ def servicebus_emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
     """A namespace served on a free port, for any client: `.connection_string`, `.create_queue()`, `.inject(fault)`."""
     from sbclient.testing import served
 
-    with served() as emulator, _checked(request, emulator.context().host):
+    with served(**_broker_options(request)) as emulator, _checked(request, emulator.context().host):
         yield emulator
 
 
@@ -137,7 +150,7 @@ def servicebus_emulator_pair(request: pytest.FixtureRequest) -> Iterator[ServedP
     from sbclient.testing import ServedPair, served
 
     with (
-        served("contoso", "contoso-backup") as emulator,
+        served("contoso", "contoso-backup", **_broker_options(request)) as emulator,
         _checked(request, *(emulator.context(name).host for name in emulator.namespaces)),
     ):
         yield ServedPair(emulator, *(emulator.connection_strings[name] for name in emulator.namespaces))

@@ -113,11 +113,7 @@ class Management:
             return self._rulebook.create(call, address, properties, transaction)
         self._gate.check_reachable(call, path)
         properties = replace(properties, name=check_entity_path(address.names[-1], address.kind))
-        if self._directory.get(path) is not None:
-            raise MessagingEntityAlreadyExistsError(
-                f"SubCode=40900. The messaging entity '{path}' already exists: choose another name, or update that "
-                "entity"
-            )
+        self._check_is_new(path)
         if isinstance(properties, SubscriptionProperties):
             return self._added(self._made_subscription(call, address, properties), call.now)
         check_api_version(properties, api_version)
@@ -127,9 +123,28 @@ class Management:
         return self._added(self._made(call, description), call.now)
 
     def create_legacy_partitioned(self, call: Call, properties: QueueProperties | TopicProperties) -> EntityProperties:
-        """Create a partitioned entity as if it were older than a profile that does not create them."""
+        """Create a partitioned entity as if it were older than a profile that does not create them.
+
+        Source: partitioned entities of Premium namespaces keep working since partitioning is not available there.
+
+        Raises:
+            InvalidOperationError: name or description is not allowed.
+            MessagingEntityAlreadyExistsError: it exists.
+        """
+        kind = EntityKind.TOPIC if isinstance(properties, TopicProperties) else EntityKind.QUEUE
+        named = replace(properties, name=check_entity_path(properties.name, kind))
+        self._check_is_new(named.name)
         older = replace(self._profile, partitioning=Partitioning.ALWAYS)
-        return self._added(self._made(call, completed(properties, older)), call.now)
+        description = completed(named, older)
+        self._check_forwarding(description)
+        return self._added(self._made(call, description), call.now)
+
+    def _check_is_new(self, path: str) -> None:
+        if self._directory.get(path) is not None:
+            raise MessagingEntityAlreadyExistsError(
+                f"SubCode=40900. The messaging entity '{path}' already exists: choose another name, or update that "
+                "entity"
+            )
 
     def _added(self, entity: Entity, now: float) -> EntityProperties:
         self._directory.add(entity)

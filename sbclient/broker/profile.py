@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from sbclient.entities import MessagingSku
+from sbclient.errors import InvalidOperationError
 
 KIB: Final = 2**10
 MIB: Final = 2**20
@@ -67,8 +68,6 @@ class Profile:
 
 STD_2021: Final = Profile(name="std-2021")
 BASIC_2021: Final = replace(STD_2021, name="basic-2021", sku=MessagingSku.BASIC)
-STD_2017: Final = Profile(name="std-2017")
-STD_2015: Final = Profile(name="std-2015")
 PREM_2021: Final = Profile(
     name="prem-2021",
     sku=MessagingSku.PREMIUM,
@@ -82,9 +81,30 @@ PREM_2021: Final = Profile(
     max_configurable_message_size_bytes=100 * MIB,
     max_batch_size_bytes=MIB,
 )
-PREM_2017: Final = replace(PREM_2021, name="prem-2017", partitioning=Partitioning.ALWAYS)
+PREM_2017: Final = replace(
+    PREM_2021, name="prem-2017", partitioning=Partitioning.ALWAYS, max_configurable_message_size_bytes=None
+)
+"""Messages of more than 1 MiB came with the api-version 2021-05."""
 
 PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
-    {profile.name: profile for profile in (BASIC_2021, STD_2015, STD_2017, STD_2021, PREM_2017, PREM_2021)}
+    {
+        **{profile.name: profile for profile in (BASIC_2021, STD_2021, PREM_2017, PREM_2021)},
+        "std-2015": STD_2021,
+        "std-2017": STD_2021,
+    }
 )
-"""All profiles by name."""
+"""All profiles by name. The documents of 2015, 2017 and 2021 describe the same Standard tier: fragments, sizes and quotas.
+They differ in what the portal selects, and in wording."""
+
+
+def profile_of(profile: Profile | str) -> Profile:
+    """Return a profile, which may be given by its name.
+
+    Raises:
+        InvalidOperationError: there is no profile of that name.
+    """
+    if isinstance(profile, Profile):
+        return profile
+    if profile not in PROFILES:
+        raise InvalidOperationError(f"profile {profile!r} does not exist: choose one of {', '.join(PROFILES)}")
+    return PROFILES[profile]

@@ -52,6 +52,13 @@ def emulator(
     profile: Annotated[
         str, typer.Option(autocompletion=lambda: [*PROFILES], help=f"Tier and year: {', '.join(PROFILES)}.")
     ] = "std-2021",
+    front_ends: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Front ends of each namespace. Each caches messages of partitioned entities if there are several.",
+        ),
+    ] = 1,
     auth: Annotated[
         str,
         typer.Option(
@@ -115,6 +122,7 @@ def emulator(
             http_port=HTTP_PORT if http_port is None else http_port,
             needs_http_port=http_port is not None,
             profile=profile,
+            front_end_count=front_ends,
             auth=auth,
             key=key,
             allow_public_key=allow_public_key,

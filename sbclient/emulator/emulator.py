@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from sbclient.broker.faults import Call, Fault, Operation
-from sbclient.broker.profile import PROFILES, STD_2021, Profile
+from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.certificate import LOCAL_NAMES, Certificate, default_directory
 from sbclient.clock import Clock
 from sbclient.emulator.config.entities import NamespaceConfig, make_entities
@@ -72,6 +72,8 @@ class Emulator:
         http_port: an additional port for HTTP, like 5300 of Microsoft's emulator; None = none, 0 = any free one.
         needs_http_port: False uses a free port, with a warning in the log, if `http_port` is in use.
         profile: tier and year, or its name.
+        front_end_count: of each namespace; each connection gets a random one. With more than one, each caches messages
+            of partitioned entities, which other connections cannot receive until the cached locks expire.
         auth: `"sas"`, `"none"` or `"jwt-any"`.
         key: the value of the root key of every namespace, unless the configuration gives the namespace another one.
         allow_public_key: accept the default key, which is public, also on an address that other machines can reach.
@@ -97,6 +99,7 @@ class Emulator:
         http_port: int | None = None,
         needs_http_port: bool = True,
         profile: Profile | str = STD_2021,
+        front_end_count: int = 1,
         auth: str = AuthorizationMode.SAS,
         key: str = ROOT_KEY,
         allow_public_key: bool = False,
@@ -114,7 +117,8 @@ class Emulator:
         self._host = host
         self._key = key
         self._clock = clock or Clock()
-        self._profile = _profile_of(profile)
+        self._profile = profile_of(profile)
+        self._front_end_count = front_end_count
         self._mode = _mode_of(auth)
         self._seed = seed
         names = (*LOCAL_NAMES, *certificate_names, *([] if host in ("0.0.0.0", "::") else [host]))
@@ -284,27 +288,42 @@ class Emulator:
 
     # ------------------------------------------------------------------ entities, from any thread
 
-    def create_queue(self, name: str, namespace: str | None = None, **settings: Any) -> None:
+    def create_queue(
+        self, name: str, namespace: str | None = None, *, legacy_partitioned: bool = False, **settings: Any
+    ) -> None:
         """Create a queue.
 
         Args:
             namespace: None = the first one.
+            legacy_partitioned: create it partitioned, as if it existed before the profile that does not allow that.
             settings: as for `create_queue` of the administration client: `requires_session=True`, …
 
         Raises:
             MessagingEntityAlreadyExistsError: the queue exists.
             InvalidOperationError: a setting is out of its range.
         """
-        self._create(namespace, EntityAddress(EntityKind.QUEUE, (name,)), QueueProperties(name, **settings))
+        self._create_top_level(namespace, QueueProperties(name, **settings), legacy_partitioned)
 
-    def create_topic(self, name: str, namespace: str | None = None, **settings: Any) -> None:
+    def create_topic(
+        self, name: str, namespace: str | None = None, *, legacy_partitioned: bool = False, **settings: Any
+    ) -> None:
         """Create a topic; see `create_queue`."""
-        self._create(namespace, EntityAddress(EntityKind.TOPIC, (name,)), TopicProperties(name, **settings))
+        self._create_top_level(namespace, TopicProperties(name, **settings), legacy_partitioned)
 
     def create_subscription(self, topic: str, name: str, namespace: str | None = None, **settings: Any) -> None:
         """Create a subscription of a topic; see `create_queue`."""
         address = EntityAddress(EntityKind.SUBSCRIPTION, (topic, name))
         self._create(namespace, address, SubscriptionProperties(name, **settings))
+
+    def _create_top_level(
+        self, namespace: str | None, properties: QueueProperties | TopicProperties, is_legacy: bool
+    ) -> None:
+        if is_legacy:
+            host = self.context(namespace).host
+            self._in_loop(lambda: host.create_legacy_partitioned(properties))
+        else:
+            kind = EntityKind.TOPIC if isinstance(properties, TopicProperties) else EntityKind.QUEUE
+            self._create(namespace, EntityAddress(kind, (properties.name,)), properties)
 
     def _create(self, namespace: str | None, address: EntityAddress, properties: EntityProperties) -> None:
         broker = self.context(namespace).host.namespace
@@ -374,7 +393,13 @@ class Emulator:
 
     def _prepare(self, config: NamespaceConfig) -> _Served:
         random = Random(self._seed)
-        host = BrokerHost(config.name, clock=self._clock, random=random, profile=self._profile)
+        host = BrokerHost(
+            config.name,
+            clock=self._clock,
+            random=random,
+            profile=self._profile,
+            front_end_count=self._front_end_count,
+        )
         make_entities(config, host)
         has_own = any(rule.key_name.casefold() == ROOT_KEY_NAME.casefold() for rule in config.rules)
         authorizer = Authorizer(
@@ -402,14 +427,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _profile_of(profile: Profile | str) -> Profile:
-    if isinstance(profile, Profile):
-        return profile
-    if profile not in PROFILES:
-        raise InvalidOperationError(f"profile {profile!r} does not exist: choose one of {', '.join(PROFILES)}")
-    return PROFILES[profile]
 
 
 def _mode_of(auth: str) -> AuthorizationMode:

@@ -25,7 +25,8 @@ from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.session import SessionLock
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSessionFilter
-from sbclient.errors import OperationTimeoutError, ServiceBusError
+from sbclient.entities import QueueProperties, TopicProperties
+from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusError
 from sbclient.hosting.wait_queues import Awaited, Waiter, WaitQueues
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import canonical
@@ -86,7 +87,11 @@ class BrokerHost:
         clock: the source of all times, also of those in messages.
         random: the source of all random choices of the broker.
         profile: tier and year.
-        front_end_count: the number of front ends; each connection gets a random one.
+        front_end_count: the number of front ends; each connection gets a random one. With more than one, each caches
+            messages of partitioned entities, which other connections cannot receive until the cached locks expire.
+
+    Raises:
+        InvalidOperationError: there is no front end.
 
     Attributes:
         namespace: the broker itself, for calls that do not wait.
@@ -103,6 +108,8 @@ class BrokerHost:
         profile: Profile = STD_2021,
         front_end_count: int = 1,
     ) -> None:
+        if front_end_count < 1:
+            raise InvalidOperationError(f"front_end_count is {front_end_count}: a namespace needs at least 1")
         self.clock = clock or Clock()
         self._random = random or Random()
         self._front_end_count = front_end_count
@@ -122,6 +129,15 @@ class BrokerHost:
     def connect(self) -> int:
         """Choose the front end of a new connection."""
         return self._random.randrange(self._front_end_count)
+
+    def create_legacy_partitioned(self, properties: QueueProperties | TopicProperties) -> None:
+        """Create a partitioned entity as if it existed before the profile that does not allow that; for tests.
+
+        Raises:
+            InvalidOperationError: name or description is not allowed.
+            MessagingEntityAlreadyExistsError: it exists.
+        """
+        self.namespace.management.create_legacy_partitioned(Call(Operation.MANAGE, self.clock.now()), properties)
 
     # ------------------------------------------------------------------ faults
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from sbclient.broker.faults import Fault
-from sbclient.broker.profile import STD_2021, Profile
+from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.hosting.host import BrokerHost
@@ -39,11 +39,22 @@ class MemoryNamespace:
 
 
 def memory_namespace(
-    *, clock: Clock | None = None, seed: int | None = None, profile: Profile = STD_2021, name: str = "contoso"
+    *,
+    clock: Clock | None = None,
+    seed: int | None = None,
+    profile: Profile | str = STD_2021,
+    front_end_count: int = 1,
+    name: str = "contoso",
 ) -> MemoryNamespace:
     """A fresh namespace; arguments as for `memory_pair`."""
     random = Random(seed)
-    host = BrokerHost(name, clock=clock or Clock(), random=Random(random.getrandbits(64)), profile=profile)
+    host = BrokerHost(
+        name,
+        clock=clock or Clock(),
+        random=Random(random.getrandbits(64)),
+        profile=profile_of(profile),
+        front_end_count=front_end_count,
+    )
     return MemoryNamespace(host, random)
 
 
@@ -88,7 +99,8 @@ def memory_pair(
     *,
     clock: Clock | None = None,
     seed: int | None = None,
-    profile: Profile = STD_2021,
+    profile: Profile | str = STD_2021,
+    front_end_count: int = 1,
     primary_name: str = "contoso",
     secondary_name: str = "contoso-backup",
 ) -> MemoryPair:
@@ -97,12 +109,19 @@ def memory_pair(
     Args:
         clock: None = the clock of the running loop, real or virtual.
         seed: of all random generators, for repeatable tests; None = a random one.
-        profile: tier and year of both.
+        profile: tier and year of both, or its name.
+        front_end_count: of each; each client gets a random front end. See `BrokerHost`.
     """
     random = Random(seed)
     used = clock or Clock()
     primary, secondary = (
-        BrokerHost(name, clock=used, random=Random(random.getrandbits(64)), profile=profile)
+        BrokerHost(
+            name,
+            clock=used,
+            random=Random(random.getrandbits(64)),
+            profile=profile_of(profile),
+            front_end_count=front_end_count,
+        )
         for name in (primary_name, secondary_name)
     )
     return MemoryPair(primary, secondary, used, random)

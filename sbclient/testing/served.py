@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sbclient.emulator.emulator import Emulator
@@ -30,10 +30,10 @@ class ServedPair:
 
 
 @contextmanager
-def served(*namespaces: str) -> Iterator[Emulator]:
+def served(*namespaces: str, **options: Any) -> Iterator[Emulator]:
     """Serve namespaces, `"contoso"` or `"contoso:5672"`, until the body ends; by default one on a free port.
 
-    Its methods `inject`, `heal`, `reset` and `purge` are thread-safe.
+    `options` are those of `Emulator`. Its methods `inject`, `heal`, `reset` and `purge` are thread-safe.
 
     Raises:
         InvalidOperationError: a port is in use.
@@ -43,7 +43,7 @@ def served(*namespaces: str) -> Iterator[Emulator]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="servicebus emulator", daemon=True)
     thread.start()
-    emulator = Emulator(*namespaces)
+    emulator = Emulator(*namespaces, **options)
     try:
         asyncio.run_coroutine_threadsafe(emulator.start(), loop).result(START_S)
         yield emulator

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sbclient.broker.faults import FaultKind, Operation
-from sbclient.broker.profile import BASIC_2021, PREM_2017, PREM_2021, PROFILES, STD_2015, STD_2017, STD_2021, Profile
+from sbclient.broker.profile import BASIC_2021, PREM_2017, PREM_2021, PROFILES, STD_2021, Profile, profile_of
 from sbclient.entities import (
     NEVER,
     AccessRights,
@@ -99,9 +99,20 @@ def test_p012_some_flags_are_set_at_creation_only(broker: Driver, field: str, wa
     assert getattr(left_out, field) is was
 
 
-@pytest.mark.parametrize("profile", [STD_2015, STD_2017, STD_2021])
-def test_p013_in_the_standard_tier_entities_are_plain_by_default(profile: Profile) -> None:
-    broker = Driver(profile)
+def test_the_documents_of_three_years_describe_one_standard_tier() -> None:
+    assert {name for name in PROFILES if profile_of(name) is STD_2021} == {"std-2015", "std-2017", "std-2021"}
+    with pytest.raises(InvalidOperationError, match="std-2016"):
+        profile_of("std-2016")
+
+
+def test_premium_2017_is_always_partitioned_and_has_no_large_messages() -> None:
+    assert Driver(PREM_2021).queue(max_message_size_in_kilobytes=2048).max_message_size_in_kilobytes == 2048
+    with pytest.raises(InvalidOperationError, match="prem-2017 has 1024 only"):
+        Driver(PREM_2017).queue(max_message_size_in_kilobytes=2048)
+
+
+def test_p013_in_the_standard_tier_entities_are_plain_by_default() -> None:
+    broker = Driver(STD_2021)
     assert broker.queue().enable_partitioning is False
     assert broker.queue("p", enable_partitioning=True).enable_partitioning is True
 
@@ -131,6 +142,8 @@ def test_p016_in_premium_2021_the_flag_has_no_effect_or_is_refused() -> None:
 def test_p017_partitioned_entities_that_existed_in_premium_keep_working() -> None:
     broker = Driver(PREM_2021)
     broker.management.create_legacy_partitioned(broker.call(Operation.MANAGE), QueueProperties("q"))
+    with pytest.raises(MessagingEntityAlreadyExistsError):
+        broker.management.create_legacy_partitioned(broker.call(Operation.MANAGE), QueueProperties("q"))
     assert len(broker.body().fragments) == 2
     for number in range(10):
         broker.send("q", message(str(number)))
@@ -145,9 +158,8 @@ def test_p018_every_profile_takes_the_flag_in_our_interface() -> None:
         Driver(profile).partitioned()
 
 
-@pytest.mark.parametrize("profile", [STD_2015, STD_2017, STD_2021])
-def test_p020_standard_sizes(profile: Profile) -> None:
-    broker = Driver(profile)
+def test_p020_standard_sizes() -> None:
+    broker = Driver(STD_2021)
     assert broker.queue().max_size_in_megabytes == 1024
     for size in (1024, 2048, 3072, 4096, 5120):
         assert broker.queue(f"q{size}", max_size_in_megabytes=size).max_size_in_megabytes == size

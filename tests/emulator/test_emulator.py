@@ -502,3 +502,13 @@ async def test_closing_ends_every_connection_and_frees_the_port(certificates: Pa
             await each_writer.wait_closed()
     async with Emulator(f"again:{port}", certificate_directory=certificates) as again:
         assert await said(again.ports["again"], AMQP_HEADER, wanted=8) == AMQP_HEADER
+
+
+async def test_partitioned_entities_of_an_older_profile_are_served() -> None:
+    async with Emulator("contoso", profile="prem-2021", front_end_count=2) as emulator:
+        emulator.create_queue("new", enable_partitioning=True)
+        emulator.create_queue("old", legacy_partitioned=True)
+        emulator.create_topic("topic", legacy_partitioned=True)
+        host = emulator.context().host
+        assert [host.namespace.is_partitioned(name) for name in ("new", "old", "topic")] == [False, True, True]
+        assert {host.connect() for _ in range(50)} == {0, 1}

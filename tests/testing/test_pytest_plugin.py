@@ -345,3 +345,30 @@ def test_a_program_that_makes_its_own_client_runs_in_virtual_time(stranger: pyte
 def test_the_pages_show_each_fixture() -> None:
     shown = " ".join(each.values[0] for each in documented())
     assert all(name in shown for name in FIXTURES)
+
+
+def test_a_marker_configures_the_broker_of_every_fixture(stranger: pytest.Pytester) -> None:
+    outcomes, _ = results(
+        stranger,
+        """
+        import pytest
+        from sbclient.emulator import Emulator
+        from sbclient.testing import MemoryNamespace
+
+        FIXTURES = ["namespace", "pair", "emulator", "emulator_pair"]
+
+        @pytest.mark.servicebus_broker(profile="prem-2017", front_end_count=3)
+        @pytest.mark.parametrize("name", FIXTURES)
+        def test_configured(name, request):
+            made = request.getfixturevalue(f"servicebus_{name}")
+            made = getattr(made, "emulator", made)
+            host = made.context().host if isinstance(made, Emulator) else getattr(made, "host", None) or made.secondary
+            assert {host.connect() for _ in range(100)} == {0, 1, 2}
+            assert host.namespace.profile.name == "prem-2017"
+
+        @pytest.mark.servicebus_broker(tier="premium")
+        def test_misspelt(servicebus_namespace):
+            pass
+        """,
+    )
+    assert outcomes == {"passed": 4, "errors": 1}

@@ -8,7 +8,10 @@ import time
 
 import pytest
 
-from sbclient.testing import DeadlockError, VirtualClock, VirtualLoop, run_virtual
+from sbclient import ServiceBusMessage
+from sbclient.client.client import ServiceBusClient
+from sbclient.errors import InvalidOperationError
+from sbclient.testing import DeadlockError, VirtualClock, VirtualLoop, memory_namespace, memory_pair, run_virtual
 
 YEAR_S = 366 * 86400.0
 
@@ -403,3 +406,30 @@ def test_a_socket_that_speaks_often_does_not_hold_up_a_loop_with_a_speed() -> No
     begun = time.perf_counter()
     assert run_virtual(main(), speed=1000) == 1.0
     assert time.perf_counter() - begun < 5
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_messages_are_cached_by_one_of_several_front_ends(count: int) -> None:
+    namespace = memory_namespace(clock=VirtualClock(), seed=2, front_end_count=count)
+
+    async def received(client: ServiceBusClient) -> int:
+        return len(await client.get_queue_receiver("q").receive_messages(max_wait_time=1))
+
+    async def main() -> list[int]:
+        async with namespace.client() as first, namespace.client() as second:
+            await first.administration.create_queue("q", enable_partitioning=True)
+            async with first.get_queue_sender("q") as sender:
+                for number in range(8):
+                    await sender.send_messages(ServiceBusMessage(str(number)))
+            counts = [await received(first), await received(second)]
+            await asyncio.sleep(60)  # the locks of the cached messages expire
+            return [*counts, await received(second)]
+
+    assert run_virtual(main()) == [1, 1 if count == 1 else 0, 1]
+
+
+def test_a_namespace_has_a_front_end_and_an_existing_profile() -> None:
+    with pytest.raises(InvalidOperationError, match="front_end_count is 0"):
+        memory_pair(front_end_count=0)
+    with pytest.raises(InvalidOperationError, match="prem-2016"):
+        memory_namespace(profile="prem-2016")

@@ -11,7 +11,7 @@ from datetime import datetime
 from random import Random
 
 from sbclient.broker.faults import Call, Operation
-from sbclient.broker.profile import PROFILES, STD_2021, Profile
+from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.broker.transactions import Transaction
 from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
@@ -26,20 +26,27 @@ _hosts: dict[str, BrokerHost] = {}
 
 
 def memory_host(
-    name: str, *, clock: Clock | None = None, random: Random | None = None, profile: Profile | str = STD_2021
+    name: str,
+    *,
+    clock: Clock | None = None,
+    random: Random | None = None,
+    profile: Profile | str = STD_2021,
+    front_end_count: int = 1,
 ) -> BrokerHost:
     """Return the namespace of that name in this process, creating it on the first call.
 
     Args:
         name: `contoso` or `memory://contoso`; not case-sensitive.
-        clock, random, profile: used for a new namespace, ignored for an existing one. `profile` may be a name.
+        clock, random, profile, front_end_count: of a new namespace, ignored for an existing one; see `BrokerHost`.
+            `profile` may be a name.
     """
     key = _key(name)
     host = _hosts.get(key)
     if host is None:
-        chosen = PROFILES[profile] if isinstance(profile, str) else profile
         bare = name.strip().removeprefix(SCHEME).rstrip("/")
-        host = _hosts[key] = BrokerHost(bare, clock=clock, random=random, profile=chosen)
+        host = _hosts[key] = BrokerHost(
+            bare, clock=clock, random=random, profile=profile_of(profile), front_end_count=front_end_count
+        )
     return host
 
 
