@@ -225,6 +225,7 @@ class ServiceBusClient:
         pair = self._core.pair
         if pair is not None:
             metrics.unwatch(pair)
+            await pair.backlog_links.close()
             if self._lender is None:
                 await pair.secondary.close()
 

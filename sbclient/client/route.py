@@ -270,10 +270,6 @@ class PairedRoute(DirectRoute):
         session_id = next((one for one in sessions if one is not None), None) if self._is_ordered else None
         return session_id is not None and await self._order.must_divert(session_id, deadline=deadline)
 
-    async def close(self) -> None:
-        await self.link.close()
-        await self._diversion.close()
-
 
 def _ping_keys(copy: Outgoing) -> PingKeys:
     return PingKeys(copy.message.session_id, copy.message.partition_key)

@@ -22,7 +22,6 @@ from sbclient.rules.envelope import seal
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.size import batch_size, encoded_size
 from sbclient.telemetry import metrics, tracing
-from sbclient.transport.base import SenderLink
 
 _LEAST_TRY_S: Final = 2.0
 
@@ -39,7 +38,6 @@ class Diversion:
         self._pair = pair
         self._entity = entity
         self._choice: BacklogChoice | None = None
-        self._links: dict[str, _SharedLink] = {}
         self._where = {metrics.DESTINATION: entity.path, **metrics.server(pair.secondary.namespace)}
 
     async def send(self, messages: Sequence[ServiceBusMessage], *, deadline: float) -> None:
@@ -109,7 +107,7 @@ class Diversion:
                     untried.is_in_doubt = False
                     break
                 timeout_s = remaining_s if only else max(min(remaining_s, _LEAST_TRY_S), remaining_s / 2)
-                link = self._link(queue)
+                link = self._pair.backlog_links.of(queue)
                 try:
                     async with link as sender:
                         await sender.send(sealed, timeout_s=timeout_s)
@@ -125,7 +123,7 @@ class Diversion:
                     raise
                 except ServiceBusError as error:
                     causes[queue] = error
-                    await self._drop(queue, link)
+                    await self._pair.backlog_links.drop(queue, link)
                     self._pair.queue_failed(queue, error)
                 else:
                     self._accepted(queue, len(sealed))
@@ -179,46 +177,6 @@ class Diversion:
                 "allowed: send less at once, or set reserve_backlog_headroom to get this error while the primary is "
                 "healthy"
             )
-
-    def _link(self, queue: str) -> _SharedLink:
-        if queue not in self._links:
-            self._links[queue] = _SharedLink(self._pair.secondary.open_sender(queue))
-        return self._links[queue]
-
-    async def _drop(self, queue: str, link: _SharedLink) -> None:
-        """Stop using a failed link; the next transfer to its queue opens a new one."""
-        if self._links.get(queue) is link:
-            del self._links[queue]
-        await link.drop()
-
-    async def close(self) -> None:
-        for queue, link in list(self._links.items()):
-            await self._drop(queue, link)
-
-
-class _SharedLink:
-    """A link that concurrent transfers use. After `drop` it closes when the last transfer ends, so that none fails."""
-
-    def __init__(self, link: SenderLink) -> None:
-        self._link = link
-        self._uses = 0
-        self._is_dropped = False
-
-    async def __aenter__(self) -> SenderLink:
-        self._uses += 1
-        return self._link
-
-    async def __aexit__(self, *_: object) -> None:
-        self._uses -= 1
-        await self._close_if_unused()
-
-    async def drop(self) -> None:
-        self._is_dropped = True
-        await self._close_if_unused()
-
-    async def _close_if_unused(self) -> None:
-        if self._is_dropped and not self._uses:
-            await self._link.close()
 
 
 def _is_in_doubt(causes: Mapping[str, Exception]) -> bool:

@@ -56,7 +56,7 @@ class Pair:
         """Fail over an entity now. Pings end the failover, as they do after an outage."""
         entity = self._entity(path)
         entity.apply(entity.failover.mark_unhealthy(self.state.clock.monotonic()))
-        self.state.changed.set()  # a forced entity does not change its state, but its pings begin
+        self.state.note_change(entity)  # a forced entity does not change its state, but its pings begin
 
     def mark_healthy(self, path: str) -> None:
         """Send to the primary again, immediately, with every sender of the client."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
@@ -31,23 +33,32 @@ class Pinger:
     async def run(self) -> None:
         """Run until cancelled: wake at the deadline of each entity, and when an entity changes."""
         pair = self._pair
+        deadlines: list[tuple[float, int, PairedEntity]] = []
+        order = count()
         while not self._tasks.is_closed:
-            pair.changed.clear()
             now = pair.clock.monotonic()
-            wake_at: list[float] = []
-            for entity in pair.entities():
-                entity.apply(entity.failover.advance(now))
-                if entity.failover.is_ping_due(now):
-                    generation = entity.failover.ping_started()
-                    self._tasks.start(self._ping(entity, generation), name=f"ping {entity.path}")
-                elif (deadline := entity.failover.next_deadline()) is not None:
-                    wake_at.append(deadline)
-            wait_s = max(0.0, min(wake_at) - now) if wake_at else None
+            due = pair.take_changed()
+            while deadlines and deadlines[0][0] <= now:
+                due.append(heappop(deadlines)[2])
+            for entity in due:
+                deadline = self._advance(entity, now)
+                if deadline is not None:
+                    heappush(deadlines, (deadline, next(order), entity))
+            wait_s = max(0.0, deadlines[0][0] - now) if deadlines else None
             try:
                 async with pair.clock.timeout(wait_s):
                     await pair.changed.wait()
             except TimeoutError:
                 continue
+
+    def _advance(self, entity: PairedEntity, now: float) -> float | None:
+        """Apply what is due at an entity; return its next deadline."""
+        entity.apply(entity.failover.advance(now))
+        if not entity.failover.is_ping_due(now):
+            return entity.failover.next_deadline()
+        generation = entity.failover.ping_started()
+        self._tasks.start(self._ping(entity, generation), name=f"ping {entity.path}")
+        return None
 
     async def _ping(self, entity: PairedEntity, generation: int) -> None:
         pair = self._pair
@@ -65,7 +76,7 @@ class Pinger:
                 now, accepted=accepted, generation=generation, never_existed=never_existed
             )
             entity.apply(answered)
-            pair.changed.set()
+            pair.note_change(entity)
 
     async def _error_of_ping(self, entity: PairedEntity) -> ServiceBusError | None:
         """Send one ping; return its error, or None if it was accepted."""

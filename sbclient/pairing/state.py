@@ -21,6 +21,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.options import BACKLOG_HEADROOM_BYTES, PairedNamespaceOptions
+from sbclient.pairing.backlog_links import BacklogLinks
 from sbclient.pairing.backlog_queues import BacklogQueues
 from sbclient.pairing.status import PairEvent
 from sbclient.rules.accepted import AcceptedCopies
@@ -158,7 +159,7 @@ class PairedEntity:
             )
         else:
             self._pair.record("failover.cleared", "{path!r} answered again; no failover ({reason})", self.path, **facts)
-        self._pair.changed.set()
+        self._pair.note_change(self)
 
 
 class PairState:
@@ -172,7 +173,8 @@ class PairState:
         quarantine: the backlog queues that senders avoid after a failure.
         accepted: the backlog messages that the primary has accepted and the syphon could not complete.
         events: the last 1,000 events, oldest first.
-        changed: set when the state of an entity has changed; the pinger clears it.
+        changed: set while `take_changed` has something to return.
+        backlog_links: the links to the backlog queues.
 
     Raises:
         InvalidOperationError: both namespaces are the same, or `primary_name` is invalid.
@@ -201,6 +203,7 @@ class PairState:
             names=backlog_queue_names(name, count),
             session_names=self.session_names,
         )
+        self.backlog_links = BacklogLinks(secondary)
         self.is_primary_reached = False
         self._is_warned = False
         self.syphons = 0
@@ -208,6 +211,7 @@ class PairState:
         self.accepted = AcceptedCopies()
         self.events: deque[PairEvent] = deque(maxlen=EVENTS_KEPT)
         self.changed = asyncio.Event()
+        self._changed: dict[PairedEntity, None] = {}
         self._entities: dict[str, PairedEntity] = {}
         self._read_time: Callable[[], float] | None = None
 
@@ -270,6 +274,18 @@ class PairState:
                 raise InvalidOperationError(f"{path!r} is a backlog queue, which cannot fail over: use another entity")
             entity = self._entities[key] = PairedEntity(self, path)
         return entity
+
+    def note_change(self, entity: PairedEntity) -> None:
+        """Wake the pinger, because a deadline of an entity may have changed."""
+        self._changed[entity] = None
+        self.changed.set()
+
+    def take_changed(self) -> list[PairedEntity]:
+        """Return the entities that have changed since the last call."""
+        changed = list(self._changed)
+        self._changed.clear()
+        self.changed.clear()
+        return changed
 
     def entities(self) -> list[PairedEntity]:
         """Return the entities that this client has sent to or that an application has failed over."""
