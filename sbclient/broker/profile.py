@@ -93,8 +93,11 @@ PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
         "std-2017": STD_2021,
     }
 )
-"""All profiles by name. The documents of 2015, 2017 and 2021 describe the same Standard tier: fragments, sizes and quotas.
-They differ in what the portal selects, and in wording."""
+"""All profiles by name.
+
+The documents of 2015, 2017 and 2021 describe the same Standard tier: fragments, sizes and quotas. They differ in what
+the portal selects, and in wording.
+"""
 
 
 def profile_of(profile: Profile | str) -> Profile:
