@@ -14,16 +14,19 @@ from pyspark.sql import SparkSession
 
 from sbclient_spark.drain import drain, drain_continuously
 from sbclient_spark.java import ensure_java
+from sbclient_spark.orphans import find_orphans
 from sbclient_spark.preparation import prepare
 from sbclient_spark.reported_write import write_with_report
 from sbclient_spark.reports import log_event
 from sbclient_spark.source import ServiceBusDataSource
+from sbclient_spark.table_options import defaults_of
 
 __all__ = [
     "ServiceBusDataSource",
     "drain",
     "drain_continuously",
     "ensure_java",
+    "find_orphans",
     "prepare",
     "register",
     "write_with_report",
@@ -33,10 +36,21 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Register the format `servicebus` in a session. The package must be installed on the executors too.
 
+    The configuration of Spark is read once: after a change of `spark.servicebus.<option>`, register again.
+
     Logs a warning if `spark.speculation` is on: two attempts of a task may then send the same rows. Equal message ids
     and duplicate detection drop the second copy.
+
+    Raises:
+        InvalidOperationError: the configuration has an unknown option, a secret, or the name of a queue or topic.
     """
-    spark.dataSource.register(ServiceBusDataSource)
+    found: dict[str, str] = spark.conf.getAll
+    facts = {
+        "defaults": defaults_of(found),
+        "pushes_filters": found.get("spark.sql.python.filterPushdown.enabled", "false") == "true",
+    }
+    # A class of its own is sent to the workers with its attributes; an imported one only by its name.
+    spark.dataSource.register(type("ConfiguredDataSource", (ServiceBusDataSource,), facts))
     if spark.conf.get("spark.speculation", "false") == "true":
         advice = "use a messageIdMode other than random, and duplicate detection"
         log_event(

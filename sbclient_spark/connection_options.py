@@ -124,8 +124,9 @@ def connection_options(given: Mapping[str, Any], *, ordering: str = "none") -> C
     if not primary.is_given:
         raise InvalidOperationError(
             "no namespace is given: set connectionString, connectionStringEnv or connectionStringFile, or "
-            "fullyQualifiedNamespace together with auth (in SQL: INSERT INTO … WITH (…); Spark does not pass the "
-            "options of a table)"
+            "fullyQualifiedNamespace together with auth (in SQL, Spark does not pass the OPTIONS of a table that has a "
+            "list of columns or AS SELECT: leave these out, or give the options with WITH (…) or as "
+            "spark.servicebus.<option>)"
         )
     secondary = _namespace(given, "secondary", "secondaryNamespace", auth)
     pairing, retry = _client_options(given)

@@ -15,6 +15,12 @@ from sbclient_spark.option_table import given_fields, table_of
 from sbclient_spark.option_table import read_options as read_table
 
 SubQueueWord = Literal["none", "deadletter", "transferDeadletter"]
+Mode = Literal["peek", "receive"]
+BodyType = Literal["binary", "string"]
+Orphans = Literal["leave", "take"]
+
+EARLIEST: Final = 0
+LATEST: Final = -1
 
 
 def _timestamp(name: str, value: str) -> datetime:
@@ -27,12 +33,23 @@ def _timestamp(name: str, value: str) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
+def _start(name: str, value: str) -> int:
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    word = value.strip().lower()
+    if word in words:
+        return words[word]
+    if not word.isdecimal():
+        raise InvalidOperationError(f"option {name} is {value!r}: give a sequence number, earliest or latest")
+    return int(word)
+
+
+START: Final = Kind("sequence number, earliest or latest", "N", _start, (int, str))
 TIMESTAMP: Final = Kind("timestamp", "TIMESTAMP", _timestamp, (str,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of a read.
+    """The options of a read or of a stream.
 
     Attributes:
         connection: the namespaces.
@@ -50,27 +67,57 @@ class ReadOptions:
     ending_time: datetime | None = setting(
         TIMESTAMP, "Skip messages that were enqueued at or after this time; None = the start of the read."
     )
+    body_type: BodyType = setting(
+        choice(*get_args(BodyType)), "The type of the column `body`; `string` decodes UTF-8.", default="binary"
+    )
+    min_partitions: int | None = setting(
+        whole(1, 10_000), "The number of tasks to split sequence numbers into; None = one per queue or fragment."
+    )
+    mode: Mode = setting(
+        choice(*get_args(Mode)),
+        "`peek` takes nothing; `receive` takes the messages of a stream and completes them when Spark has processed "
+        "them.",
+        default="peek",
+    )
+    max_messages_per_trigger: int | None = setting(
+        whole(1), "The largest number of messages of a micro-batch; None = all, or 10,000 with `mode` receive."
+    )
+    starting_sequence_number: int = setting(
+        START, "Where a new stream starts: a sequence number, `earliest` or `latest`.", default=EARLIEST
+    )
+    fail_on_data_loss: bool = setting(
+        FLAG, "Fail a stream if messages left the queue before it read them; otherwise log a warning.", default=True
+    )
+    orphans: Orphans = setting(
+        choice(*get_args(Orphans)),
+        "With `mode` receive, deferred messages that no micro-batch names: `leave` them, or `take` them at the start.",
+        default="leave",
+    )
 
 
 READ_TABLE: Final = table_of(
     ReadOptions,
-    CONNECTION_KINDS
-    | dict.fromkeys(("queue", "entity", "topic", "subscription", "path"), TEXT)
-    | {"queues": NAMES, "mode": choice("peek")},
+    CONNECTION_KINDS | dict.fromkeys(("queue", "entity", "topic", "subscription", "path"), TEXT) | {"queues": NAMES},
 )
 """Every option of a read, by name."""
 
 
-def read_options(options: Mapping[str, str]) -> ReadOptions:
+_OF_STREAMS: Final = ("maxMessagesPerTrigger", "startingSequenceNumber", "failOnDataLoss", "orphans")
+_OF_BATCHES: Final = ("maxMessages", "fromSequenceNumber", "endingTime", "backlog", "subQueue")
+
+
+def read_options(options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:
     """Parse the options of a read.
 
     Args:
         options: as Spark passes them, with names in any case.
+        is_streaming: for `readStream`.
 
     Raises:
         InvalidOperationError: an option is unknown, invalid, or contradicts another one.
     """
     given = read_table(options, READ_TABLE)
+    _check_kind({name.lower() for name in options}, given, is_streaming=is_streaming)
     connection = connection_options(given)
     backlog = given.get("backlog", False)
     if backlog and not connection.secondary.is_given:
@@ -81,6 +128,21 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     if not backlog and not paths:
         raise InvalidOperationError("no source is given: set queue, queues, topic and subscription, or backlog")
     return ReadOptions(connection=connection, paths=paths, **given_fields(ReadOptions, given))
+
+
+def _check_kind(names: set[str], given: Mapping[str, Any], *, is_streaming: bool) -> None:
+    """Reject options of streams in a batch read, and the reverse."""
+    foreign = _OF_BATCHES if is_streaming else _OF_STREAMS
+    for name in foreign:
+        if name.lower() in names:
+            kind, other = ("a stream", "a batch read") if is_streaming else ("a batch read", "a stream")
+            raise InvalidOperationError(f"option {name} is for {other}, and this is {kind}: remove it")
+    if not is_streaming and given.get("mode") == "receive":
+        raise InvalidOperationError(
+            "mode is 'receive', but a batch read only peeks, because Spark repeats it for each action: use readStream"
+        )
+    if "max_messages" in given and "min_partitions" in given:
+        raise InvalidOperationError("maxMessages and minPartitions exclude each other: leave one of them out")
 
 
 def _paths(given: Mapping[str, Any], connection: ConnectionOptions) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -29,23 +30,28 @@ from pyspark.sql.types import (
 )
 
 from sbclient.client.client import ServiceBusClient
-from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.delivery import ServiceBusSubQueue
-from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
 from sbclient.rules.backlog import backlog_queue_names, primary_name_of, session_backlog_queue_names
+from sbclient.settings.table import suggestion
+from sbclient_spark.browsing import (
+    FRAGMENT_BITS,
+    SUBSCRIPTIONS,
+    Extent,
+    browse,
+    divided,
+    entity_facts,
+    extents,
+    open_receiver,
+)
 from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions
 from sbclient_spark.credentials import connection_string_of
 from sbclient_spark.read_options import ReadOptions, SubQueueWord
 from sbclient_spark.schema import READ_ONLY
 from sbclient_spark.worker_clients import open_client, worker_clients
 
-PAGE: Final = 250
-FRAGMENT_BITS: Final = 48
-"""The bits of a sequence number above these are the fragment of a partitioned entity."""
-
 FRAGMENTS: Final = 16
-SUBSCRIPTIONS: Final = "/Subscriptions/"
+"""The tasks of a partitioned queue; the last one reads all further fragments."""
 
 _TEXTS: Final = (
     "message_id",
@@ -90,8 +96,7 @@ class PeekPartition(InputPartition):
 
     Attributes:
         path: of the queue or subscription.
-        first, last: sequence numbers, inclusive; `last` None = to the end. One fragment of a partitioned entity, or
-            all of one with sessions, because two tasks would lock the same session.
+        first, last: sequence numbers, inclusive; `last` None = to the end.
         before_utc: leave messages out that were enqueued at or after this time.
         in_secondary: whether the queue is in the secondary namespace.
         may_be_missing: a missing queue is read as empty.
@@ -105,40 +110,85 @@ class PeekPartition(InputPartition):
     may_be_missing: bool = False
 
 
+class Shape(NamedTuple):
+    """How a queue can be divided among tasks.
+
+    Attributes:
+        has_fragments: it is partitioned and without sessions; with sessions, every task would lock all of them.
+        extents: with `minPartitions`, the numbers of its messages by fragment; empty = it cannot be divided.
+    """
+
+    has_fragments: bool
+    extents: dict[int, Extent]
+
+
+@dataclass
+class Wanted:
+    """What the filters of a query ask for; rows outside of it are not converted.
+
+    Attributes:
+        first, last: sequence numbers, inclusive; `last` None = no limit.
+        queues: None = all.
+    """
+
+    first: int = 0
+    last: int | None = None
+    queues: frozenset[str] | None = None
+
+    def add(self, name: str, column: str, value: Any) -> bool:
+        """Add a filter; return whether the reader applies it, so that Spark need not.
+
+        Args:
+            name: of the class of PySpark, such as `GreaterThan`.
+        """
+        if column == "queue" and name in ("EqualTo", "In"):
+            queues = frozenset((value,) if name == "EqualTo" else value)
+            self.queues = queues if self.queues is None else self.queues & queues
+            return True
+        if column != "sequence_number" or not isinstance(value, int):
+            return False
+        if name in ("EqualTo", "GreaterThanOrEqual", "GreaterThan"):
+            self.first = max(self.first, value + (name == "GreaterThan"))
+        if name in ("EqualTo", "LessThanOrEqual", "LessThan"):
+            last = value - (name == "LessThan")
+            self.last = last if self.last is None else min(self.last, last)
+        return name in ("EqualTo", "GreaterThanOrEqual", "GreaterThan", "LessThanOrEqual", "LessThan")
+
+
 class PeekReader(DataSourceReader):
     """A batch read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        unknown = [name for name in schema.names if name not in READ_SCHEMA.names]
-        if unknown:
-            raise InvalidOperationError(f"a read has no column {unknown[0]!r}: it has {', '.join(READ_SCHEMA.names)}")
         self._options = options
-        self._names = list(schema.names)
+        self._columns = checked_columns(schema)
+        self._wanted = Wanted(options.from_sequence_number)
 
     def partitions(self) -> list[PeekPartition]:
         options, clients = self._options, worker_clients()
         before = options.ending_time or datetime.fromtimestamp(clients.clock.now(), UTC)
-        first = options.from_sequence_number
+        first, last, queues = self._wanted.first, self._wanted.last, self._wanted.queues
         if options.backlog:
             return [
-                PeekPartition(queue, first, None, before, in_secondary=True, may_be_missing=may_be_missing)
+                PeekPartition(queue, first, last, before, in_secondary=True, may_be_missing=may_be_missing)
                 for queue, may_be_missing in _backlog_queues(options.connection)
+                if queues is None or queue in queues
             ]
-        partitioned = clients.run(_partitioned_paths(options))
         found: list[PeekPartition] = []
+        shapes = clients.run(_shapes(options))
         for path in options.paths:
-            if path not in partitioned or options.sub_queue != "none":
-                found.append(PeekPartition(path, first, None, before))
-                continue
-            for fragment in range(FRAGMENTS):
-                low = fragment << FRAGMENT_BITS
-                last = None if fragment == FRAGMENTS - 1 else ((fragment + 1) << FRAGMENT_BITS) - 1
-                if last is None or last >= first:
-                    found.append(PeekPartition(path, max(low, first), last, before))
-        return found
+            if queues is None or path in queues:
+                ranges = _ranges(shapes[path], options.min_partitions, len(options.paths))
+                found += [
+                    PeekPartition(path, max(low, first), _least(high, last), before)
+                    for low, high in ranges
+                    if (high is None or high >= first) and (last is None or low <= last)
+                ]
+        return found or [_nothing(before)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PeekPartition)  # Spark returns the objects of `partitions`
+        if not partition.path:
+            return
         clients = worker_clients()
         connection = self._options.connection
         if partition.in_secondary:
@@ -146,9 +196,41 @@ class PeekReader(DataSourceReader):
         pages = peek(connection, partition, self._options)
         try:
             while (page := clients.run(_next(pages))) is not None:
-                yield record_batch(page, partition, self._names)
+                yield record_batch(page, partition.path, self._columns, in_backlog=partition.in_secondary)
         finally:
             clients.run(pages.aclose())
+
+
+class FilteringReader(PeekReader):
+    """A batch read that applies filters. PySpark rejects this class if its filter pushdown is off."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802
+        """Keep the filters on `sequence_number` and `queue`, and yield those that Spark must apply."""
+        for one in filters:
+            column = one.attribute[0] if hasattr(one, "attribute") and len(one.attribute) == 1 else ""
+            if not self._wanted.add(type(one).__name__, column.lower(), getattr(one, "value", None)):
+                yield one
+
+
+def _nothing(before: datetime) -> PeekPartition:
+    """Return a partition without messages: for an empty list, Spark would ask for everything."""
+    return PeekPartition("", 1, 0, before)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)
+
+
+def _ranges(shape: Shape, min_partitions: int | None, paths: int) -> list[tuple[int, int | None]]:
+    """Return ranges of sequence numbers, inclusive, for the tasks of one queue; None = to the end."""
+    if shape.extents and min_partitions is not None:
+        parts = -(-min_partitions // paths)
+        ranges = divided([(extent.first, extent.end) for _, extent in sorted(shape.extents.items())], parts)
+        return [(low, end - 1) for low, end in ranges]
+    if not shape.has_fragments:
+        return [(0, None)]
+    bounds = [fragment << FRAGMENT_BITS for fragment in range(FRAGMENTS)]
+    return [(low, high - 1) for low, high in pairwise(bounds)] + [(bounds[-1], None)]
 
 
 async def _next(pages: AsyncIterator[list[ServiceBusReceivedMessage]]) -> list[ServiceBusReceivedMessage] | None:
@@ -174,30 +256,19 @@ def _backlog_queues(options: ConnectionOptions) -> list[tuple[str, bool]]:
     return plain + [(queue, True) for queue in session_backlog_queue_names(name, count)]
 
 
-async def _partitioned_paths(options: ReadOptions) -> set[str]:
-    """Return the paths that are known to be partitioned and without sessions: one task can read each fragment.
-
-    With sessions, every task would lock all of them at the same time.
-    """
-    found: set[str] = set()
-    client = open_client(options.connection, paired=False, clock=worker_clients().clock)
-    async with client:
+async def _shapes(options: ReadOptions) -> dict[str, Shape]:
+    """Return the shape of each path."""
+    found: dict[str, Shape] = {}
+    async with open_client(options.connection, paired=False, clock=worker_clients().clock) as client:
         for path in options.paths:
-            try:
-                if SUBSCRIPTIONS in path:
-                    topic, subscription = path.split(SUBSCRIPTIONS)
-                    partitioned: Any = await client.administration.get_topic(topic)
-                    described: Any = await client.administration.get_subscription(topic, subscription)
-                else:
-                    described = partitioned = await client.administration.get_queue(path)
-            except MessagingEntityNotFoundError:
-                raise MessagingEntityNotFoundError(
-                    f"{path!r} does not exist in {client.fully_qualified_namespace}: correct the name"
-                ) from None
-            except ServiceBusError:
-                continue  # without the right to describe it, or in an outage, one task reads all of it
-            if partitioned.enable_partitioning and not described.requires_session:
-                found.add(path)
+            facts = await entity_facts(client, path)
+            is_divisible = facts.requires_session is False and options.sub_queue == "none"
+            ranges: dict[int, Extent] = {}
+            if is_divisible and options.min_partitions is not None:
+                receiver = open_receiver(client, path)
+                ranges = await extents(receiver, {}, lowest=max(options.from_sequence_number, 1))
+                await receiver.close()
+            found[path] = Shape(is_divisible and bool(facts.is_partitioned), ranges)
     return found
 
 
@@ -214,14 +285,15 @@ async def peek(
         try:
             sessions = await _sessions_of(client, partition.path, options.sub_queue)
             for session_id in sessions:
-                receiver = _receiver(client, partition.path, options.sub_queue, session_id)
-                async for page in _pages(receiver, partition):
-                    wanted = page[:left]
+                receiver = open_receiver(client, partition.path, options.sub_queue, session_id)
+                async for page in browse(receiver, partition.first, partition.last):
+                    wanted = [one for one in page if one.enqueued_time_utc < partition.before_utc][:left]
                     left = None if left is None else left - len(wanted)
                     if wanted:
                         yield wanted
                     if left == 0:
                         return
+                await receiver.close()
         except MessagingEntityNotFoundError:
             if not partition.may_be_missing:
                 raise
@@ -229,7 +301,7 @@ async def peek(
 
 async def _sessions_of(client: ServiceBusClient, path: str, word: SubQueueWord) -> list[str | None]:
     """Return the session ids of an entity; [None] if it has no sessions, as for any sub-queue."""
-    receiver = _receiver(client, path, word, None)
+    receiver = open_receiver(client, path, word)
     try:
         await receiver.peek_messages(1)
     except InvalidOperationError:
@@ -240,47 +312,6 @@ async def _sessions_of(client: ServiceBusClient, path: str, word: SubQueueWord) 
     finally:
         await receiver.close()
     return [None]
-
-
-async def _pages(
-    receiver: ServiceBusReceiver, partition: PeekPartition
-) -> AsyncIterator[list[ServiceBusReceivedMessage]]:
-    """Yield pages from the first number to the end of the entity or the fragment.
-
-    With sequence number 1, the service may start to browse in any fragment, and continues through all of them. The
-    first fragment therefore ends after it was seen; any other one ends at the first message beyond it.
-    """
-    number = max(partition.first, 1)
-    was_seen = number > 1
-    try:
-        while page := await receiver.peek_messages(PAGE, sequence_number=number):
-            number = page[-1].sequence_number + 1
-            is_beyond = partition.last is not None and page[0].sequence_number > partition.last
-            if is_beyond and was_seen:
-                return
-            was_seen = was_seen or not is_beyond
-            yield [message for message in page if _is_wanted(message, partition)]
-    finally:
-        await receiver.close()
-
-
-def _receiver(client: ServiceBusClient, path: str, word: SubQueueWord, session_id: str | None) -> ServiceBusReceiver:
-    sub_queue = {
-        "none": None,
-        "deadletter": ServiceBusSubQueue.DEAD_LETTER,
-        "transferDeadletter": ServiceBusSubQueue.TRANSFER_DEAD_LETTER,
-    }[word]
-    if SUBSCRIPTIONS in path:
-        topic, subscription = path.split(SUBSCRIPTIONS)
-        return client.get_subscription_receiver(topic, subscription, sub_queue=sub_queue, session_id=session_id)
-    return client.get_queue_receiver(path, sub_queue=sub_queue, session_id=session_id)
-
-
-def _is_wanted(message: ServiceBusReceivedMessage, partition: PeekPartition) -> bool:
-    """Whether the message belongs to the partition. Browsing from an unknown number may start before `first`."""
-    number = message.sequence_number
-    is_here = number >= partition.first and (partition.last is None or number <= partition.last)
-    return is_here and message.enqueued_time_utc < partition.before_utc
 
 
 def _body(message: ServiceBusReceivedMessage) -> bytes:
@@ -306,20 +337,44 @@ def _time_to_live(value: timedelta | None) -> timedelta | None:
     return None if value is None or value > timedelta(days=106_751_990) else value
 
 
+def checked_columns(schema: StructType) -> list[StructField]:
+    """Return the columns of a read after checking their names and types, before any task.
+
+    Raises:
+        InvalidOperationError: a read has no such column, or the column has another type.
+    """
+    types = {column.name: column.dataType for column in READ_SCHEMA}
+    for column in schema:
+        name = column.name.lower()
+        if name not in types:
+            near = suggestion(column.name, list(types))
+            raise InvalidOperationError(f"a read has no column {column.name!r}: {near}")
+        allowed = [types[name], *([StringType()] if name == "body" else [])]
+        if column.dataType not in allowed:
+            names = " or ".join(kind.simpleString() for kind in allowed)
+            raise InvalidOperationError(
+                f"column {column.name!r} is of type {column.dataType.simpleString()} in the schema of the read: it is "
+                f"{names}; cast it after the read"
+            )
+    return list(schema)
+
+
 def record_batch(
-    messages: list[ServiceBusReceivedMessage], partition: PeekPartition, names: list[str]
+    messages: list[ServiceBusReceivedMessage], path: str, columns: list[StructField], *, in_backlog: bool = False
 ) -> pa.RecordBatch:
-    """Return messages as rows with the named columns."""
+    """Return messages as rows with some columns; only these parts of the messages are converted."""
     arrays: list[pa.Array] = []
-    for name in names:
+    for column in columns:
+        name = column.name.lower()
         kind = _ARROW.get(name, pa.string())
         if name in ("queue", "backlog_queue"):
-            path = partition.path if name == "queue" or partition.in_secondary else None
-            values: list[Any] = [path] * len(messages)
+            values: list[Any] = [path if name == "queue" or in_backlog else None] * len(messages)
+        elif name == "body" and isinstance(column.dataType, StringType):
+            kind, values = pa.string(), [_body(message).decode(errors="replace") for message in messages]
         else:
             value_of = _VALUES.get(name)
             values = [getattr(message, name) if value_of is None else value_of(message) for message in messages]
         if pa.types.is_map(kind):
             values = [None if value is None else list(value.items()) for value in values]
         arrays.append(pa.array(values, type=kind))
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])

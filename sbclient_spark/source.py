@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -17,11 +17,24 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
-from sbclient_spark.read_options import read_options
-from sbclient_spark.reader import READ_SCHEMA, PeekReader
+from sbclient.errors import InvalidOperationError
+from sbclient_spark.read_options import READ_TABLE, read_options
+from sbclient_spark.reader import READ_SCHEMA, FilteringReader, PeekReader
+from sbclient_spark.receive_stream import ReceiveStreamReader
 from sbclient_spark.reports import log_event, publish, summary
+from sbclient_spark.stream_reader import PeekStreamReader, ServiceBusStreamReader
+from sbclient_spark.table_options import (
+    is_copied,
+    is_table,
+    known_defaults,
+    merged,
+    names_entity,
+    options_of_table,
+    table_schema,
+)
+from sbclient_spark.write_options import WRITE_TABLE
 from sbclient_spark.write_task import TaskResult, WritePlan, check_sessions, current_place, plan_write, run_task
 
 FORMAT = "servicebus"
@@ -35,23 +48,60 @@ class TaskDone(WriterCommitMessage):
 
 
 class ServiceBusDataSource(DataSource):
-    """Peeks queues and writes rows as messages. `sbclient_spark.register` registers it."""
+    """Reads queues and writes rows as messages. `sbclient_spark.register` registers it.
+
+    Attributes:
+        defaults: options from the configuration of Spark.
+        pushes_filters: whether Spark passes filters to a read.
+    """
+
+    defaults: ClassVar[Mapping[str, str]] = {}
+    pushes_filters: ClassVar[bool] = False
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        return READ_SCHEMA
+        options = merged(self.defaults, self.options)
+        text = StructField("body", StringType())
+        is_text = options.get("bodytype", "").lower() == "string"
+        schema = StructType([text if is_text and one.name == "body" else one for one in READ_SCHEMA])
+        return table_schema(schema, self.options) if is_table(self.options) else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PeekReader(read_options(self.options), schema)
+        reader = FilteringReader if self.pushes_filters else PeekReader
+        return reader(read_options(self._for_read(schema)), schema)
+
+    def streamReader(self, schema: StructType) -> ServiceBusStreamReader:  # noqa: N802
+        options = read_options(self._for_read(schema), is_streaming=True)
+        return (PeekStreamReader if options.mode == "peek" else ReceiveStreamReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return ServiceBusWriter(plan_write(schema, self.options, is_streaming=False, overwrite=overwrite))
+        plan = plan_write(schema, self._for_write(schema), is_streaming=False, overwrite=overwrite)
+        return ServiceBusWriter(plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return ServiceBusStreamWriter(plan_write(schema, self.options, is_streaming=True, overwrite=overwrite))
+        plan = plan_write(schema, self._for_write(schema), is_streaming=True, overwrite=overwrite)
+        return ServiceBusStreamWriter(plan)
+
+    def _for_read(self, schema: StructType) -> dict[str, str]:
+        return merged(known_defaults(self.defaults, READ_TABLE), options_of_table(schema), self.options)
+
+    def _for_write(self, schema: StructType) -> dict[str, str]:
+        """Return the options of a write.
+
+        Raises:
+            InvalidOperationError: rows come unchanged from a table, and no option names the destination.
+        """
+        if is_copied(schema) and not names_entity(self.options):
+            raise InvalidOperationError(
+                "the rows come unchanged from a table of servicebus, and Spark passes the options of that table in "
+                "place of the destination's: name the destination, as in INSERT INTO … WITH (queue = …), or select "
+                "columns, as in INSERT INTO … (body, message_id) SELECT body, message_id FROM …"
+            )
+        defaults = known_defaults(self.defaults, WRITE_TABLE)
+        return merged(defaults, options_of_table(schema, is_write=True), self.options)
 
 
 class ServiceBusWriter(DataSourceArrowWriter):

@@ -65,3 +65,11 @@ def test_what_it_shows_of_streams_runs(spark: SparkSession, pair: EmulatedPair, 
     finally:
         query.stop()
     assert sorted(str(message) for message in pair.take(readings)) == ["first", "second"]
+
+
+def test_what_it_shows_of_a_stream_of_a_queue_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+    queue = pair.create_queue("archived")
+    shown("write")(spark, pair.primary, pair.secondary, queue)
+    assert shown("archive")(spark, pair.primary, queue, str(tmp_path)).awaitTermination(120)
+    assert spark.read.parquet(str(tmp_path / "messages")).count() == 1000
+    assert shown("lost_and_found")(spark, pair.primary, queue, str(tmp_path / "checkpoint")).collect() == []

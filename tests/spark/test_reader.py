@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.read_options import read_options
-from sbclient_spark.reader import READ_SCHEMA, PeekReader
+from sbclient_spark.reader import READ_SCHEMA, FilteringReader, PeekReader
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
 from tests.spark.emulated import EmulatedPair
 
@@ -85,6 +86,57 @@ def test_columns_can_be_chosen_and_unknown_ones_are_refused(clients: WorkerClien
     assert read(chosen, queue="orders") == [{"message_id": "m", "queue": "orders"}]
     with pytest.raises(InvalidOperationError):
         read(StructType([StructField("colour", StringType())]), queue="orders")
+
+
+def test_a_schema_is_checked_before_a_task_and_may_have_the_body_as_text(clients: WorkerClients) -> None:
+    fill(clients, "orders", ServiceBusMessage(b"\xff and text"))
+    text = StructType([StructField("Body", StringType())])
+    assert read(text, queue="orders") == [{"Body": "\ufffd and text"}]
+    for name in ("sequence_number", "application_properties"):
+        with pytest.raises(InvalidOperationError, match=name):
+            PeekReader(read_options({**CONNECTION, "queue": "orders"}), StructType([StructField(name, StringType())]))
+
+
+def test_a_queue_is_divided_by_its_numbers(clients: WorkerClients) -> None:
+    fill(clients, "orders", *(ServiceBusMessage(str(number)) for number in range(100)))
+    reader = PeekReader(read_options({**CONNECTION, "queue": "orders", "minPartitions": "4"}), READ_SCHEMA)
+    sizes = [sum(len(batch) for batch in reader.read(partition)) for partition in reader.partitions()]
+    assert sizes == [25, 25, 25, 25]
+    assert bodies(queue="orders", minPartitions=4) == [str(number) for number in range(100)]
+
+
+@dataclass(frozen=True)
+class GreaterThan:
+    """A filter as PySpark passes it."""
+
+    attribute: tuple[str, ...]
+    value: object
+
+
+class LessThanOrEqual(GreaterThan):
+    """Another one."""
+
+
+class EqualTo(GreaterThan):
+    """Another one."""
+
+
+def test_filters_decide_what_is_fetched_and_others_are_left_to_spark(clients: WorkerClients) -> None:
+    fill(clients, "a", *(ServiceBusMessage(str(number)) for number in range(20)))
+    fill(clients, "b", ServiceBusMessage("other"))
+    ours = [GreaterThan(("sequence_number",), 5), LessThanOrEqual(("sequence_number",), 8), EqualTo(("queue",), "a")]
+    foreign = [EqualTo(("subject",), "s"), GreaterThan(("queue",), "a")]
+    reader = FilteringReader(read_options({**CONNECTION, "queues": "a,b"}), READ_SCHEMA)
+    assert list(reader.pushFilters([*ours, *foreign])) == foreign
+    (partition,) = reader.partitions()
+    assert [row["sequence_number"] for batch in reader.read(partition) for row in batch.to_pylist()] == [6, 7, 8]
+
+
+def test_filters_that_exclude_everything_read_nothing(clients: WorkerClients) -> None:
+    fill(clients, "a", ServiceBusMessage("1"))
+    reader = FilteringReader(read_options({**CONNECTION, "queue": "a"}), READ_SCHEMA)
+    assert list(reader.pushFilters([EqualTo(("queue",), "z")])) == []
+    assert [list(reader.read(partition)) for partition in reader.partitions()] == [[]]
 
 
 def test_pages_and_limits_and_numbers(clients: WorkerClients) -> None:
@@ -214,6 +266,8 @@ def test_the_backlog_is_read_from_the_secondary(clients: WorkerClients) -> None:
         {"queue": "a", "maxMessages": "0"},
         {"queue": "a", "subQueue": "dead"},
         {"queu": "a"},
+        {"queue": "a", "maxMessagesPerTrigger": "5"},
+        {"queue": "a", "maxMessages": "5", "minPartitions": "2"},
     ],
 )
 def test_a_read_that_cannot_be_meant_is_refused(options: dict[str, str]) -> None:

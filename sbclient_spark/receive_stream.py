@@ -1,0 +1,208 @@
+"""Streams queues and subscriptions by receiving, at least once.
+
+The driver receives the messages of a micro-batch and defers them, because locks would end before the batch does. The
+offset names their sequence numbers, so that a replay finds them again. Tasks peek them, which needs no lock. When Spark
+plans the next micro-batch, or starts again, the batch before it has been processed, and the driver completes it.
+
+Messages that were deferred but are named by no offset, because the driver ended in between, are orphans: `orphans`
+of the options takes them at the next start, and `find_orphans` lists them.
+"""
+
+# mypy: disallow-subclassing-any=False
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
+
+from pyspark.sql.types import StructType
+
+from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.errors import InvalidOperationError, MessageLockLostError, MessageNotFoundError, ServiceBusError
+from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient_spark.browsing import browse, fragment_of, open_receiver
+from sbclient_spark.read_options import EARLIEST, ReadOptions
+from sbclient_spark.reports import log_event
+from sbclient_spark.stream_offsets import QueueOffset, StreamOffset
+from sbclient_spark.stream_reader import HAS_ADMISSION_CONTROL, ServiceBusStreamReader, StreamPartition
+
+DEFAULT_LIMIT: Final = 10_000
+"""Messages of a micro-batch: the driver receives them, and the offset names them."""
+
+PAGE: Final = 500
+"""Messages that are locked at the same time, which is much less than can be deferred within the shortest lock."""
+
+WAIT_S: Final = 1.0
+"""How long the driver waits for the first message."""
+
+SURVEY_PAGES: Final = 20
+"""Pages that are searched for orphans if they are only counted."""
+
+
+class ReceiveStreamReader(ServiceBusStreamReader):
+    """A stream that completes messages after Spark has processed them."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._completed: tuple[int, dict[str, tuple[int, ...]]] = (0, {})
+        self._is_surveyed = False
+        if not HAS_ADMISSION_CONTROL:
+            raise InvalidOperationError(
+                "mode 'receive' needs PySpark 4.2: before it, a Python source does not learn which micro-batch has "
+                "been processed; use mode 'peek', or update PySpark"
+            )
+        if options.starting_sequence_number != EARLIEST:
+            raise InvalidOperationError(
+                "startingSequenceNumber is for mode 'peek': with mode 'receive' the service chooses the messages; "
+                "remove it"
+            )
+
+    def _limit(self) -> int | None:
+        return self._options.max_messages_per_trigger or DEFAULT_LIMIT
+
+    async def _started(self, client: ServiceBusClient, path: str, created: str | None) -> QueueOffset:
+        return QueueOffset(created)
+
+    async def _plan(self, position: StreamOffset, most: int | None) -> StreamOffset:
+        client = await self._opened()
+        queues = {path: await self._checked(client, path, queue) for path, queue in position.queues.items()}
+        still_open = await self._complete(client, position)
+        planned: dict[str, QueueOffset] = {}
+        for path, queue in queues.items():
+            found = await self._orphans(client, path, {*queue.numbers, *queue.open}) if not self._is_surveyed else []
+            left = None if most is None else most - sum(len(each.numbers) for each in planned.values()) - len(found)
+            if left is None or left > 0:
+                target = None if self._targets is None else self._targets[path]
+                found += await _receive_and_defer(client, path, left, target)
+            planned[path] = replace(queue, numbers=tuple(sorted(found)), open=still_open.get(path, ()))
+        self._is_surveyed = True
+        if not any(queue.numbers for queue in planned.values()):
+            return position
+        return StreamOffset("receive", position.namespace, position.batch + 1, planned)
+
+    async def _complete(self, client: ServiceBusClient, position: StreamOffset) -> dict[str, tuple[int, ...]]:
+        """Complete what Spark has processed; return the numbers that are still locked, by path."""
+        batch, left = self._completed
+        if position.batch != batch:
+            left = {path: queue.numbers + queue.open for path, queue in position.queues.items()}
+        left = {path: await _complete(client, path, numbers) for path, numbers in left.items() if numbers}
+        self._completed = (position.batch, left)
+        return left
+
+    async def _orphans(self, client: ServiceBusClient, path: str, named: Collection[int]) -> list[int]:
+        """Return the deferred messages that no offset names, to be taken; with `orphans` leave, only report them."""
+        takes = self._options.orphans == "take"
+        found: list[int] = []
+        pages = 0
+        receiver = open_receiver(client, path)
+        try:
+            async for page in browse(receiver, 1):
+                found += [one.sequence_number for one in page if _is_deferred(one) and one.sequence_number not in named]
+                pages += 1
+                if pages == SURVEY_PAGES and not takes:
+                    break
+        finally:
+            await receiver.close()
+        if found:
+            facts = {"queue": path, "count": len(found), "choice": self._options.orphans}
+            message = "{count} deferred messages of {queue!r} belong to no micro-batch; orphans is {choice!r}"
+            log_event("stream.orphans", message, facts, level=logging.WARNING)
+        return found if takes else []
+
+    def _tasks(self, begin: StreamOffset, end: StreamOffset) -> list[StreamPartition]:
+        total = sum(len(queue.numbers) for queue in end.queues.values())
+        width = max(-(-total // (self._options.min_partitions or 1)), 1)
+        return [
+            StreamPartition(path, part[0], part[-1], numbers=frozenset(part))
+            for path, queue in end.queues.items()
+            for _, of_fragment in groupby(sorted(queue.numbers), key=fragment_of)
+            for part in _parts(list(of_fragment), width)
+        ]
+
+
+def _is_deferred(message: ServiceBusReceivedMessage) -> bool:
+    return message.state is ServiceBusMessageState.DEFERRED
+
+
+def _parts(numbers: Sequence[int], size: int) -> list[Sequence[int]]:
+    return [numbers[start : start + size] for start in range(0, len(numbers), size)]
+
+
+async def _receive_and_defer(
+    client: ServiceBusClient, path: str, most: int | None, target: Mapping[int, int] | None
+) -> list[int]:
+    """Receive messages, defer them, and return their numbers.
+
+    Args:
+        most: messages; None = all.
+        target: leave messages with this number or a higher one, by fragment, and end there; None = no target.
+    """
+    found: list[int] = []
+    receiver = open_receiver(client, path)
+    try:
+        while most is None or len(found) < most:
+            size = PAGE if most is None else min(PAGE, most - len(found))
+            messages = await receiver.receive_messages(size, max_wait_time=WAIT_S)
+            if not messages:
+                break
+            late = [one for one in messages if target is not None and _is_late(one, target)]
+            wanted = [one for one in messages if one not in late]
+            await asyncio.gather(*(receiver.abandon_message(one) for one in late))
+            outcomes = await asyncio.gather(*(receiver.defer_message(one) for one in wanted), return_exceptions=True)
+            # After any other error the message may have been deferred: named twice is better than not at all.
+            found += [
+                one.sequence_number
+                for one, outcome in zip(wanted, outcomes, strict=True)
+                if not isinstance(outcome, MessageLockLostError)
+            ]
+            if late or any(isinstance(outcome, ServiceBusError) for outcome in outcomes):
+                break
+    except ServiceBusError:
+        if not found:
+            raise
+    finally:
+        await receiver.close()
+    return found
+
+
+def _is_late(message: ServiceBusReceivedMessage, target: Mapping[int, int]) -> bool:
+    return message.sequence_number >= target.get(fragment_of(message.sequence_number), 0)
+
+
+async def _complete(client: ServiceBusClient, path: str, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Complete deferred messages; return the numbers of those that are locked."""
+    left: list[int] = []
+    receiver = open_receiver(client, path)
+    try:
+        for part in _parts(sorted(numbers), PAGE):
+            left += await _complete_part(receiver, part)
+    finally:
+        await receiver.close()
+    return tuple(left)
+
+
+async def _complete_part(receiver: ServiceBusReceiver, numbers: Sequence[int]) -> list[int]:
+    try:
+        messages = await receiver.receive_deferred_messages(numbers)
+    except MessageNotFoundError:
+        if len(numbers) > 1:  # all or none: find those that are not there, or locked since an earlier attempt
+            middle = len(numbers) // 2
+            return [
+                *await _complete_part(receiver, numbers[:middle]),
+                *await _complete_part(receiver, numbers[middle:]),
+            ]
+        async for page in browse(receiver, numbers[0], numbers[0]):
+            if any(_is_deferred(one) for one in page):
+                return list(numbers)
+        return []
+    outcomes = await asyncio.gather(*(receiver.complete_message(one) for one in messages), return_exceptions=True)
+    return [
+        one.sequence_number
+        for one, outcome in zip(messages, outcomes, strict=True)
+        if isinstance(outcome, BaseException)
+    ]

@@ -1,0 +1,381 @@
+"""Streams queues and subscriptions by peeking: nothing is taken, and offsets are sequence numbers.
+
+The driver finds the end of each micro-batch by searching for the last message, and tasks peek ranges of sequence
+numbers. A message keeps its number while it is in the queue, so a replay reads the same range. A number that is missing
+there was given to a message that has left the queue, or to a scheduled one that has been cancelled or is due: it then
+has a new number. The count of missing numbers is therefore an upper bound of the loss.
+"""
+
+# mypy: disallow-subclassing-any=False
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from sbclient.client.client import ServiceBusClient
+from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient_spark.browsing import (
+    EntityFacts,
+    Extent,
+    browse,
+    divided,
+    entity_facts,
+    extents,
+    first_of,
+    fragment_of,
+    open_receiver,
+)
+from sbclient_spark.read_options import LATEST, ReadOptions
+from sbclient_spark.reader import checked_columns, record_batch
+from sbclient_spark.reports import log_event
+from sbclient_spark.stream_offsets import QueueOffset, StreamOffset
+from sbclient_spark.worker_clients import open_client, worker_clients
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+
+    HAS_ADMISSION_CONTROL = True
+except ImportError:  # before PySpark 4.2
+    HAS_ADMISSION_CONTROL = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Absent in this version of PySpark."""
+
+
+CHECK_S: Final = 60.0
+"""How often a running stream checks that its queue is still the same one."""
+
+
+@dataclass(frozen=True)
+class StreamPartition(InputPartition):
+    """The messages that one task of a micro-batch reads.
+
+    Attributes:
+        first, last: sequence numbers, inclusive.
+        counts_leading: whether numbers missing before the first message count as missing.
+        numbers: leave out all others; None = none.
+    """
+
+    path: str
+    first: int
+    last: int
+    counts_leading: bool = True
+    numbers: frozenset[int] | None = None
+
+
+class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What the modes of a stream share: the client of the driver, checks of the queues, and the tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = checked_columns(schema)
+        self._client: ServiceBusClient | None = None
+        self._initial: StreamOffset | None = None
+        self._position: StreamOffset | None = None
+        self._checked_at: dict[str, float] = {}
+        self._targets: dict[str, dict[int, int]] | None = None  # with the trigger AvailableNow
+        if options.max_messages_per_trigger is not None and not HAS_ADMISSION_CONTROL:
+            raise InvalidOperationError(
+                "maxMessagesPerTrigger needs PySpark 4.2: before it, a Python source is not asked for a part of what "
+                "is available; remove the option, or update PySpark"
+            )
+
+    # -- called by Spark on the driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._initial is None:
+            self._initial = worker_clients().run(self._start())
+        return self._initial.to_json()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        clients = worker_clients()
+        if start is None:  # before PySpark 4.2; a restart has called `partitions` with the last offset
+            position = self._position or StreamOffset.of_json(self.initialOffset(), **self._identity())
+        else:
+            position = StreamOffset.of_json(start, **self._identity())
+        try:
+            end = clients.run(self._plan(position, getattr(limit, "max_rows", None)))
+        except ServiceBusError as error:
+            if not (error.is_outage or error.is_transient) or self._targets is not None:
+                raise
+            facts = {"error": type(error).__name__, "reason": str(error)}
+            log_event("stream.waits", "no new micro-batch: {error}: {reason}", facts, level=logging.WARNING)
+            end = position
+        self._position = end
+        return start if end == position and start is not None else end.to_json()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        most = self._limit()
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin = StreamOffset.of_json(start, **self._identity())
+        until = self._position = StreamOffset.of_json(end, **self._identity())
+        return [] if begin == until else self._tasks(begin, until)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._targets = worker_clients().run(self._ends())
+
+    async def _ends(self) -> dict[str, dict[int, int]]:
+        client = await self._opened()
+        return {path: _ends_of(await _extents(client, path, {})) for path in self._options.paths}
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the next `latestOffset` has the same information, and Spark never commits the last batch."""
+
+    def stop(self) -> None:
+        if self._client is not None:
+            worker_clients().run(self._client.close())
+            self._client = None
+
+    # -- called by Spark in a task
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StreamPartition)  # Spark returns the objects of `partitions`
+        clients = worker_clients()
+        pages = self._pages(partition)
+        try:
+            while (page := clients.run(anext(pages, None))) is not None:
+                yield record_batch(page, partition.path, self._columns)
+        finally:
+            clients.run(pages.aclose())
+
+    async def _pages(self, partition: StreamPartition) -> AsyncGenerator[list[ServiceBusReceivedMessage], None]:
+        clock = worker_clients().clock
+        count, first = 0, partition.first if partition.counts_leading else None
+        async with open_client(self._options.connection, paired=False, clock=clock) as client:
+            async for page in browse(open_receiver(client, partition.path), partition.first, partition.last):
+                if partition.numbers is not None:
+                    page = [one for one in page if one.sequence_number in partition.numbers]
+                if not page:
+                    continue
+                first = page[0].sequence_number if first is None else first
+                count += len(page)
+                now = clock.now()
+                yield [one for one in page if not is_waiting(one, now)]
+        if partition.numbers is not None:
+            self._report_missing(partition.path, len(partition.numbers) - count)
+        elif first is not None:
+            self._report_missing(partition.path, partition.last + 1 - first - count)
+
+    def _report_missing(self, path: str, missing: int) -> None:
+        if missing <= 0:
+            return
+        facts = {"queue": path, "missing": missing}
+        log_event("stream.missing", "up to {missing} messages left {queue!r} unread", facts, level=logging.WARNING)
+        if self._options.fail_on_data_loss:
+            raise InvalidOperationError(
+                f"up to {missing} messages left {path!r} before the stream read them: {missing} sequence numbers are "
+                "missing, of messages that were completed, expired or dead-lettered, or of scheduled messages that "
+                "were cancelled or have a new number; set failOnDataLoss to false to continue without them"
+            )
+
+    # -- what the modes do differently
+
+    def _limit(self) -> int | None:
+        """Return the default limit of a micro-batch."""
+        return self._options.max_messages_per_trigger
+
+    async def _started(self, client: ServiceBusClient, path: str, created: str | None) -> QueueOffset:
+        """Return the initial offset of a queue."""
+        raise NotImplementedError
+
+    async def _plan(self, position: StreamOffset, most: int | None) -> StreamOffset:
+        """Return the end of the next micro-batch; the position itself if there is none."""
+        raise NotImplementedError
+
+    def _tasks(self, begin: StreamOffset, end: StreamOffset) -> list[StreamPartition]:
+        """Return the tasks of a micro-batch."""
+        raise NotImplementedError
+
+    # -- the client of the driver
+
+    def _identity(self) -> dict[str, Any]:
+        namespace = worker_clients().run(self._namespace())
+        return {"mode": self._options.mode, "namespace": namespace, "paths": self._options.paths}
+
+    async def _namespace(self) -> str:
+        return (await self._opened()).fully_qualified_namespace
+
+    async def _opened(self) -> ServiceBusClient:
+        if self._client is None:
+            client = open_client(self._options.connection, paired=False, clock=worker_clients().clock)
+            self._client = await client.__aenter__()
+        return self._client
+
+    async def _start(self) -> StreamOffset:
+        client = await self._opened()
+        queues: dict[str, QueueOffset] = {}
+        for path in self._options.paths:
+            facts = await self._facts(client, path)
+            queues[path] = await self._started(client, path, facts.created)
+        return StreamOffset(self._options.mode, client.fully_qualified_namespace, 0, queues)
+
+    async def _facts(self, client: ServiceBusClient, path: str) -> EntityFacts:
+        """Read the facts about a queue.
+
+        Raises:
+            MessagingEntityNotFoundError: it does not exist.
+            InvalidOperationError: it requires sessions.
+        """
+        facts = await entity_facts(client, path, with_creation=True)
+        self._checked_at[path] = worker_clients().clock.monotonic()
+        if facts.requires_session:
+            raise InvalidOperationError(
+                f"{path!r} requires sessions, and the service shows the messages of a session only to the holder of "
+                "its lock: a stream would take every session from its consumers; read it as a batch, or forward the "
+                "messages to a queue without sessions"
+            )
+        return facts
+
+    async def _checked(self, client: ServiceBusClient, path: str, offset: QueueOffset) -> QueueOffset:
+        """Return the offset, or the initial one of a queue that was deleted and created again.
+
+        Raises:
+            InvalidOperationError: it was created again, and `failOnDataLoss` is true.
+        """
+        now = worker_clients().clock.monotonic()
+        if path in self._checked_at and now - self._checked_at[path] < CHECK_S:
+            return offset
+        facts = await self._facts(client, path)
+        if facts.created is None and offset.until is not None:
+            is_new = await _is_numbered_anew(client, path, offset)
+        else:
+            is_new = None not in (facts.created, offset.created) and facts.created != offset.created
+        if not is_new:
+            return replace(offset, created=facts.created) if offset.created is None else offset
+        about = f"{path!r} was deleted and created again ({facts.created or 'its numbers start again'})"
+        if self._options.fail_on_data_loss:
+            raise InvalidOperationError(
+                f"{about} since the checkpoint was written: start the stream with another checkpointLocation, or set "
+                "failOnDataLoss to false to read it from its start"
+            )
+        log_event("stream.recreated", "{about}: reading it from its start", {"about": about}, level=logging.WARNING)
+        return QueueOffset(created=facts.created or f"after {offset.until}")
+
+
+async def _is_numbered_anew(client: ServiceBusClient, path: str, offset: QueueOffset) -> bool:
+    """Whether a message with a number that was read has arrived after the newest message that was read."""
+    receiver = open_receiver(client, path)
+    try:
+        oldest = await receiver.peek_messages(1, sequence_number=1)
+    finally:
+        await receiver.close()
+    if not oldest or offset.until is None:
+        return False
+    number = oldest[0].sequence_number
+    is_read = number < offset.next.get(fragment_of(number), 0)
+    return is_read and oldest[0].enqueued_time_utc > datetime.fromisoformat(offset.until)
+
+
+def is_waiting(message: ServiceBusReceivedMessage, now: float) -> bool:
+    """Whether a message waits for its scheduled time, at which it gets a new sequence number.
+
+    The state remains `scheduled` after that time. But then the message is enqueued at its scheduled time or later.
+    """
+    at, enqueued = message.scheduled_enqueue_time_utc, message.enqueued_time_utc
+    if message.state is not ServiceBusMessageState.SCHEDULED or at is None:
+        return False
+    return enqueued < at or enqueued.timestamp() > now
+
+
+class PeekStreamReader(ServiceBusStreamReader):
+    """A stream that takes nothing."""
+
+    async def _started(self, client: ServiceBusClient, path: str, created: str | None) -> QueueOffset:
+        start = self._options.starting_sequence_number
+        if start == LATEST:
+            return QueueOffset(created, next=_ends_of(await _extents(client, path, {})))
+        found = await _extents(client, path, {}, lowest=start, most=1)
+        return QueueOffset(created, next={fragment: extent.first for fragment, extent in found.items()})
+
+    async def _plan(self, position: StreamOffset, most: int | None) -> StreamOffset:
+        client = await self._opened()
+        queues = {path: await self._checked(client, path, queue) for path, queue in position.queues.items()}
+        lowest = max(self._options.starting_sequence_number, 1)
+        found: dict[tuple[str, int], Extent] = {}
+        for path, queue in queues.items():
+            for fragment, extent in (await _extents(client, path, queue.next, lowest=lowest, most=most)).items():
+                end = extent.end if self._targets is None else min(extent.end, self._targets[path].get(fragment, 0))
+                if end > extent.first:
+                    found[path, fragment] = Extent(extent.first, end)
+        if not found:
+            return position
+        planned: dict[str, QueueOffset] = {}
+        chosen = shared(found, most)
+        for path, queue in queues.items():
+            ends = {fragment: extent.end for (other, fragment), extent in chosen.items() if other == path}
+            first = queue.next if position.batch == 0 else None
+            until = await _newest(client, path, ends.values()) or queue.until
+            planned[path] = replace(queue, next=queue.next | ends, first=first, until=until)
+        return StreamOffset("peek", position.namespace, position.batch + 1, planned)
+
+    def _tasks(self, begin: StreamOffset, end: StreamOffset) -> list[StreamPartition]:
+        ranges: dict[tuple[str, int], tuple[int, int]] = {}
+        unknown: set[tuple[str, int]] = set()
+        for path, queue in end.queues.items():
+            before = begin.queues[path]
+            starts = queue.first if begin.batch == 0 and queue.first is not None else before.next
+            if before.created != queue.created and None not in (before.created, queue.created):
+                starts = {}
+            for fragment, high in queue.next.items():
+                low = starts.get(fragment, first_of(fragment))
+                if low == 1 or fragment not in starts:
+                    unknown.add((path, low))  # messages before the first one were never part of the stream
+                if low < high:
+                    ranges[path, fragment] = (low, high)
+        wanted = self._options.min_partitions or 1
+        width = max(sum(high - low for low, high in ranges.values()) // wanted, 1)
+        return [
+            StreamPartition(path, low, high - 1, counts_leading=(path, low) not in unknown)
+            for (path, _), whole in ranges.items()
+            for low, high in divided([whole], round((whole[1] - whole[0]) / width))
+        ]
+
+
+def shared(found: Mapping[Any, Extent], most: int | None) -> dict[Any, Extent]:
+    """Share a limit of messages fairly among fragments: small ones are read whole, the others get equal parts."""
+    if most is None:
+        return dict(found)
+    chosen: dict[Any, Extent] = {}
+    by_width = sorted(found.items(), key=lambda item: item[1].end - item[1].first)
+    for place, (key, (first, end)) in enumerate(by_width):
+        part = min(end - first, most // (len(by_width) - place))
+        most -= part
+        if part:
+            chosen[key] = Extent(first, first + part)
+    return chosen
+
+
+async def _extents(
+    client: ServiceBusClient, path: str, begins: Mapping[int, int], *, lowest: int = 1, most: int | None = None
+) -> dict[int, Extent]:
+    receiver = open_receiver(client, path)
+    try:
+        return await extents(receiver, begins, lowest=max(lowest, 1), most=most)
+    finally:
+        await receiver.close()
+
+
+def _ends_of(found: Mapping[int, Extent]) -> dict[int, int]:
+    return {fragment: extent.end for fragment, extent in found.items()}
+
+
+async def _newest(client: ServiceBusClient, path: str, ends: Iterable[int]) -> str | None:
+    """Return the latest enqueued time of the messages before the ends, in ISO 8601."""
+    receiver = open_receiver(client, path)
+    try:
+        pages = [await receiver.peek_messages(1, sequence_number=end - 1) for end in ends]
+    finally:
+        await receiver.close()
+    times = [page[0].enqueued_time_utc for page in pages if page]
+    return max(times).isoformat() if times else None

@@ -1,0 +1,115 @@
+"""The SQL statements of docs/spark.md, as they are written there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+import sbclient_spark
+from sbclient.errors import InvalidOperationError
+from sbclient_spark.table_options import defaults_of, merged
+from tests.spark.emulated import EmulatedPair
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
+
+
+@pytest.fixture
+def configured(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> Iterator[SparkSession]:
+    """The session with the namespace in its configuration, by the name of a file."""
+    secret = tmp_path / "primary"
+    secret.write_text(pair.primary)
+    settings = {"connectionStringFile": str(secret), "requireDuplicateDetection": "off"}
+    for name, value in settings.items():
+        spark.conf.set(f"spark.servicebus.{name}", value)
+    sbclient_spark.register(spark)
+    yield spark
+    for name in settings:
+        spark.conf.unset(f"spark.servicebus.{name}")
+    sbclient_spark.register(spark)
+    for table in spark.sql("SHOW TABLES").collect():
+        spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} {table.tableName}")
+
+
+def statements() -> list[str]:
+    blocks = re.findall(r"^```sql\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    return [one.strip() for block in blocks for one in block.split(";") if one.strip()]
+
+
+def test_the_documented_statements_work(configured: SparkSession, pair: EmulatedPair) -> None:
+    orders, invoices = pair.create_queue("orders"), pair.create_queue("invoices")
+    results: list[list[Any]] = []
+    for statement in statements():
+        named = statement.replace("'orders'", f"'{orders}'").replace("'invoices'", f"'{invoices}'")
+        results.append(configured.sql(named).collect())
+    assert [[row.asDict() for row in rows] for rows in results if rows] == [
+        [{"message_id": "1", "body": "first"}, {"message_id": "2", "body": "second"}],
+        [{"waiting": 1}],
+        [{"waiting": 2}],
+    ]
+    assert sorted(str(message) for message in pair.take(invoices)) == ["first", "second", "third"]
+    assert pair.count(orders) == 2
+
+
+def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: SparkSession, pair: EmulatedPair) -> None:
+    one, other = pair.create_queue("one"), pair.create_queue("other")
+    for name, queue in (("one_table", one), ("other_table", other)):
+        configured.sql(f"CREATE TABLE {name} USING servicebus OPTIONS (queue '{queue}', bodyType 'string')")
+    configured.sql("INSERT INTO one_table (body, message_id) VALUES ('a', '1')")
+    for copy in (
+        "INSERT INTO other_table SELECT * FROM one_table",
+        "CREATE TABLE copy USING servicebus AS SELECT * FROM one_table",
+    ):
+        with pytest.raises(AnalysisException, match="name the destination"):
+            configured.sql(copy)
+    with pytest.raises(AnalysisException, match="name the destination"):
+        configured.table("one_table").write.format("servicebus").mode("append").save()
+    assert (pair.count(one), pair.count(other)) == (1, 0)
+    configured.sql("INSERT INTO other_table (body, message_id) SELECT body, message_id FROM one_table")
+    configured.table("one_table").write.format("servicebus").mode("append").option("queue", other).save()
+    assert (pair.count(one), pair.count(other)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        (
+            "CREATE TABLE t USING servicebus OPTIONS (queue 'a', connectionString 'Endpoint=sb://x')",
+            "connectionStringEnv",
+        ),
+        ("CREATE TABLE t USING servicebus OPTIONS (quue 'a')", "did you mean queue"),
+        ("CREATE TABLE t USING servicebus OPTIONS (queue 'a') AS SELECT 'b' AS body, '1' AS message_id", "destination"),
+    ],
+)
+def test_what_a_table_cannot_do_is_told_in_words(configured: SparkSession, statement: str, told: str) -> None:
+    with pytest.raises(AnalysisException, match=told):
+        configured.sql(statement)
+
+
+def test_a_table_with_a_list_of_columns_has_no_options(configured: SparkSession, pair: EmulatedPair) -> None:
+    configured.sql("CREATE TABLE listed (body STRING) USING servicebus OPTIONS (queue 'a')")
+    with pytest.raises(AnalysisException, match="no source is given"):
+        configured.sql("SELECT * FROM listed").collect()
+
+
+def test_a_secret_or_a_queue_is_no_default() -> None:
+    for name in ("connectionString", "token", "queue", "quue"):
+        with pytest.raises(InvalidOperationError, match=f"spark.servicebus.{name}"):
+            defaults_of({f"spark.servicebus.{name}": "secret"})
+    assert defaults_of({"spark.servicebus.tokenEnv": "T", "spark.app.name": "x"}) == {"tokenEnv": "T"}
+
+
+def test_a_statement_replaces_defaults_that_mean_the_same() -> None:
+    defaults = {"connectionStringEnv": "PRIMARY", "sendTimeout": "5 s"}
+    assert merged(defaults, {"connectionString": "memory://a"}) == {
+        "connectionstring": "memory://a",
+        "sendtimeout": "5 s",
+    }
+    assert merged({"queue": "a"}, {"TOPIC": "b"}) == {"topic": "b"}
+    assert json.dumps(merged({}, {})) == "{}"

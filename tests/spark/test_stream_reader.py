@@ -1,0 +1,483 @@
+"""The readers of streams, driven without Spark as Spark drives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient.clock import Clock
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient.transport.memory.transport import drop_memory_host, memory_host
+from sbclient_spark.read_options import read_options
+from sbclient_spark.reader import READ_SCHEMA
+from sbclient_spark.receive_stream import ReceiveStreamReader
+from sbclient_spark.stream_reader import PeekStreamReader, ServiceBusStreamReader
+from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
+
+streaming = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.2 gives a stream its start")
+
+HERE = "memory://stream"
+
+
+class LateClock(Clock):
+    """A clock whose time of day can be set forward."""
+
+    late_s = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.late_s
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.late_s
+
+
+@pytest.fixture
+def clock() -> LateClock:
+    return LateClock()
+
+
+@pytest.fixture
+def clients(clock: LateClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerClients]:
+    """The clients of this process, and a namespace with its own clock, which answers at once."""
+    monkeypatch.setattr("sbclient_spark.receive_stream.WAIT_S", 0.05)
+    found = worker_clients()
+    memory_host("stream", clock=clock)
+    yield found
+    found.run(found.close())
+    drop_memory_host("stream")
+
+
+class Stream:
+    """A query over one reader: it plans, reads and stores its offsets like Spark."""
+
+    def __init__(self, clients: WorkerClients, **options: Any) -> None:
+        texts = {"connectionString": HERE, "queue": "orders"} | {name: str(value) for name, value in options.items()}
+        self._options = read_options(texts, is_streaming=True)
+        self.clients = clients
+        self.offset: dict[str, Any] | None = None
+        self.planned: dict[str, Any] | None = None
+        self.reader = self._new_reader()
+
+    def _new_reader(self) -> ServiceBusStreamReader:
+        kind = PeekStreamReader if self._options.mode == "peek" else ReceiveStreamReader
+        return kind(self._options, READ_SCHEMA)
+
+    def restart(self) -> None:
+        """Start again from the checkpoint."""
+        self.reader.stop()
+        self.reader = self._new_reader()
+
+    def plan(self) -> bool:
+        """Write the next offset to the log; return whether there is a new micro-batch."""
+        start = self.offset or self.reader.initialOffset()
+        limit = self.reader.getDefaultReadLimit()
+        end = self.reader.latestOffset(start, limit)
+        self.planned = end
+        return end != start
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Run the planned micro-batch."""
+        assert self.planned is not None
+        tasks = self.reader.partitions(self.offset or self.reader.initialOffset(), self.planned)
+        return [row for task in tasks for batch in self.reader.read(task) for row in batch.to_pylist()]
+
+    def commit(self) -> None:
+        self.offset = self.planned
+
+    def batch(self) -> list[str]:
+        """Run one micro-batch and return its bodies."""
+        if not self.plan():
+            return []
+        found = self.rows()
+        self.commit()
+        return [row["body"].decode() for row in found]
+
+    def all(self) -> list[str]:
+        found: list[str] = []
+        while bodies := self.batch():
+            found += bodies
+        return found
+
+
+def run(clients: WorkerClients, work: Any) -> Any:
+    async def with_client() -> Any:
+        options = read_options({"connectionString": HERE, "queue": "any"}).connection
+        async with open_client(options, paired=False, clock=clients.clock) as client:
+            return await work(client)
+
+    return clients.run(with_client())
+
+
+def create(clients: WorkerClients, queue: str = "orders", **properties: Any) -> None:
+    async def work(client: ServiceBusClient) -> None:
+        await client.administration.create_queue(queue, **properties)
+
+    run(clients, work)
+
+
+def delete(clients: WorkerClients, queue: str = "orders") -> None:
+    async def work(client: ServiceBusClient) -> None:
+        await client.administration.delete_queue(queue)
+
+    run(clients, work)
+
+
+def send(clients: WorkerClients, numbers: range, queue: str = "orders", **properties: Any) -> None:
+    async def work(client: ServiceBusClient) -> None:
+        async with client.get_queue_sender(queue) as sender:
+            await sender.send_messages([ServiceBusMessage(str(number), **properties) for number in numbers])
+
+    run(clients, work)
+
+
+def take(clients: WorkerClients, count: int, queue: str = "orders") -> None:
+    """Complete messages, as a consumer does."""
+
+    async def work(client: ServiceBusClient) -> None:
+        receiver = client.get_queue_receiver(queue)
+        while_left = count
+        while while_left:
+            for message in await receiver.receive_messages(while_left, max_wait_time=1):
+                await receiver.complete_message(message)
+                while_left -= 1
+
+    run(clients, work)
+
+
+def texts(numbers: range) -> list[str]:
+    return [str(number) for number in numbers]
+
+
+# -- peek --------------------------------------------------------------------------------------------------------
+
+
+def test_each_message_is_read_once_and_stays(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(600))
+    stream = Stream(clients)
+    assert stream.batch() == texts(range(600))
+    assert stream.batch() == []
+    send(clients, range(600, 610))
+    stream.restart()
+    assert stream.batch() == texts(range(600, 610))
+    assert Stream(clients).batch() == texts(range(610))
+
+
+def test_a_replay_reads_the_same_messages_and_later_ones_come_next(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(50))
+    stream = Stream(clients)
+    assert stream.plan()
+    first = [row["sequence_number"] for row in stream.rows()]
+    send(clients, range(50, 60))
+    stream.restart()
+    assert [row["sequence_number"] for row in stream.rows()] == first
+    stream.commit()
+    assert stream.batch() == texts(range(50, 60))
+
+
+def test_a_micro_batch_has_a_largest_size(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(25))
+    stream = Stream(clients, maxMessagesPerTrigger=10)
+    assert [len(stream.batch()) for _ in range(4)] == [10, 10, 5, 0]
+
+
+def test_a_limit_is_shared_by_the_fragments(clients: WorkerClients) -> None:
+    create(clients, enable_partitioning=True)
+    for key in range(20):
+        send(clients, range(key * 10, key * 10 + 10), partition_key=f"k{key}")
+    stream = Stream(clients, maxMessagesPerTrigger=40)
+    sizes, found = [], []
+    while bodies := stream.batch():
+        sizes.append(len(bodies))
+        found += bodies
+    assert max(sizes) == 40
+    assert sorted(map(int, found)) == list(range(200))
+
+
+def test_every_fragment_is_read_once_over_many_batches(clients: WorkerClients) -> None:
+    create(clients, enable_partitioning=True)
+    stream = Stream(clients)
+    found: list[str] = []
+    for batch in range(12):
+        send(clients, range(batch * 7, batch * 7 + 7), partition_key=f"k{batch}")
+        found += stream.batch()
+        stream.restart()
+    assert sorted(map(int, found)) == list(range(84))
+
+
+def test_message_1_of_the_first_fragment_is_found(clients: WorkerClients) -> None:
+    create(clients, enable_partitioning=True)
+    for number in range(16):  # without keys, each fragment gets one
+        send(clients, range(number, number + 1))
+    assert sorted(map(int, Stream(clients).batch())) == list(range(16))
+
+
+def test_available_now_ends_at_what_was_there(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(20))
+    stream = Stream(clients, maxMessagesPerTrigger=15)
+    stream.reader.prepareForTriggerAvailableNow()
+    assert len(stream.batch()) == 15
+    send(clients, range(20, 30))
+    assert stream.all() == texts(range(15, 20))
+
+
+def test_a_stream_starts_where_it_is_told(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(10))
+    latest = Stream(clients, startingSequenceNumber="latest")
+    assert latest.batch() == []
+    assert Stream(clients, startingSequenceNumber=8).batch() == texts(range(7, 10))
+    send(clients, range(10, 12))
+    assert latest.batch() == texts(range(10, 12))
+
+
+def test_the_first_batch_is_replayed_from_its_start_although_spark_asks_for_it_again(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(5))
+    stream = Stream(clients, startingSequenceNumber="latest")
+    assert not stream.plan()
+    send(clients, range(5, 8))
+    assert stream.plan()
+    stream.restart()
+    assert [row["body"] for row in stream.rows()] == [b"5", b"6", b"7"]
+
+
+def test_tasks_share_a_batch(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(100))
+    stream = Stream(clients, minPartitions=4)
+    assert stream.plan()
+    assert stream.planned is not None
+    assert len(stream.reader.partitions(stream.reader.initialOffset(), stream.planned)) == 4
+    assert [row["body"].decode() for row in stream.rows()] == texts(range(100))
+
+
+def test_a_scheduled_message_is_read_once_and_when_it_is_due(
+    clients: WorkerClients, clock: LateClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(clients)
+    stream = Stream(clients, failOnDataLoss=False)
+    send(clients, range(1), scheduled_enqueue_time_utc=datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1))
+    send(clients, range(1, 3))
+    assert stream.batch() == ["1", "2"]
+    clock.late_s = 3601
+    monkeypatch.setattr(clients, "clock", clock)
+    assert stream.all() == ["0"]
+    assert stream.all() == []
+
+
+def test_what_left_the_queue_is_an_error_with_its_count(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(10))
+    stream = Stream(clients)
+    assert len(stream.batch()) == 10
+    send(clients, range(10, 20))
+    take(clients, 13)
+    assert stream.plan()
+    with pytest.raises(InvalidOperationError, match="up to 3 messages"):
+        stream.rows()
+    tolerant = Stream(clients, failOnDataLoss=False)
+    tolerant.offset, tolerant.planned = stream.offset, stream.planned
+    assert [row["body"].decode() for row in tolerant.rows()] == texts(range(13, 20))
+
+
+def test_what_left_the_queue_before_the_stream_began_is_no_loss(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(10))
+    take(clients, 4)
+    assert Stream(clients).batch() == texts(range(4, 10))
+
+
+# -- faults ------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_was_created_again_is_an_error_or_read_from_its_start(
+    clients: WorkerClients, clock: LateClock
+) -> None:
+    create(clients)
+    send(clients, range(10))
+    stream, tolerant = Stream(clients), Stream(clients, failOnDataLoss=False)
+    assert len(stream.batch()) == len(tolerant.batch()) == 10
+    delete(clients)
+    clock.late_s = 5
+    create(clients, enable_partitioning=True)  # with another number of fragments, too
+    send(clients, range(10, 13))
+    for each in (stream, tolerant):
+        each.restart()
+    with pytest.raises(InvalidOperationError, match="created again"):
+        stream.batch()
+    assert sorted(tolerant.batch()) == texts(range(10, 13))
+    assert tolerant.batch() == []
+
+
+def test_a_checkpoint_of_another_queue_is_refused(clients: WorkerClients) -> None:
+    create(clients)
+    create(clients, "invoices")
+    send(clients, range(2))
+    stream = Stream(clients)
+    assert stream.batch()
+    for options in ({"queue": "invoices"}, {"queue": "orders", "mode": "receive"}):
+        other = Stream(clients, **options)
+        other.offset = stream.offset
+        with pytest.raises(InvalidOperationError, match="checkpoint"):
+            other.plan()
+    other = Stream(clients)
+    other.offset = {"logOffset": 3}
+    with pytest.raises(InvalidOperationError, match="another source"):
+        other.plan()
+
+
+def test_sessions_are_refused_and_a_missing_queue_is_named(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    for mode in ("peek", "receive"):
+        with pytest.raises(InvalidOperationError, match="sessions"):
+            Stream(clients, mode=mode).plan()
+    with pytest.raises(MessagingEntityNotFoundError, match="absent"):
+        Stream(clients, queue="absent").plan()
+
+
+def test_session_ids_in_a_queue_without_sessions_are_columns(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(3), session_id="s")
+    stream = Stream(clients)
+    assert stream.plan()
+    assert [row["session_id"] for row in stream.rows()] == ["s"] * 3
+
+
+# -- receive -----------------------------------------------------------------------------------------------------
+
+
+def states(clients: WorkerClients) -> list[str]:
+    async def work(client: ServiceBusClient) -> list[str]:
+        receiver = client.get_queue_receiver("orders")
+        return [one.state.name for one in await receiver.peek_messages(1000)]
+
+    found: list[str] = run(clients, work)
+    return found
+
+
+def test_a_processed_batch_is_completed_and_the_last_one_too(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(30))
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=20)
+    assert stream.batch() == texts(range(20))
+    assert states(clients) == ["DEFERRED"] * 20 + ["ACTIVE"] * 10
+    assert stream.batch() == texts(range(20, 30))
+    assert stream.batch() == []
+    assert states(clients) == []
+
+
+def test_a_restart_reads_the_planned_batch_again_and_completes_it_later(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(30))
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=20)
+    assert stream.plan()
+    for _ in range(2):  # the query ends in the micro-batch, twice
+        stream.restart()
+        assert [row["body"].decode() for row in stream.rows()] == texts(range(20))
+    stream.commit()
+    stream.restart()
+    assert stream.all() == texts(range(20, 30))
+    assert states(clients) == []
+
+
+def test_a_batch_may_last_longer_than_a_lock(clients: WorkerClients, clock: LateClock) -> None:
+    create(clients, lock_duration=timedelta(seconds=5), max_delivery_count=1)
+    send(clients, range(10))
+    stream = Stream(clients, mode="receive")
+    assert stream.plan()
+    clock.late_s = 3600
+    assert [row["body"].decode() for row in stream.rows()] == texts(range(10))
+    stream.commit()
+    assert stream.all() == []
+    assert states(clients) == []
+
+
+def test_messages_that_are_locked_when_their_batch_ends_are_completed_later(
+    clients: WorkerClients, clock: LateClock
+) -> None:
+    create(clients, lock_duration=timedelta(seconds=5))
+    send(clients, range(6))
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=3)
+    assert len(stream.batch()) == 3
+
+    async def lock(client: ServiceBusClient) -> None:  # as a driver that ended between lock and completion
+        await client.get_queue_receiver("orders").receive_deferred_messages([2, 3])
+
+    run(clients, lock)
+    assert len(stream.batch()) == 3
+    assert len(states(clients)) == 5
+    clock.late_s = 6
+    stream.restart()
+    assert stream.batch() == []
+    assert states(clients) == []
+
+
+def test_orphans_are_left_or_taken(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(10))
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=4)
+    assert stream.plan()  # and ends before Spark stores the offset
+    left = Stream(clients, mode="receive")
+    assert left.all() == texts(range(4, 10))
+    assert states(clients) == ["DEFERRED"] * 4
+    taken = Stream(clients, mode="receive", orphans="take")
+    assert taken.all() == texts(range(4))
+    assert states(clients) == []
+
+
+def test_available_now_receives_nothing_that_came_later(clients: WorkerClients) -> None:
+    create(clients, enable_partitioning=True)
+    send(clients, range(20), partition_key="k")
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=15)
+    stream.reader.prepareForTriggerAvailableNow()
+    assert len(stream.batch()) == 15
+    send(clients, range(20, 30), partition_key="k")
+    assert stream.all() == texts(range(15, 20))
+    assert states(clients) == ["ACTIVE"] * 10
+
+
+def test_deferred_messages_that_are_gone_are_an_error(clients: WorkerClients) -> None:
+    create(clients)
+    send(clients, range(5))
+    stream = Stream(clients, mode="receive")
+    assert stream.plan()
+
+    async def complete(client: ServiceBusClient) -> None:
+        receiver = client.get_queue_receiver("orders")
+        for message in await receiver.receive_deferred_messages([2]):
+            await receiver.complete_message(message)
+
+    run(clients, complete)
+    with pytest.raises(InvalidOperationError, match="up to 1 messages"):
+        stream.rows()
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"subQueue": "deadletter"}, "batch read"),
+        ({"endingTime": "2024-01-01"}, "batch read"),
+        ({"startingSequenceNumber": "soon"}, "earliest"),
+        ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger"),
+        ({"mode": "steal"}, "receive"),
+    ],
+)
+def test_options_that_do_not_fit_a_stream_are_refused(options: dict[str, str], word: str) -> None:
+    with pytest.raises(InvalidOperationError, match=word):
+        read_options({"connectionString": HERE, "queue": "orders", **options}, is_streaming=True)
+
+
+def test_receiving_has_no_starting_number(clients: WorkerClients) -> None:
+    with pytest.raises(InvalidOperationError, match="startingSequenceNumber"):
+        Stream(clients, mode="receive", startingSequenceNumber="latest")

@@ -1,0 +1,85 @@
+"""`readStream` in Spark: each message once over restarts, whatever the mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from sbclient_spark.stream_reader import HAS_ADMISSION_CONTROL
+from tests.spark.emulated import EmulatedPair
+from tests.spark.test_on_spark import frame, write
+
+needs_limits = pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="needs PySpark 4.2")
+
+
+def run(spark: SparkSession, pair: EmulatedPair, folder: Path, **options: Any) -> list[int]:
+    """Run a query until it has read what is there; return the numbers it has written so far."""
+    reading = spark.readStream.format("servicebus").options(**pair.reading(**options)).load()
+    rows = reading.selectExpr("cast(cast(body as string) as long) as number", "sequence_number")
+    query = (
+        rows.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "found"))
+    )
+    assert query.awaitTermination(120)
+    return sorted(row.number for row in spark.read.parquet(str(folder / "found")).collect())
+
+
+def test_a_stream_of_a_queue_reads_each_message_once_over_restarts(
+    spark: SparkSession, pair: EmulatedPair, tmp_path: Path
+) -> None:
+    orders = pair.create_queue("orders")
+    for batch in range(2):
+        write(frame(spark, 300), pair, queue=orders)
+        assert len(run(spark, pair, tmp_path, queue=orders)) == 300 * (batch + 1)
+    assert pair.count(orders) == 600
+
+
+@needs_limits
+def test_a_stream_that_receives_empties_the_queue_in_limited_batches(
+    spark: SparkSession, pair: EmulatedPair, tmp_path: Path
+) -> None:
+    orders = pair.create_queue("orders", enable_partitioning=True)
+    write(frame(spark, 200, partitions=4), pair, queue=orders)
+    options = {"queue": orders, "mode": "receive", "maxMessagesPerTrigger": 150}
+    assert run(spark, pair, tmp_path, **options) == list(range(200))
+    assert pair.count(orders) == 0
+
+
+def test_a_batch_that_fails_is_read_again_after_the_restart(
+    spark: SparkSession, pair: EmulatedPair, tmp_path: Path
+) -> None:
+    orders = pair.create_queue("orders")
+    write(frame(spark, 100), pair, queue=orders)
+    found: list[int] = []
+    is_broken = True
+
+    def once(batch: DataFrame, number: int) -> None:
+        rows = [int(bytes(row.body)) for row in batch.collect()]
+        if is_broken:
+            raise RuntimeError("the sink is broken")
+        found.extend(rows)
+
+    def start() -> None:
+        options = pair.reading(queue=orders, mode="receive" if HAS_ADMISSION_CONTROL else "peek")
+        reading = spark.readStream.format("servicebus").options(**options).load()
+        writer = reading.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(once)
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+    with pytest.raises(StreamingQueryException, match="the sink is broken"):
+        start()
+    is_broken = False
+    start()
+    assert sorted(found) == list(range(100))
+
+
+def test_what_a_stream_cannot_do_is_an_error_in_words(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+    sessions = pair.create_queue("sessions", requires_session=True)
+    with pytest.raises(StreamingQueryException, match="requires sessions") as caught:
+        run(spark, pair, tmp_path, queue=sessions)
+    assert "SAS_KEY_VALUE" not in str(caught.value)
