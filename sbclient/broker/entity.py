@@ -278,3 +278,17 @@ class PeekCursor:
 
     def stopped_at(self, number: int) -> None:
         self._last_number = number
+
+
+class SharedPeekCursor(PeekCursor):
+    """The position of readers that cannot be distinguished: all visit the fragments in one order.
+
+    A sequence number continues at its fragment, so that readers which peek in turns each get every message.
+    """
+
+    def order(self, from_number: int, reachable: list[int], random: Random) -> list[int]:
+        new = [index for index in reachable if index not in self._order]
+        self._order += random.sample(new, len(new))
+        at = from_number >> COUNTER_BITS
+        begin = self._order.index(at) if from_number > 1 and at in self._order else 0
+        return [index for index in self._order[begin:] if index in reachable]

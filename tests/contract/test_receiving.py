@@ -112,6 +112,20 @@ async def test_an_expired_message_is_dead_lettered_if_enabled(kind: NamespaceKin
         await dead.complete_message(message)
 
 
+async def test_two_receivers_that_peek_in_turns_each_see_every_message(kind: NamespaceKind) -> None:
+    queue = await kind.queue(enable_partitioning=True)
+    async with kind.plain.get_queue_sender(queue) as sender:
+        sends = (sender.send_messages(ServiceBusMessage(str(n), partition_key=f"key {n}")) for n in range(24))
+        await asyncio.gather(*sends)
+    expected = sorted(map(str, range(24)))
+    async with kind.plain.get_queue_receiver(queue) as one, kind.plain.get_queue_receiver(queue) as other:
+        seen: list[list[str]] = [[], []]
+        for _ in range(24):
+            for receiver, found in zip((one, other), seen, strict=True):
+                found += map(str, await receiver.peek_messages(2))
+        assert list(map(sorted, seen)) == [expected, expected]
+
+
 async def test_peek_continues_after_the_last_peeked_message(kind: NamespaceKind) -> None:
     queue = await filled(kind, 5)
     async with kind.plain.get_queue_receiver(queue) as receiver:

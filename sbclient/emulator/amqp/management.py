@@ -16,7 +16,7 @@ from uuid import UUID
 from sbclient.amqp import WireMessage
 from sbclient.amqp.errors import NOT_IMPLEMENTED
 from sbclient.amqp.types import Array, Int, longs, timestamps
-from sbclient.broker.entity import PeekCursor
+from sbclient.broker.entity import PeekCursor, SharedPeekCursor
 from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.namespace import Namespace
@@ -199,7 +199,7 @@ class ManagementNode:
 
     def _cursor(self, link_name: str | None, session_id: str | None) -> PeekCursor:
         browser = link_name, session_id
-        cursor = self._cursors.pop(browser, None) or PeekCursor()
+        cursor = self._cursors.pop(browser, None) or (SharedPeekCursor() if link_name is None else PeekCursor())
         self._cursors[browser] = cursor
         if len(self._cursors) > MAX_CURSORS:
             self._cursors.popitem(last=False)

@@ -81,7 +81,7 @@ class AmqpSender(SenderLink):
 
     async def limits(self, *, timeout_s: float) -> SenderLimits:
         self._check_open()
-        if self._limits is None:
+        if self._limits is None or not self.is_open:
             await self.open(timeout_s=timeout_s)
         return self._limits or LEAST_LIMITS
 

@@ -157,7 +157,7 @@ class ServiceEnd:
             return
         elif isinstance(link, IncomingLink):
             is_node = "$" in address
-            link.accept(credit=100 if is_node else 0, max_message_size=2**20)
+            link.accept(credit=100 if is_node else 0, max_message_size=service.max_message_size)
             if not is_node:
                 link.grant(service.credit)
         else:
@@ -256,6 +256,7 @@ class Service:
         self.ends: list[ServiceEnd] = []
         self.stored: list[ServiceBusMessage] = []
         self.options = ConnectionOptions(container_id="service", max_message_size=2**27)
+        self.max_message_size = 2**20
         self.session = "s1"
         self.lock_s = 60.0
         self.credit = 100

@@ -44,6 +44,14 @@ async def test_sends_share_a_connection_and_a_token(service: Service, transport:
     assert await one.limits(timeout_s=10) == SenderLimits(2**20, 2**20)
 
 
+async def test_limits_are_read_again_after_the_link_was_lost(service: Service, transport: AmqpTransport) -> None:
+    sender = transport.open_sender("orders")
+    await sender.send(message(), timeout_s=10)
+    service.end.cut()
+    service.max_message_size = 2**18
+    assert await sender.limits(timeout_s=10) == SenderLimits(2**18, 2**18)
+
+
 async def test_connection_lost_before_the_answer_leaves_the_send_in_doubt(
     service: Service, transport: AmqpTransport
 ) -> None:
