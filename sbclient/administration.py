@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from datetime import timedelta
 from random import SystemRandom
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from sbclient.clock import Clock
 from sbclient.entities import (
@@ -37,7 +38,7 @@ from sbclient.entities import (
 from sbclient.errors import InvalidOperationError
 from sbclient.iso8601 import read_duration
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
-from sbclient.transport.base import Transport
+from sbclient.transport.base import TransactionLink, Transport
 from sbclient.transport.choice import open_transport
 
 __all__ = [
@@ -68,6 +69,24 @@ QueueRuntimeProperties = TopicRuntimeProperties = SubscriptionRuntimeProperties 
 """Three classes in azure-servicebus, one here. Counts that do not apply to a kind of entity are 0."""
 
 P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties, RuleProperties)
+
+
+TIMEOUT_S: Final = 60.0
+"""Of an operation in a transaction."""
+
+
+class RuleTransaction(Protocol):
+    """The part of a transaction of a client that changes of rules need."""
+
+    @property
+    def transport(self) -> Transport:
+        """The transport to the namespace of the transaction."""
+
+    async def link(self) -> TransactionLink:
+        """Return the transaction of the transport; begin it at the first call."""
+
+    def counting(self, operation_count: int) -> AbstractContextManager[None]:
+        """Count operations for the limits of the service, unless they fail."""
 
 
 def _open(
@@ -319,9 +338,19 @@ class ServiceBusAdministrationClient:
         *,
         filter: RuleFilter | None = None,
         action: SqlRuleAction | None = None,
+        transaction: RuleTransaction | None = None,
     ) -> RuleProperties:
-        """Create a rule. Without a filter it matches every message."""
+        """Create a rule. Without a filter it matches every message.
+
+        Args:
+            transaction: of the same client: the rule is created with its commit, and what is returned is its
+                description as given. Not for partitioned topics, nor with `transport="sdk"`.
+        """
         filter = filter or TrueRuleFilter()
+        if transaction is not None:
+            rule = RuleProperties(rule_name, filter, action)
+            await self._in(transaction, (topic_name, subscription_name, rule_name), rule)
+            return rule
         return await self._create(RuleProperties, (topic_name, subscription_name, rule_name), locals())
 
     async def get_rule(self, topic_name: str, subscription_name: str, rule_name: str) -> RuleProperties:
@@ -334,8 +363,18 @@ class ServiceBusAdministrationClient:
         """Replace a rule."""
         await self._update(EntityKind.RULE, (topic_name, subscription_name), RuleProperties, rule, changes)
 
-    async def delete_rule(self, topic_name: str, subscription_name: str, rule_name: str) -> None:
-        """Delete a rule."""
+    async def delete_rule(
+        self,
+        topic_name: str,
+        subscription_name: str,
+        rule_name: str,
+        *,
+        transaction: RuleTransaction | None = None,
+    ) -> None:
+        """Delete a rule, with the commit of a transaction if there is one; see `create_rule`."""
+        if transaction is not None:
+            await self._in(transaction, (topic_name, subscription_name, rule_name), None)
+            return
         await self._delete(EntityKind.RULE, topic_name, subscription_name, rule_name)
 
     async def list_rules(self, topic_name: str, subscription_name: str) -> AsyncIterator[RuleProperties]:
@@ -348,11 +387,25 @@ class ServiceBusAdministrationClient:
     async def _create(self, described: type[P], names: tuple[str, ...], arguments: dict[str, Any]) -> P:
         """Create an entity; its settings are those arguments of the calling method that the description has."""
         settings = {each.name: arguments[each.name] for each in fields(described) if each.name in arguments}
-        properties = _with_durations(_with_rights(described(names[-1], **settings)))
+        properties = _with_values(_with_rights(described(names[-1], **settings)))
         address = _address(kind_of(properties), names)
         return _of(
-            described, await self._transport.administration.create(address, _with_durations(_with_rights(properties)))
+            described, await self._transport.administration.create(address, _with_values(_with_rights(properties)))
         )
+
+    async def _in(self, transaction: RuleTransaction, names: tuple[str, ...], rule: RuleProperties | None) -> None:
+        """Create or, with None, delete a rule in a transaction."""
+        address = _address(EntityKind.RULE, names)
+        if transaction.transport is not self._transport:
+            raise InvalidOperationError(
+                f"the transaction for {address} belongs to another client: begin it with the client of this namespace"
+            )
+        link = await transaction.link()
+        with transaction.counting(1):
+            if rule is None:
+                await link.delete_rule(address, timeout_s=TIMEOUT_S)
+            else:
+                await link.create_rule(address, rule, timeout_s=TIMEOUT_S)
 
     async def _get(self, described: type[P], kind: EntityKind, *names: str) -> P:
         return _of(described, await self._transport.administration.get(_address(kind, names)))
@@ -377,7 +430,7 @@ class ServiceBusAdministrationClient:
         except TypeError as error:
             raise InvalidOperationError(f"{error}: {described.__name__} has no such attribute") from error
         address = _address(kind, (*parents, wanted.name))
-        await self._transport.administration.update(address, _with_durations(_with_rights(wanted)))
+        await self._transport.administration.update(address, _with_values(_with_rights(wanted)))
 
     async def _delete(self, kind: EntityKind, *names: str) -> None:
         await self._transport.administration.delete(_address(kind, names))
@@ -423,10 +476,22 @@ def _with_rights(properties: P) -> P:
     return replace(properties, authorization_rules=rules)  # type: ignore[call-arg]  # rules and subscriptions have none
 
 
-def _with_durations(properties: P) -> P:
-    """Return the description with its durations that are ISO 8601 texts, such as `PT1M`, as timedeltas."""
+def _with_values(properties: P) -> P:
+    """Return the description with ISO 8601 texts, such as `PT1M`, as timedeltas, and `"Active"` as `EntityStatus`.
+
+    Raises:
+        InvalidOperationError: there is no such status, or the text is no duration.
+    """
     given = {each.name: properties[each.name] for each in fields(properties) if "timedelta" in str(each.type)}
     read: dict[str, Any] = {name: read_duration(value) for name, value in given.items() if isinstance(value, str)}
+    status = getattr(properties, "status", None)
+    if isinstance(status, str):
+        try:
+            read["status"] = EntityStatus(status)
+        except ValueError as error:
+            raise InvalidOperationError(
+                f"the status of {properties.name!r} is {status!r}: give one of {', '.join(EntityStatus)}"
+            ) from error
     return replace(properties, **read)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sbclient.administration import ServiceBusAdministrationClient
+from sbclient.administration import EntityStatus, ServiceBusAdministrationClient
 from sbclient.client.client import ServiceBusClient
 from sbclient.entities import (
     CorrelationRuleFilter,
@@ -132,3 +132,13 @@ async def test_durations_may_be_texts(administration: ServiceBusAdministrationCl
     assert (await administration.get_queue("bills")).lock_duration == timedelta(minutes=1)
     with pytest.raises(InvalidOperationError, match="5 seconds"):
         await administration.update_queue({"name": "bills", "lock_duration": "5 seconds"})
+
+
+async def test_a_status_may_be_a_text(administration: ServiceBusAdministrationClient) -> None:
+    await administration.create_queue("bills")
+    await administration.update_queue({"name": "bills", "status": "SendDisabled"})
+    assert (await administration.get_queue("bills")).status is EntityStatus.SEND_DISABLED
+    await administration.update_queue({"name": "bills", "status": "Active"})
+    assert (await administration.get_queue("bills")).status is EntityStatus.ACTIVE
+    with pytest.raises(InvalidOperationError, match="'Asleep': give one of Active"):
+        await administration.update_queue({"name": "bills", "status": "Asleep"})

@@ -15,7 +15,7 @@ from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.transaction_key import MAX_DURATION_S, MAX_OPERATIONS
-from sbclient.transport.base import TransactionLink
+from sbclient.transport.base import TransactionLink, Transport
 
 
 class TransactionState(Enum):
@@ -77,6 +77,11 @@ class Transaction:
         if self.state is not TransactionState.ACTIVE or self._link is None:
             raise InvalidOperationError(f"the transaction is {self.state.value}: start a new one")
         return self._link
+
+    @property
+    def transport(self) -> Transport:
+        """The transport to the namespace of the transaction."""
+        return self._core.primary
 
     def key_of(self, path: str) -> str | None:
         """Return the key of earlier sends to an entity; None before the first."""

@@ -16,7 +16,14 @@ from enum import Enum
 from typing import Protocol
 
 from sbclient.delivery import SenderLimits, ServiceBusReceiveMode, SessionChoice, Settlement
-from sbclient.entities import EntityAddress, EntityKind, EntityProperties, NamespaceProperties, RuntimeProperties
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    EntityProperties,
+    NamespaceProperties,
+    RuleProperties,
+    RuntimeProperties,
+)
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 
@@ -42,6 +49,17 @@ class TransactionLink(Protocol):
 
     async def rollback(self, *, timeout_s: float) -> None:
         """Discard all operations of the transaction. Messages settled in it stay locked."""
+
+    async def create_rule(self, address: EntityAddress, rule: RuleProperties, *, timeout_s: float) -> None:
+        """Create a rule of a subscription with the commit.
+
+        Raises:
+            InvalidOperationError: the topic is partitioned.
+            TransactionNotSupportedError: the transport has no such operation.
+        """
+
+    async def delete_rule(self, address: EntityAddress, *, timeout_s: float) -> None:
+        """Delete a rule of a subscription with the commit; errors as for `create_rule`."""
 
 
 class SenderLink(Protocol):

@@ -11,6 +11,7 @@ from sbclient import (
     ServiceBusReceiver,
     TransactionNotSupportedError,
 )
+from sbclient.administration import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 from sbclient.client.transaction import Transaction
 from tests.contract.kinds import NamespaceKind
 
@@ -235,3 +236,52 @@ async def test_invalid_transactional_sends_are_rejected_before_sending(kind: Nam
                 await transaction.rollback()
             await receiver.complete_message(message)
     assert (await bodies(kind, source), await bodies(kind, target)) == ([], [])
+
+
+@pytest.mark.needs("full transactions")
+async def test_rules_change_with_the_commit_of_a_transaction(kind: NamespaceKind) -> None:
+    topic, administration = await kind.topic("s"), kind.plain.administration
+
+    async def names() -> list[str]:
+        return [rule.name async for rule in administration.list_rules(topic, "s")]
+
+    async def change(transaction: Transaction) -> None:
+        await administration.delete_rule(topic, "s", "$Default", transaction=transaction)
+        red = CorrelationRuleFilter(label="red", properties={"n": 1})
+        await administration.create_rule(topic, "s", "red", filter=red, transaction=transaction)
+        blue, action = SqlRuleFilter("colour = 'blue'"), SqlRuleAction("SET n = 2")
+        await administration.create_rule(topic, "s", "blue", filter=blue, action=action, transaction=transaction)
+        await administration.create_rule(topic, "s", "all", transaction=transaction)
+
+    undone = kind.plain.transaction()
+    await change(undone)
+    await undone.rollback()
+    assert await names() == ["$Default"]
+    async with kind.plain.transaction() as transaction:
+        await change(transaction)
+        assert await names() == ["$Default"]
+    assert await names() == ["all", "blue", "red"]
+    red = await administration.get_rule(topic, "s", "red")
+    assert red.filter == CorrelationRuleFilter(label="red", properties={"n": 1})
+    assert (await administration.get_rule(topic, "s", "blue")).action == SqlRuleAction("SET n = 2")
+
+
+@pytest.mark.needs("full transactions", "partitioning")
+async def test_rules_of_partitioned_topics_change_outside_transactions_only(kind: NamespaceKind) -> None:
+    topic = await kind.topic("s", enable_partitioning=True)
+    async with kind.plain.transaction() as transaction:
+        with pytest.raises(InvalidOperationError):
+            await kind.plain.administration.create_rule(topic, "s", "all", transaction=transaction)
+
+
+@pytest.mark.needs("sends-only transactions")
+async def test_rules_are_not_part_of_a_transaction_of_the_sdk(kind: NamespaceKind) -> None:
+    async with kind.plain.transaction() as transaction:
+        with pytest.raises(TransactionNotSupportedError):
+            await kind.plain.administration.delete_rule("t", "s", "$Default", transaction=transaction)
+
+
+async def test_a_rule_is_not_changed_in_a_transaction_of_another_client(kind: NamespaceKind) -> None:
+    async with kind.client() as other:
+        with pytest.raises(InvalidOperationError, match="another client"):
+            await kind.plain.administration.delete_rule("t", "s", "$Default", transaction=other.transaction())

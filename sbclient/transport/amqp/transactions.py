@@ -13,13 +13,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import Declared, DeliveryState
 from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
+from sbclient.entities import (
+    CORRELATION_FIELDS,
+    CorrelationRuleFilter,
+    EntityAddress,
+    FalseRuleFilter,
+    RuleProperties,
+    TrueRuleFilter,
+)
 from sbclient.errors import (
     InvalidOperationError,
     OperationTimeoutError,
@@ -27,9 +35,11 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
+from sbclient.rules.entity_path import subscription_path
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.links import Wire
+from sbclient.transport.amqp.requests import Requests
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.base import TransactionLink
 
@@ -126,6 +136,12 @@ class TransactionOwner(Protocol):
     def via_to(self, path: str) -> str | None:
         """The entity through which messages to a path pass; None if they go there directly."""
 
+    async def connection_for(self, path: str) -> AmqpConnection:
+        """An open connection with a token for an entity."""
+
+    async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:
+        """The management node of an entity."""
+
 
 class AmqpTransaction(TransactionLink):
     """A transaction of one namespace.
@@ -188,6 +204,30 @@ class AmqpTransaction(TransactionLink):
         except (ServiceBusConnectionError, OperationTimeoutError):
             return
 
+    async def create_rule(self, address: EntityAddress, rule: RuleProperties, *, timeout_s: float) -> None:
+        body = {"rule-name": rule.name, "rule-description": _rule_map(rule)}
+        await self._ask_rules("com.microsoft:add-rule", body, address, f"create {address}", timeout_s)
+
+    async def delete_rule(self, address: EntityAddress, *, timeout_s: float) -> None:
+        body = {"rule-name": address.names[-1]}
+        await self._ask_rules("com.microsoft:remove-rule", body, address, f"delete {address}", timeout_s)
+
+    async def _ask_rules(
+        self, operation: str, body: dict[str, Any], address: EntityAddress, doing: str, timeout_s: float
+    ) -> None:
+        """Ask the node of the subscription, over the connection of the transaction."""
+        deadline = self._owner.clock.monotonic() + timeout_s
+        path = subscription_path(*address.names[:2])
+        try:
+            async with self._owner.clock.timeout(timeout_s):
+                wire = self._wire or await self._owner.connection_for(path)
+        except TimeoutError:
+            raise OperationTimeoutError(f"{doing}: no connection within {timeout_s:g} s") from None
+        state = await self.state_on(wire, deadline)
+        node = await self._owner.requests_of(path, deadline=deadline, connection=wire)
+        remaining_s = max(deadline - self._owner.clock.monotonic(), 0.001)
+        await node.ask(operation, body, doing=doing, timeout_s=remaining_s, state=state, wire=wire)
+
     def _check(self) -> None:
         if self._is_over:
             raise InvalidOperationError("the transaction was committed or rolled back: begin another one")
@@ -202,3 +242,34 @@ def transaction_of(transaction: TransactionLink) -> AmqpTransaction:
     if not isinstance(transaction, AmqpTransaction):
         raise InvalidOperationError("the transaction was begun in another namespace: begin one in this")
     return transaction
+
+
+def _rule_map(rule: RuleProperties) -> dict[str, Any]:
+    """A rule as the body of a request has it.
+
+    Source: Service Bus request-response operations; the client for .NET for filters that match all or no messages.
+
+    Raises:
+        InvalidOperationError: an expression has parameters, for which the request has no place.
+    """
+    found: dict[str, Any] = {}
+    if isinstance(rule.filter, CorrelationRuleFilter):
+        fields = {name.replace("_", "-"): getattr(rule.filter, name) for name in CORRELATION_FIELDS}
+        set_fields = {name: value for name, value in fields.items() if value is not None}
+        found["correlation-filter"] = {**set_fields, "properties": dict(rule.filter.properties or {})}
+    else:
+        constant = {TrueRuleFilter: "1=1", FalseRuleFilter: "1=0"}.get(type(rule.filter))
+        found["sql-filter"] = {"expression": constant or _expression(rule.name, rule.filter)}
+    if rule.action is not None:
+        found["sql-rule-action"] = {"expression": _expression(rule.name, rule.action)}
+    return found
+
+
+def _expression(name: str, sql: Any) -> str:
+    if sql.parameters:
+        raise InvalidOperationError(
+            f"rule {name!r} has parameters, which a request in a transaction cannot carry: write the values into the "
+            "expression"
+        )
+    expression: str = sql.sql_expression
+    return expression

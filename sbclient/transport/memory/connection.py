@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction, Via
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
+from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
@@ -149,6 +151,24 @@ class MemoryTransaction(TransactionLink):
         namespace, transaction = self._connection.host.namespace, self.transaction
         await self._connection.ask(
             Operation.TRANSACTION, None, lambda call: namespace.rollback(call, transaction), timeout_s
+        )
+
+    async def create_rule(self, address: EntityAddress, rule: RuleProperties, *, timeout_s: float) -> None:
+        management, transaction = self._connection.host.namespace.management, self.transaction
+        await self._connection.ask(
+            Operation.MANAGE,
+            path_of(address),
+            lambda call: management.create(call, address, rule, transaction=transaction),
+            timeout_s,
+        )
+
+    async def delete_rule(self, address: EntityAddress, *, timeout_s: float) -> None:
+        management, transaction = self._connection.host.namespace.management, self.transaction
+        await self._connection.ask(
+            Operation.MANAGE,
+            path_of(address),
+            lambda call: management.delete(call, address, transaction=transaction),
+            timeout_s,
         )
 
 

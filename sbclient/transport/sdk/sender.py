@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import Any, Final, TypeVar
 
 from sbclient.delivery import SenderLimits
+from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError, OperationTimeoutError
 from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.message import ServiceBusMessage
@@ -50,6 +51,10 @@ class _Lane:
     calls: int = 0
 
 
+def _no_rules(address: EntityAddress) -> NotSupported:
+    return NotSupported(f"{address} cannot be part of a transaction, azure-servicebus has none: use transport='amqp'")
+
+
 class SdkTransaction(TransactionLink):
     """The messages of one transaction, which are sent as one batch on commit: all of them are stored, or none."""
 
@@ -60,6 +65,12 @@ class SdkTransaction(TransactionLink):
 
     def via_to(self, path: str) -> None:
         """Messages pass through no other entity."""
+
+    async def create_rule(self, address: EntityAddress, rule: RuleProperties, *, timeout_s: float) -> None:
+        raise _no_rules(address)
+
+    async def delete_rule(self, address: EntityAddress, *, timeout_s: float) -> None:
+        raise _no_rules(address)
 
     async def add(self, sender: SdkSender, messages: Sequence[ServiceBusMessage], *, timeout_s: float) -> None:
         """Keep messages for the commit.
