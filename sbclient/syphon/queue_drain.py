@@ -58,6 +58,7 @@ class QueueDrain:
         self._budget = budget
         self._is_until_empty = until == "empty"
         self._polls = PollRecord(source.queue, pair.clock)
+        self._full_polls = 0
         self.queue = source.queue
 
     def status(self) -> QueueStatus:
@@ -100,6 +101,7 @@ class QueueDrain:
         async with self._budget.poll_slots:
             with self._polls.polling():
                 messages = await self._source.receive(max_message_count=room, max_wait_time_s=poll_s)
+        self._full_polls += len(messages) == room
         await self._destinations.offer(await self._source.take(messages))
         return len(messages)
 
@@ -158,12 +160,24 @@ class QueueDrain:
         await self._changed_within(FIRST_PAUSE_S)
         return False
 
+    async def _while_polls_are_full(self) -> None:
+        """Wait for a second in which no poll fills the room, at most a minute.
+
+        A scan costs as much as receiving, and until then the drain is about to receive nearly all that it would find.
+        """
+        until_at = self._clock.monotonic() + SCAN_PAUSE_S
+        known = -1
+        while known != self._full_polls and self._clock.monotonic() < until_at:
+            known = self._full_polls
+            await self._clock.sleep(FIRST_PAUSE_S)
+
     async def scan_regularly(self) -> None:
         """Scan for parked messages at the start, when a destination recovers, and regularly; runs until cancelled.
 
         Another syphon may have left parked messages. The pauses grow while there are more than can be remembered and
         no message leaves the backlog.
         """
+        await self._while_polls_are_full()
         longest_s = self._pair.options.syphon_long_poll.total_seconds()
         pause_s, ended = SCAN_PAUSE_S, -1
         while True:
