@@ -31,7 +31,7 @@ Messages: `Sections` finds the sections of a message without decoding them, `Wir
 builds requests and replies.
 """
 
-from sbclient.amqp.batch import join_batch, split_batch
+from sbclient.amqp.batch import EncodedBatch, encode_section, join_batch, split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery, encode_received
 from sbclient.amqp.connection import Connection, ConnectionClosed, ConnectionOpened, CredentialsOffered
 from sbclient.amqp.delivery import DispositionReceived, IncomingDelivery, OutgoingDelivery
@@ -83,6 +83,7 @@ __all__ = [
     "DispositionReceived",
     "DispositionWalked",
     "EncodeError",
+    "EncodedBatch",
     "EndAnswered",
     "EndpointClosedError",
     "Event",
@@ -115,6 +116,7 @@ __all__ = [
     "encode_delivery",
     "encode_message",
     "encode_received",
+    "encode_section",
     "encode_sections",
     "join_batch",
     "split_batch",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, overload
 
+from sbclient.amqp import EncodedBatch
 from sbclient.delivery import SenderLimits
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.partition_key import check_keys, ordering_key
@@ -44,6 +45,52 @@ class Outgoing:
         """Add a trace context to the application properties."""
         self.message.application_properties.update(context)
         self.size_bytes = encoded_size(self.message)
+
+
+class EncodedTransfer(Sequence[Outgoing]):
+    """Encoded messages on their way out; each is decoded only where it is used.
+
+    Attributes:
+        messages: the messages.
+        sessions: the session of each message that must stay in order with others of its session.
+    """
+
+    __slots__ = ("messages", "sessions")
+
+    def __init__(self, messages: EncodedBatch, sessions: Collection[str]) -> None:
+        self.messages = messages
+        self.sessions = sessions
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Outgoing: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Outgoing]: ...
+
+    def __getitem__(self, index: int | slice) -> Outgoing | list[Outgoing]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        message = self.messages[index]
+        return Outgoing(message, len(message.sections.payload))
+
+    def decoded(self) -> list[Outgoing]:
+        """Return private copies, which can be changed."""
+        return [Outgoing(copy.message.copy(), copy.size_bytes) for copy in self]
+
+
+def messages_of(transfer: Sequence[Outgoing]) -> Sequence[ServiceBusMessage]:
+    """Return the messages of a transfer."""
+    return transfer.messages if isinstance(transfer, EncodedTransfer) else [copy.message for copy in transfer]
+
+
+def largest_size(transfer: Sequence[Outgoing]) -> int:
+    """Return the encoded size of the largest message in bytes."""
+    if isinstance(transfer, EncodedTransfer):
+        return transfer.messages.largest_bytes
+    return max(copy.size_bytes for copy in transfer)
 
 
 def is_message(candidate: object) -> bool:
@@ -91,6 +138,8 @@ def outgoing_copy(message: Any, new_id: NewId, schedule_time_utc: datetime | Non
 
 def transfer_size(transfer: Sequence[Outgoing]) -> int:
     """Return the encoded size in bytes of messages that are sent as one batch."""
+    if isinstance(transfer, EncodedTransfer):
+        return transfer.messages.size_bytes
     return batch_size([copy.message for copy in transfer], [copy.size_bytes for copy in transfer])
 
 
@@ -101,7 +150,7 @@ def trace_room(transfer: Sequence[Outgoing], limits: SenderLimits, growth_bytes:
         limits: the limits of every entity that the messages may be sent to.
         growth_bytes: the bytes that sealing for a backlog queue may add to each message.
     """
-    room = limits.max_message_size_bytes - max(copy.size_bytes for copy in transfer)
+    room = limits.max_message_size_bytes - largest_size(transfer)
     if len(transfer) > 1:
         spare_bytes = limits.max_batch_size_bytes - transfer_size(transfer)
         room = min(room, spare_bytes // len(transfer) - growth_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sbclient.client.outgoing import Outgoing, transfer_size
+from sbclient.client.outgoing import Outgoing, largest_size, messages_of, transfer_size
 from sbclient.clock import Clock
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import (
@@ -75,7 +75,7 @@ class PrimaryLink:
             ServiceBusError: any other answer of the service.
         """
         left_s = await self._check_sizes(transfer, timeout_s)
-        await self._link.send([copy.message for copy in transfer], timeout_s=left_s, transaction=transaction)
+        await self._link.send(messages_of(transfer), timeout_s=left_s, transaction=transaction)
 
     def start(
         self, transfer: Sequence[Outgoing], timeout_s: float, done: Callable[[ServiceBusError | None], None]
@@ -103,7 +103,7 @@ class PrimaryLink:
         return left_s(end_at, self._clock, self._path)
 
     def _check(self, transfer: Sequence[Outgoing], limits: SenderLimits) -> None:
-        largest = max(copy.size_bytes for copy in transfer)
+        largest = largest_size(transfer)
         if largest > limits.max_message_size_bytes:
             raise self._too_large("a message", largest, limits.max_message_size_bytes)
         if len(transfer) > 1:

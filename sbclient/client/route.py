@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from sbclient.client.core import ClientCore
 from sbclient.client.outbox import Done
-from sbclient.client.outgoing import ALIAS_BYTES, Outgoing, trace_room
+from sbclient.client.outgoing import ALIAS_BYTES, EncodedTransfer, Outgoing, messages_of, trace_room
 from sbclient.client.primary_link import PrimaryLink
 from sbclient.delivery import SenderLimits
 from sbclient.errors import (
@@ -136,8 +136,36 @@ class PairedRoute(DirectRoute):
         return deadline - reserve_s(deadline - self._clock.monotonic())
 
     async def send(self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None = None) -> str:
+        sessions = self._sessions(transfer) if self._is_ordered else ()
+        waiting = await self._order.to_divert(sessions, deadline=deadline) if sessions else set()
+        if not waiting or len(sessions) == 1:
+            sending = self._send(transfer, deadline, failed, must_wait=bool(waiting))
+            failed = None  # the traceback of the error refers to this frame
+            return await sending
+        parts: tuple[list[Outgoing], list[Outgoing]] = ([], [])
+        for copy in transfer:
+            parts[self._entity.ordered_session(copy.message) in waiting].append(copy)
+        route = BACKLOG
+        is_partly_accepted = False
+        try:
+            for part, must_wait in zip(parts, (False, True), strict=True):
+                if part:
+                    route = await self._send(part, deadline, must_wait=must_wait)
+                    is_partly_accepted = True
+        except ServiceBusError as error:
+            error.is_in_doubt = error.is_in_doubt or is_partly_accepted
+            raise
+        return route
+
+    async def _send(
+        self,
+        transfer: Sequence[Outgoing],
+        deadline: float,
+        failed: ServiceBusError | None = None,
+        *,
+        must_wait: bool = False,
+    ) -> str:
         is_in_doubt = False
-        must_wait = self._is_ordered and await self.must_wait(transfer, deadline)
         if failed is not None or (not must_wait and not self._entity.is_failed_over):
             generation = self._entity.failover.generation
             try:
@@ -154,7 +182,7 @@ class PairedRoute(DirectRoute):
             finally:
                 failed = None  # its traceback refers to this frame
         try:
-            await self._diversion.send([copy.message for copy in transfer], deadline=deadline)
+            await self._diversion.send(messages_of(transfer), deadline=deadline)
         except ServiceBusError as error:
             error.is_in_doubt = error.is_in_doubt or is_in_doubt
             raise
@@ -266,9 +294,15 @@ class PairedRoute(DirectRoute):
         return self._entity.observed(_ping_keys(transfer[0]))
 
     async def must_wait(self, transfer: Sequence[Outgoing], deadline: float) -> bool:
-        sessions = (self._entity.ordered_session(copy.message) for copy in transfer)
-        session_id = next((one for one in sessions if one is not None), None) if self._is_ordered else None
-        return session_id is not None and await self._order.must_divert(session_id, deadline=deadline)
+        sessions = self._sessions(transfer) if self._is_ordered else ()
+        return bool(sessions) and bool(await self._order.to_divert(sessions, deadline=deadline))
+
+    def _sessions(self, transfer: Sequence[Outgoing]) -> Collection[str]:
+        """Return the sessions that messages of a transfer must stay in order with."""
+        if isinstance(transfer, EncodedTransfer):
+            return transfer.sessions
+        found = (self._entity.ordered_session(copy.message) for copy in transfer)
+        return dict.fromkeys(one for one in found if one is not None)
 
 
 def _ping_keys(copy: Outgoing) -> PingKeys:

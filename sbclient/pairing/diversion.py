@@ -60,7 +60,7 @@ class Diversion:
             if session_id is not None:
                 self._entity.sessions.diverted(session_id)
                 queue, native = self._entity.backlog_session(session_id)
-            key = message.partition_key if self._pair.backlog.split_by_key and queue is None else None
+            key = (native or message.partition_key) if self._pair.backlog.split_by_key else None
             transfers[queue, key].append(seal(message, self._entity.path, native_session_id=native))
         is_partly_accepted = False
         for (queue, _), sealed in transfers.items():

@@ -38,6 +38,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.rules.size import batch_size, encoded_size
 from tests.amqp.strategies import messages
+from tests.client.scene import encoded
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
@@ -431,3 +432,12 @@ def test_batch_without_messages_is_refused(raw: bytes) -> None:
 def test_sections_of_annotations_may_be_absent() -> None:
     sections = Sections(encode_message(ServiceBusMessage(b"a")))
     assert sections.raw(MESSAGE_ANNOTATIONS) == sections.raw_value(MESSAGE_ANNOTATIONS) == b""
+
+
+@given(st.lists(messages, min_size=1, max_size=4))
+def test_an_encoded_batch_equals_the_joined_one(sent: list[ServiceBusMessage]) -> None:
+    batch = encoded(sent)
+    assert batch.payload == (join_batch(sent) if len(sent) > 1 else encode_message(sent[0]))
+    assert batch.size_bytes == batch_size(sent)
+    assert batch.largest_bytes == max(map(encoded_size, sent))
+    assert [encode_message(message) for message in batch[:]] == [encode_message(message) for message in sent]

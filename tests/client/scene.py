@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import accumulate
 from typing import Any
 
+from sbclient.amqp import EncodedBatch, encode_message, encode_section
 from sbclient.client.client import ServiceBusClient
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
-from sbclient.message import ServiceBusReceivedMessage
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import MemoryPair
 
@@ -98,3 +100,16 @@ async def diverted(pair: MemoryPair) -> list[ServiceBusReceivedMessage]:
 async def dead_letters(pair: MemoryPair, names: Sequence[str] = BACKLOG) -> list[ServiceBusReceivedMessage]:
     """The dead letters of backlog queues, which are empty then."""
     return [message for name in names for message in await taken(pair, name, secondary=True, dead=True)]
+
+
+def encoded(messages: Sequence[ServiceBusMessage]) -> EncodedBatch:
+    """Messages as `send_encoded` takes them."""
+    sections = [encode_section(encode_message(message)) for message in messages]
+    first = messages[0]
+    return EncodedBatch(
+        b"".join(sections),
+        list(accumulate(map(len, sections))),
+        message_id=first.message_id,
+        session_id=first.session_id,
+        partition_key=first.partition_key,
+    )

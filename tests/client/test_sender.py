@@ -34,7 +34,7 @@ from sbclient.rules.failover import FailoverState
 from sbclient.rules.partition_key import fragment_of
 from sbclient.rules.size import batch_size, encoded_size
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from tests.client.scene import AT_ONCE, QUEUE, diverted, make_queue, options, taken, texts
+from tests.client.scene import AT_ONCE, QUEUE, diverted, encoded, make_queue, options, taken, texts
 
 LIMIT = 256 * 1024
 HEADROOM = 1024
@@ -604,3 +604,42 @@ async def test_an_infinite_timeout_is_rejected(pair: MemoryPair) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(InvalidOperationError, match="finite"):
             await sender.send_messages(ServiceBusMessage("x"), timeout=float("inf"))
+
+
+def numbered(count: int, **fields: Any) -> list[ServiceBusMessage]:
+    return [
+        ServiceBusMessage(str(number), message_id=f"id {number}", application_properties={"n": number}, **fields)
+        for number in range(count)
+    ]
+
+
+async def test_encoded_messages_are_sent_as_one_transfer(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_encoded(encoded(numbered(3)))
+        await sender.send_encoded(encoded(numbered(1)))
+    received = await taken(pair)
+    assert [(str(one), one.message_id, one.application_properties) for one in received] == [
+        (str(number), f"id {number}", {"n": number}) for number in (0, 1, 2, 0)
+    ]
+
+
+async def test_encoded_messages_are_diverted_and_drained(pair: MemoryPair) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await sender.send_encoded(encoded(numbered(3, session_id="s", time_to_live=timedelta(hours=1))))
+        pair.primary.heal()
+        await client.run_syphon(until="empty")
+    received = await taken(pair)
+    assert [(str(one), one.session_id, one.application_properties) for one in received] == [
+        (str(number), "s", {"n": number}) for number in range(3)
+    ]
+    assert all(one.time_to_live is not None for one in received)
+
+
+async def test_encoded_messages_that_are_too_large_are_rejected(pair: MemoryPair, client: ServiceBusClient) -> None:
+    large = ServiceBusMessage(b"x" * (LIMIT + 1), message_id="id")
+    async with client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(MessageSizeExceededError, match="a message"):
+            await sender.send_encoded(encoded([large]))
+        with pytest.raises(MessageSizeExceededError, match="2 messages"):
+            await sender.send_encoded(encoded([ServiceBusMessage(b"x" * (LIMIT // 2), message_id="id")] * 2))

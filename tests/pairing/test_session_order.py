@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from random import Random
 
 import pytest
 
 from sbclient.broker.faults import Operation
+from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
@@ -23,7 +25,7 @@ from sbclient.rules.failover import FailoverState
 from sbclient.rules.known_sessions import ASK_AGAIN_S
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.transport import MemoryTransport
-from tests.client.scene import QUEUE, SESSION_BACKLOG, make_queue, options, taken, texts
+from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, encoded, make_queue, options, taken, texts
 
 ORDERED = options(ordering="session", failover_interval=0, ping_primary_interval=5)
 
@@ -357,3 +359,41 @@ async def test_sessions_are_accepted_one_by_one_if_they_cannot_be_listed(
         for session in "abcd":
             await sender.send_messages(of(session, 2))
     assert texts(await taken(pair)) == ["a2", "c2", "d2"]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+async def test_an_encoded_transfer_of_several_sessions_is_split_by_their_state(
+    pair: MemoryPair, partitioned: bool
+) -> None:
+    if partitioned:
+        async with pair.unpaired_client(secondary=True) as other:
+            for name in BACKLOG:
+                await other.administration.create_queue(name, enable_partitioning=True)
+            for name in SESSION_BACKLOG:
+                await other.administration.create_queue(name, enable_partitioning=True, requires_session=True)
+
+    async def send(sender: ServiceBusSender, number: int) -> None:
+        messages = [of(session, number) for session in "abcde"]
+        for message in messages:
+            message.message_id = str(message)
+        scheduled = ServiceBusMessage("later", message_id="later", session_id="a")
+        scheduled.scheduled_enqueue_time_utc = datetime(2000, 1, 1, tzinfo=UTC)
+        await sender.send_encoded(encoded([*messages, scheduled]), sessions=list("abcde"))
+
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        await send(sender, 1)
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(of("b", 2))
+        client.pair.mark_healthy(QUEUE)
+        await send(sender, 3)
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await send(sender, 4)
+        pair.primary.heal()
+        client.pair.mark_healthy(QUEUE)
+        await client.run_syphon(until="empty")
+        await send(sender, 5)
+    received = [text for text in texts(await taken(pair)) if text != "later"]
+    assert sorted(received) == sorted(["b2", *(f"{session}{number}" for session in "abcde" for number in (1, 3, 4, 5))])
+    for session in "abcde":
+        mine = [text for text in received if text[0] == session]
+        assert mine == sorted(mine)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from sbclient.amqp import BATCH_FORMAT, EncodeError, Source, Target, encode_message, join_batch
+from sbclient.amqp import BATCH_FORMAT, EncodedBatch, EncodeError, Source, Target, encode_message, join_batch
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.clock import Clock
@@ -120,6 +120,9 @@ class AmqpSender(SenderLink):
         return True
 
     def _transfer(self, messages: Sequence[ServiceBusMessage], deadline: float, via_key: str | None = None) -> Transfer:
+        if isinstance(messages, EncodedBatch):  # its caller keeps the order
+            message_format = BATCH_FORMAT if len(messages) > 1 else 0
+            return Transfer(messages.payload, message_format=message_format, deadline=deadline, doing=self._sending)
         first = messages[0]
         message_format = 0
         try:

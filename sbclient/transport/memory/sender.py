@@ -43,7 +43,7 @@ class MemorySender(SenderLink):
         via_key = None if transaction is None else own(transaction).partition_key
 
         def work(call: Call) -> None:
-            self._namespace.send(call, self._path, messages, transaction=core, via_partition_key=via_key)
+            self._namespace.send(call, self._path, list(messages), transaction=core, via_partition_key=via_key)
 
         await self._ask(Operation.SEND, work, timeout_s)
 
