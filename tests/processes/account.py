@@ -1,15 +1,15 @@
-"""The account of a run: what was accepted, what arrived, and what must hold between the two.
+"""The account of a run: it compares the accepted messages with the received ones.
 
-Everything is judged from the outside: from what the programs wrote before and behind each step, from what passed the
-proxies, and from the injected faults. `../../docs` promises nothing here that this page does not check:
+The input is what the programs recorded before and after each step, what passed the proxies, and the injected faults.
+The checks cover every promise of `../../docs`:
 
-1. An accepted message arrives at every destination of its own, or lies among the dead letters with a true reason.
-2. What was refused for certain is nowhere, and nothing arrives that was never sent.
-3. For each copy beyond the first there is an event that explains it: see `explanations`.
-4. With `ordering="session"` what was accepted before the next was sent arrives before it.
-5. With duplicate detection there is one copy.
-6. What arrives is what was sent: body, id, keys, properties; on a partitioned entity one key has one fragment.
-7. At the end nothing is left anywhere.
+1. An accepted message arrives at each of its destinations, or is dead-lettered with a correct reason.
+2. A message that was rejected for certain does not arrive, and every message that arrives was sent.
+3. An event explains each copy beyond the first: see `explanations`.
+4. With `ordering="session"` a message that was accepted before the next one was sent arrives before it.
+5. With duplicate detection each message has one copy.
+6. Body, id, keys and properties arrive unchanged; on a partitioned entity each key has one fragment.
+7. At the end every queue is empty.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ EXPIRED: Final = "TTLExpiredException"
 DEAD_LETTERS: Final = "dead letters"
 BACKLOG_DEAD_LETTERS: Final = "backlog dead letters"
 EARLY_S: Final = 0.001
-"""Moments in messages are whole milliseconds."""
+"""Timestamps of messages are whole milliseconds."""
 
 
 Histories = Mapping[tuple[str, int], Sequence[Line]]
-"""The lines of each life of each program."""
+"""The recorded lines of each program, by name and number of the process."""
 
 
 @dataclass(slots=True)
 class Try:
-    """One call of an application; without an answer it is in doubt."""
+    """One send of an application; without a response it is in doubt."""
 
     begin: float
     program: str
@@ -48,7 +48,7 @@ class Try:
 
 @dataclass(slots=True)
 class Sent:
-    """A message, with all that its application was told of it."""
+    """A message, with the outcome of each attempt to send it."""
 
     uid: str
     facts: dict[str, Any]
@@ -57,7 +57,7 @@ class Sent:
 
     @property
     def accepted_at(self) -> float:
-        """When it was first known to be accepted; infinity = never."""
+        """Return the time of the first accepted attempt; infinity = never."""
         return min((one.end for one in self.tries if one.outcome == "ok"), default=float("inf"))
 
     @property
@@ -66,13 +66,13 @@ class Sent:
 
     @property
     def is_refused(self) -> bool:
-        """Whether every answer was a refusal for certain."""
+        """Whether every attempt was rejected for certain."""
         return all(one.outcome == "refused" for one in self.tries)
 
 
 @dataclass(slots=True)
 class Arrival:
-    """A message that somebody received: `copy` names the stored copy."""
+    """A received message; `copy` identifies the stored copy."""
 
     at: float
     program: str
@@ -88,14 +88,14 @@ class Arrival:
 
 @dataclass(slots=True)
 class Account:
-    """The numbers of a run, and what was broken.
+    """The numbers of a run, and the violations.
 
     Attributes:
-        in_doubt: messages of which at least one try was in doubt.
-        refused: messages that were refused for certain, and given up.
-        open: messages that were never known to be accepted, and may have been.
-        duplicates: how many copies there were beyond the first, by whether they are explained.
-        redelivered: deliveries of a copy beyond its first one.
+        in_doubt: messages with at least one attempt in doubt.
+        refused: messages that were rejected for certain and not sent again.
+        open: messages without a known outcome.
+        duplicates: the number of copies beyond the first, explained or unexplained.
+        redelivered: the number of deliveries of a copy beyond its first one.
     """
 
     accepted: int = 0
@@ -115,13 +115,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that is known of a run.
+    """The records of a run.
 
     Attributes:
-        sending, receiving: the lines of each life, by `(program, life)`.
-        expected_paths: for the facts of a message, where it must arrive.
-        has_sessions, keeps_order, is_partitioned, detects_duplicates: what the entities are, and promise.
-        left: what lay in each queue at the end, and should not.
+        sending, receiving: the lines of each process, by `(program, life)`.
+        expected_paths: returns the paths at which a message with the given facts must arrive.
+        has_sessions, keeps_order, is_partitioned, detects_duplicates: the settings of the entities.
+        left: the number of messages that remain in each queue at the end.
     """
 
     sending: Histories
@@ -136,20 +136,20 @@ class Evidence:
 
 
 def account_of(evidence: Evidence) -> Account:
-    """Judge a run."""
+    """Check the records of a run."""
     return _Judge(evidence).account()
 
 
 def sent_messages(sending: Histories) -> dict[str, Sent]:
-    """Every message that an application began to send, by its uid."""
+    """Return every message that an application began to send, by uid."""
     messages: dict[str, Sent] = {}
     for (program, _), lines in sending.items():
         groups: dict[str, list[str]] = {}
         for line in lines:
             if line["event"] == "sending":
-                groups[line["group"]] = [letter["uid"] for letter in line["letters"]]
-                for letter in line["letters"]:
-                    message = messages.setdefault(letter["uid"], Sent(letter["uid"], letter, line["group"]))
+                groups[line["group"]] = [facts["uid"] for facts in line["messages"]]
+                for facts in line["messages"]:
+                    message = messages.setdefault(facts["uid"], Sent(facts["uid"], facts, line["group"]))
                     message.tries.append(Try(line["at"], program))
             elif line["event"] == "sent":
                 for uid in groups[line["group"]]:
@@ -159,7 +159,7 @@ def sent_messages(sending: Histories) -> dict[str, Sent]:
 
 
 def arrivals_of(receiving: Histories) -> list[Arrival]:
-    """Every delivery, by moment, with how it was settled."""
+    """Return every delivery with its settlements, ordered by time."""
     arrivals: list[Arrival] = []
     for (program, _), lines in receiving.items():
         held: dict[tuple[str, float, int], Arrival] = {}
@@ -218,7 +218,7 @@ class _Judge:
             missing = [path for path in self._evidence.expected_paths(message.facts) if path not in found]
             if missing and not is_dead_in_backlog:
                 self._account.lost += 1
-                yield Violation("I1", f"{message.uid} was accepted and is lost: it never came to {listed(missing)}")
+                yield Violation("I1", f"{message.uid} was accepted and is lost: it did not arrive at {listed(missing)}")
 
     def _unexpected(self) -> Iterator[Violation]:
         for uid, arrivals in self._arrivals.items():
@@ -228,7 +228,7 @@ class _Judge:
                 wrong.append("was never sent")
             else:
                 if message.is_refused:
-                    wrong.append("was refused for certain")
+                    wrong.append("was rejected for certain")
                 paths = set(self._evidence.expected_paths(message.facts))
                 strange = {one.path for one in arrivals if one.origin != BACKLOG_DEAD_LETTERS} - paths
                 wrong += [f"is not for {path}" for path in strange]
@@ -237,7 +237,7 @@ class _Judge:
                 yield Violation("I3", f"{uid!r} arrived in {arrivals[0].path} and {what}")
 
     def _changed(self) -> Iterator[Violation]:
-        """What arrives equals what was sent, whichever way it came."""
+        """Check that each message arrives unchanged."""
         for uid, arrivals in self._arrivals.items():
             message = self._sent.get(uid)
             for arrival in arrivals if message is not None else ():
@@ -252,13 +252,13 @@ class _Judge:
                     keys = (facts["session_id"], facts["partition_key"])
                     if sent.get("key") not in keys and sent.get("key") is not None:
                         changed.append(f"its keys are {keys} and not {sent['key']!r}")
-                    changed += [f"{name} is to be seen" for name in facts["properties"] if name.startswith("x-ms-")]
+                    changed += [f"{name} is visible" for name in facts["properties"] if name.startswith("x-ms-")]
                     if "appears_at" in sent and facts["stored_at"] < sent["appears_at"] - EARLY_S:
                         changed.append(f"it came {sent['appears_at'] - facts['stored_at']:.3f} s early")
                 yield from (Violation("I4", f"{uid} arrived in {arrival.path}, and {what}") for what in changed)
 
     def _dead_letters(self) -> Iterator[Violation]:
-        """A dead letter has a reason, and it is true."""
+        """Check that each dead letter has a correct reason."""
         unwanted = {
             (uid, line["path"])
             for uid, arrivals in self._arrivals.items()
@@ -275,12 +275,14 @@ class _Judge:
                 is_mortal = uid in self._sent and "life_s" in self._sent[uid].facts
                 is_unwanted = arrival.origin == DEAD_LETTERS and (uid, arrival.path) in unwanted
                 if not ((reason == EXPIRED and is_mortal) or (reason == UNWANTED and is_unwanted)):
-                    yield Violation("I1", f"{uid} lies among the {arrival.origin} of {arrival.path} for {reason!r}")
+                    yield Violation(
+                        "I1", f"{uid} is in the {arrival.origin} of {arrival.path} with the reason {reason!r}"
+                    )
 
     # -- more than once ------------------------------------------------------------------------------------------
 
     def _copies(self) -> Iterator[Violation]:
-        """Each message is stored once at each of its destinations; every copy beyond that is explained."""
+        """Check that an event explains every copy beyond the first at a destination."""
         for uid, arrivals in self._arrivals.items():
             message = self._sent.get(uid)
             if message is None:
@@ -303,7 +305,7 @@ class _Judge:
                     self._account.explained_duplicates += extra
 
     def _deliveries(self) -> Iterator[Violation]:
-        """A copy comes again only if it was given back, or nobody knows that it was settled."""
+        """Check that a copy is redelivered only if it was abandoned or its settlement is not confirmed."""
         by_copy: dict[Any, list[Arrival]] = defaultdict(list)
         for arrivals in self._arrivals.values():
             for arrival in arrivals:
@@ -363,5 +365,5 @@ class _Judge:
 
 
 def kinds_of(violations: Iterable[Violation]) -> Counter[str]:
-    """How often each invariant was broken."""
+    """Return the number of violations of each invariant."""
     return Counter(violation.invariant for violation in violations)

@@ -22,11 +22,11 @@ _WIRE_FAULTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One way in which the programs are put together.
+    """One combination of programs, traffic and faults.
 
     Attributes:
         name, purpose: for people.
-        outages: what certainly takes the primary away, and whatever goes with it, long enough for a failover.
+        outages: faults that make the primary unavailable, each long enough for a failover.
         sources: sources of further faults.
         keys: see `SendingPlan`.
         queue: how `orders` is made; of a topic, how its subscriptions are.
@@ -188,7 +188,7 @@ CONFIGURATIONS: Final = (
     ),
     Configuration(
         name="both away",
-        purpose="both namespaces in a black hole at once: senders are told that nothing was accepted",
+        purpose="both namespaces in a black hole at once: every send fails",
         outages=(FaultSource(Kind.BLACK_HOLE, PRIMARY), FaultSource(Kind.BLACK_HOLE, SECONDARY)),
         sources=(
             FaultSource(Kind.BLACK_HOLE, "sender-*>primary", 6.0),

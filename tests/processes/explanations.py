@@ -1,11 +1,11 @@
-"""Why a message may be there more than once: for each copy, an event that really happened.
+"""Explain duplicates: for each further copy of a message, an event that caused it.
 
-The law: whoever sends a message towards a namespace a second time must have had a reason to doubt the first. From its
-first passing to the second one of these was true:
+A program sends a message a second time only if the outcome of the first send is in doubt. Between the two sends one of
+these must be true:
 
-* the application was told that it is in doubt, or was killed before it was told anything;
-* something injected the sender's proxies, a namespace, or the sender itself;
-* the sender waited for the answer until its time was over.
+* the send failed with an error in doubt, or the application was killed before the send returned;
+* a fault affected the sender's proxies, a namespace, or the sender;
+* the sender waited for the response until its timeout.
 
 A syphon receives each copy from the backlog once. Its second transfer is explained by a fault of a syphon or its
 proxies, by a lost lock that its log reports, or by the end of its timeout. A termination of the syphon is no
@@ -25,16 +25,16 @@ from tests.processes.record import Line
 from tests.processes.scene import Crossing
 
 LINGER_S: Final = 1.5
-"""How long a fault may have effects after its end: held data arrives, and cut connections are noticed."""
+"""How long a fault has effects after its end: held data arrives, and programs notice closed connections."""
 
 SYPHON_TRY_S: Final = 20.0
-"""How long a syphon waits at least, before it gives up waiting for an answer."""
+"""The shortest timeout of a syphon for a response."""
 
 LOST_LOCK: Final = ("syphon.lock_lost", "syphon.not_settled", "syphon.gave_up_waiting", "syphon.not_given_back")
 
 
-class Told(Protocol):
-    """What explanations need of a try."""
+class Attempt(Protocol):
+    """An attempt to send a message."""
 
     begin: float
     end: float
@@ -43,13 +43,13 @@ class Told(Protocol):
 
 
 class Explanations:
-    """What happened in one run.
+    """The events of one run.
 
     Args:
-        crossings: of each uid, in order.
+        crossings: when each uid passed a proxy, in order.
         injected: the injected faults.
-        syphon_logs: of every life.
-        timeout_s: how long a sender waits for the primary at least, before it gives up.
+        syphon_logs: the log lines of each syphon process.
+        timeout_s: the shortest timeout of a sender for the primary.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Explanations:
         self._lock_losses = sorted(moment_of(line) for lines in syphon_logs for line in lines if is_lock_loss(line))
 
     def diverted_count(self) -> int:
-        """Messages that passed towards the backlog."""
+        """Return the number of messages that passed towards the backlog."""
         return sum(any(one.side == SECONDARY for one in crossings) for crossings in self._crossings.values())
 
     def had_effect(self, program: str, begin: float, end: float) -> bool:
@@ -75,8 +75,8 @@ class Explanations:
             one.begin <= end and one.end + LINGER_S >= begin and _concerns(one, program) for one in self._injected
         )
 
-    def why_not(self, uid: str, tries: Sequence[Told], copies: int) -> str:
-        """What speaks against so many copies; empty if they are explained."""
+    def why_not(self, uid: str, tries: Sequence[Attempt], copies: int) -> str:
+        """Return why the number of copies is wrong; empty if all copies are explained."""
         crossings = self._crossings.get(uid, ())
         sends = [one for one in crossings if not _is_syphon(one)]
         moves = [one for one in crossings if _is_syphon(one)]
@@ -94,10 +94,10 @@ class Explanations:
             return f"syphons sent it {len(moves)} times from {diverted} copies, and {reasons} times with a reason"
         return ""
 
-    def _may_send_again(self, before: Crossing, after: Crossing, tries: Sequence[Told]) -> bool:
-        is_told = any(one.outcome != "ok" and one.begin <= before.at and _ended_by(one, after.at) for one in tries)
+    def _may_send_again(self, before: Crossing, after: Crossing, tries: Sequence[Attempt]) -> bool:
+        is_failed = any(one.outcome != "ok" and one.begin <= before.at and _ended_by(one, after.at) for one in tries)
         is_late = after.at - before.at >= self._timeout_s
-        return is_told or is_late or self.had_effect(before.program, before.at, after.at)
+        return is_failed or is_late or self.had_effect(before.program, before.at, after.at)
 
     def _may_move_again(self, before: Crossing, after: Crossing) -> bool:
         lost = any(before.at - SYPHON_TRY_S <= at <= after.at + LINGER_S for at in self._lock_losses)
@@ -105,8 +105,8 @@ class Explanations:
         return lost or is_late or self.had_effect(before.program, before.at, after.at)
 
 
-def _ended_by(one: Told, at: float) -> bool:
-    """Whether a try had its answer by then, or never got one because its program was killed."""
+def _ended_by(one: Attempt, at: float) -> bool:
+    """Whether an attempt had ended by then, or never ended because its program was killed."""
     return one.end <= at or one.end == float("inf")
 
 
@@ -114,10 +114,10 @@ def _is_syphon(crossing: Crossing) -> bool:
     return crossing.program.startswith("syphon-")
 
 
-def _was_refused(crossing: Crossing, tries: Sequence[Told]) -> bool:
-    """Whether it passed in a try of which the application was told for certain that nothing was stored.
+def _was_refused(crossing: Crossing, tries: Sequence[Attempt]) -> bool:
+    """Whether it passed in an attempt that was rejected for certain.
 
-    Behind a try in doubt nobody can tell: what was held back of that one may pass much later.
+    After an attempt in doubt this is unknown: data that a proxy held may pass much later.
     """
     begun = [one for one in tries if one.begin <= crossing.at]
     return all(one.outcome == "refused" for one in begun) and any(crossing.at <= one.end for one in begun)
@@ -135,5 +135,5 @@ def is_lock_loss(line: Line) -> bool:
 
 
 def moment_of(line: Line) -> float:
-    """When a line of the syphon's log was written, in seconds since 1970."""
+    """Return the time of a line of the syphon's log, in seconds since 1970."""
     return datetime.fromisoformat(line["timestamp"]).timestamp()

@@ -31,7 +31,7 @@ class Kind(StrEnum):
     KILL = "SIGKILL"
     """A program is killed, and started again after a while."""
     TERMINATE = "SIGTERM"
-    """A program is told to end, must do so with status 0, and is started again after a while."""
+    """A program gets SIGTERM, must end with status 0, and is started again after a while."""
     FREEZE = "SIGSTOP"
     """A program, or a namespace, stands still for a while."""
     FAULT = "fault"

@@ -55,7 +55,7 @@ GRAIN_S: Final = 0.02
 """A slow proxy passes on so much at once as it takes in this time."""
 
 Witness = Callable[[str], None]
-"""Is told the uid of each message that is about to pass towards the namespace; one that is not told of never does."""
+"""Called with the uid of each message before the message passes towards the namespace."""
 
 
 class Proxy:
@@ -160,7 +160,7 @@ class Proxy:
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way, connection: _Connection
     ) -> None:
-        """Pass on until one side has ended; then the other side is told, behind what was still on its way."""
+        """Forward data until one side ends; then send the end of the stream to the other side, after all data."""
         unread = b""
         try:
             while piece := await reader.read(READ_BYTES):

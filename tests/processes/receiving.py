@@ -31,7 +31,7 @@ WAIT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivingPlan:
-    """What one life of a receiver does.
+    """The work of one process of a receiver.
 
     Attributes:
         paths: of queues, or of subscriptions.
@@ -62,19 +62,19 @@ class ReceivingPlan:
 
 
 class Receiving:
-    """One life of a receiver."""
+    """One process of a receiver."""
 
     def __init__(self, plan: ReceivingPlan) -> None:
         self._plan = plan
         self._clock = Clock()
         self._record = Record(plan.record)
         self._record.take_log()
-        self._told_to_end = asyncio.Event()
+        self._is_ending = asyncio.Event()
 
     async def run(self) -> None:
         plan = self._plan
-        for told in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(told, self._told_to_end.set)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._is_ending.set)
         client = ServiceBusClient.from_connection_string(
             plan.primary, timeout=plan.timeout_s, retry_total=1, retry_backoff_factor=0.3
         )
@@ -88,7 +88,7 @@ class Receiving:
 
     async def _work(self, client: ServiceBusClient, path: str, chance: Random) -> None:
         """Open receivers, one after the other, and receive until each ends or fails."""
-        while not self._told_to_end.is_set():
+        while not self._is_ending.is_set():
             receiver = open_receiver(client, path, has_sessions=self._plan.has_sessions)
             try:
                 async with receiver:
@@ -100,7 +100,7 @@ class Receiving:
                 await self._clock.sleep(0.3)
 
     async def _receive(self, receiver: ServiceBusReceiver, path: str, chance: Random) -> None:
-        while not self._told_to_end.is_set():
+        while not self._is_ending.is_set():
             messages = await receiver.receive_messages(AT_ONCE, max_wait_time=WAIT_S)
             for message in messages:
                 note_delivery(self._record, path, message, "queue")
@@ -108,7 +108,7 @@ class Receiving:
                 await self._deal_with(receiver, path, message, chance)
             if receiver.session is not None:
                 if not messages:
-                    return  # another session's turn
+                    return  # go on with another session
                 await receiver.session.renew_lock()
 
     async def _deal_with(
@@ -118,7 +118,7 @@ class Receiving:
         if plan.pause_s:
             await self._clock.sleep(chance.uniform(0, 2 * plan.pause_s))
         if lot < plan.kept and not plan.has_sessions:
-            return  # its lock ends by itself
+            return  # the lock expires
         if lot < plan.kept + plan.abandoned:
             mode, settle = "abandon", receiver.abandon_message(message)
         elif lot < plan.kept + plan.abandoned + plan.dead_lettered:
@@ -133,15 +133,15 @@ class Receiving:
             outcome = "in doubt" if error.is_in_doubt else "refused"
             self._record.write("settled", mode=mode, outcome=outcome, error=type(error).__name__, **copy)
             if self._plan.has_sessions:
-                raise  # what comes behind it must not overtake it
+                raise  # later messages of the session must not overtake it
         else:
             self._record.write("settled", mode=mode, outcome="ok", **copy)
             if mode == "abandon" and self._plan.has_sessions:
-                raise _GivenBackError("given back: what was received behind it comes again, behind it")
+                raise _GivenBackError("abandoned: the broker redelivers the later messages of the session after it")
 
 
 class _GivenBackError(ServiceBusError):
-    """The session is let go, so that nothing overtakes what was given back."""
+    """Releases the session, so that no message overtakes the abandoned one."""
 
 
 def open_receiver(client: ServiceBusClient, path: str, *, has_sessions: bool, **more: Any) -> ServiceBusReceiver:
@@ -155,10 +155,10 @@ def open_receiver(client: ServiceBusClient, path: str, *, has_sessions: bool, **
 
 
 def note_delivery(record: Record, path: str, message: ServiceBusReceivedMessage, origin: str) -> None:
-    """Write down a message that was received, before anything is done with it.
+    """Record a received message before it is settled.
 
     Args:
-        origin: where it was found: `queue`, `dead letters`, or `backlog dead letters`.
+        origin: where it was received: `queue`, `dead letters`, or `backlog dead letters`.
     """
     body = bytes(message)
     record.write(

@@ -31,11 +31,11 @@ EMPTY_S: Final = 120.0
 
 @dataclass(slots=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        failovers, recoveries: how often a sender went over to the backlog, and came back.
-        injected: how often each kind of fault really injected something.
+        failovers, recoveries: how often a sender switched to the backlog, and back to the primary.
+        injected: how often each kind of fault had an effect.
         phases: seconds that each part of the run took.
     """
 
@@ -69,7 +69,7 @@ class Run:
         self._phase_began = time.monotonic()
 
     def _phase(self, name: str) -> None:
-        """What was done since the phase before is over."""
+        """End the current phase and record its duration."""
         now = time.monotonic()
         self._phases[name], self._phase_began = round(now - self._phase_began, 1), now
 
@@ -136,7 +136,7 @@ class Run:
                 await client.administration.create_rule("orders", name, "of-this", filter=SqlRuleFilter(filtered))
 
     def _start(self, program: Program) -> None:
-        """Another life of a program."""
+        """Start a process of a program."""
         configuration, scene = self._configuration, self._scene
         kind, _, number = program.name.partition("-")
         seed = self._seed * 1000 + int(number)
@@ -174,7 +174,7 @@ class Run:
     # -- after the faults
 
     async def _settle_down(self) -> dict[str, int]:
-        """Heal, let everybody finish, bring everything home; returns what is left, by queue."""
+        """Remove all faults, let all programs finish, drain the backlog; return the remaining messages by queue."""
         scene = self._scene
         for namespace in scene.namespaces.values():
             await namespace.control("DELETE", "faults")
@@ -192,18 +192,18 @@ class Run:
         return left
 
     async def _end(self, kind: str, within_s: float) -> None:
-        """Tell all programs of a kind to end; they must do so in time, with status 0."""
+        """Terminate all programs of a kind; they must end in time, with status 0."""
         programs = self._scene.programs_of(kind)
         for program, status in zip(
             programs, await asyncio.gather(*(program.terminate(within_s) for program in programs)), strict=True
         ):
             if status != 0:
-                told = program.output().strip().rpartition("\n")[2]
-                self._wrong.append(f"{program.name} was told to end and had status {status}: {told}")
+                last_line = program.output().strip().rpartition("\n")[2]
+                self._wrong.append(f"{program.name} had status {status} after SIGTERM: {last_line}")
                 program.kill()
 
     async def _empty_backlog(self) -> None:
-        """Run syphons until one of them says that nothing is left, as a cron job would."""
+        """Run a syphon until it reports an empty backlog, as a cron job would."""
         syphon = self._scene.programs_of("syphon")[0]
         deadline = time.monotonic() + EMPTY_S
         while True:
@@ -212,8 +212,8 @@ class Run:
             if status == 0:
                 return
             if status is None or time.monotonic() > deadline:
-                told = syphon.output().strip().rpartition("\n")[2]
-                self._wrong.append(f"the backlog was not empty after {EMPTY_S:g} s: status {status}, {told}")
+                last_line = syphon.output().strip().rpartition("\n")[2]
+                self._wrong.append(f"the backlog was not empty after {EMPTY_S:g} s: status {status}, {last_line}")
                 syphon.kill()
                 return
 
@@ -240,7 +240,7 @@ class Run:
         )
 
     def _expected_paths(self, facts: Line) -> list[str]:
-        """Where a message must arrive: at the queue, or at each subscription whose filter lets it pass."""
+        """Return where a message must arrive: the queue, or each subscription whose filter matches it."""
         rules = self._configuration.rules
         if not rules:
             return ["orders"]

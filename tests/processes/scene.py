@@ -32,7 +32,7 @@ END_S: Final = 90.0
 """How long a program may take to end after SIGTERM, once everything is healed. Those that send try for 60 s."""
 
 SYPHON_END_S: Final = 45.0
-"""The same for a syphon, whatever is wrong with its proxies: what is usually granted to a service is 90 s."""
+"""The same for a syphon, also behind failing proxies; service managers usually allow 90 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ class Scene:
                 yield proxy
 
     def records(self, kind: str) -> Iterator[tuple[Program, int, list[Line]]]:
-        """The histories of all lives of all programs of a kind."""
+        """Return the records of all processes of all programs of a kind."""
         for program in self.programs_of(kind):
             for life in range(program.life + 1):
                 yield program, life, list(lines_of(program.file("jsonl", life)))
 
     def syphon_logs(self) -> Iterator[tuple[Program, int, list[Line]]]:
-        """What all lives of all syphons have logged."""
+        """Return the log lines of all processes of all syphons."""
         for program in self.programs_of("syphon"):
             for life in range(program.life + 1):
                 yield program, life, list(lines_of(program.file("log", life)))

@@ -1,7 +1,7 @@
-"""A program that sends: `python -m tests.processes.sending plan.json`. SIGTERM lets it finish what it has begun.
+"""A program that sends: `python -m tests.processes.sending plan.json`. After SIGTERM it finishes the sends in flight.
 
-It is an application as it should be written: what is in doubt is sent again, the same message with the same id, until
-the answer is sure. What was refused is sent again, too, or given up.
+It sends a message in doubt again, with the same id, until the outcome is certain. It sends a rejected message again or
+gives it up.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from tests.processes.record import Line, Record, lines_of
 
 COLORS: Final = ("red", "green", "blue")
 FINISH_S: Final = 60.0
-"""How long a lane goes on trying after it was told to end."""
+"""How long a lane goes on trying after SIGTERM."""
 
 GIVEN_UP: Final = 0.3
-"""The share of refused messages that nobody tries again."""
+"""The share of rejected messages that are not sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendingPlan:
-    """What one life of a sender does.
+    """The work of one process of a sender.
 
     Attributes:
-        uid_prefix: of all its messages; another one in each life.
+        uid_prefix: of all its messages; each process has another one.
         entities: where to; lane by lane in turn.
-        keys: what places a message: "none", "partition" or "session"; a lane has one key for ever.
-        count: how many messages in all; 0 = until it is told to end.
+        keys: the kind of key of a message: "none", "partition" or "session"; each lane has one key.
+        count: the number of messages; 0 = send until SIGTERM.
         pause_s: about how long a lane rests between two sends.
         least_bytes, most_bytes: how much filler a body has.
-        list_share, mortal_share, scheduled_share: how many sends are of three messages at once; how many messages have
-            a time to live, or a later time to appear.
-        pairing: options for `PairedNamespaceOptions`, spans in seconds.
-        unfinished: the history of the life before, whose open messages are to be sent again; "" = none.
+        list_share: the share of sends with three messages.
+        mortal_share, scheduled_share: the shares of messages with a time to live, or with a scheduled enqueue time.
+        pairing: options for `PairedNamespaceOptions`, durations in seconds.
+        unfinished: the record of the process before, whose messages in doubt are sent again; "" = none.
     """
 
     uid_prefix: str
@@ -80,7 +80,7 @@ class SendingPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class PlannedMessage:
     """A message, as it is announced in the history."""
 
     uid: str
@@ -113,15 +113,15 @@ class Sending:
         self._clock = Clock()
         self._record = Record(plan.record)
         self._record.take_log()
-        self._told_to_end = asyncio.Event()
+        self._is_ending = asyncio.Event()
         self._end_at = float("inf")
         self._numbers = iter(range(plan.count)) if plan.count else count()
         self._groups = count(1)
 
     async def run(self) -> None:
         plan = self._plan
-        for told in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(told, self._end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._end)
         client = ServiceBusClient.from_connection_string(
             plan.primary,
             secondary=plan.secondary,
@@ -143,31 +143,31 @@ class Sending:
             )
 
     def _end(self) -> None:
-        self._told_to_end.set()
+        self._is_ending.set()
         self._end_at = min(self._end_at, self._clock.monotonic() + FINISH_S)
 
     async def _finish_what_was_open(self, senders: dict[str, ServiceBusSender]) -> None:
         """Send again what the life before left in doubt, as a program with an outbox does."""
-        for letters in _open_letters(lines_of(Path(self._plan.unfinished))) if self._plan.unfinished else ():
-            await self._see_through(senders[letters[0].entity], letters, Random(letters[0].uid))
+        for planned in _messages_in_doubt(lines_of(Path(self._plan.unfinished))) if self._plan.unfinished else ():
+            await self._see_through(senders[planned[0].entity], planned, Random(planned[0].uid))
 
     async def _lane(self, senders: dict[str, ServiceBusSender], number: int) -> None:
         plan = self._plan
         chance = Random(f"{plan.seed} {plan.uid_prefix} {number}")
         entity = plan.entities[number % len(plan.entities)]
         key = None if plan.keys == "none" else f"{plan.uid_prefix.split('.')[0]}-{number}"
-        while not self._told_to_end.is_set():
-            letters = self._draw(chance, entity, key)
-            if not letters:
+        while not self._is_ending.is_set():
+            planned = self._draw(chance, entity, key)
+            if not planned:
                 return
-            await self._see_through(senders[entity], letters, chance)
+            await self._see_through(senders[entity], planned, chance)
             if plan.pause_s:
                 await self._rest(chance.uniform(0, 2 * plan.pause_s))
 
-    def _draw(self, chance: Random, entity: str, key: str | None) -> list[Letter]:
+    def _draw(self, chance: Random, entity: str, key: str | None) -> list[PlannedMessage]:
         plan = self._plan
         wanted = 3 if chance.random() < plan.list_share else 1
-        letters: list[Letter] = []
+        planned: list[PlannedMessage] = []
         for _ in range(wanted):
             number = next(self._numbers, None)
             if number is None:
@@ -175,8 +175,8 @@ class Sending:
             kind = chance.random()
             is_mortal = kind < plan.mortal_share
             is_scheduled = not is_mortal and kind < plan.mortal_share + plan.scheduled_share
-            letters.append(
-                Letter(
+            planned.append(
+                PlannedMessage(
                     uid=f"{plan.uid_prefix}-{number}",
                     entity=entity,
                     size=chance.randint(plan.least_bytes, plan.most_bytes),
@@ -186,15 +186,15 @@ class Sending:
                     appears_at=self._clock.now() + chance.uniform(0.5, 3) if is_scheduled else None,
                 )
             )
-        return letters
+        return planned
 
-    async def _see_through(self, sender: ServiceBusSender, letters: Sequence[Letter], chance: Random) -> None:
-        """Send until it is accepted, or given up after a refusal."""
-        messages = [letter.message(self._plan.keys) for letter in letters]
+    async def _see_through(self, sender: ServiceBusSender, planned: Sequence[PlannedMessage], chance: Random) -> None:
+        """Send until the messages are accepted, or give up after a rejection."""
+        messages = [one.message(self._plan.keys) for one in planned]
         group = f"{self._plan.uid_prefix}/{next(self._groups)}"
         for number in count(1):
-            told = [{name: value for name, value in asdict(each).items() if value is not None} for each in letters]
-            self._record.write("sending", group=group, number=number, letters=told)
+            facts = [{name: value for name, value in asdict(each).items() if value is not None} for each in planned]
+            self._record.write("sending", group=group, number=number, messages=facts)
             try:
                 await sender.send_messages(messages if len(messages) > 1 else messages[0])
             except ServiceBusError as error:
@@ -210,23 +210,23 @@ class Sending:
     async def _rest(self, span_s: float) -> None:
         try:
             async with self._clock.timeout(span_s):
-                await self._told_to_end.wait()
+                await self._is_ending.wait()
         except TimeoutError:
             pass
 
 
-def _open_letters(lines: Any) -> list[list[Letter]]:
-    """The messages of which nobody knows what became of them, in the order in which they were last sent."""
-    unfinished: dict[str, list[Letter]] = {}
+def _messages_in_doubt(lines: Any) -> list[list[PlannedMessage]]:
+    """Return the messages without a certain outcome, in the order of their last send."""
+    unfinished: dict[str, list[PlannedMessage]] = {}
     for line in lines:
         _follow(unfinished, line)
     return list(unfinished.values())
 
 
-def _follow(unfinished: dict[str, list[Letter]], line: Line) -> None:
+def _follow(unfinished: dict[str, list[PlannedMessage]], line: Line) -> None:
     if line["event"] == "sending":
         unfinished.pop(line["group"], None)
-        unfinished[line["group"]] = [Letter(**each) for each in line["letters"]]
+        unfinished[line["group"]] = [PlannedMessage(**each) for each in line["messages"]]
     elif line["event"] == "sent" and line["outcome"] != "in doubt":
         unfinished.pop(line["group"], None)
 

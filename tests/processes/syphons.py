@@ -1,8 +1,8 @@
 # ruff: noqa: T201 - a command line prints
-"""A backlog is brought home by syphons that are ended, started again and killed: `python -m tests.processes.syphons`.
+"""Drain a backlog with syphons that are stopped, restarted and killed: `python -m tests.processes.syphons`.
 
 The primary is down while the messages are sent, so that every one of them is diverted. Then three syphons run; one of
-them is told to end and started again five times, another one is killed. What arrives is accounted for.
+them is stopped with SIGTERM and restarted five times, another one is killed. The account checks what arrives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUEUES: Final = 10
 SENDERS: Final = 4
 SYPHONS: Final = 3
 TERMINATIONS: Final = (0.1, 0.25, 0.4, 0.55, 0.7)
-"""When the first syphon is told to end, in shares of what is brought home."""
+"""When the first syphon gets SIGTERM, as shares of the backlog that are drained."""
 
 KILL_AT: Final = 0.35
 LOCK_S: Final = 15.0
@@ -43,12 +43,12 @@ TIMEOUT_S: Final = 60.0
 
 @dataclass(slots=True)
 class Show:
-    """What came of it.
+    """The result.
 
     Attributes:
-        statuses: of the syphon that was told to end, time after time.
+        statuses: the exit statuses of the syphon that gets SIGTERM.
         killed: how many times a syphon was killed.
-        per_second: messages that came home in a second, from the first syphon's start to the last message.
+        per_second: messages drained per second, from the first syphon's start to the last message.
     """
 
     account: Account
@@ -56,19 +56,19 @@ class Show:
     statuses: list[int | None] = field(default_factory=list)
     killed: int = 0
     fill_s: float = 0.0
-    home_s: float = 0.0
+    drain_s: float = 0.0
     per_second: float = 0.0
     violations: list[Violation] = field(default_factory=list)
 
 
 class Syphoning:
-    """One show.
+    """One run.
 
     Args:
         messages: how many are sent to the backlog.
-        within_s: how long bringing them home may take.
-        rate: messages that each syphon moves in a second at most, so that few of them last long enough; None = as
-            fast as it goes.
+        within_s: how long draining them may take.
+        rate: the highest number of messages per second of each syphon, so that a small backlog lasts long enough;
+            None = no limit.
     """
 
     def __init__(self, folder: Path, *, messages: int, within_s: float, rate: float | None = None) -> None:
@@ -88,8 +88,8 @@ class Syphoning:
             fill_s = time.monotonic() - began
             backlog = sum(number for path, number in (await left_in(scene)).items() if "x-servicebus-transfer" in path)
             began = time.monotonic()
-            statuses = await self._bring_home()
-            home_s = time.monotonic() - began
+            statuses = await self._drain()
+            drain_s = time.monotonic() - began
             left = await drain_everything(scene, DESTINATIONS, within_s=self._within_s)
             account = account_of(self._evidence(left))
         if backlog != account.accepted:
@@ -101,8 +101,8 @@ class Syphoning:
             statuses=statuses,
             killed=sum(one.fault.kind is Kind.KILL for one in self._injected),
             fill_s=round(fill_s, 1),
-            home_s=round(home_s, 1),
-            per_second=round(backlog / home_s, 1),
+            drain_s=round(drain_s, 1),
+            per_second=round(backlog / drain_s, 1),
             violations=[*account.violations, *self._wrong],
         )
 
@@ -144,8 +144,8 @@ class Syphoning:
 
     # -- home ----------------------------------------------------------------------------------------------------
 
-    async def _bring_home(self) -> list[int | None]:
-        """Run the syphons until nothing is left; returns the statuses of the one that was told to end."""
+    async def _drain(self) -> list[int | None]:
+        """Run the syphons until the backlog is empty; return the exit statuses of the one that gets SIGTERM."""
         scene = self._scene
         syphons = [await scene.add(f"syphon-{number}") for number in range(1, SYPHONS + 1)]
         for syphon in syphons:
@@ -153,12 +153,12 @@ class Syphoning:
         ended, killed, *_ = syphons
         statuses: list[int | None] = []
         for share in sorted((*TERMINATIONS, KILL_AT)):
-            await self._until_home(share * self._messages)
+            await self._until_moved(share * self._messages)
             if share == KILL_AT:
                 await self._kill(killed)
             else:
                 statuses.append(await self._end_and_start(ended))
-        await self._until_home(self._messages)
+        await self._until_moved(self._messages)
         running = [syphon for syphon in syphons if syphon.is_running]
         await scene.ready(running)
         for syphon in running:
@@ -169,11 +169,13 @@ class Syphoning:
     def _start(self, syphon: Program) -> None:
         self._scene.start_syphon(syphon, *self._limits, queues=QUEUES)
 
-    async def _until_home(self, number: float) -> None:
-        """Wait until so many different messages have gone to the primary."""
+    async def _until_moved(self, number: float) -> None:
+        """Wait until the syphons have sent this number of different messages to the primary."""
         scene = self._scene
         if not await until(lambda: len(scene.moved) >= number, self._within_s):
-            self._wrong.append(Violation("I15", f"{len(scene.moved)} of {number:g} came home in {self._within_s:g} s"))
+            self._wrong.append(
+                Violation("I15", f"{len(scene.moved)} of {number:g} were drained in {self._within_s:g} s")
+            )
 
     async def _end_and_start(self, syphon: Program) -> int | None:
         await self._scene.ready([syphon])
@@ -193,11 +195,11 @@ class Syphoning:
 
     def _check_end(self, syphon: Program, status: int | None) -> None:
         if status != 0:
-            self._wrong.append(Violation("I15", f"{syphon.name} was told to end and had status {status}"))
+            self._wrong.append(Violation("I15", f"{syphon.name} had status {status} after SIGTERM"))
             syphon.kill()
 
     async def _empty(self, syphon: Program) -> None:
-        """One more run, which says that nothing is left."""
+        """Run once more until the syphon reports an empty backlog."""
         self._scene.start_syphon(syphon, "--until", "empty", queues=QUEUES)
         self._check_end(syphon, await syphon.ended(self._within_s))
 
@@ -220,10 +222,10 @@ class Syphoning:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the show and print its account; 1 if anything was broken."""
+    """Run it and print the account; return 1 after a violation."""
     parser = argparse.ArgumentParser(prog="python -m tests.processes.syphons", description=__doc__)
-    parser.add_argument("--messages", type=int, default=50_000, help="how many are brought home")
-    parser.add_argument("--within", type=float, default=1200.0, help="seconds in which they must be home")
+    parser.add_argument("--messages", type=int, default=50_000, help="the number of messages to drain")
+    parser.add_argument("--within", type=float, default=1200.0, help="seconds in which they must be drained")
     parser.add_argument("--rate", type=float, help="messages that each syphon moves in a second at most")
     parser.add_argument("--keep", type=Path, help="a folder in which all histories and logs are kept")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
@@ -241,8 +243,8 @@ def as_text(show: Show) -> str:
     account = show.account
     lines = [
         f"{show.backlog:,} messages in the backlog after {show.fill_s:g} s",
-        f"brought home in {show.home_s:g} s, {show.per_second:,.0f} a second, by {SYPHONS} syphons",
-        f"told to end and started again: statuses {', '.join(map(str, show.statuses))}; killed: {show.killed}",
+        f"drained in {show.drain_s:g} s, {show.per_second:,.0f} a second, by {SYPHONS} syphons",
+        f"stopped and restarted: statuses {', '.join(map(str, show.statuses))}; killed: {show.killed}",
         f"{account.accepted:,} accepted, {account.delivered:,} delivered, {account.lost} lost, "
         f"{account.unexpected} unexpected, {account.explained_duplicates} explained duplicates, "
         f"{account.unexplained_duplicates} unexplained",

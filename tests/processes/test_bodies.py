@@ -1,4 +1,4 @@
-"""What a body says of itself."""
+"""Bodies contain a uid and can be checked for completeness."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.processes.bodies import body_of, is_whole, uid_of
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 20_000])
-def test_a_body_tells_its_uid_and_is_whole(size: int) -> None:
+def test_body_contains_its_uid_and_is_whole(size: int) -> None:
     body = body_of("sender-1.0-17", size)
     assert uid_of(body) == "sender-1.0-17"
     assert is_whole(body)
@@ -16,12 +16,12 @@ def test_a_body_tells_its_uid_and_is_whole(size: int) -> None:
 
 
 @pytest.mark.parametrize("change", [lambda body: body[1:], lambda body: b"x" + body, lambda body: body[:-2]])
-def test_a_changed_body_is_not_whole(change: object) -> None:
+def test_changed_body_is_not_whole(change: object) -> None:
     assert callable(change)
     assert not is_whole(change(body_of("sender-1.0-17", 100)))
 
 
-def test_a_foreign_body_has_no_uid() -> None:
+def test_foreign_body_has_no_uid() -> None:
     assert uid_of(b"") == ""
     assert uid_of(b"something else") == ""
     assert not is_whole(b"something else")

@@ -15,7 +15,7 @@ each_configuration = pytest.mark.parametrize(
 
 
 @each_configuration
-def test_a_seed_fixes_the_schedule(configuration: Configuration) -> None:
+def test_seed_determines_the_schedule(configuration: Configuration) -> None:
     def drawn(seed: int) -> list[str]:
         return [str(one) for one in draw_faults(seed, 60.0, configuration.outages, configuration.sources, PROGRAMS)]
 
@@ -25,9 +25,7 @@ def test_a_seed_fixes_the_schedule(configuration: Configuration) -> None:
 
 @each_configuration
 @pytest.mark.parametrize("seconds", [15.0, 60.0])
-def test_it_has_an_outage_long_enough_for_a_failover_and_a_quiet_end(
-    configuration: Configuration, seconds: float
-) -> None:
+def test_schedule_has_an_outage_for_a_failover_and_a_quiet_end(configuration: Configuration, seconds: float) -> None:
     faults = draw_faults(3, seconds, configuration.outages, configuration.sources, PROGRAMS)
     for outage in configuration.outages:
         first = [one for one in faults if one.kind is outage.kind and one.whom == outage.whom and one.span_s >= 5.0]
@@ -39,7 +37,7 @@ def test_it_has_an_outage_long_enough_for_a_failover_and_a_quiet_end(
 
 
 @each_configuration
-def test_it_faults_programs_that_there_are(configuration: Configuration) -> None:
+def test_faults_affect_existing_programs(configuration: Configuration) -> None:
     for seed in range(20):
         for fault in draw_faults(seed, 60.0, configuration.outages, configuration.sources, PROGRAMS):
             program, _, end = fault.whom.partition(">")
@@ -47,23 +45,23 @@ def test_it_faults_programs_that_there_are(configuration: Configuration) -> None
             assert end in ("", PRIMARY, SECONDARY)
 
 
-def test_ten_distinct_configurations_at_least() -> None:
+def test_there_are_ten_distinct_configurations() -> None:
     assert len({one.name for one in CONFIGURATIONS}) == len(CONFIGURATIONS) >= 10
     assert len({one.purpose for one in CONFIGURATIONS}) == len(CONFIGURATIONS)
 
 
-def test_together_they_fault_with_everything_there_is() -> None:
+def test_configurations_cover_every_kind_of_fault() -> None:
     injected = {source.kind for one in CONFIGURATIONS for source in (*one.outages, *one.sources)}
     assert injected == set(Kind)
 
 
-def test_a_configuration_is_found_by_its_name() -> None:
+def test_configuration_is_found_by_name() -> None:
     assert named("sessions").ordering == "session"
     with pytest.raises(LookupError, match="plain, partitioned"):
         named("session")
 
 
-def test_facts_of_a_fault_are_its_own() -> None:
+def test_fault_has_its_own_copy_of_its_facts() -> None:
     switch = {"kind": "down", "entity": "orders"}
     (fault,) = draw_faults(1, 15.0, [FaultSource(Kind.FAULT, PRIMARY, switches=(switch,))], [], PROGRAMS)
     assert fault.facts == switch

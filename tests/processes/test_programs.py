@@ -1,4 +1,4 @@
-"""Programs are started, stopped and always ended."""
+"""Start, stop, kill and clean up programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.processes.programs import ROOT, Program
 pytestmark = pytest.mark.real_time
 
 PATIENCE_S = 30.0
-OBEYS = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); print('on', flush=True); time.sleep(600)"
+SLEEPER = (
+    "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); print('on', flush=True); time.sleep(600)"
+)
 
 
 @pytest.fixture
@@ -29,20 +31,20 @@ def program(tmp_path: Path) -> Iterator[Program]:
 
 
 async def started(program: Program) -> None:
-    program.start([sys.executable, "-c", OBEYS])
+    program.start([sys.executable, "-c", SLEEPER])
     while "on" not in program.file("out").read_text():
         assert program.is_running, program.output()
         await asyncio.sleep(0.02)
 
 
-async def test_it_ends_in_order_when_it_is_told_to_even_while_it_is_stopped(program: Program) -> None:
+async def test_terminate_ends_a_suspended_program_with_status_0(program: Program) -> None:
     await started(program)
     program.signal(signal.SIGSTOP)
     assert await program.terminate(PATIENCE_S) == 0
     assert not program.is_running
 
 
-async def test_it_can_be_killed_and_lives_again(program: Program) -> None:
+async def test_killed_program_can_be_started_again(program: Program) -> None:
     await started(program)
     program.signal(signal.SIGSTOP)
     program.kill()
@@ -52,17 +54,17 @@ async def test_it_can_be_killed_and_lives_again(program: Program) -> None:
     assert program.file("out", life=0).exists()
 
 
-async def test_waiting_for_one_that_does_not_end_ends(program: Program) -> None:
+async def test_waiting_for_a_running_program_times_out(program: Program) -> None:
     await started(program)
     assert await program.ended(0.1) is None
     assert program.is_running
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of who is killed")
-def test_none_is_left_behind_when_the_tests_are_killed(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of a killed process")
+def test_children_end_when_the_parent_is_killed(tmp_path: Path) -> None:
     starts = (
         "import sys, time; from pathlib import Path; from tests.processes.programs import Program;"
-        f"program = Program('child', Path({str(tmp_path)!r})); program.start([sys.executable, '-c', {OBEYS!r}]);"
+        f"program = Program('child', Path({str(tmp_path)!r})); program.start([sys.executable, '-c', {SLEEPER!r}]);"
         "print(program._process.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", starts], cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -73,13 +75,13 @@ def test_none_is_left_behind_when_the_tests_are_killed(tmp_path: Path) -> None:
     parent.wait()
     parent.stdout.close()
     deadline = time.monotonic() + PATIENCE_S
-    while lives(child):
-        assert time.monotonic() < deadline, f"process {child} lives on"
+    while is_running(child):
+        assert time.monotonic() < deadline, f"process {child} still runs"
         time.sleep(0.02)
 
 
-def lives(pid: int) -> bool:
-    """Whether a process is there, and no zombie that nobody has looked after yet."""
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
     try:
         return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

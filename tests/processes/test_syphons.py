@@ -17,13 +17,13 @@ pytestmark = [
 
 MESSAGES: Final = 1_000
 RATE: Final = 20.0
-"""Of each syphon: moving everything takes about as long as starting a syphon five times."""
+"""For each syphon: draining takes about as long as starting a syphon five times."""
 
 WITHIN_S: Final = 300.0
 LONGEST_S: Final = 900.0
 
 
-async def test_a_backlog_comes_home_though_syphons_are_ended_and_killed(tmp_path: Path) -> None:
+async def test_syphons_that_are_stopped_and_killed_drain_the_backlog(tmp_path: Path) -> None:
     async with asyncio.timeout(LONGEST_S):
         show = await Syphoning(tmp_path, messages=MESSAGES, within_s=WITHIN_S, rate=RATE).run()
     assert not show.violations, as_text(show)
