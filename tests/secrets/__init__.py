@@ -1,11 +1,11 @@
-"""No key, token, connection string or body is told where nobody asked for it (I20).
+"""No output contains a key, token, connection string or body unless it was requested (I20).
 
-Canaries go in wherever a secret can, through every way that a message or a command can take, and all that is told is
-searched: log records of every level with their facts and tracebacks, warnings, errors with their causes, reprs of every
-object that is alive, statuses and events, metrics and spans, the emulator's health, state and events, stdout and stderr
-of commands, and what pytest says of a failed assertion.
+The tests put canaries in place of every secret, send them through every path of messages and commands, and search all
+output: log records of every level with their facts and tracebacks, warnings, errors with their causes, reprs of every
+reachable object, statuses and events, metrics and spans, the emulator's health, state and events, stdout and stderr
+of commands, and the reports of failed assertions.
 
-    canaries.py    the canaries, and how they are found also where they are encoded
-    ear.py         hears all that is told in a run
-    alive.py       the reprs of all objects of ours that can be reached from somewhere
+    canaries.py         the canaries, and the search for them in plain and encoded form
+    output_capture.py   captures all output of a test
+    reachable.py        the reprs of all reachable objects of the project
 """

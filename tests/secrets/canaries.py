@@ -1,4 +1,4 @@
-"""Words that stand for secrets, and where they may be shown all the same."""
+"""The canaries: values that stand for secrets, and the places that may show them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote
 KEY: Final = "canary-KEY-uW5vZqkT+/4711="
 SECOND_KEY: Final = "canary-SECOND-uW5vZqkT+/4711="
 GUESS: Final = "canary-GUESS-uW5vZqkT+/4711="
-"""A key that opens nothing; who mistypes a key has shown most of it."""
+"""A key that is not valid. A mistyped key contains most of the correct one."""
 
 SIGNATURE: Final = "canary-SIGNATURE-uW5vZqkT4711"
 WEB_TOKEN: Final = "canary-WEBTOKEN-uW5vZqkT4711"
@@ -32,17 +32,17 @@ CANARIES: Final = {
 }
 
 MAY_SHOW: Final = {
-    "body, str() and bytes() of a message": "the application asks for its own message; so does azure-servicebus",
+    "body, str() and bytes() of a message": "the application requests its own message; azure-servicebus shows it too",
     "a pickle of a message": "it is the message",
     "sbclient receive and peek": "they print messages",
     "sbclient send --failed": "a file of the messages that were not accepted, to be sent again",
-    "GET /$control/messages, and the page": "they show messages to who has Manage on the namespace",
-    "GET /queue of the management API": "it shows authorization rules with their keys to who has Manage",
-    "Emulator.connection_string": "it is what a program asks for to connect; the command hides a key that was given",
+    "GET /$control/messages, and the page": "they show messages to holders of Manage on the namespace",
+    "GET /queue of the management API": "it shows authorization rules with their keys to holders of Manage",
+    "Emulator.connection_string": "programs connect with it; the command hides a given key",
     "the options that Spark sends to its executors": "they connect; keys named by variable or file are not among them",
-    "records of azure.servicebus at DEBUG": "they are the SDK's; a program that asks for them gets its frames",
+    "records of azure.servicebus at DEBUG": "the SDK logs its frames when a program enables them",
 }
-"""Every other place may not. Each of these is asked for a secret by who may have it."""
+"""Places that may show a secret, with the reason. No other place may show one."""
 
 
 @cache
@@ -54,7 +54,7 @@ def _forms(text: str) -> tuple[str, ...]:
 
 
 def found_in(text: str, allowed: Collection[str] = ()) -> Iterator[str]:
-    """The names of the canaries that stand in a text, plainly or encoded."""
+    """Yield the names of the canaries that a text contains, plain or encoded."""
     folded = text.casefold()
     for name, canary in CANARIES.items():
         if name not in allowed and any(form in folded for form in _forms(canary)):

@@ -1,4 +1,4 @@
-"""The command line with canaries in its options, its environment and its input: what it prints, and how it fails."""
+"""Commands with canaries in options, environment and input leak nothing in output and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.transport.memory.transport import drop_memory_host
 from tests.cli.calling import PRIMARY, SECONDARY, on, sent
 from tests.secrets.canaries import BODY, KEY, PROPERTY, SECOND_KEY, SIGNATURE, connection_string, found_in
-from tests.secrets.ear import Ear, listening
+from tests.secrets.output_capture import OutputCapture, capture_output
 
 QUEUE = "orders"
 NOWHERE = connection_string("sb://127.0.0.1:1", more=";UseDevelopmentEmulator=true")
@@ -53,24 +53,26 @@ PAIRED = ("backlog show", "backlog resubmit", "backlog purge", "syphon")
 
 
 @pytest.fixture
-def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ear]:
+def capture(monkeypatch: pytest.MonkeyPatch) -> Iterator[OutputCapture]:
     for name in ("SERVICEBUS_CONNECTION_STRING", "SERVICEBUS_SECONDARY_CONNECTION_STRING"):
         monkeypatch.delenv(name, raising=False)
-    with listening() as ear:
-        yield ear
-        ear.check()
+    with capture_output() as capture:
+        yield capture
+        capture.check()
     drop_memory_host(PRIMARY)
     drop_memory_host(SECONDARY)
 
 
-def call(ear: Ear, *arguments: str, stdin: str | None = None, env: dict[str, str] | None = None) -> Result:
-    """Call a command; all that it prints is heard, and how it ends."""
+def call(
+    capture: OutputCapture, *arguments: str, stdin: str | None = None, env: dict[str, str] | None = None
+) -> Result:
+    """Call a command; capture its output and its error."""
     result = CliRunner().invoke(make_app(), list(arguments), input=stdin, env=env)
     name = f"sbclient {' '.join(arguments[:2])}"
-    ear.hear(f"{name}, stdout", result.stdout)
-    ear.hear(f"{name}, stderr", result.stderr)
+    capture.add(f"{name}, stdout", result.stdout)
+    capture.add(f"{name}, stderr", result.stderr)
     if result.exc_info is not None:
-        ear.hear(f"{name}, traceback", "".join(traceback.format_exception(*result.exc_info)))
+        capture.add(f"{name}, traceback", "".join(traceback.format_exception(*result.exc_info)))
     return result
 
 
@@ -79,7 +81,7 @@ def whole(command: str, primary: str, *more: str) -> list[str]:
     return [*command.split(), *ARGUMENTS[command], "--primary", primary, *secondary, *more]
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_is_covered() -> None:
     tried = {command.split()[0] for command in ARGUMENTS}
     assert tried | {"demo", "emulator"} == set(COMMANDS)
 
@@ -87,44 +89,50 @@ def test_every_command_is_tried() -> None:
 @pytest.mark.parametrize(
     "command", [*COMMANDS, *(f"{name} {sub}" for name, subs in SUB_COMMANDS.items() for sub in subs)]
 )
-def test_help(ear: Ear, command: str) -> None:
+def test_help_shows_no_secret(capture: OutputCapture, command: str) -> None:
     env = {
         "SERVICEBUS_CONNECTION_STRING": connection_string(),
         "SERVICEBUS_SECONDARY_CONNECTION_STRING": connection_string(),
         "SBCLIENT_EMULATOR_KEY": KEY,
     }
-    assert call(ear, *command.split(), "--help", env=env).exit_code == 0
-    call(ear, *command.split(), "--no-such-option", env=env)
+    assert call(capture, *command.split(), "--help", env=env).exit_code == 0
+    call(capture, *command.split(), "--no-such-option", env=env)
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["words", "json"])
 @pytest.mark.parametrize("command", ARGUMENTS)
-def test_connection_strings_that_cannot_be_read(ear: Ear, command: str, more: tuple[str, ...]) -> None:
+def test_errors_about_malformed_connection_strings_leak_nothing(
+    capture: OutputCapture, command: str, more: tuple[str, ...]
+) -> None:
     for text in BAD:
-        assert call(ear, *whole(command, text, *more)).exit_code == 2
+        assert call(capture, *whole(command, text, *more)).exit_code == 2
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)], ids=["words", "json"])
 @pytest.mark.parametrize("command", [name for name in ARGUMENTS if name not in ("syphon",)])
-def test_namespaces_that_cannot_be_reached(ear: Ear, command: str, more: tuple[str, ...]) -> None:
+def test_errors_about_unreachable_namespaces_leak_nothing(
+    capture: OutputCapture, command: str, more: tuple[str, ...]
+) -> None:
     if command == "send":
         more = (*more, "--timeout", "1")
-    assert call(ear, *whole(command, NOWHERE, *more)).exit_code != 0
+    assert call(capture, *whole(command, NOWHERE, *more)).exit_code != 0
 
 
-def test_json_errors_of_wrong_options(ear: Ear, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_errors_about_wrong_options_leak_nothing(
+    capture: OutputCapture, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_with_json_errors(
         make_app(), ["send", "--primary", connection_string(), "--json", "--timeout", "soon", "--queue", QUEUE]
     )
     run_with_json_errors(make_app(), ["receive", "--primary", connection_string(), "--json", "--no-such"])
-    told = capsys.readouterr()
-    ear.hear("stdout", told.out)
-    ear.hear("stderr", told.err)
+    captured = capsys.readouterr()
+    capture.add("stdout", captured.out)
+    capture.add("stderr", captured.err)
 
 
 class TestWithMessages:
     @pytest.fixture(autouse=True)
-    def _entities(self, ear: Ear) -> None:
+    def _entities(self, capture: OutputCapture) -> None:
         async def make(client: ServiceBusClient) -> None:
             rule = AuthorizationRule(
                 key_name="app", rights=[AccessRights.SEND], primary_key=KEY, secondary_key=SECOND_KEY
@@ -134,21 +142,21 @@ class TestWithMessages:
         on(PRIMARY, make)
         sent(QUEUE, ServiceBusMessage(BODY, application_properties={"note": PROPERTY}))
 
-    def test_descriptions_of_entities_with_keys(self, ear: Ear) -> None:
+    def test_entity_descriptions_show_no_key(self, capture: OutputCapture) -> None:
         for more in ((), ("--json",)):
             for command in ("admin list", "admin show", "admin update"):
-                assert call(ear, *whole(command, PRIMARY, *more)).exit_code == 0
+                assert call(capture, *whole(command, PRIMARY, *more)).exit_code == 0
 
-    def test_sends_that_are_accounted_for(self, ear: Ear, tmp_path: Path) -> None:
+    def test_send_leaks_nothing(self, capture: OutputCapture, tmp_path: Path) -> None:
         lines = tmp_path / "lines.txt"
         lines.write_text(f"{BODY}\n" * 3)
         for more in ((), ("--json",)):
             for path in ("lines.txt",):
                 arguments = ("send", "--queue", QUEUE, "--input", str(tmp_path / path), "--primary", PRIMARY, *more)
-                assert call(ear, *arguments).exit_code == 0
-            call(ear, "send", "--queue", "missing", "--input", str(lines), "--primary", PRIMARY, *more)
+                assert call(capture, *arguments).exit_code == 0
+            call(capture, "send", "--queue", "missing", "--input", str(lines), "--primary", PRIMARY, *more)
             settings = ("--set", f"property.note={PROPERTY}", "--set", "no_such=1")
-            call(ear, "send", "--queue", QUEUE, "--body", BODY, "--primary", PRIMARY, *settings, *more)
+            call(capture, "send", "--queue", QUEUE, "--body", BODY, "--primary", PRIMARY, *settings, *more)
 
     @pytest.mark.parametrize(
         ("name", "text"),
@@ -162,25 +170,27 @@ class TestWithMessages:
             ("a.csv", f"{BODY}\n1\n"),
         ],
     )
-    def test_input_that_cannot_be_read(self, ear: Ear, tmp_path: Path, name: str, text: str) -> None:
+    def test_errors_about_malformed_input_leak_nothing(
+        self, capture: OutputCapture, tmp_path: Path, name: str, text: str
+    ) -> None:
         path = tmp_path / name
         path.write_text(text)
         for more in ((), ("--json",), ("--format", "messages")):
-            call(ear, "send", "--queue", QUEUE, "--input", str(path), "--primary", PRIMARY, *more)
+            call(capture, "send", "--queue", QUEUE, "--input", str(path), "--primary", PRIMARY, *more)
         path.write_bytes(text.encode() + b"\xff\xfe\n")
-        call(ear, "send", "--queue", QUEUE, "--input", str(path), "--primary", PRIMARY)
+        call(capture, "send", "--queue", QUEUE, "--input", str(path), "--primary", PRIMARY)
 
-    def test_receive_and_peek_print_messages_and_nothing_else_does(self, ear: Ear) -> None:
+    def test_only_receive_and_peek_print_messages(self, capture: OutputCapture) -> None:
         for arguments in (("peek",), ("receive", "--settle", "abandon", "--count", "1"), ("receive", "--count", "1")):
             result = CliRunner().invoke(make_app(), [*arguments, "--queue", QUEUE, "--primary", PRIMARY])
-            assert set(found_in(result.stdout)) == {"the body", "a property"}, "which is what they are for"
-            ear.hear("stderr", result.stderr)
-        call(ear, "receive", "--queue", QUEUE, "--primary", PRIMARY)
+            assert set(found_in(result.stdout)) == {"the body", "a property"}, "both commands print messages"
+            capture.add("stderr", result.stderr)
+        call(capture, "receive", "--queue", QUEUE, "--primary", PRIMARY)
 
-    def test_failed_messages_are_kept_in_the_file_that_was_named(self, ear: Ear, tmp_path: Path) -> None:
+    def test_failed_messages_are_written_to_the_named_file(self, capture: OutputCapture, tmp_path: Path) -> None:
         kept = tmp_path / "failed.jsonl"
         call(
-            ear,
+            capture,
             "send",
             "--queue",
             "missing",
@@ -196,10 +206,10 @@ class TestWithMessages:
         assert not kept.exists() or json.loads(kept.read_text().splitlines()[0])
 
 
-def test_an_emulator_with_a_key_of_its_own(ear: Ear, tmp_path: Path) -> None:
+def test_emulator_options_with_a_key_leak_nothing(capture: OutputCapture, tmp_path: Path) -> None:
     config = tmp_path / "Config.json"
     config.write_text(
         f'{{"UserConfig": {{"Namespaces": [{{"Name": "a", "AuthorizationRules": [{{"PrimaryKey": "{KEY}" }}]}}]}}}}'
     )
-    assert call(ear, "emulator", "--key", KEY, "--config", str(config)).exit_code == 2
-    assert call(ear, "emulator", "--key", KEY, "--profile", "none").exit_code == 2
+    assert call(capture, "emulator", "--key", KEY, "--config", str(config)).exit_code == 2
+    assert call(capture, "emulator", "--key", KEY, "--profile", "none").exit_code == 2

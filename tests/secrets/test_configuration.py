@@ -1,4 +1,4 @@
-"""A configuration with keys in it, damaged in every way: what is told of it shows none of them."""
+"""No error about a damaged configuration, and no repr, contains a key of the configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sbclient.emulator import Emulator
 from sbclient.errors import ServiceBusError
 from sbclient.rules.connection_string import parse_connection_string
 from tests.secrets.canaries import KEY, SECOND_KEY, SIGNATURE, connection_string
-from tests.secrets.ear import Ear, listening
+from tests.secrets.output_capture import OutputCapture, capture_output
 
 RULE = {"KeyName": "app", "Rights": ["Send", "Listen"], "PrimaryKey": KEY, "SecondaryKey": SECOND_KEY}
 
@@ -27,37 +27,37 @@ def configuration() -> Any:
 
 
 @pytest.fixture
-def ear() -> Iterator[Ear]:
-    with listening() as ear:
-        yield ear
+def capture() -> Iterator[OutputCapture]:
+    with capture_output() as capture:
+        yield capture
 
 
-def told(ear: Ear, path: Path, text: str) -> bool:
-    """Whether a configuration is refused; what is told is heard."""
+def is_rejected(capture: OutputCapture, path: Path, text: str) -> bool:
+    """Whether a configuration is rejected; capture the error or the repr."""
     path.write_text(text)
     try:
         emulator = Emulator(config=path)
     except (ServiceBusError, ValueError) as error:
-        ear.hear_error("an error", error)
+        capture.add_error("an error", error)
         return True
-    ear.hear("a repr", repr(emulator))
+    capture.add("a repr", repr(emulator))
     return False
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container in a value, and the key of each member."""
+    """Yield every container in a value with the key of each member."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, member in list(entries):
         yield value, key
         yield from places(member)
 
 
-def test_a_good_one_is_taken(ear: Ear, tmp_path: Path) -> None:
-    assert not told(ear, tmp_path / "Config.json", json.dumps(configuration()))
-    ear.check()
+def test_repr_of_a_valid_configuration_has_no_secret(capture: OutputCapture, tmp_path: Path) -> None:
+    assert not is_rejected(capture, tmp_path / "Config.json", json.dumps(configuration()))
+    capture.check()
 
 
-def test_every_value_of_a_wrong_type(ear: Ear, tmp_path: Path) -> None:
+def test_errors_about_values_of_wrong_types_have_no_secret(capture: OutputCapture, tmp_path: Path) -> None:
     refused = 0
     values: list[Any] = [None, 5, [], {}, True, {"PrimaryKey": KEY}]
     for wrong in values:
@@ -65,16 +65,16 @@ def test_every_value_of_a_wrong_type(ear: Ear, tmp_path: Path) -> None:
             changed = configuration()
             container, key = list(places(changed))[number]
             container[key] = wrong
-            refused += told(ear, tmp_path / "Config.json", json.dumps(changed))
+            refused += is_rejected(capture, tmp_path / "Config.json", json.dumps(changed))
     assert refused > 100
-    ear.check()
+    capture.check()
 
 
-def test_keys_of_a_wrong_type(ear: Ear, tmp_path: Path) -> None:
+def test_errors_about_keys_of_wrong_types_have_no_secret(capture: OutputCapture, tmp_path: Path) -> None:
     for wrong in ([KEY], {"Value": KEY}, 5, "", None):
         changed = configuration()
         changed["UserConfig"]["Namespaces"][0]["AuthorizationRules"][0]["PrimaryKey"] = wrong
-        assert told(ear, tmp_path / "Config.json", json.dumps(changed))
+        assert is_rejected(capture, tmp_path / "Config.json", json.dumps(changed))
     for wrong_rules in (
         KEY,
         [KEY],
@@ -85,11 +85,11 @@ def test_keys_of_a_wrong_type(ear: Ear, tmp_path: Path) -> None:
     ):
         changed = configuration()
         changed["UserConfig"]["Namespaces"][0]["Queues"][0]["Properties"]["AuthorizationRules"] = wrong_rules
-        assert told(ear, tmp_path / "Config.json", json.dumps(changed))
-    ear.check()
+        assert is_rejected(capture, tmp_path / "Config.json", json.dumps(changed))
+    capture.check()
 
 
-def test_slips_of_the_hand(ear: Ear, tmp_path: Path) -> None:
+def test_errors_about_damaged_files_have_no_secret(capture: OutputCapture, tmp_path: Path) -> None:
     random, text, refused = Random("damaged configurations"), json.dumps(configuration(), indent=1), 0
     for _ in range(1_500):
         damaged = text
@@ -99,9 +99,9 @@ def test_slips_of_the_hand(ear: Ear, tmp_path: Path) -> None:
                 damaged = damaged[:at] + damaged[at + 1 :]
             else:
                 damaged = damaged[:at] + random.choice("\"'{}[],:\\\n x") + damaged[at:]
-        refused += told(ear, tmp_path / "Config.json", damaged)
+        refused += is_rejected(capture, tmp_path / "Config.json", damaged)
     assert refused > 500
-    ear.check()
+    capture.check()
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_slips_of_the_hand(ear: Ear, tmp_path: Path) -> None:
         KEY,
     ],
 )
-def test_connection_strings(ear: Ear, text: str) -> None:
+def test_errors_and_reprs_of_connection_strings_have_no_secret(capture: OutputCapture, text: str) -> None:
     try:
-        ear.hear("a repr", repr(parse_connection_string(text)))
+        capture.add("a repr", repr(parse_connection_string(text)))
     except ServiceBusError as error:
-        ear.hear_error("an error", error)
-    ear.check()
+        capture.add_error("an error", error)
+    capture.check()

@@ -1,4 +1,4 @@
-"""A served namespace with a key of its own, and clients that hand it canaries: in what it logs, answers and shows."""
+"""The logs, responses and pages of an emulator leak no canary that clients send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create
 from tests.emulator.requests import described
 from tests.rights.credentials import web_token
-from tests.secrets.alive import told_by
 from tests.secrets.canaries import (
     BODY,
     GUESS,
@@ -34,7 +33,8 @@ from tests.secrets.canaries import (
     WEB_TOKEN,
     found_in,
 )
-from tests.secrets.ear import Ear, debug, listening
+from tests.secrets.output_capture import OutputCapture, capture_output, debug
+from tests.secrets.reachable import reprs_of
 
 pytestmark = pytest.mark.real_time
 
@@ -42,14 +42,14 @@ FOREVER: Final = 4_000_000_000
 
 
 @pytest.fixture
-def ear() -> Iterator[Ear]:
-    with listening() as ear:
-        yield ear
-        ear.check(at_least=5)
+def capture() -> Iterator[OutputCapture]:
+    with capture_output() as capture:
+        yield capture
+        capture.check(at_least=5)
 
 
 @pytest.fixture
-async def emulator(tmp_path_factory: pytest.TempPathFactory, ear: Ear) -> AsyncIterator[Emulator]:
+async def emulator(tmp_path_factory: pytest.TempPathFactory, capture: OutputCapture) -> AsyncIterator[Emulator]:
     certificates = tmp_path_factory.getbasetemp() / "certificates-of-secrets"
     async with Emulator("contoso", "contoso-backup", key=KEY, seed=1, certificate_directory=certificates) as served:
         rule = AuthorizationRule(
@@ -59,25 +59,25 @@ async def emulator(tmp_path_factory: pytest.TempPathFactory, ear: Ear) -> AsyncI
         create(served.context().host, EntityKind.QUEUE, "jobs", requires_session=True)
         yield served
         for context in (served.context(), served.context("contoso-backup")):
-            for where, told in told_by([context]):
-                ear.hear(where, told)
-        ear.hear("the emulator", repr(served))
+            for where, text in reprs_of([context]):
+                capture.add(where, text)
+        capture.add("the emulator", repr(served))
 
 
 def header() -> str:
     return f"Authorization: {sign('sb://localhost/', ROOT_KEY_NAME, KEY, FOREVER)}"
 
 
-async def asked(port: int, method: str, target: str, authorization: str = "A: b", body: str = "") -> tuple[int, str]:
+async def request(port: int, method: str, target: str, authorization: str = "A: b", body: str = "") -> tuple[int, str]:
     """The status of an answer, and all of it."""
     head = f"{method} {target} HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n{authorization}\r\n"
     raw = f"{head}Content-Length: {len(body.encode())}\r\n\r\n{body}".encode()
-    told = await said(port, raw)
-    return int(told.split(" ", 2)[1]), told
+    text = await exchange(port, raw)
+    return int(text.split(" ", 2)[1]), text
 
 
-async def said(port: int, raw: bytes) -> str:
-    """What the server says to some bytes until it ends the connection."""
+async def exchange(port: int, raw: bytes) -> str:
+    """Return what the server sends in response to some bytes until it closes the connection."""
     reader, writer = await asyncio.open_connection("localhost", port)
     writer.write(raw)
     try:
@@ -87,7 +87,7 @@ async def said(port: int, raw: bytes) -> str:
         writer.close()
 
 
-async def test_messages_by_every_client(emulator: Emulator, ear: Ear) -> None:
+async def test_messages_of_every_client_leak_nothing(emulator: Emulator, capture: OutputCapture) -> None:
     debug(asyncio.get_running_loop())
     port = emulator.ports["contoso"]
     watching = asyncio.ensure_future(watched(port))
@@ -110,47 +110,47 @@ async def test_messages_by_every_client(emulator: Emulator, ear: Ear) -> None:
             await sessions.dead_letter_message(message, reason="broken")
         client.pair.force_failover("orders")
         await sender.send_messages(ServiceBusMessage(BODY, application_properties={"note": PROPERTY}))
-        for where, told in told_by([client, sender, sessions, message]):
-            ear.hear(where, told)
-        ear.hear("status", repr(client.pair.status()))
-        ear.hear("events", repr(client.pair.events()))
+        for where, text in reprs_of([client, sender, sessions, message]):
+            capture.add(where, text)
+        capture.add("status", repr(client.pair.status()))
+        capture.add("events", repr(client.pair.events()))
     sdk = SdkClient.from_connection_string(emulator.connection_string, retry_total=0)
     async with sdk, sdk.get_queue_sender("orders") as sdk_sender, sdk.get_queue_receiver("orders") as sdk_receiver:
         await sdk_sender.send_messages([SdkMessage(BODY, application_properties={"note": PROPERTY})])
         for received in await sdk_receiver.receive_messages(max_message_count=5, max_wait_time=5):
             await sdk_receiver.dead_letter_message(received, reason="broken")
     for target in ("state", "state?entity=orders", "faults", "overview", "sessions?entity=jobs"):
-        status, told = await asked(port, "GET", f"/$control/{target}", header())
+        status, text = await request(port, "GET", f"/$control/{target}", header())
         assert status == 200
-        ear.hear(f"GET /$control/{target}", told)
-    status, told = await asked(port, "GET", "/health")
-    ear.hear("GET /health", told)
+        capture.add(f"GET /$control/{target}", text)
+    status, text = await request(port, "GET", "/health")
+    capture.add("GET /health", text)
     events = await watching
     assert "connection.opened" in events
-    ear.hear("GET /$control/events and watch", events)
+    capture.add("GET /$control/events and watch", events)
 
 
 async def watched(port: int) -> str:
-    """What the events tell until a connection is opened, and a watcher within two seconds."""
-    told = b""
+    """Return the event stream until a connection is opened, and the watch stream of two seconds."""
+    text = b""
     for target in ("events", "watch?namespace=contoso&entity=orders"):
         reader, writer = await asyncio.open_connection("localhost", port)
         writer.write(f"GET /$control/{target} HTTP/1.1\r\nHost: localhost:{port}\r\n{header()}\r\n\r\n".encode())
         with suppress(TimeoutError):
             async with asyncio.timeout(10 if target == "events" else 2):
-                while b"connection.opened" not in told or target != "events":
+                while b"connection.opened" not in text or target != "events":
                     if not (piece := await reader.read(65_536)):
                         break
-                    told += piece
+                    text += piece
         writer.close()
-    return told.decode()
+    return text.decode()
 
 
 WRONG_TOKENS: Final = {
     "signed with a mistyped key": sign("sb://localhost/", ROOT_KEY_NAME, GUESS, FOREVER),
     "a forged signature": f"SharedAccessSignature sr=sb%3A%2F%2Fh%2F&sig={SIGNATURE}&se={FOREVER}&skn={ROOT_KEY_NAME}",
-    "a resource that is none": f"SharedAccessSignature sr=x&sig={SIGNATURE}&se={FOREVER}&skn={ROOT_KEY_NAME}",
-    "no end": f"SharedAccessSignature sr=sb%3A%2F%2Fh%2F&sig={SIGNATURE}&se=never&skn={ROOT_KEY_NAME}",
+    "an invalid resource": f"SharedAccessSignature sr=x&sig={SIGNATURE}&se={FOREVER}&skn={ROOT_KEY_NAME}",
+    "no expiry": f"SharedAccessSignature sr=sb%3A%2F%2Fh%2F&sig={SIGNATURE}&se=never&skn={ROOT_KEY_NAME}",
     "one field twice": f"SharedAccessSignature sig={SIGNATURE}&sig={SIGNATURE}",
     "the key itself": KEY,
     "a web token": f"{WEB_TOKEN}.{WEB_TOKEN}.{WEB_TOKEN}",
@@ -160,26 +160,28 @@ WRONG_TOKENS: Final = {
 
 
 @pytest.mark.parametrize("token", WRONG_TOKENS.values(), ids=WRONG_TOKENS.keys())
-async def test_tokens_that_prove_nothing(emulator: Emulator, ear: Ear, token: str) -> None:
+async def test_invalid_tokens_leak_nothing(emulator: Emulator, capture: OutputCapture, token: str) -> None:
     port = emulator.ports["contoso"]
     for method, target in (("GET", "/orders"), ("GET", "/$namespaceinfo"), ("GET", "/$control/state"), ("PUT", "/new")):
-        status, told = await asked(port, method, target, f"Authorization: {token}")
+        status, text = await request(port, method, target, f"Authorization: {token}")
         assert status in (400, 401)
-        ear.hear(f"{method} {target}", told)
+        capture.add(f"{method} {target}", text)
 
 
-async def test_web_tokens_that_are_accepted(ear: Ear, tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_accepted_web_tokens_leak_nothing(
+    capture: OutputCapture, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     certificates = tmp_path_factory.getbasetemp() / "certificates-of-secrets"
     token = web_token(3600, FOREVER, header=f'{{"alg": "none", "kid": "{WEB_TOKEN}"}}') + WEB_TOKEN
     async with Emulator("contoso", auth="jwt-any", certificate_directory=certificates) as emulator:
         port = emulator.ports["contoso"]
         for target in ("/$namespaceinfo", "/$control/state", "/$control/overview"):
-            status, told = await asked(port, "GET", target, f"Authorization: Bearer {token}")
+            status, text = await request(port, "GET", target, f"Authorization: Bearer {token}")
             assert status == 200
-            ear.hear(target, told)
+            capture.add(target, text)
 
 
-async def test_requests_that_go_wrong(emulator: Emulator, ear: Ear) -> None:
+async def test_invalid_requests_leak_nothing(emulator: Emulator, capture: OutputCapture) -> None:
     port = emulator.ports["contoso"]
     wrong = [
         ("PUT", "/new", f"<a>{KEY}"),
@@ -192,41 +194,41 @@ async def test_requests_that_go_wrong(emulator: Emulator, ear: Ear) -> None:
         ("POST", "/$control/messages?entity=orders", f'[{{"body_base64": "{BODY}"}}]'),
     ]
     for method, target, body in wrong:
-        status, told = await asked(port, method, target, header(), body=body)
-        assert status >= 400, (target, told)
-        ear.hear(f"{method} {target}", told)
+        status, text = await request(port, method, target, header(), body=body)
+        assert status >= 400, (target, text)
+        capture.add(f"{method} {target}", text)
     for raw in (
         f"GET / HTTP/1.1\r\n{header()}\r\nBad Header: {SIGNATURE}\r\n\r\n",
         f"GET /{KEY.replace('/', '%2F')}%ff HTTP/1.1\r\nHost: localhost\r\n\r\n",
         f"{KEY} {KEY} HTTP/9.9\r\n\r\n",
     ):
-        ear.hear("a broken request", await said(port, raw.encode()))
+        capture.add("a broken request", await exchange(port, raw.encode()))
 
 
-async def test_clients_that_are_refused(emulator: Emulator, ear: Ear) -> None:
+async def test_unauthorized_clients_leak_nothing(emulator: Emulator, capture: OutputCapture) -> None:
     wrong = emulator.connection_string.replace(KEY, GUESS)
     certificate = str(emulator.certificate_path)
     async with sbclient.ServiceBusClient.from_connection_string(wrong, connection_verify=certificate) as client:
-        with ear.expecting(sbclient.ServiceBusError, where="our client"):
+        with capture.expecting(sbclient.ServiceBusError, where="our client"):
             await client.get_queue_sender("orders").send_messages(ServiceBusMessage(BODY))
-        with ear.expecting(sbclient.ServiceBusError, where="our client"):
+        with capture.expecting(sbclient.ServiceBusError, where="our client"):
             await client.administration.get_queue("orders")
-        for where, told in told_by([client]):
-            ear.hear(where, told)
+        for where, text in reprs_of([client]):
+            capture.add(where, text)
     token = sign("sb://localhost/orders", ROOT_KEY_NAME, GUESS, FOREVER)
     endpoint = emulator.connection_string.partition(";")[0]
     with_token = f"{endpoint};SharedAccessSignature={token};UseDevelopmentEmulator=true"
     signature = token.partition("sig=")[2].partition("&")[0]
     async with sbclient.ServiceBusClient.from_connection_string(with_token) as client:
-        with ear.expecting(sbclient.ServiceBusError, where="our client with a token"):
+        with capture.expecting(sbclient.ServiceBusError, where="our client with a token"):
             await client.get_queue_receiver("orders").receive_messages(max_wait_time=1)
-    assert not [text for _, text in ear.heard if signature in text]
+    assert not [text for _, text in capture.entries if signature in text]
 
 
 FAULTS: Final = [
     WireFault(WireFaultKind.RESET),
     WireFault(WireFaultKind.SERVER_BUSY),
-    WireFault(WireFaultKind.DETACH, condition="amqp:internal-error", description="asked for"),
+    WireFault(WireFaultKind.DETACH, condition="amqp:internal-error", description="request for"),
     WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT),
     Fault(FaultKind.DOWN),
     Fault(FaultKind.ERROR, "orders"),
@@ -234,29 +236,29 @@ FAULTS: Final = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: str(fault.kind))
-async def test_failures_between_our_client_and_the_broker(
-    emulator: Emulator, ear: Ear, fault: Fault | WireFault
+async def test_faults_between_client_and_broker_leak_nothing(
+    emulator: Emulator, capture: OutputCapture, fault: Fault | WireFault
 ) -> None:
     async with sbclient.ServiceBusClient.from_connection_string(emulator.connection_string, retry_total=1) as client:
         sender = client.get_queue_sender("orders")
         await sender.send_messages(ServiceBusMessage(BODY))
         emulator.inject(fault)
-        with ear.expecting(sbclient.ServiceBusError, where=str(fault.kind)):
+        with capture.expecting(sbclient.ServiceBusError, where=str(fault.kind)):
             await sender.send_messages(ServiceBusMessage(BODY, application_properties={"note": PROPERTY}), timeout=4)
-        for where, told in told_by([client, sender]):
-            ear.hear(where, told)
+        for where, text in reprs_of([client, sender]):
+            capture.add(where, text)
         emulator.heal()
 
 
-async def test_places_that_may_show_one_do(emulator: Emulator) -> None:
-    """What is excepted from the search is found there: the canaries are real, and the list in `canaries` is true."""
+async def test_places_that_may_show_a_secret_show_it(emulator: Emulator) -> None:
+    """The search finds canaries in the places that `MAY_SHOW` lists."""
     port = emulator.ports["contoso"]
     async with sbclient.ServiceBusClient.from_connection_string(emulator.connection_string) as client:
         await client.get_queue_sender("orders").send_messages(ServiceBusMessage(BODY))
         (message,) = await client.get_queue_receiver("orders").receive_messages(max_wait_time=5)
     assert list(found_in(str(message))) == ["the body"]
-    _, told = await asked(port, "GET", "/$control/messages/1?entity=orders", header())
-    assert "the body" in found_in(told)
-    _, told = await asked(port, "GET", "/orders", header())
-    assert "the second key" in found_in(told)
+    _, text = await request(port, "GET", "/$control/messages/1?entity=orders", header())
+    assert "the body" in found_in(text)
+    _, text = await request(port, "GET", "/orders", header())
+    assert "the second key" in found_in(text)
     assert "the key" in found_in(emulator.connection_string)

@@ -1,4 +1,4 @@
-"""What pytest says of failed assertions about the plugin's fixtures and about messages."""
+"""Reports of failed assertions about the plugin's fixtures and about messages contain no body."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_emulator(servicebus_emulator):
 """
 
 
-def test_failed_assertions_tell_no_body(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_assertions_show_no_body(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     # The canaries stand in a module of their own: pytest shows the lines of the test that failed.
@@ -80,6 +80,6 @@ def test_failed_assertions_tell_no_body(pytester: pytest.Pytester, monkeypatch: 
     pytester.makepyfile(test_suite="from given import *\n" + SUITE[SUITE.index("async def sent") :])
     is_installed = any(point.name == "sbclient" for point in entry_points(group="pytest11"))
     run = pytester.runpytest_subprocess("-vv", "-l", *([] if is_installed else ["-p", "sbclient.pytest_plugin"]))
-    told = run.stdout.str() + run.stderr.str()
-    assert run.parseoutcomes()["failed"] == 7, told
-    assert not list(found_in(told))
+    output = run.stdout.str() + run.stderr.str()
+    assert run.parseoutcomes()["failed"] == 7, output
+    assert not list(found_in(output))

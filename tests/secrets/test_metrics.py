@@ -1,4 +1,4 @@
-"""What is measured and traced while messages with canaries in them take every way."""
+"""Metrics and spans of messages with canaries leak nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, memory_pair
 from tests.client.scene import options
 from tests.secrets.canaries import BODY, PROPERTY, STATE
-from tests.secrets.ear import Ear, listening
+from tests.secrets.output_capture import OutputCapture, capture_output
 from tests.secrets.test_runs import QUEUE, SESSIONS, make_entities, secret
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.skipif(find_spec("opentelemetry") is None, reason="need
 
 
 @pytest.fixture
-def ear() -> Iterator[Ear]:
-    with listening() as ear:
-        yield ear
-        ear.check(at_least=20)
+def capture() -> Iterator[OutputCapture]:
+    with capture_output() as capture:
+        yield capture
+        capture.check(at_least=20)
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def _measured() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_measured")
-async def test_neither_metrics_nor_spans_tell_a_canary(
-    ear: Ear, clock: VirtualClock, span_exporter: InMemorySpanExporter
+async def test_metrics_and_spans_leak_no_canary(
+    capture: OutputCapture, clock: VirtualClock, span_exporter: InMemorySpanExporter
 ) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(options(failover_interval=0)) as client:
@@ -67,7 +67,7 @@ async def test_neither_metrics_nor_spans_tell_a_canary(
         pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusInternalError))
         await sender.send_messages(secret())
         pair.secondary.inject(Fault(FaultKind.DOWN))
-        with ear.expecting(ServiceBusError, where="nowhere to go"):
+        with capture.expecting(ServiceBusError, where="nowhere to go"):
             await sender.send_messages(secret(), timeout=20)
         pair.secondary.heal()
         pair.primary.heal()
@@ -75,10 +75,10 @@ async def test_neither_metrics_nor_spans_tell_a_canary(
         await Backlog(client.pair).survey()
         _, exposition = prometheus.exposition()
     for line in exposition.decode().splitlines():
-        ear.hear("metrics", line)
+        capture.add("metrics", line)
     spans = span_exporter.get_finished_spans()
     for span in spans:
-        ear.hear("a span", span.to_json())
-        ear.hear("a span", repr((span.name, span.attributes, span.events, span.status, span.links)))
+        capture.add("a span", span.to_json())
+        capture.add("a span", repr((span.name, span.attributes, span.events, span.status, span.links)))
     assert "sbclient_diverted_messages_total" in exposition.decode()
     assert {"ServiceBus.send", "sbclient.divert", "sbclient.drain"} <= {span.name for span in spans}

@@ -1,4 +1,4 @@
-"""The repr of every class that generates one: no field is shown that may hold a secret.
+"""Generated reprs show no field that may hold a secret.
 
 A field may hold one if its name says so, or if its type lets it hold anything. A new class, or a new field, is
 looked at as soon as it is there: it hides what may be a secret, or is named here as harmless.
@@ -30,11 +30,11 @@ OPEN: Final = re.compile(r"\b(bytes|Any|object|PropertyValue|Facts)\b")
 """In the type of a field that may hold anything."""
 
 TEXT: Final = re.compile(r"\b(str|bytes|Any|object|PropertyValue|Facts)\b")
-"""In the type of a field that may hold text; what other classes hold is looked at there."""
+"""In the type of a field that may hold text. Fields of other classes are checked with those classes."""
 
 _NAMES: Final = "content_encoding content_type delivery_tag key_name partition_key primary_name txn_id"
 HARMLESS: Final = frozenset(_NAMES.split())
-"""Names of fields that sound like it, or are open, and are not."""
+"""Fields with such a name or type that hold no secret."""
 
 HARMLESS_IN: Final = {
     "amqp.errors.AmqpError": {"info"},  # of a dead letter: its reason
@@ -46,7 +46,7 @@ HARMLESS_IN: Final = {
     "amqp.performatives.Begin": {"properties"},
     "amqp.performatives.Flow": {"properties"},
     "amqp.performatives.Open": {"properties"},
-    "amqp.performatives.SaslChallenge": {"challenge"},  # the server's words
+    "amqp.performatives.SaslChallenge": {"challenge"},  # text from the server
     "amqp.performatives.SaslOutcome": {"additional_data"},
     "amqp.performatives.Source": {"address", "dynamic_node_properties", "filter"},  # a path, a session id
     "amqp.performatives.Target": {"address", "dynamic_node_properties"},
@@ -55,7 +55,7 @@ HARMLESS_IN: Final = {
     "amqp.broker_annotations._Shared": {"annotations", "header"},
     "amqp.states.Declare": {"global_id"},
     "amqp.states.Modified": {"message_annotations"},
-    "broker.admission.Transfer": {"key"},  # that places messages
+    "broker.admission.Transfer": {"key"},  # a key that selects a fragment
     "broker.sql.properties.SystemProperties": {"via_partition_key"},
     "broker.sql.syntax.Constant": {"value"},  # in the text of a rule
     "cli.records.Columns": {"body", "key", "others"},  # names of columns
@@ -74,15 +74,15 @@ HARMLESS_IN: Final = {
     "rules.refusal.OngoingError": {"text"},  # of an error, which holds no secret
     "transport.sdk.sender._Lane": {"link"},
     "settings.table.Setting": {"default"},
-    "worker.settings_file.SettingsFile": {"values"},  # secrets are refused there
+    "worker.settings_file.SettingsFile": {"values"},  # the file rejects secrets
 }
-"""The same for one class alone."""
+"""The same for single classes."""
 
 IS_CONTENT: Final = {
     "amqp.types.Described": "a value of the wire, as str and bytes are",
     "amqp.types.Array": "a value of the wire",
 }
-"""Classes that are the content itself, as `str` is: whoever has one has the content."""
+"""Classes whose purpose is to show their content, like `str`."""
 
 
 def classes() -> Iterator[type]:
@@ -105,20 +105,20 @@ def suspicious_fields(kind: type) -> set[str]:
         return set()
     return {
         name
-        for name, told in fields.items()
-        if TEXT.search(told)
-        and not told.startswith(("Callable", "ForwardRef('Callable"))
-        and (OPEN.search(told) or SECRETIVE.intersection(name.split("_")))
+        for name, hint in fields.items()
+        if TEXT.search(hint)
+        and not hint.startswith(("Callable", "ForwardRef('Callable"))
+        and (OPEN.search(hint) or SECRETIVE.intersection(name.split("_")))
     }
 
 
 def planted(kind: Any) -> Any:
-    """One of a class, made past its checks, with a canary in every field."""
+    """Return an instance of a class, made without its checks, with a canary in every field."""
     if dataclasses.is_dataclass(kind):
         types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
     else:
         types = {name: str(kind.__annotations__.get(name)) for name in kind._fields}
-    values = {name: _canary(name, told) for name, told in types.items()}
+    values = {name: _canary(name, hint) for name, hint in types.items()}
     if issubclass(kind, tuple):
         return kind._make(values.values())
     made = object.__new__(kind)
@@ -127,9 +127,9 @@ def planted(kind: Any) -> Any:
     return made
 
 
-def _canary(name: str, told: str) -> Any:
+def _canary(name: str, hint: str) -> Any:
     text = f"canary-{name}."
-    return {"name": text} if re.search(r"\b(Mapping|dict)\b", told) else text
+    return {"name": text} if re.search(r"\b(Mapping|dict)\b", hint) else text
 
 
 def name_of(kind: type) -> str:
@@ -140,21 +140,21 @@ SUSPICIOUS: Final = [kind for kind in classes() if suspicious_fields(kind) and n
 
 
 @pytest.mark.parametrize("kind", SUSPICIOUS, ids=name_of)
-def test_shows_only_what_is_harmless(kind: type) -> None:
+def test_generated_repr_shows_only_harmless_fields(kind: type) -> None:
     shown = repr(planted(kind))
-    told = {name for name in suspicious_fields(kind) if f"canary-{name}." in shown}
-    secrets = told - HARMLESS - HARMLESS_IN.get(name_of(kind), set())
+    leaked = {name for name in suspicious_fields(kind) if f"canary-{name}." in shown}
+    secrets = leaked - HARMLESS - HARMLESS_IN.get(name_of(kind), set())
     assert not secrets, (
         f"the repr of {name_of(kind)} shows {sorted(secrets)}: hide them (field(repr=False), or a __repr__), "
         "or name them here as harmless"
     )
 
 
-def test_many_classes_are_looked_at() -> None:
+def test_many_classes_are_checked() -> None:
     assert len(SUSPICIOUS) > 40
 
 
-def test_what_is_named_here_is_still_there() -> None:
+def test_listed_fields_and_classes_exist() -> None:
     suspicious = {name_of(kind): suspicious_fields(kind) for kind in SUSPICIOUS}
     assert not set(IS_CONTENT) - {name_of(kind) for kind in classes()}
     for name, fields in HARMLESS_IN.items():

@@ -1,4 +1,4 @@
-"""Every way that a message can take through the client, with canaries in it, and every error that it can meet."""
+"""Send canaries through every path of the client and every error; no output contains them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
 from tests.client.scene import options
-from tests.secrets.alive import told_by
 from tests.secrets.canaries import BODY, PROPERTY, STATE
-from tests.secrets.ear import Ear, debug, listening
+from tests.secrets.output_capture import OutputCapture, capture_output, debug
+from tests.secrets.reachable import reprs_of
 
 QUEUE, SESSIONS, TOPIC, SUBSCRIPTION = "orders", "jobs", "prices", "eu"
 
@@ -36,10 +36,10 @@ ERRORS = [
 
 
 @pytest.fixture
-def ear() -> Iterator[Ear]:
-    with listening() as ear:
-        yield ear
-        ear.check()
+def capture() -> Iterator[OutputCapture]:
+    with capture_output() as capture:
+        yield capture
+        capture.check()
 
 
 def secret(**fields: Any) -> ServiceBusMessage:
@@ -65,13 +65,13 @@ async def make_entities(client: ServiceBusClient) -> None:
     )
 
 
-def look(ear: Ear, *roots: Any) -> None:
-    """The reprs of all that is alive here."""
-    for where, told in told_by(roots):
-        ear.hear(where, told)
+def look(capture: OutputCapture, *roots: Any) -> None:
+    """Capture the reprs of all reachable objects."""
+    for where, text in reprs_of(roots):
+        capture.add(where, text)
 
 
-async def test_all_that_is_done_with_messages(ear: Ear, clock: VirtualClock) -> None:
+async def test_message_operations_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
     debug(asyncio.get_running_loop())
     pair = pair_with(clock)
     async with pair.unpaired_client() as client:
@@ -83,11 +83,11 @@ async def test_all_that_is_done_with_messages(ear: Ear, clock: VirtualClock) -> 
             batch.add_message(secret())
             await sender.send_messages(batch)
             numbers = await sender.schedule_messages(secret(), datetime.now(UTC) + timedelta(days=3000))
-            look(ear, client, sender, batch)
+            look(capture, client, sender, batch)
             await sender.cancel_scheduled_messages(numbers)
             async with client.transaction() as transaction:
                 await sender.send_messages(secret(), transaction=transaction)
-                look(ear, transaction)
+                look(capture, transaction)
             with suppress(KeyError):
                 async with client.transaction() as transaction:
                     await sender.send_messages(secret(), transaction=transaction)
@@ -95,23 +95,23 @@ async def test_all_that_is_done_with_messages(ear: Ear, clock: VirtualClock) -> 
         async with client.get_queue_receiver(QUEUE) as receiver:
             messages = await receiver.receive_messages(max_message_count=20)
             assert any(str(message) == BODY for message in messages)
-            look(ear, receiver, messages, *gc.get_referrers(messages[0]))
+            look(capture, receiver, messages, *gc.get_referrers(messages[0]))
             await receiver.renew_message_lock(messages[0])
             await receiver.complete_message(messages[0])
-            with ear.expecting(ValueError, ServiceBusError, where="settled twice"):
+            with capture.expecting(ValueError, ServiceBusError, where="settled twice"):
                 await receiver.complete_message(messages[0])
             await receiver.abandon_message(messages[1])
             await receiver.defer_message(messages[2])
             await receiver.dead_letter_message(messages[3], reason="broken", error_description="cannot be read")
-            look(ear, await receiver.receive_deferred_messages(messages[2].sequence_number))
-            look(ear, await receiver.peek_messages(max_message_count=10))
+            look(capture, await receiver.receive_deferred_messages(messages[2].sequence_number))
+            look(capture, await receiver.peek_messages(max_message_count=10))
             await asyncio.sleep(301)
-            with ear.expecting(ServiceBusError, where="lock lost"):
+            with capture.expecting(ServiceBusError, where="lock lost"):
                 await receiver.complete_message(messages[4])
-        ear.hear("leftovers", repr(await client.administration.get_queue_runtime_properties(QUEUE)))
+        capture.add("leftovers", repr(await client.administration.get_queue_runtime_properties(QUEUE)))
 
 
-async def test_sessions_and_topics(ear: Ear, clock: VirtualClock) -> None:
+async def test_sessions_and_topics_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
     debug(asyncio.get_running_loop())
     pair = pair_with(clock)
     async with pair.unpaired_client() as client:
@@ -122,23 +122,23 @@ async def test_sessions_and_topics(ear: Ear, clock: VirtualClock) -> None:
             await receiver.session.set_state(STATE)
             assert await receiver.session.get_state() == STATE.encode()
             (message,) = await receiver.receive_messages()
-            look(ear, receiver, receiver.session, message)
-            with ear.expecting(ServiceBusError, where="session held"):
+            look(capture, receiver, receiver.session, message)
+            with capture.expecting(ServiceBusError, where="session held"):
                 async with client.get_queue_receiver(SESSIONS, session_id="a", max_wait_time=1):
                     pass
             await asyncio.sleep(301)
-            with ear.expecting(ServiceBusError, where="session lost"):
+            with capture.expecting(ServiceBusError, where="session lost"):
                 await receiver.session.set_state(STATE)
-        with ear.expecting(ServiceBusError, where="no session id"):
+        with capture.expecting(ServiceBusError, where="no session id"):
             await client.get_queue_sender(SESSIONS).send_messages(secret())
         await client.get_topic_sender(TOPIC).send_messages(secret())
         async with client.get_subscription_receiver(TOPIC, SUBSCRIPTION) as receiver:
-            look(ear, await receiver.receive_messages(max_message_count=5))
-        with ear.expecting(ServiceBusError, where="a bad rule"):
+            look(capture, await receiver.receive_messages(max_message_count=5))
+        with capture.expecting(ServiceBusError, where="a bad rule"):
             await client.administration.create_rule(TOPIC, SUBSCRIPTION, "bad", filter=SqlRuleFilter("note LIKE"))
 
 
-async def test_diverted_and_brought_home(ear: Ear, clock: VirtualClock) -> None:
+async def test_diverted_and_drained_messages_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
     debug(asyncio.get_running_loop())
     pair = pair_with(clock)
     async with pair.client(options(failover_interval=0)) as client:
@@ -152,18 +152,20 @@ async def test_diverted_and_brought_home(ear: Ear, clock: VirtualClock) -> None:
             )
         await client.get_topic_sender(TOPIC).send_messages(secret())
         await asyncio.sleep(5)
-        ear.hear("status", repr(client.pair.status()))
-        ear.hear("events", repr(client.pair.events()))
-        look(ear, client, sender, client.pair)
+        capture.add("status", repr(client.pair.status()))
+        capture.add("events", repr(client.pair.events()))
+        look(capture, client, sender, client.pair)
         pair.primary.heal()
         report = await client.run_syphon(until="empty")
-        ear.hear("syphon", repr(report))
+        capture.add("syphon", repr(report))
         assert report.dead_lettered
-        look(ear, client, client.pair, await Backlog(client.pair).survey())
-        ear.hear("events", repr(client.pair.events()))
+        look(capture, client, client.pair, await Backlog(client.pair).survey())
+        capture.add("events", repr(client.pair.events()))
 
 
-async def test_what_the_syphon_cannot_bring_home(ear: Ear, clock: VirtualClock) -> None:
+async def test_messages_that_the_syphon_cannot_forward_leak_nothing(
+    capture: OutputCapture, clock: VirtualClock
+) -> None:
     debug(asyncio.get_running_loop())
     pair = pair_with(clock)
     queue = "contoso/x-servicebus-transfer/0"
@@ -181,18 +183,18 @@ async def test_what_the_syphon_cannot_bring_home(ear: Ear, clock: VirtualClock) 
                 await other.get_queue_sender(queue).send_messages(message)
         syphon = asyncio.ensure_future(client.run_syphon())
         await asyncio.sleep(600)
-        look(ear, client, client.pair)
+        look(capture, client, client.pair)
         syphon.cancel()
         await asyncio.gather(syphon, return_exceptions=True)
         backlog = Backlog(client.pair)
-        look(ear, await backlog.survey(), backlog)
-        ear.hear("events", repr(client.pair.events()))
+        look(capture, await backlog.survey(), backlog)
+        capture.add("events", repr(client.pair.events()))
 
 
 async def errors_met(
     client: ServiceBusClient, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage
 ) -> list[BaseException]:
-    """The errors of everything that can fail at the namespace."""
+    """Yield the error of every operation that can fail at the namespace."""
     met: list[BaseException] = []
     sender = client.get_queue_sender(QUEUE)
     for work in (
@@ -213,8 +215,8 @@ async def errors_met(
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("is_paired", [False, True], ids=["alone", "paired"])
-async def test_every_error_that_a_namespace_can_answer_with(
-    ear: Ear, clock: VirtualClock, kind: type[ServiceBusError], is_paired: bool
+async def test_errors_of_the_namespace_leak_nothing(
+    capture: OutputCapture, clock: VirtualClock, kind: type[ServiceBusError], is_paired: bool
 ) -> None:
     pair = pair_with(clock)
     client = pair.client(options(failover_interval=0)) if is_paired else pair.unpaired_client()
@@ -229,13 +231,15 @@ async def test_every_error_that_a_namespace_can_answer_with(
             met = await errors_met(client, receiver, message)
             assert met
             for error in met:
-                ear.hear_error(kind.__name__, error)
-            look(ear, client, receiver, met)
+                capture.add_error(kind.__name__, error)
+            look(capture, client, receiver, met)
             pair.primary.heal()
 
 
 @pytest.mark.parametrize("fault", [FaultKind.DOWN, FaultKind.HANG, FaultKind.BUSY, FaultKind.LOSE_ACKNOWLEDGEMENT])
-async def test_both_namespaces_out_of_reach(ear: Ear, clock: VirtualClock, fault: FaultKind) -> None:
+async def test_errors_leak_nothing_when_both_namespaces_are_unreachable(
+    capture: OutputCapture, clock: VirtualClock, fault: FaultKind
+) -> None:
     pair = pair_with(clock)
     async with pair.client(options(failover_interval=0)) as client:
         await make_entities(client)
@@ -243,13 +247,13 @@ async def test_both_namespaces_out_of_reach(ear: Ear, clock: VirtualClock, fault
         await sender.send_messages(secret())
         for namespace in (pair.primary, pair.secondary):
             namespace.inject(Fault(fault, operations=(Operation.SEND, Operation.OPEN)))
-        with ear.expecting(ServiceBusError, where="nowhere to go"):
+        with capture.expecting(ServiceBusError, where="nowhere to go"):
             await sender.send_messages(secret(), timeout=20)
-        ear.hear("status", repr(client.pair.status()))
-        look(ear, client, sender)
+        capture.add("status", repr(client.pair.status()))
+        look(capture, client, sender)
 
 
-async def test_a_send_that_is_cancelled_or_late(ear: Ear, clock: VirtualClock) -> None:
+async def test_cancelled_and_late_sends_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
     debug(asyncio.get_running_loop())
     pair = pair_with(clock)
     async with pair.unpaired_client() as client:
@@ -258,11 +262,11 @@ async def test_a_send_that_is_cancelled_or_late(ear: Ear, clock: VirtualClock) -
         sender = client.get_queue_sender(QUEUE)
         sending = asyncio.ensure_future(sender.send_messages(secret()))
         await asyncio.sleep(1)
-        look(ear, client, sender, sending, *asyncio.all_tasks())
+        look(capture, client, sender, sending, *asyncio.all_tasks())
         sending.cancel()
-        with ear.expecting(asyncio.CancelledError, where="cancelled"):
+        with capture.expecting(asyncio.CancelledError, where="cancelled"):
             await sending
-        with ear.expecting(ServiceBusError, where="late"):
+        with capture.expecting(ServiceBusError, where="late"):
             await sender.send_messages(secret(), timeout=3)
 
 
@@ -281,28 +285,28 @@ async def test_a_send_that_is_cancelled_or_late(ear: Ear, clock: VirtualClock) -
         {"scheduled_enqueue_time_utc": "soon"},
     ],
 )
-def test_messages_that_cannot_be_made(ear: Ear, fields: dict[str, Any]) -> None:
+def test_errors_about_invalid_messages_leak_nothing(capture: OutputCapture, fields: dict[str, Any]) -> None:
     given = {"body": BODY, "application_properties": {"note": PROPERTY}, **fields}
-    with ear.expecting(ServiceBusError, ValueError, TypeError, where="a message"):
+    with capture.expecting(ServiceBusError, ValueError, TypeError, where="a message"):
         ServiceBusMessage(**given)
 
 
-async def test_messages_that_are_too_large_or_not_allowed(ear: Ear, clock: VirtualClock) -> None:
+async def test_errors_about_rejected_messages_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
     pair = pair_with(clock)
     async with pair.unpaired_client() as client:
         await make_entities(client)
         sender = client.get_queue_sender(QUEUE)
-        with ear.expecting(ServiceBusError, where="too large"):
+        with capture.expecting(ServiceBusError, where="too large"):
             await sender.send_messages(ServiceBusMessage(BODY * 10_000))
-        with ear.expecting(ServiceBusError, ValueError, where="a full batch"):
+        with capture.expecting(ServiceBusError, ValueError, where="a full batch"):
             batch = await sender.create_message_batch(max_size_in_bytes=1_000)
             for _ in range(100):
                 batch.add_message(secret())
         large = {f"property-{number}": PROPERTY for number in range(2_000)}
-        with ear.expecting(ServiceBusError, where="large properties"):
+        with capture.expecting(ServiceBusError, where="large properties"):
             await sender.send_messages(ServiceBusMessage(BODY, application_properties=large))
-        with ear.expecting(TypeError, ServiceBusError, where="no message"):
+        with capture.expecting(TypeError, ServiceBusError, where="no message"):
             await sender.send_messages(BODY)
         await client.close()
-        with ear.expecting(ServiceBusError, ValueError, where="closed"):
+        with capture.expecting(ServiceBusError, ValueError, where="closed"):
             await sender.send_messages(secret())

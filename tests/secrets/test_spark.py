@@ -1,4 +1,4 @@
-"""The Spark connector: options that hold keys, rows that hold bodies, and what is told of them."""
+"""The Spark connector leaks no keys of options and no bodies of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.secrets.canaries import BODY, KEY, PROPERTY, SIGNATURE, WEB_TOKEN, connection_string, found_in
-from tests.secrets.ear import Ear, listening
+from tests.secrets.output_capture import OutputCapture, capture_output
 
 if find_spec("pyspark") is None or find_spec("pyarrow") is None:
     pytest.skip("needs the extra `spark`", allow_module_level=True)
@@ -36,10 +36,10 @@ READERS: list[Callable[[Mapping[str, str]], Any]] = [write_options, read_options
 
 
 @pytest.fixture
-def ear() -> Iterator[Ear]:
-    with listening() as ear:
-        yield ear
-        ear.check()
+def capture() -> Iterator[OutputCapture]:
+    with capture_output() as capture:
+        yield capture
+        capture.check()
 
 
 GOOD = [
@@ -63,28 +63,26 @@ GOOD = [
 
 
 @pytest.mark.parametrize("options", GOOD, ids=lambda options: "+".join(options))
-def test_options_show_no_key_and_what_is_pickled_for_the_executors_holds_only_its_own(
-    ear: Ear, options: dict[str, str]
-) -> None:
+def test_options_show_no_key_and_pickle_only_needed_ones(capture: OutputCapture, options: dict[str, str]) -> None:
     for read in READERS:
         try:
             made = read(options)
         except ServiceBusError as error:
-            ear.hear_error(read.__name__, error)
+            capture.add_error(read.__name__, error)
             continue
-        ear.hear(read.__name__, repr(made))
+        capture.add(read.__name__, repr(made))
         sent = pickle.dumps(made).decode("latin-1")
         assert list(found_in(sent)), "executors connect with it"
 
 
-def test_a_key_that_is_named_is_in_no_pickle(ear: Ear, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_named_key_is_not_pickled(capture: OutputCapture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_text(SECONDARY)
     monkeypatch.setenv("PRIMARY", PRIMARY)
     options = {"connectionStringEnv": "PRIMARY", "secondaryConnectionStringFile": str(path), "queue": "orders"}
     made = write_options(options)
-    ear.hear("options", repr(made))
-    ear.hear("a pickle", pickle.dumps(made).decode("latin-1"))
+    capture.add("options", repr(made))
+    capture.add("a pickle", pickle.dumps(made).decode("latin-1"))
     assert resolve(made.connection.primary.connection_string, "connectionString") == PRIMARY
 
 
@@ -101,23 +99,23 @@ BAD = [
 
 
 @pytest.mark.parametrize("options", BAD, ids=lambda options: "+".join(options))
-def test_options_that_cannot_be_used(ear: Ear, options: dict[str, str]) -> None:
+def test_errors_about_invalid_options_leak_nothing(capture: OutputCapture, options: dict[str, str]) -> None:
     for read in READERS:
-        with ear.expecting(ServiceBusError, where=read.__name__):
+        with capture.expecting(ServiceBusError, where=read.__name__):
             read(options)
 
 
-async def test_credentials_show_nothing(ear: Ear) -> None:
+async def test_reprs_of_credentials_show_nothing(capture: OutputCapture) -> None:
     for options in GOOD[1:3]:
         made = write_options(options)
         try:
             credential = credential_of(made.connection, Clock())
         except ServiceBusError as error:
-            ear.hear_error("credential_of", error)
+            capture.add_error("credential_of", error)
             continue
-        ear.hear("a credential", repr(credential))
+        capture.add("a credential", repr(credential))
         if options["auth"] == "token":
-            ear.hear("a token", repr(await credential.get_token("scope")))
+            capture.add("a token", repr(await credential.get_token("scope")))
 
 
 @pytest.fixture
@@ -137,7 +135,9 @@ def clients() -> Iterator[WorkerClients]:
 
 
 @pytest.mark.parametrize("handling", ["fail", "skip", "deadletter"])
-def test_rows_that_cannot_be_sent(ear: Ear, clients: WorkerClients, tmp_path: Path, handling: str) -> None:
+def test_errors_about_invalid_rows_leak_nothing(
+    capture: OutputCapture, clients: WorkerClients, tmp_path: Path, handling: str
+) -> None:
     texts = {"onRowError": handling, "maxRetries": "0", "taskDeadline": "5s", "metricsLog": "true"}
     if handling == "deadletter":
         texts["badRecordsPath"] = str(tmp_path)
@@ -151,14 +151,14 @@ def test_rows_that_cannot_be_sent(ear: Ear, clients: WorkerClients, tmp_path: Pa
         ),
         mixes_keys=False,
     )
-    ear.hear("a plan", repr(plan))
+    capture.add("a plan", repr(plan))
     place = TaskPlace(partition=0, attempt=0, attempt_id=0, query_id="q", batch_id=0)
     columns = {"body": [BODY, BODY * 10_000, BODY, None], "session_id": ["1", "2", PROPERTY * 10, PROPERTY]}
     rows = pa.record_batch(columns)
     try:
-        ear.hear("a result", repr(run_task(plan, [rows], place, clients=clients)))
+        capture.add("a result", repr(run_task(plan, [rows], place, clients=clients)))
     except ServiceBusError as error:
-        ear.hear_error("a task", error)
+        capture.add_error("a task", error)
     memory_host("secrets").inject(Fault(FaultKind.DOWN))
-    with ear.expecting(ServiceBusError, where="a task"):
+    with capture.expecting(ServiceBusError, where="a task"):
         run_task(plan, [rows.slice(0, 1)], place, clients=clients)

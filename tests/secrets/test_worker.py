@@ -1,4 +1,4 @@
-"""The worker, `sbclient syphon`: settings that hold connection strings, its log, and what it answers over HTTP."""
+"""The settings, log and HTTP responses of the worker `sbclient syphon` leak no secret."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sbclient.worker.configuration import configure
 from sbclient.worker.http_api import WorkerApi
 from sbclient.worker.settings_file import read_settings_file
 from tests.client.scene import QUEUE, options
-from tests.secrets.alive import told_by
 from tests.secrets.canaries import BODY, KEY, PROPERTY, connection_string
-from tests.secrets.ear import Ear, listening
+from tests.secrets.output_capture import OutputCapture, capture_output
+from tests.secrets.reachable import reprs_of
 from tests.worker.scene import Run
 
 PRIMARY, SECONDARY = connection_string(), connection_string("sb://contoso-backup.servicebus.windows.net/")
@@ -27,13 +27,13 @@ ENVIRONMENT = {"SERVICEBUS_CONNECTION_STRING": PRIMARY, "SERVICEBUS_SECONDARY_CO
 
 
 @pytest.fixture
-def ear() -> Iterator[Ear]:
-    with listening() as ear:
-        yield ear
-        ear.check()
+def capture() -> Iterator[OutputCapture]:
+    with capture_output() as capture:
+        yield capture
+        capture.check()
 
 
-def test_settings_that_hold_keys_show_none(ear: Ear, tmp_path: Path) -> None:
+def test_reprs_of_settings_leak_no_key(capture: OutputCapture, tmp_path: Path) -> None:
     (tmp_path / "primary").write_text(PRIMARY)
     file = tmp_path / "syphon.toml"
     file.write_text('primary_file = "primary"\n')
@@ -44,10 +44,10 @@ def test_settings_that_hold_keys_show_none(ear: Ear, tmp_path: Path) -> None:
         configure({}, by_file, read_settings_file(file)),
     ):
         assert made.settings.primary == PRIMARY
-        ear.hear("settings", repr(made))
-        ear.hear("the rows of the settings", json.dumps(made.rows(), default=str))
-        for where, told in told_by([made]):
-            ear.hear(where, told)
+        capture.add("settings", repr(made))
+        capture.add("the rows of the settings", json.dumps(made.rows(), default=str))
+        for where, text in reprs_of([made]):
+            capture.add(where, text)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_settings_that_hold_keys_show_none(ear: Ear, tmp_path: Path) -> None:
         f'shutdown_timeout = ["{PRIMARY}"]\n',
     ],
 )
-def test_files_that_cannot_be_used(ear: Ear, tmp_path: Path, text: str) -> None:
+def test_errors_about_invalid_files_leak_nothing(capture: OutputCapture, tmp_path: Path, text: str) -> None:
     file = tmp_path / "syphon.toml"
     file.write_text(text)
-    with ear.expecting(InvalidOperationError, where="a file"):
+    with capture.expecting(InvalidOperationError, where="a file"):
         configure({}, ENVIRONMENT, read_settings_file(file))
 
 
@@ -81,18 +81,20 @@ def test_files_that_cannot_be_used(ear: Ear, tmp_path: Path, text: str) -> None:
         ({"queue": "99"}, ENVIRONMENT),
     ],
 )
-def test_settings_that_cannot_be_used(ear: Ear, options: dict[str, str], environment: dict[str, str]) -> None:
-    with ear.expecting(InvalidOperationError, where="settings"):
+def test_errors_about_invalid_settings_leak_nothing(
+    capture: OutputCapture, options: dict[str, str], environment: dict[str, str]
+) -> None:
+    with capture.expecting(InvalidOperationError, where="settings"):
         configure(options, environment, None)
 
 
-def test_a_file_that_holds_more_than_a_connection_string(ear: Ear, tmp_path: Path) -> None:
+def test_error_about_a_file_with_extra_content_leaks_nothing(capture: OutputCapture, tmp_path: Path) -> None:
     (tmp_path / "primary").write_text(f"{PRIMARY}\n{SECONDARY}\n")
-    with ear.expecting(InvalidOperationError, where="a file"):
+    with capture.expecting(InvalidOperationError, where="a file"):
         configure({"primary_file": str(tmp_path / "primary"), "secondary": SECONDARY}, {}, None)
 
 
-async def test_what_it_answers_while_it_works(ear: Ear, clock: VirtualClock) -> None:
+async def test_http_responses_and_logs_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
     prometheus.start()
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(options()) as client:
@@ -110,8 +112,8 @@ async def test_what_it_answers_while_it_works(ear: Ear, clock: VirtualClock) -> 
             for path in ("healthz", "readyz", "metrics", "status", "pause", "resume", "nothing"):
                 for method in ("GET", "POST"):
                     answer = api.answer(method, f"/{path}", client="127.0.0.1")
-                    ear.hear(f"{method} /{path}", answer.body.decode())
-            for where, told in told_by([run.worker]):
-                ear.hear(where, told)
+                    capture.add(f"{method} /{path}", answer.body.decode())
+            for where, text in reprs_of([run.worker]):
+                capture.add(where, text)
             pair.primary.heal()
     prometheus.stop()

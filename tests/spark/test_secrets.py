@@ -13,28 +13,28 @@ from pyspark.sql import DataFrame, SparkSession
 
 import sbclient_spark
 from tests.secrets.canaries import GUESS, KEY, SECOND_KEY
-from tests.secrets.ear import Ear, listening
+from tests.secrets.output_capture import OutputCapture, capture_output
 from tests.spark.emulated import EmulatedPair
 
 
 @pytest.fixture
-def ear(spark: SparkSession, event_logs: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Ear]:
+def capture(spark: SparkSession, event_logs: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[OutputCapture]:
     """Hears what is told while a test runs: by errors and logs, and, at its end, all that Spark has kept."""
     before = {path: path.stat().st_size for path in event_logs.rglob("*") if path.is_file()}
-    with listening() as ear:
+    with capture_output() as capture:
         logging.getLogger("py4j").setLevel(logging.INFO)  # it tells each command to Java, the options with them
-        yield ear
+        yield capture
         if spark.conf.get("spark.sql.pyspark.worker.logging.enabled", "false") == "true":
             for row in spark.tvf.python_worker_logs().collect():
-                ear.hear("a worker's log", f"{row.msg} {row.context} {row.exception}")
+                capture.add("a worker's log", f"{row.msg} {row.context} {row.exception}")
         for path in event_logs.rglob("*"):
             if path.is_file():
                 with path.open() as file:
                     file.seek(before.get(path, 0))
-                    ear.hear("the event log", file.read())
+                    capture.add("the event log", file.read())
         for name, said in zip(("out", "err"), capfd.readouterr(), strict=True):
-            ear.hear(name, said)
-        ear.check()
+            capture.add(name, said)
+        capture.check()
 
 
 def keyed(pair: EmulatedPair, **more: Any) -> dict[str, str]:
@@ -51,37 +51,39 @@ def rows(spark: SparkSession, queue: str) -> DataFrame:
 
 
 @pytest.mark.usefixtures("worker_logs")
-def test_a_key_that_is_refused_before_any_task_is_not_told(spark: SparkSession, pair: EmulatedPair, ear: Ear) -> None:
+def test_a_key_that_is_refused_before_any_task_is_not_told(
+    spark: SparkSession, pair: EmulatedPair, capture: OutputCapture
+) -> None:
     orders = pair.create_queue("orders")
     for options in (keyed(pair, queue=orders), keyed(pair, queue=orders, noSuchOption=GUESS)):
-        with ear.expecting(AnalysisException):
+        with capture.expecting(AnalysisException):
             rows(spark, orders).write.format("servicebus").mode("append").options(**options).save()
-    with ear.expecting(Exception):
+    with capture.expecting(Exception):
         sbclient_spark.drain(spark, options=keyed(pair))
 
 
 @pytest.mark.usefixtures("worker_logs")
 def test_a_key_that_is_refused_in_a_task_is_not_told(
-    spark: SparkSession, pair: EmulatedPair, ear: Ear, tmp_path: Path
+    spark: SparkSession, pair: EmulatedPair, capture: OutputCapture, tmp_path: Path
 ) -> None:
     orders = pair.create_queue("orders")
     metrics = tmp_path / "metrics.jsonl"
     options = keyed(pair, maxRetries=0, metricsPath=metrics)  # the rows say where they go, so no destination is checked
-    with ear.expecting(PythonException):
+    with capture.expecting(PythonException):
         rows(spark, orders).write.format("servicebus").mode("append").options(**options).save()
-    ear.hear("the metrics", metrics.read_text())
+    capture.add("the metrics", metrics.read_text())
     assert pair.count(orders) == 0
     assert spark.tvf.python_worker_logs().where("context['event_name'] = 'task.failed'").count()
 
 
-def test_plans_tell_no_key(spark: SparkSession, pair: EmulatedPair, ear: Ear) -> None:
+def test_plans_tell_no_key(spark: SparkSession, pair: EmulatedPair, capture: OutputCapture) -> None:
     orders = pair.create_queue("orders")
     options = keyed(pair, queue=orders)
     del options["requireDuplicateDetection"]
     reading = spark.read.format("servicebus").options(**pair.reading(**{name: options[name] for name in KEYS})).load()
     for mode in ("simple", "extended", "codegen", "cost", "formatted"):
         reading.explain(mode)
-    ear.hear("a frame", repr(reading))
+    capture.add("a frame", repr(reading))
     spark.sql("CREATE TABLE outgoing USING servicebus")
     try:
         said = spark.sql(
@@ -96,18 +98,20 @@ def test_plans_tell_no_key(spark: SparkSession, pair: EmulatedPair, ear: Ear) ->
 KEYS = ("connectionString", "secondaryConnectionString")
 
 
-def test_a_query_that_fails_tells_no_key(spark: SparkSession, pair: EmulatedPair, ear: Ear, tmp_path: Path) -> None:
+def test_a_query_that_fails_tells_no_key(
+    spark: SparkSession, pair: EmulatedPair, capture: OutputCapture, tmp_path: Path
+) -> None:
     orders = pair.create_queue("orders")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "one.txt").write_text("a\nb\n")
     lines = spark.readStream.text(str(tmp_path / "source")).selectExpr("value as body", f"'{orders}' as queue")
     options = keyed(pair, maxRetries=0, checkpointLocation=tmp_path / "checkpoint")
     query = lines.writeStream.format("servicebus").options(**options).trigger(availableNow=True).start()
-    with ear.expecting(StreamingQueryException):
+    with capture.expecting(StreamingQueryException):
         query.awaitTermination(120)
     query.explain(True)
-    ear.hear("the query's error", str(query.exception()))
-    ear.hear("its progress", str(query.lastProgress))
+    capture.add("the query's error", str(query.exception()))
+    capture.add("its progress", str(query.lastProgress))
     for path in (tmp_path / "checkpoint").rglob("*"):
         if path.is_file():
-            ear.hear("the checkpoint", path.read_text(errors="replace"))
+            capture.add("the checkpoint", path.read_text(errors="replace"))

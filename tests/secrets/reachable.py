@@ -1,4 +1,4 @@
-"""The objects of ours that can be reached from somewhere, and their reprs."""
+"""Find the project's objects that are reachable from given objects, and their reprs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ OURS = ("sbclient", "sbclient_spark")
 NOT_FOLLOWED = (ModuleType, type, FunctionType, BuiltinFunctionType, CodeType, FrameType)
 
 
-def alive(roots: Iterable[Any]) -> Iterator[Any]:
-    """Every object of a class of ours, or a task, that some objects hold, themselves included."""
+def reachable_objects(roots: Iterable[Any]) -> Iterator[Any]:
+    """Yield every task and every instance of the project's classes that is reachable from the roots, including them."""
     seen: set[int] = set()
     waiting = list(roots)
     while waiting:
@@ -32,9 +32,9 @@ def alive(roots: Iterable[Any]) -> Iterator[Any]:
             waiting += gc.get_referents(each)
 
 
-def told_by(roots: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """The name of the class and the repr of each, of errors also the text."""
-    for each in alive(roots):
+def reprs_of(roots: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the class name and repr of each reachable object, and the text of each error."""
+    for each in reachable_objects(roots):
         name = f"{type(each).__module__}.{type(each).__qualname__}"
         yield f"the repr of a {name}", repr(each)
         if isinstance(each, BaseException):

@@ -1,4 +1,4 @@
-"""Hears all that is told while something runs, and finds canaries in it."""
+"""Capture all output of a test, and search it for canaries."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from typing import Any
 from tests.secrets.canaries import found_in
 
 FOREIGN = ("azure", "urllib3", "aiohttp", "msal")
-"""Loggers of others: what they say at DEBUG is theirs."""
+"""Loggers of other libraries, which log frames at DEBUG."""
 
 
-class Ear(logging.Handler):
-    """What was told, with where."""
+class OutputCapture(logging.Handler):
+    """The captured texts, each with its source."""
 
     def __init__(self) -> None:
         super().__init__(logging.NOTSET)
-        self.heard: list[tuple[str, str]] = []
+        self.entries: list[tuple[str, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.partition(".")[0] not in FOREIGN:
             shown = logging.Formatter().format(record)
-            self.hear(f"log {record.name}", f"{shown} {record.__dict__}")
+            self.add(f"log {record.name}", f"{shown} {record.__dict__}")
             if record.exc_info and record.exc_info[1] is not None:
-                self.hear_error(f"log {record.name}", record.exc_info[1])
+                self.add_error(f"log {record.name}", record.exc_info[1])
 
-    def hear(self, where: str, told: Any) -> None:
-        """Something was told, as text or as something whose repr is told."""
-        self.heard.append((where, told if isinstance(told, str) else repr(told)))
+    def add(self, where: str, value: Any) -> None:
+        """Add a text, or the repr of another value."""
+        self.entries.append((where, value if isinstance(value, str) else repr(value)))
 
-    def hear_error(self, where: str, error: BaseException) -> None:
-        """An error reached the application, or a log: its texts, its causes, its traceback and its pickle."""
-        self.hear(where, "".join(traceback.format_exception(error)))
+    def add_error(self, where: str, error: BaseException) -> None:
+        """Add the texts, causes, traceback and pickle of an error."""
+        self.add(where, "".join(traceback.format_exception(error)))
         for each in _chain(error):
-            self.hear(where, f"{each!r} {each} {each.args!r} {vars(each)!r}")
+            self.add(where, f"{each!r} {each} {each.args!r} {vars(each)!r}")
             with suppress(TypeError, AttributeError, pickle.PicklingError):
-                self.hear(f"{where}, pickled", pickle.dumps(each).decode("latin-1"))
+                self.add(f"{where}, pickled", pickle.dumps(each).decode("latin-1"))
 
     @contextmanager
     def expecting(self, *kinds: type[BaseException], where: str = "error") -> Iterator[None]:
-        """The body is to fail, and the error is listened to."""
+        """Check that the body raises, and add the error."""
         try:
             yield
         except kinds as error:
-            self.hear_error(where, error)
+            self.add_error(where, error)
         else:
             raise AssertionError(f"{where}: nothing was raised")
 
     def leaks(self, allowed: Collection[str] = ()) -> list[str]:
-        """Each canary that was heard, with where and some of the words around it."""
+        """Return each captured canary with its source and the start of the text."""
         return [
-            f"{where} tells {name}: {text[:300]!r}" for where, text in self.heard for name in found_in(text, allowed)
+            f"{where} shows {name}: {text[:300]!r}" for where, text in self.entries for name in found_in(text, allowed)
         ]
 
     def check(self, *, at_least: int = 1) -> None:
-        """Nothing was told that may not be; and that much was, or nothing is proved."""
-        assert len(self.heard) >= at_least, f"only {len(self.heard)} things were told"
+        """Check that enough texts were captured, and that none contains a canary."""
+        assert len(self.entries) >= at_least, f"only {len(self.entries)} texts were captured"
         leaks = self.leaks()
         assert not leaks, "\n".join(leaks[:10])
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The errors that a traceback shows: this one, its causes, and those of a group."""
+    """Yield the errors that a traceback shows: this one, its causes, and the members of a group."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -82,27 +82,27 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 @contextmanager
-def listening() -> Iterator[Ear]:
-    """Hear every log record of every level, every warning, and the debug output of the running loop."""
-    ear, root = Ear(), logging.getLogger()
+def capture_output() -> Iterator[OutputCapture]:
+    """Capture all log records, warnings, and debug output of the running loop."""
+    capture, root = OutputCapture(), logging.getLogger()
     ours = [logging.getLogger(name) for name in ("sbclient", "sbclient_spark", "asyncio")]
     levels = [(logger, logger.level) for logger in (root, *ours)]
-    root.addHandler(ear)
+    root.addHandler(capture)
     for logger, _ in levels:
         logger.setLevel(logging.DEBUG)
     with warnings.catch_warnings():
         show = warnings.showwarning
-        warnings.showwarning = lambda *told, **more: ear.hear("warning", f"{told} {more}")
+        warnings.showwarning = lambda *values, **more: capture.add("warning", f"{values} {more}")
         try:
-            yield ear
+            yield capture
         finally:
             warnings.showwarning = show
-            root.removeHandler(ear)
+            root.removeHandler(capture)
             for logger, level in levels:
                 logger.setLevel(level)
 
 
 def debug(loop: asyncio.AbstractEventLoop) -> None:
-    """Let a loop tell of everything that it runs, as `PYTHONASYNCIODEBUG=1` does of what is slow."""
+    """Let a loop log every callback, as `PYTHONASYNCIODEBUG=1` does for slow ones."""
     loop.set_debug(True)
     loop.slow_callback_duration = 0.0
