@@ -6,7 +6,6 @@ Maven fetches the client once, to the user's cache outside the tree.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
 import subprocess
@@ -18,16 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from sbclient.emulator import Emulator
+from tests.wire.maven import cache, check_installed, jars_of
 
 HERE: Final = Path(__file__).parent / "java"
-FETCH_S: Final = 240.0
 RUN_S: Final = 120.0
 PASSWORD: Final = "changeit"
 """Of the trust store, which holds only the public certificate of the emulator."""
-
-
-class NotInstalledError(Exception):
-    """Java or the client is missing."""
 
 
 def installed(*, may_fetch: bool) -> Path:
@@ -39,17 +34,12 @@ def installed(*, may_fetch: bool) -> Path:
     Raises:
         NotInstalledError: Java, Maven or the client is missing.
     """
-    missing = [name for name in ("java", "javac", "keytool", "mvn") if shutil.which(name) is None]
-    if missing:
-        raise NotInstalledError(f"{', '.join(missing)}: not installed")
+    check_installed("java", "javac", "keytool", "mvn")
     sources = (HERE / "pom.xml").read_bytes(), (HERE / "Checks.java").read_bytes()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sbclient-wire-tests" / "java"
-    jars = cache / sha256(sources[0]).hexdigest()[:16]
-    if not jars.is_dir():
-        _fetch(jars, is_offline=not may_fetch)
-    classes = cache / sha256(b"".join(sources)).hexdigest()[:16] / "classes"
+    jars = jars_of(HERE / "pom.xml", proof="java", may_fetch=may_fetch)
+    classes = cache() / sha256(b"".join(sources)).hexdigest()[:16] / "classes"
     if not classes.is_dir():
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
+        with tempfile.TemporaryDirectory(dir=cache()) as folder:
             command = ["javac", "-d", folder, "-cp", f"{jars}/*", str(HERE / "Checks.java")]
             subprocess.run(command, check=True, timeout=RUN_S)
             shutil.copytree(folder, classes, dirs_exist_ok=True)
@@ -62,26 +52,6 @@ def _linked(classes: Path, jars: Path) -> Path:
     if not link.exists():
         link.symlink_to(jars)
     return classes.parent
-
-
-def _fetch(jars: Path, *, is_offline: bool) -> None:
-    version = re.search(r"servicebus</artifactId>\s*<version>([^<]+)<", (HERE / "pom.xml").read_text())
-    assert version is not None
-    known = Path.home() / ".m2/repository/com/azure/azure-messaging-servicebus" / version[1]
-    if is_offline and not known.is_dir():
-        raise NotInstalledError("azure-messaging-servicebus is not in the local Maven repository: run .ci/proofs java")
-    jars.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=jars.parent) as folder:
-        command = ["mvn", "--batch-mode", "--quiet", "--file", str(HERE / "pom.xml")]
-        command += ["--offline"] * is_offline
-        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}/jars"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise NotInstalledError(f"Maven did not fetch azure-messaging-servicebus in {FETCH_S:.0f} s") from error
-        if done.returncode:
-            raise NotInstalledError(f"Maven could not fetch azure-messaging-servicebus: {done.stdout.strip()[-300:]}")
-        shutil.copytree(f"{folder}/jars", jars, dirs_exist_ok=True)
 
 
 def make_entities(emulator: Emulator) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.wire import java_client
+from tests.wire.maven import NotInstalledError
 
 CHECKS = ("messages", "two-entities")
 
@@ -16,6 +17,6 @@ CHECKS = ("messages", "two-entities")
 async def test_java_client_moves_a_message_in_a_transaction_over_tls() -> None:
     try:
         folder = java_client.installed(may_fetch=False)
-    except java_client.NotInstalledError as error:
+    except NotInstalledError as error:
         pytest.skip(str(error))
     assert await java_client.run(folder, CHECKS) == [f"ok {name}" for name in CHECKS]

@@ -1,0 +1,147 @@
+"""The AMQP transport against Apache Qpid Broker-J, where it is in the local Maven repository.
+
+`.ci/proofs brokers` fetches it. The tests replace what only Service Bus has: the node for tokens, and lock tokens as
+delivery tags. Broker-J answers a settlement in a transaction only after the discharge, and Service Bus before it, so
+the transactions here only send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from random import Random
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+
+from sbclient import ServiceBusMessage
+from sbclient.amqp import IncomingDelivery
+from sbclient.clock import Clock
+from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
+from sbclient.message import ServiceBusReceivedMessage
+from sbclient.rules.connection_string import parse_connection_string
+from sbclient.transport.amqp import received
+from sbclient.transport.amqp.tokens import Tokens
+from sbclient.transport.amqp.transport import AmqpTransport, open_amqp_transport
+from sbclient.transport.base import ReceiverLink, Transport
+from tests.wire.broker_j.running import installed, running
+from tests.wire.maven import NotInstalledError
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]  # the broker takes seconds to start
+
+WAIT_S = 20.0
+COMPLETE = Settlement(SettleMode.COMPLETE)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    try:
+        jars = installed(may_fetch=False)
+    except NotInstalledError as error:
+        pytest.skip(str(error))
+    with running(jars) as port:
+        yield port
+
+
+@pytest_asyncio.fixture
+async def transport(port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AmqpTransport]:
+    async def ensure(self: Tokens, path: str) -> None:
+        """Put no token: the broker has no `$cbs`."""
+
+    def token_of(delivery: IncomingDelivery) -> UUID:
+        return UUID(bytes=bytes(delivery.tag).rjust(16, b"0")[-16:])
+
+    def management() -> Transport:
+        raise AssertionError("the broker has no management")
+
+    monkeypatch.setattr(Tokens, "ensure", ensure)
+    monkeypatch.setattr(received, "token_of", token_of)
+    connection = parse_connection_string(
+        f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
+    )
+    transport = open_amqp_transport(connection, clock=Clock(), random=Random(1), management=management)
+    yield transport
+    await transport.close()
+
+
+def receiver_of(
+    transport: AmqpTransport, path: str, mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK
+) -> ReceiverLink:
+    return transport.open_receiver(path, session=None, receive_mode=mode, prefetch_count=0)
+
+
+async def taken(receiver: ReceiverLink, count: int) -> list[ServiceBusReceivedMessage]:
+    messages: list[ServiceBusReceivedMessage] = []
+    while len(messages) < count:
+        some = await receiver.receive(max_message_count=count - len(messages), max_wait_time_s=WAIT_S)
+        assert some, f"only {len(messages)} of {count} messages arrived"
+        messages += some
+    return messages
+
+
+async def test_concurrent_sends_arrive_with_their_properties(transport: AmqpTransport) -> None:
+    sender = transport.open_sender("properties")
+    await asyncio.gather(
+        *(
+            sender.send(
+                [ServiceBusMessage(f"body {n}", message_id=str(n), subject="s", application_properties={"n": n})],
+                timeout_s=WAIT_S,
+            )
+            for n in range(200)
+        )
+    )
+    receiver = receiver_of(transport, "properties")
+    messages = await taken(receiver, 200)
+    assert {str(message) for message in messages} == {f"body {n}" for n in range(200)}
+    assert all(message.application_properties == {"n": int(message.message_id or -1)} for message in messages)
+    assert {message.subject for message in messages} == {"s"}
+    await asyncio.gather(*(receiver.settle(message, COMPLETE, timeout_s=WAIT_S) for message in messages))
+    assert await receiver.receive(max_message_count=1, max_wait_time_s=0.5) == []
+
+
+async def test_message_larger_than_a_frame_arrives_whole(transport: AmqpTransport) -> None:
+    body = bytes(range(256)) * 4096
+    await transport.open_sender("large").send([ServiceBusMessage(body)], timeout_s=WAIT_S)
+    (message,) = await taken(receiver_of(transport, "large"), 1)
+    assert b"".join(message.body) == body
+
+
+async def test_abandoned_message_is_delivered_again(transport: AmqpTransport) -> None:
+    await transport.open_sender("abandoned").send([ServiceBusMessage("again")], timeout_s=WAIT_S)
+    receiver = receiver_of(transport, "abandoned")
+    (first,) = await taken(receiver, 1)
+    await receiver.settle(first, Settlement(SettleMode.ABANDON), timeout_s=WAIT_S)
+    (second,) = await taken(receiver, 1)
+    assert second.delivery_count == (first.delivery_count or 0) + 1
+    await receiver.settle(second, COMPLETE, timeout_s=WAIT_S)
+
+
+async def test_receive_and_delete_leaves_nothing(transport: AmqpTransport) -> None:
+    sender = transport.open_sender("deleted")
+    await asyncio.gather(*(sender.send([ServiceBusMessage("x")], timeout_s=WAIT_S) for _ in range(5)))
+    receiver = receiver_of(transport, "deleted", ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    assert len(await taken(receiver, 5)) == 5
+    await receiver.close()
+    assert await receiver_of(transport, "deleted").receive(max_message_count=1, max_wait_time_s=0.5) == []
+
+
+async def test_transaction_stores_all_of_its_messages_or_none(transport: AmqpTransport) -> None:
+    sender = transport.open_sender("transactions")
+    receiver = receiver_of(transport, "transactions")
+    for is_committed in (False, True):
+        transaction = await transport.begin_transaction(timeout_s=WAIT_S)
+        for n in range(3):
+            await sender.send([ServiceBusMessage(f"{is_committed} {n}")], timeout_s=WAIT_S, transaction=transaction)
+        assert await receiver.receive(max_message_count=1, max_wait_time_s=0.5) == []
+        await (transaction.commit if is_committed else transaction.rollback)(timeout_s=WAIT_S)
+    assert sorted(map(str, await taken(receiver, 3))) == ["True 0", "True 1", "True 2"]
+
+
+async def test_send_after_a_lost_connection_opens_another(transport: AmqpTransport) -> None:
+    sender = transport.open_sender("reconnected")
+    await sender.send([ServiceBusMessage("before")], timeout_s=WAIT_S)
+    connection = await transport.connection_for("reconnected")
+    connection.on_lost(ConnectionResetError("cut by the test"))
+    await sender.send([ServiceBusMessage("after")], timeout_s=WAIT_S)
+    assert sorted(map(str, await taken(receiver_of(transport, "reconnected"), 2))) == ["after", "before"]
