@@ -58,6 +58,9 @@ class Fragment(Storage):
         random: for lock tokens.
         on_ready: called when a message becomes ready.
         dead_letters: the fragment of the dead-letter queue; None = this is one.
+
+    Attributes:
+        deferred_count: deferred messages, locked or not.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Fragment(Storage):
         super().__init__(index, path, policy, usage)
         self.dead_letters = dead_letters
         self._on_ready = on_ready
+        self.deferred_count = 0
         self._fresh: deque[int] = deque()
         self._returned: list[int] = []
         self._sessions = Sessions(self._entries)
@@ -158,6 +162,8 @@ class Fragment(Storage):
 
     def _remove(self, entry: Entry) -> None:
         super()._remove(entry)
+        if entry.state is _DEFERRED:
+            self.deferred_count -= 1
         if self.has_sessions:
             self._sessions.remove(session_of(entry.content))
         self._expiries.drop(entry.number)
@@ -302,7 +308,9 @@ class Fragment(Storage):
         elif settlement.mode is SettleMode.DEFER:
             self._unlock(entry)
             entry.delivery_count += self.dead_letters is not None
-            entry.state = _DEFERRED
+            if entry.state is not _DEFERRED:
+                entry.state = _DEFERRED
+                self.deferred_count += 1
         else:
             self.dead_letter(entry, settlement.reason, settlement.error_description)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -20,6 +21,7 @@ from sbclient.hosting.host import BrokerHost
 AnyFault: TypeAlias = Fault | WireFault
 
 NEWCOMERS: Final = 8
+FAULT_CHANGES_KEPT: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class NamespaceContext:
         settings: limits.
         amqp_connection_count: open AMQP connections.
         newcomers: limits how many clients without a token are served in one step of the event loop, in all namespaces.
+        fault_log: the times at which faults were injected or healed, and the faults that were active from then on.
     """
 
     host: BrokerHost
@@ -82,6 +85,9 @@ class NamespaceContext:
     settings: ServerSettings = field(default_factory=ServerSettings)
     amqp_connection_count: int = field(default=0, init=False)
     newcomers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NEWCOMERS))
+    fault_log: deque[tuple[float, tuple[AnyFault, ...]]] = field(
+        default_factory=lambda: deque(maxlen=FAULT_CHANGES_KEPT), init=False
+    )
 
     @property
     def name(self) -> str:
@@ -107,6 +113,7 @@ class NamespaceContext:
             self.host.inject(fault)
         else:
             self.wire_faults.inject(fault)
+        self.note_faults()
 
     def heal(self, fault: AnyFault | None = None) -> None:
         """Heal one fault, or all of them."""
@@ -114,6 +121,13 @@ class NamespaceContext:
             self.host.heal(fault)
         if not isinstance(fault, Fault):
             self.wire_faults.heal(fault)
+        self.note_faults()
+
+    def note_faults(self) -> None:
+        """Add the active faults to the log if they have changed, and at the first call."""
+        active = tuple(self.active_faults())
+        if not self.fault_log or active != self.fault_log[-1][1]:
+            self.fault_log.append((self.clock.now(), active))
 
     def active_faults(self) -> list[AnyFault]:
         """The active faults of the broker, then those of the wire."""

@@ -159,6 +159,7 @@ class Emulator:
                 port = served.config.port or 0
                 advice = f"choose another one with --namespace {name}:<port>, 0 for any free one"
                 self._ports[name] = await self._listen(served.listener, port, f"namespace {name}", advice)
+                served.context.note_faults()
             self._registry.ports.update(self._ports)
             if self._http_port is not None:
                 first = next(iter(self._served.values()))
@@ -329,6 +330,7 @@ class Emulator:
         broker = self.context(namespace).host.namespace
         call = Call(Operation.MANAGE, self._clock.now())
         self._in_loop(lambda: broker.management.create(call, address, properties))
+        self._in_loop(lambda: self.context(namespace).publish_change("entity.created", address))
 
     # ------------------------------------------------------------------ faults and resets, from any thread
 
@@ -368,6 +370,7 @@ class Emulator:
         served.context.wire_faults.heal()
         clear(served.context.host)
         make_entities(served.config, served.context.host)
+        served.context.note_faults()
         if self._seed is not None:
             served.context.random.seed(self._seed)
         served.context.publish("namespace.reset")

@@ -16,14 +16,25 @@ Event: TypeAlias = dict[str, Any]
 MAX_QUEUED: Final = 1_000
 """Events queued for one subscriber. The oldest ones of a slow subscriber are dropped, and it gets their number."""
 
+MAX_RECENT: Final = 200
+"""Events that are kept for later subscribers of the page."""
+
+CONNECTION: Final = "connection."
+"""Begins the names of events of connections."""
+
 MAX_SUBSCRIBERS: Final = 100
 HEARTBEAT_S: Final = 15.0
 
 
 class EventFeed:
-    """The events of one namespace."""
+    """The events of one namespace.
+
+    Attributes:
+        recent: the last events, oldest first, except those of connections.
+    """
 
     def __init__(self) -> None:
+        self.recent: deque[Event] = deque(maxlen=MAX_RECENT)
         self._subscriptions: dict[Subscription, None] = {}
 
     @property
@@ -38,8 +49,11 @@ class EventFeed:
             name: dotted: `entity.created`.
             at: seconds since 1970.
         """
+        event = {"event": name, "at": at, **facts}
+        if not name.startswith(CONNECTION):
+            self.recent.append(event)
         for subscription in self._subscriptions:
-            subscription.put({"event": name, "at": at, **facts})
+            subscription.put(event)
 
     def subscribe(self) -> Subscription:
         """Subscribe to the events from now on, until the subscription is closed."""

@@ -20,15 +20,24 @@ from sbclient.broker.directory import Entity
 from sbclient.clock import Clock
 from sbclient.emulator.control.api import ControlApi
 from sbclient.emulator.control.fault_states import state_of_namespace
+from sbclient.emulator.page.history import CountHistory, states_of
 from sbclient.emulator.page.overview import row_of
-from sbclient.emulator.page.pair_observer import PairObserver, backlog_queues_of, primary_of
+from sbclient.emulator.page.pair_observer import NO_RATES, PairObserver, backlog_queues_of, primary_of
 
 Facts: TypeAlias = dict[str, Any]
-HistoryPoint: TypeAlias = tuple[float, int, int]
-"""A time, and the numbers of messages that had arrived and left since the first snapshot."""
+Gap: TypeAlias = tuple[float, float]
+"""Two times between which there was no snapshot, because nobody watched."""
 
 INTERVAL_S: Final = 0.5
 HISTORY_KEPT: Final = 1_200
+ENTITY_HISTORY_KEPT: Final = 300
+MAX_ENTITY_HISTORIES: Final = 500
+"""Entities with a history in one namespace: those whose numbers changed last."""
+
+GAPS_KEPT: Final = 100
+GAP_INTERVALS: Final = 10
+"""A snapshot that is late by so many intervals ends a gap."""
+
 MAX_FRAGMENTS_IN_A_ROW: Final = 256
 PAUSE_FACTOR: Final = 9.0
 """The pause after a snapshot, as a multiple of its duration."""
@@ -41,12 +50,22 @@ class NamespaceSnapshot:
     Attributes:
         facts: about the namespace.
         rows: about each entity, by path.
-        history: the points at which the numbers changed, oldest first.
+        history: of the messages that have arrived and left since the first snapshot.
+        histories: of the messages of each entity, by path; those that changed last at the end.
     """
 
     facts: Facts = field(default_factory=dict)
     rows: dict[str, Facts] = field(default_factory=dict)
-    history: deque[HistoryPoint] = field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
+    history: CountHistory = field(default_factory=lambda: CountHistory(HISTORY_KEPT))
+    histories: dict[str, CountHistory] = field(default_factory=dict)
+
+    def note_row(self, row: Facts, before_at: float, at: float) -> None:
+        """Add the numbers of an entity, which have changed, to its history."""
+        history = self.histories.pop(row["path"], None) or CountHistory(ENTITY_HISTORY_KEPT)
+        self.histories[row["path"]] = history
+        history.note(before_at, at, row["arrived"], row["left"])
+        if len(self.histories) > MAX_ENTITY_HISTORIES:
+            del self.histories[next(iter(self.histories))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +77,7 @@ class Snapshot:
         at: seconds of the clock of the namespaces.
         pairs: those that the broker observes, and those that the clients report.
         story: that of the client report.
+        gaps: the times without snapshots, oldest first; the first one begins at 0.
     """
 
     number: int
@@ -65,6 +85,7 @@ class Snapshot:
     namespaces: Mapping[str, NamespaceSnapshot]
     pairs: Sequence[Facts]
     story: Facts | None
+    gaps: Sequence[Gap] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +133,7 @@ class NamespaceWatcher:
         self._snapshot = NO_SNAPSHOT
         self._due_at = 0.0
         self._pairs: dict[tuple[str, str], PairObserver] = {}
+        self._gaps: deque[Gap] = deque(maxlen=GAPS_KEPT)
         self._fragment_count = 0
 
     async def next(self, seen: int) -> Snapshot:
@@ -127,6 +149,8 @@ class NamespaceWatcher:
                     return self._snapshot
                 await self._clock.sleep(wait_s)
             began_at = self._clock.monotonic()
+            if not self._snapshot.number or began_at - self._due_at > GAP_INTERVALS * self._interval_s:
+                self._note_gap()
             self._snapshot = await self._take()
             took_s = self._clock.monotonic() - began_at
             self._due_at = began_at + took_s + max(self._interval_s - took_s, PAUSE_FACTOR * took_s)
@@ -136,16 +160,27 @@ class NamespaceWatcher:
     def _clock(self) -> Clock:
         return next(iter(self._controls.values())).context.clock
 
+    def _note_gap(self) -> None:
+        self._gaps.append((self._snapshot.at, self._clock.now()))
+        for pair in self._pairs.values():
+            pair.forget_rates()
+
     # ------------------------------------------------------------------ one snapshot
 
     async def _take(self) -> Snapshot:
         before = self._snapshot.namespaces
         namespaces = {name: await self._namespace(name, before.get(name)) for name in self._controls}
         now, report = self._clock.now(), self._report()
-        for snapshot in namespaces.values():
-            _note(snapshot.history, self._snapshot.at, now, snapshot.facts["arrived"], snapshot.facts["left"])
+        for name, snapshot in namespaces.items():
+            facts, old = snapshot.facts, before.get(name)
+            snapshot.history.note(self._snapshot.at, now, facts["arrived"], facts["left"])
+            for path, row in snapshot.rows.items():
+                if old is None or old.rows.get(path) is not row:
+                    snapshot.note_row(row, self._snapshot.at, now)
+            for path in snapshot.histories.keys() - snapshot.rows.keys():
+                del snapshot.histories[path]
         pairs = _with_reports(self._observed_pairs(now), report.pairs)
-        return Snapshot(self._snapshot.number + 1, now, namespaces, pairs, report.story)
+        return Snapshot(self._snapshot.number + 1, now, namespaces, pairs, report.story, tuple(self._gaps))
 
     async def _namespace(self, name: str, before: NamespaceSnapshot | None) -> NamespaceSnapshot:
         control = self._controls[name]
@@ -153,6 +188,7 @@ class NamespaceWatcher:
         namespace, old = context.host.namespace, NamespaceSnapshot() if before is None else before
         namespace.advance(context.clock.now())
         faults = context.active_faults()
+        context.note_faults()
         rows: dict[str, Facts] = {}
         arrived, left = old.facts.get("arrived", 0), old.facts.get("left", 0)
         for entity in namespace.directory.all():
@@ -171,12 +207,13 @@ class NamespaceWatcher:
             "profile": namespace.profile.name,
             "port": self._ports.get(name),
             "state": health.health.value,
+            "states": states_of(tuple(context.fault_log), context.clock.now()),
             "is_partial": health.is_partial,
             "faults": control.numbered_faults(),
             "arrived": arrived,
             "left": left,
         }
-        return NamespaceSnapshot(old.facts if old.facts == facts else facts, rows, old.history)
+        return NamespaceSnapshot(old.facts if old.facts == facts else facts, rows, old.history, old.histories)
 
     async def _let_others_run(self, entity: Entity) -> None:
         self._fragment_count += len(entity.body.fragments)
@@ -197,22 +234,18 @@ class NamespaceWatcher:
         return facts
 
 
-def _note(history: deque[HistoryPoint], before_at: float, at: float, arrived: int, left: int) -> None:
-    """Add a point if the numbers have changed, after the last point at which they had not."""
-    if history and history[-1][1:] == (arrived, left):
-        return
-    if history and before_at > history[-1][0]:
-        history.append((before_at, *history[-1][1:]))
-    history.append((at, arrived, left))
-
-
 def _with_reports(observed: Sequence[Facts], reports: Sequence[Facts]) -> list[Facts]:
     """The observed pairs, each with the report of its client under `client`."""
     by_names = {(pair["primary"], pair["secondary"]): pair for pair in observed}
     for client in reports:
         names = client["primary"], client["secondary"]
         bare = {"primary": names[0], "secondary": names[1], "is_primary_here": True}
-        by_names[names] = {"queues": [], "destinations": [], "unread": 0, **bare, **by_names.get(names, {})} | {
-            "client": client
-        }
+        by_names[names] = {
+            "queues": [],
+            "destinations": [],
+            "unread": 0,
+            **NO_RATES,
+            **bare,
+            **by_names.get(names, {}),
+        } | {"client": client}
     return list(by_names.values())

@@ -14,7 +14,7 @@ from sbclient.broker.directory import Entity
 from sbclient.broker.entity import Queue
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.rule import Rule
-from sbclient.broker.topic import Topic
+from sbclient.broker.topic import Subscription, Topic
 from sbclient.emulator.context import AnyFault
 from sbclient.emulator.control.fault_states import FULL, UP, State, state_of_fragment, together, worst
 from sbclient.entities import CORRELATION_FIELDS, CorrelationRuleFilter, SqlRuleFilter, TrueRuleFilter, kind_of
@@ -28,10 +28,11 @@ ROOM_BYTES: Final = 1024
 def row_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
     """An entity as a row of a list."""
     fragments = entity.body.fragments
-    stored = scheduled = locked = arrived = size_bytes = sessions = 0
+    stored = scheduled = deferred = locked = arrived = size_bytes = sessions = 0
     for fragment in fragments:
         stored += len(fragment)
         scheduled += fragment.scheduled_count
+        deferred += fragment.deferred_count
         locked += fragment.locked_count
         arrived += fragment.arrived_count
         size_bytes += fragment.usage.size_bytes
@@ -44,8 +45,9 @@ def row_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
         "fragments": len(fragments),
         "requires_session": entity.body.requires_session,
         "forwards_to": entity.body.forward_to if isinstance(entity.body, Queue) else None,
-        "active": stored - scheduled,
+        "active": stored - scheduled - deferred,
         "scheduled": scheduled,
+        "deferred": deferred,
         "locked": locked,
         "dead": _count_in(entity, "deadletter"),
         "transfer": _count_in(entity, "transfer"),
@@ -76,11 +78,11 @@ def detail_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
         "accessed_at": entity.accessed_at or None,
         "parts": [_part_of(fragment, dead_letters, entity.path, faults) for fragment in body.fragments],
         "subscriptions": (
-            [each.queue.path for each in body.subscriptions.values()] if isinstance(body, Topic) else None
+            [{"path": each.queue.path, "rules": _rules_of(each)} for each in body.subscriptions.values()]
+            if isinstance(body, Topic)
+            else None
         ),
-        "rules": (
-            [_rule_of(rule) for rule in entity.subscription.rules.values()] if entity.subscription is not None else None
-        ),
+        "rules": None if entity.subscription is None else _rules_of(entity.subscription),
     }
 
 
@@ -88,8 +90,9 @@ def _part_of(fragment: Fragment, dead_letters: Queue | None, path: str, faults: 
     behind = None if dead_letters is None else dead_letters.fragments[fragment.index]
     return {
         "index": fragment.index,
-        "active": len(fragment) - fragment.scheduled_count,
+        "active": len(fragment) - fragment.scheduled_count - fragment.deferred_count,
         "scheduled": fragment.scheduled_count,
+        "deferred": fragment.deferred_count,
         "locked": fragment.locked_count,
         "dead": 0 if behind is None else len(behind),
         "sessions": fragment.session_count,
@@ -113,6 +116,10 @@ def _state_facts(state: State) -> Facts:
 def _count_in(entity: Entity, name: str) -> int:
     queue = entity.sub_queues.get(name)
     return 0 if queue is None else len(queue)
+
+
+def _rules_of(subscription: Subscription) -> list[Facts]:
+    return [_rule_of(rule) for rule in subscription.rules.values()]
 
 
 def _rule_of(rule: Rule) -> Facts:

@@ -8,6 +8,7 @@ a client checks it, and with which result.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,6 +18,7 @@ from sbclient.broker.directory import Entity
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.pings import Ping
+from sbclient.emulator.page.history import STATES_KEPT, Change, RecentRate, note_state
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import split_sub_queue
@@ -35,6 +37,11 @@ RECENT_S: Final = 10.0
 """A destination whose last message arrived within so many seconds is diverted."""
 
 UNKNOWN: Final = "(unknown)"
+
+DIVERTED: Final = "diverted"
+WAITING: Final = "waiting"
+QUIET: Final = "quiet"
+"""The states of a destination: messages arrive in the backlog, only wait there, or neither."""
 
 _PORT = re.compile(r".*-([0-9]{1,5})")
 
@@ -66,6 +73,23 @@ class _Destination:
     oldest_at: float | None = None
     latest_at: float | None = None
     arrived: int = 0
+    first_new_at: float | None = None
+    states: deque[Change] = field(default_factory=lambda: deque(maxlen=STATES_KEPT))
+    rate: RecentRate = field(default_factory=RecentRate)
+
+    def note_state(self, ping: Ping | None, now: float) -> None:
+        """Add the state of this observation and, if they are known, the exact times of the changes before it."""
+        if self.first_new_at is not None:
+            note_state(self.states, DIVERTED, self.first_new_at)
+        if _is_diverted(self, ping, now):
+            note_state(self.states, DIVERTED, now)
+        elif self.waiting:
+            note_state(self.states, WAITING, _end_of_diversion(self, ping, now))
+        else:
+            note_state(self.states, QUIET, now)
+
+
+NO_RATES: Final[Mapping[str, float]] = {"diverted_per_s": 0.0, "drained_per_s": 0.0}
 
 
 class PairObserver:
@@ -81,6 +105,13 @@ class PairObserver:
         self.secondary = secondary
         self._known: dict[Fragment, _Known] = {}
         self._destinations: dict[str, _Destination] = {}
+        self._rate = RecentRate()
+
+    def forget_rates(self) -> None:
+        """Begin to measure rates again, after a time without observations."""
+        self._rate.clear()
+        for destination in self._destinations.values():
+            destination.rate.clear()
 
     def observe(self, queues: Iterable[Entity], primary: Namespace | None, now: float) -> Facts:
         """The state of the pair.
@@ -94,10 +125,14 @@ class PairObserver:
             fragments += queue.body.fragments
             rows.append(_queue_row(queue))
         self._count(fragments, now)
+        arrived, left = (sum(row[name] for row in rows) for name in ("arrived", "left"))
+        diverted_per_s, drained_per_s = self._rate.note(now, arrived, left)
         return {
             "primary": self.primary if primary is None else primary.name,
             "secondary": self.secondary.name,
             "is_primary_here": primary is not None,
+            "diverted_per_s": diverted_per_s,
+            "drained_per_s": drained_per_s,
             "queues": rows,
             "destinations": [self._row(path, primary, now) for path in self._destinations],
             "unread": sum(map(len, fragments)) - sum(len(known.messages) for known in self._known.values()),
@@ -106,6 +141,8 @@ class PairObserver:
     def _count(self, fragments: list[Fragment], now: float) -> None:
         self._known = {fragment: self._known.get(fragment) or _Known() for fragment in fragments}
         left = MAX_READ
+        for destination in self._destinations.values():
+            destination.first_new_at = None
         for fragment, known in self._known.items():
             new = known.update(fragment, now, left)
             left -= len(new)
@@ -114,6 +151,7 @@ class PairObserver:
                     destination = self._destinations.setdefault(path, _Destination())
                     destination.arrived += 1
                     destination.latest_at = max(destination.latest_at or at, at)
+                    destination.first_new_at = min(destination.first_new_at or at, at)
         for destination in self._destinations.values():
             destination.waiting, destination.oldest_at = 0, None
         for path, at in (message for known in self._known.values() for message in known.messages.values()):
@@ -125,13 +163,16 @@ class PairObserver:
     def _row(self, path: str, primary: Namespace | None, now: float) -> Facts:
         destination = self._destinations[path]
         ping = None if primary is None else primary.pings.last(path)
+        destination.note_state(ping, now)
         return {
             "path": path,
             "waiting": destination.waiting,
             "oldest_at": destination.oldest_at,
             "arrived": destination.arrived,
             "latest_at": destination.latest_at,
-            "is_diverted": _is_diverted(destination, ping, now),
+            "state": destination.states[-1]["state"],
+            "states": list(destination.states),
+            "diverted_per_s": destination.rate.note(now, destination.arrived, 0)[0],
             "ping": None if ping is None else {"at": ping.at, "refusal": ping.refusal},
         }
 
@@ -141,6 +182,15 @@ def _is_diverted(destination: _Destination, ping: Ping | None, now: float) -> bo
     if destination.latest_at is None or now - destination.latest_at >= RECENT_S:
         return False
     return ping is None or ping.refusal is not None or ping.at < destination.latest_at
+
+
+def _end_of_diversion(destination: _Destination, ping: Ping | None, now: float) -> float:
+    """The time of the accepted ping that ended it, or the time from which no further message was expected."""
+    if destination.latest_at is None:
+        return now
+    if ping is not None and ping.refusal is None and ping.at >= destination.latest_at:
+        return ping.at
+    return destination.latest_at + RECENT_S
 
 
 def backlog_queues_of(namespace: Namespace) -> dict[str, list[Entity]]:

@@ -10,7 +10,7 @@ in detail.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from sbclient.emulator.control.api import ControlApi, error_response
@@ -87,6 +87,7 @@ class WatchApi:
             self.watcher,
             names,
             detail=lambda: detail_in(control, path) if control is not None and path else None,
+            events=self._recent_events(names),
             subscriptions={name: self._controls[name].context.events.subscribe() for name in names},
             ended=self._ended,
             ends_at=min(grant.expires_at for grant in grants.values()),
@@ -94,6 +95,12 @@ class WatchApi:
         about = json.dumps(self._about(), default=str)
         headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
         return Response(200, f"event: about\ndata: {about}\n\n".encode(), "text/event-stream", headers, events=stream)
+
+    def _recent_events(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        events = [
+            {**event, "namespace": name} for name in names for event in self._controls[name].context.events.recent
+        ]
+        return sorted(events, key=lambda event: float(event["at"]))
 
     def _ended(self) -> None:
         self._viewer_count -= 1

@@ -16,7 +16,8 @@ from typing import Any, Final, TypeAlias
 
 from sbclient.broker.directory import Entity
 from sbclient.emulator.control.api import ControlApi
-from sbclient.emulator.events import Subscription
+from sbclient.emulator.events import CONNECTION, Subscription
+from sbclient.emulator.page.history import CountHistory, Point
 from sbclient.emulator.page.namespace_watcher import NO_SNAPSHOT, NamespaceSnapshot, NamespaceWatcher, Snapshot
 from sbclient.emulator.page.overview import detail_of
 
@@ -35,7 +36,8 @@ class WatchStream:
         watcher: shared by all streams.
         names: of the namespaces that the client may see.
         detail: returns the details of the entity that the client has chosen; None if there is none.
-        subscriptions: to the events of each namespace; closed with this stream.
+        events: the last events of all namespaces before this stream, each with its namespace, oldest first.
+        subscriptions: to the events of each namespace from now on; closed with this stream.
         ended: called at the end of the stream.
         ends_at: when the stream ends, in seconds since 1970; infinity = never.
     """
@@ -46,6 +48,7 @@ class WatchStream:
         names: Collection[str],
         *,
         detail: Callable[[], Facts | None],
+        events: Sequence[Facts],
         subscriptions: Mapping[str, Subscription],
         ended: Callable[[], None],
         ends_at: float = math.inf,
@@ -56,7 +59,9 @@ class WatchStream:
         self._subscriptions = subscriptions
         self._ended = ended
         self._ends_at = ends_at
+        self._events = events
         self._sent: dict[str, NamespaceSnapshot] = {}
+        self._sent_points: dict[tuple[str, str | None], int] = {}
         self._last = NO_SNAPSHOT
         self._last_detail: Facts | None = None
 
@@ -86,15 +91,20 @@ class WatchStream:
             changes["pairs"] = pairs
         if snapshot.story != self._last.story:
             changes["story"] = snapshot.story
+        if snapshot.gaps != self._last.gaps:
+            changes["gaps"] = snapshot.gaps
         detail = self._detail()
         if detail != self._last_detail:
             changes["detail"] = self._last_detail = detail
-        events = [
+        if detail is not None and (points := self._detail_points(detail, snapshot)):
+            changes["detail_history"] = points
+        events = [*self._events] + [
             {**event, "namespace": name}
             for name, subscription in self._subscriptions.items()
             for event in subscription.take_all()
-            if not event["event"].startswith("connection.")
+            if not event["event"].startswith(CONNECTION)
         ]
+        self._events = ()
         if events:
             changes["events"] = events[-MAX_EVENTS:]
         return changes
@@ -106,8 +116,19 @@ class WatchStream:
         removed = [path for path in sent.rows if path not in snapshot.rows]
         if not changed and not removed and sent.facts is snapshot.facts:
             return {}
-        history = {"history": list(snapshot.history)} if sent is _NOTHING else {}
-        return {**snapshot.facts, **history, "entities": changed, "removed": removed}
+        points = {"history": self._new_points((name, None), snapshot.history)}
+        return {**snapshot.facts, **points, "entities": changed, "removed": removed}
+
+    def _detail_points(self, detail: Facts, snapshot: Snapshot) -> list[Point]:
+        name, path = detail["namespace"], detail["path"]
+        history = snapshot.namespaces[name].histories.get(path)
+        return [] if history is None else self._new_points((name, path), history)
+
+    def _new_points(self, place: tuple[str, str | None], history: CountHistory) -> list[Point]:
+        """The points of a history that this stream has not sent yet."""
+        points = history.after(min(self._sent_points.get(place, 0), history.total))
+        self._sent_points[place] = history.total
+        return points
 
 
 def pairs_of(snapshot: Snapshot, names: Collection[str]) -> Sequence[Facts]:

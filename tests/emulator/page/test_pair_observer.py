@@ -66,11 +66,11 @@ def test_each_destination_has_its_waiting_messages_and_the_oldest_time(watched: 
 
 def test_it_is_diverted_as_long_as_messages_come(watched: Watched, secondary: Driver) -> None:
     secondary.send(BACKLOG, diverted("orders"))
-    assert watched.destinations()["orders"]["is_diverted"]
+    assert watched.destinations()["orders"]["state"] == "diverted"
     secondary.wait(RECENT_S)
-    assert not watched.destinations()["orders"]["is_diverted"]
+    assert watched.destinations()["orders"]["state"] == "waiting"
     secondary.send(BACKLOG, diverted("orders"))
-    assert watched.destinations()["orders"]["is_diverted"]
+    assert watched.destinations()["orders"]["state"] == "diverted"
 
 
 def test_an_accepted_ping_ends_it_at_once(watched: Watched, primary: Driver, secondary: Driver) -> None:
@@ -79,10 +79,42 @@ def test_an_accepted_ping_ends_it_at_once(watched: Watched, primary: Driver, sec
     for driver in (primary, secondary):
         driver.wait(1)
     primary.send("orders", ping_message(message_id="m"))
-    assert not watched.destinations()["orders"]["is_diverted"]
+    assert watched.destinations()["orders"]["state"] == "waiting"
     secondary.wait(1)
     secondary.send(BACKLOG, diverted("orders"))
-    assert watched.destinations()["orders"]["is_diverted"]
+    assert watched.destinations()["orders"]["state"] == "diverted"
+
+
+def test_the_history_of_a_destination_has_the_times_of_messages_and_pings(
+    watched: Watched, primary: Driver, secondary: Driver
+) -> None:
+    primary.queue("orders")
+    secondary.wait(3)
+    secondary.send(BACKLOG, diverted("orders"))
+    secondary.wait(60)  # nobody looked meanwhile
+    states = watched.destinations()["orders"]["states"]
+    assert states == [{"from": START + 3, "state": "diverted"}, {"from": START + 3 + RECENT_S, "state": "waiting"}]
+    secondary.send(BACKLOG, diverted("orders"))
+    primary.wait(64)
+    primary.send("orders", ping_message(message_id="m"))
+    secondary.wait(5)
+    states = watched.destinations()["orders"]["states"][2:]
+    assert states == [{"from": START + 63, "state": "diverted"}, {"from": START + 64, "state": "waiting"}]
+    for received in secondary.receive(BACKLOG, 2):
+        secondary.settle(BACKLOG, received)
+    assert watched.destinations()["orders"]["states"][4:] == [{"from": secondary.now, "state": "quiet"}]
+
+
+def test_rates_are_those_of_the_last_looks(watched: Watched, secondary: Driver) -> None:
+    watched.look()
+    for _ in range(10):
+        secondary.wait(1)
+        secondary.send(BACKLOG, diverted("orders"), diverted("orders"))
+        seen = watched.look()
+    assert (seen["diverted_per_s"], seen["drained_per_s"]) == (2, 0)
+    assert seen["destinations"][0]["diverted_per_s"] == 2
+    watched.pair.forget_rates()
+    assert watched.look()["diverted_per_s"] == 0
 
 
 def test_forwarded_messages_still_count_as_arrived(watched: Watched, secondary: Driver) -> None:

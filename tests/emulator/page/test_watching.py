@@ -13,6 +13,7 @@ import pytest
 
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.clock import VirtualClock
+from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
 from sbclient.emulator.events import MAX_SUBSCRIBERS
 from sbclient.emulator.faults import WireFaults
@@ -24,7 +25,7 @@ from sbclient.emulator.sas import Authorizer, root_rule
 from sbclient.entities import AccessRights, AuthorizationRule, EntityAddress, EntityKind
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.hosting.host import BrokerHost
-from sbclient.message import ServiceBusMessage
+from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from tests.broker.driver import DELETE, KEYS
 from tests.emulator.amqp.client import create
 from tests.emulator.requests import request, token
@@ -97,6 +98,12 @@ def emulated(clock: VirtualClock) -> Emulated:
     return Emulated(clock)
 
 
+def settle(host: BrokerHost, path: str, received: ServiceBusReceivedMessage, mode: SettleMode) -> None:
+    assert received.lock_token is not None
+    call = Call(Operation.SETTLE, host.clock.now())
+    host.namespace.settle(call, path, [received.lock_token], Settlement(mode))
+
+
 def entities(said: Any, name: str = "contoso") -> dict[str, Any]:
     found = [each for each in said["namespaces"] if each["name"] == name]
     return {row["path"]: row for each in found for row in each["entities"]}
@@ -135,6 +142,25 @@ class TestOverview:
         emulated.send("orders", ServiceBusMessage(b"x" * 100))
         await emulated.primary.clock.sleep(1)
         assert entities(await emulated.overview())["orders"]["state"] == "full"
+
+    async def test_deferred_messages_are_not_active(self, emulated: Emulated) -> None:
+        emulated.queue("orders")
+        emulated.send("orders", *(ServiceBusMessage(b"x") for _ in range(3)))
+        host = emulated.primary.host
+        taken = await host.receive("orders", max_message_count=2, max_wait_time_s=1)
+        deferred = [entry.received() for entry in taken]
+        for received in deferred:
+            settle(host, "orders", received, SettleMode.DEFER)
+        row = entities(await emulated.overview())["orders"]
+        assert (row["active"], row["deferred"], row["locked"]) == (1, 2, 0)
+        call = Call(Operation.RECEIVE_DEFERRED, host.clock.now())
+        for each, mode in zip(deferred, (SettleMode.COMPLETE, SettleMode.DEAD_LETTER), strict=True):
+            assert each.sequence_number is not None
+            (entry,) = host.namespace.receive_deferred(call, "orders", [each.sequence_number])
+            settle(host, "orders", entry.received(), mode)
+        await host.clock.sleep(1)
+        row = entities(await emulated.overview())["orders"]
+        assert (row["active"], row["deferred"], row["dead"]) == (1, 0, 1)
 
     async def test_timed_changes_are_shown(self, emulated: Emulated, clock: VirtualClock) -> None:
         emulated.queue("orders")
@@ -217,7 +243,8 @@ class TestWatch:
         assert (rule["name"], rule["action"]) == ("$Default", None)
         await viewer.close()
         viewer = await emulated.viewer("?entity=prices")
-        assert (await viewer.next())["detail"]["subscriptions"] == ["prices/Subscriptions/eu"]
+        (subscription,) = (await viewer.next())["detail"]["subscriptions"]
+        assert (subscription["path"], subscription["rules"]) == ("prices/Subscriptions/eu", [rule])
         await viewer.close()
 
     async def test_events_are_sent_except_those_of_connections(self, emulated: Emulated) -> None:
@@ -298,7 +325,74 @@ class TestWatch:
             [began_at + 0.5, 2, 0],
             [began_at + 5.5, 2, 1],
         ]
-        assert "history" not in (await first.next())
+        assert "detail_history" not in said
+        for viewer in (first, late):
+            await viewer.close()
+
+    async def test_the_history_of_the_selected_entity_is_sent_once(self, emulated: Emulated) -> None:
+        emulated.queue("orders")
+        first = await emulated.viewer("?entity=orders")
+        began_at = (await first.next())["at"]
+        emulated.send("orders", ServiceBusMessage(b"x"))
+        assert (await first.next())["detail_history"] == [[began_at + 0.5, 1, 0]]
+        assert "detail_history" not in await first.next()
+        late = await emulated.viewer("?entity=orders")
+        assert (await late.next())["detail_history"] == [[began_at, 0, 0], [began_at + 0.5, 1, 0]]
+        for viewer in (first, late):
+            await viewer.close()
+
+    async def test_a_slow_viewer_gets_every_point_of_the_history(self, emulated: Emulated) -> None:
+        emulated.queue("orders")
+        slow, quick = await emulated.viewer(), await emulated.viewer()
+        await slow.next()
+        for _ in range(3):
+            await quick.next()
+            emulated.send("orders", ServiceBusMessage(b"x"))
+        await quick.next()
+        points = (await slow.next())["namespaces"][0]["history"]
+        assert [point[1] for point in points] == [1, 2, 3]
+        for viewer in (slow, quick):
+            await viewer.close()
+
+    async def test_a_time_without_viewers_is_a_gap(self, emulated: Emulated, clock: VirtualClock) -> None:
+        first = await emulated.viewer()
+        began_at = (await first.next())["at"]
+        await first.close()
+        await clock.sleep(100)
+        late = await emulated.viewer()
+        assert (await late.next())["gaps"] == [[0, began_at], [began_at, began_at + 100]]
+        assert "gaps" not in await late.next()
+        await late.close()
+
+    async def test_states_have_the_times_of_the_faults_also_without_viewers(
+        self, emulated: Emulated, clock: VirtualClock
+    ) -> None:
+        emulated.primary.note_faults()
+        began_at = clock.now()
+        await clock.sleep(10)
+        emulated.primary.inject(Fault(FaultKind.BUSY, until_at=began_at + 30))
+        await clock.sleep(10)
+        down = Fault(FaultKind.DOWN)
+        emulated.primary.inject(down)
+        await clock.sleep(5)
+        emulated.primary.heal(down)
+        await clock.sleep(20)
+        assert (await emulated.overview())["namespaces"][0]["states"] == [
+            {"from": began_at, "state": "up"},
+            {"from": began_at + 10, "state": "busy"},
+            {"from": began_at + 20, "state": "down"},
+            {"from": began_at + 25, "state": "busy"},
+            {"from": began_at + 30, "state": "up"},
+        ]
+
+    async def test_a_late_viewer_gets_the_last_events(self, emulated: Emulated) -> None:
+        emulated.secondary.events.publish("entity.created", 2.0, path="q")
+        emulated.primary.events.publish("entity.created", 1.0, path="p")
+        emulated.primary.events.publish("connection.opened", 1.5)
+        first, late = await emulated.viewer(), await emulated.viewer()
+        await first.next()
+        assert [(each["at"], each["path"]) for each in (await late.next())["events"]] == [(1.0, "p"), (2.0, "q")]
+        assert "events" not in await late.next()
         for viewer in (first, late):
             await viewer.close()
 
