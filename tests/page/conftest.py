@@ -51,7 +51,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("certificates")
+    """Where the commands look for the certificate if `XDG_CACHE_HOME` is the folder above."""
+    folder = tmp_path_factory.mktemp("cache") / "sbclient"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture(scope="package")

@@ -58,8 +58,12 @@ class Served:
         return asyncio.run_coroutine_threadsafe(called(), self._loop).result(START_S)
 
     def clear(self) -> None:
-        """No entities, no messages, no faults."""
+        """No entities, no messages, no faults, no events."""
         self.emulator.reset()
+        for name in self.emulator.namespaces:
+            context = self.emulator.context(name)
+            context.events.recent.clear()
+            context.fault_log.clear()
 
     # ------------------------------------------------------------------ entities and messages
 
@@ -94,15 +98,21 @@ class Served:
         taken = self.do(lambda: namespace.receive(call, path, max_message_count=count, mode=mode))
         return [entry.received() for entry in taken]
 
+    def defer(self, path: str) -> None:
+        """Defer the next message."""
+        self._settle(path, self.receive(path, 1, deletes=False), Settlement(SettleMode.DEFER))
+
     def dead_letter(self, path: str, *messages: ServiceBusMessage, reason: str = "bad") -> None:
         """Send messages that end in the dead-letter queue."""
-        context = self.emulator.context(PRIMARY)
         self.send(path, *messages)
-        tokens = [each.lock_token for each in self.receive(path, len(messages), deletes=False) if each.lock_token]
-        settlement = Settlement(SettleMode.DEAD_LETTER, reason, "in full")
+        received = self.receive(path, len(messages), deletes=False)
+        self._settle(path, received, Settlement(SettleMode.DEAD_LETTER, reason, "in full"))
+
+    def _settle(self, path: str, received: list[ServiceBusReceivedMessage], settlement: Settlement) -> None:
+        context = self.emulator.context(PRIMARY)
 
         def settle() -> None:
-            for token in tokens:
+            for token in [each.lock_token for each in received if each.lock_token]:
                 call = Call(Operation.SETTLE, context.clock.now())
                 context.host.namespace.settle(call, path, [token], settlement)
 

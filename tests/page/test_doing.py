@@ -189,7 +189,6 @@ class TestFaults:
         ):
             page.get_by_role("switch", name=name).click()
             expect(page.locator(".view-head .state")).to_have_text(word)
-            expect(page.locator(".fragment-state")).to_have_text(word)
         assert len(served.do(lambda: served.emulator.context().host.namespace.faults.active(0.0))) == 6
 
     def test_a_fault_may_have_a_duration_and_a_probability(self, page: Page, served: Served) -> None:

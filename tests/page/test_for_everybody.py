@@ -27,6 +27,23 @@ FOCUS = """() => {
     };
 }"""
 
+LANDMARKS = """() => {
+    const found = [];
+    const nameOf = (each) => each.getAttribute("aria-label")
+        ?? document.getElementById(each.getAttribute("aria-labelledby"))?.textContent ?? "";
+    const regions = [...document.querySelectorAll("section, nav")].filter((each) => each.checkVisibility());
+    const names = regions.map(nameOf);
+    if (names.includes("")) found.push("a region has no name");
+    if (new Set(names).size < names.length) found.push(`two regions have the same name: ${names.join()}`);
+    const ids = [...document.querySelectorAll("[id]")].map((each) => each.id);
+    if (new Set(ids).size < ids.length) found.push("two elements have the same id");
+    for (const each of document.body.children) {
+        const isLandmark = each.matches("header, .skip, dialog, [role=status], [role=alert], svg");
+        const holdsLandmarks = [...each.children].every((inner) => inner.matches("nav, main, [role=alert]"));
+        if (!isLandmark && !holdsLandmarks) found.push(`outside all landmarks: ${each.outerHTML.slice(0, 80)}`);
+    }
+    return found;
+}"""
 CONTRASTS = Path(__file__).with_name("contrasts.js").read_text(encoding="utf-8")
 
 
@@ -178,6 +195,10 @@ def test_those_who_hear_it_find_landmarks_names_and_news(page: Page, served: Ser
             .map((each) => each.outerHTML.slice(0, 80))"""
     )
     assert nameless == []
+    for address in ("#/contoso/orders", "#/"):
+        page.goto(served.url + address)
+        expect(page.locator("main section").first).to_be_visible()
+        assert page.evaluate(LANDMARKS) == []
 
 
 def test_less_motion_is_no_motion(new_page: Callable[..., Page], served: Served) -> None:

@@ -10,14 +10,16 @@ import pytest
 
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.entities import EntityKind, RuleProperties, SqlRuleAction, SqlRuleFilter
 from sbclient.message import ServiceBusMessage
 from tests.page.conftest import PATIENCE_MS
-from tests.page.served import SECONDARY, Served
+from tests.page.served import PRIMARY, SECONDARY, Served
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 expect = sync_api.expect
 expect.set_options(timeout=PATIENCE_MS)
 Page = Any
+CHEAP = RuleProperties("cheap", SqlRuleFilter("price < 10"), SqlRuleAction("SET class = 'cheap'"))
 
 
 def link(page: Page, path: str) -> Any:
@@ -73,7 +75,7 @@ def test_an_entity_shows_its_numbers_fragments_and_throughput(page: Page, served
     expect(figure(page, "locked")).to_have_text("1")
     expect(page.locator(".fragment")).to_have_count(16)
     (used,) = [each for each in page.locator(".fragment").all() if each.locator(".fragment-count").inner_text() == "3"]
-    assert "3 active, 1 locked" in used.get_attribute("aria-label")
+    assert "3 active, 1 locked" in used.get_attribute("title")
     served.send("orders", *(ServiceBusMessage("x") for _ in range(30)))
     expect(page.locator(".throughput output.tone-in")).not_to_have_text("0.0")
 
@@ -135,7 +137,7 @@ def test_one_fragment_can_be_chosen(page: Page, served: Served) -> None:
     index = chosen.locator(".fragment-index").inner_text()
     chosen.click()
     expect(rows).not_to_have_count(8)
-    assert all(row.get_by_role("button").inner_text().startswith(f"{index}·") for row in rows.all())
+    assert {row.locator(".cell-fragment").inner_text() for row in rows.all()} == {index}
     page.get_by_role("button", name=f"fragment {index}: show all again").click()
     expect(rows).to_have_count(8)
 
@@ -154,12 +156,32 @@ def test_sessions_show_their_holder_and_lead_to_their_messages(page: Page, serve
 
 def test_a_topic_leads_to_its_subscriptions_and_those_show_their_rules(page: Page, served: Served) -> None:
     served.topic("prices", "eu")
-    open_entity(page, served, "prices", "about")
-    page.locator("#panel-about").get_by_role("link", name="prices/Subscriptions/eu").click()
+    served.create(EntityKind.RULE, ("prices", "eu", "cheap"), CHEAP, PRIMARY)
+    served.send("prices", ServiceBusMessage("x"))
+    open_entity(page, served, "prices", "subscriptions")
+    row = page.locator("#panel-subscriptions tbody tr")
+    expect(row).to_contain_text("cheap: price < 10, then SET class = 'cheap'")
+    expect(row).to_contain_text("$Default: every message")
+    expect(row.locator("td").first).to_have_text("1")
+    page.locator("#panel-subscriptions").get_by_role("link", name="eu").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("prices/Subscriptions/eu")
     expect(page.get_by_role("button", name="Send…")).to_have_count(0)
-    page.get_by_role("tab", name="About").click()
-    expect(page.locator(".rules")).to_contain_text("every message")
+    page.get_by_role("tab", name="Rules").click()
+    expect(page.locator(".rules tbody tr")).to_have_count(2)
+    expect(page.locator(".rules")).to_contain_text("SET class = 'cheap'")
+
+
+def test_deferred_messages_are_counted_apart_and_a_plain_queue_has_no_fragments(page: Page, served: Served) -> None:
+    served.queue("orders")
+    served.send("orders", *(ServiceBusMessage("x") for _ in range(3)))
+    served.defer("orders")
+    open_entity(page, served, "orders")
+    expect(figure(page, "active")).to_have_text("2")
+    expect(figure(page, "deferred")).to_have_text("1")
+    expect(page.locator("#panel-messages .mark-deferred")).to_have_count(1)
+    expect(page.get_by_text("fragment", exact=False).locator("visible=true")).to_have_count(0)
+    page.get_by_role("tab", name="Faults").click()
+    expect(page.get_by_text("fragment", exact=False).locator("visible=true")).to_have_count(0)
 
 
 def test_a_pair_is_seen_by_its_backlog(page: Page, served: Served) -> None:
@@ -223,7 +245,7 @@ def test_no_view_is_wider_than_a_phone(new_page: Callable[..., Page], served: Se
     fill(served)
     for path in ("orders", "prices", "prices/Subscriptions/eu", "jobs"):
         open_entity(page, served, path)
-        expect(page.locator(".fragment").first).to_be_visible()
+        expect(page.locator(".view-head .state")).to_be_visible()
         for tab in page.get_by_role("tab").all():
             if tab.is_visible():
                 tab.click()

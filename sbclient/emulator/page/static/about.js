@@ -1,15 +1,13 @@
-/** The settings of an entity, and the subscriptions of a topic or the rules of a subscription. */
+/** The settings of an entity. */
 
-import { h, keyed, visible, write } from "./dom.js";
+import { h, keyed, write } from "./dom.js";
 import { ago, bytes, setAgo, span } from "./format.js";
-import { addressOf } from "./names.js";
 
 /** The panel; its `update(row, detail)` shows it. */
 export function aboutPart() {
   const list = h("dl", { class: "facts" });
-  const below = h("div", {});
   return {
-    element: h("div", {}, list, below),
+    element: h("div", {}, list),
     update(row, detail) {
       const facts = [
         ["lock duration", detail.lock_duration_s === null ? null : span(detail.lock_duration_s)],
@@ -20,6 +18,7 @@ export function aboutPart() {
           "duplicate detection",
           detail.duplicate_window_s === null ? "off" : `within ${span(detail.duplicate_window_s)}`,
         ],
+        ["maximum size", bytes(detail.parts.reduce((sum, part) => sum + part.max_bytes, 0))],
         ["largest message", bytes(detail.max_message_bytes)],
         ["deleted when idle for", detail.idle_s === null ? "never" : span(detail.idle_s)],
         ["status", row.status],
@@ -36,36 +35,6 @@ export function aboutPart() {
         (element, each) =>
           "at" in each ? setAgo(element.lastChild.firstChild, each.at) : write(element.lastChild, each.value),
       );
-      const said = JSON.stringify([detail.rules, detail.subscriptions]);
-      if (below.dataset.said === said) return;
-      below.dataset.said = said;
-      below.replaceChildren(...[rulesPart(detail.rules), subscriptionsPart(detail)].filter(Boolean));
     },
   };
-}
-
-function rulesPart(rules) {
-  if (!rules) return null;
-  const rows = rules.map((rule) =>
-    h(
-      "tr",
-      {},
-      h("th", { scope: "row" }, visible(rule.name)),
-      h("td", {}, h("code", {}, visible(rule.filter))),
-      h("td", {}, h("code", {}, visible(rule.action ?? ""))),
-    ),
-  );
-  const heads = ["rule", "accepts", "and changes"].map((head) => h("th", { scope: "col" }, head));
-  return h(
-    "div",
-    { class: "scroll" },
-    h("table", { class: "rules" }, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...rows)),
-  );
-}
-
-function subscriptionsPart({ namespace, subscriptions }) {
-  if (!subscriptions) return null;
-  if (!subscriptions.length) return h("p", { class: "empty" }, "No subscriptions: messages are dropped.");
-  const links = subscriptions.map((each) => h("li", {}, h("a", { href: addressOf(namespace, each) }, visible(each))));
-  return h("div", {}, h("h3", {}, "Subscriptions"), h("ul", {}, ...links));
 }

@@ -2,16 +2,22 @@
  * Authorization of the page: a token with the Manage right, signed here as in any other client.
  *
  * The page signs with the public default key of every emulator. If the emulator rejects it, the page requests a key
- * from the user. The key is not stored. The token, which expires after half a day, is stored for this tab.
+ * from the user. The key stays in memory until the page is reloaded, for connection strings. The token, which expires
+ * after half a day, is stored for this tab.
  */
 
 const KEY_NAME = "RootManageSharedAccessKey";
-const PUBLIC_KEY = "SAS_KEY_VALUE";
+const PUBLIC = { name: KEY_NAME, key: "SAS_KEY_VALUE" };
 const LIFE_S = 12 * 3600;
 const SLOT = "sbclient token";
 
-const tries = [() => sessionStorage.getItem(SLOT), () => (canSign() ? signed(KEY_NAME, PUBLIC_KEY) : null)];
+/** The tokens that need no user, each with its key; that of a stored token is not known. */
+const tries = [
+  { key: null, find: () => sessionStorage.getItem(SLOT) },
+  { key: PUBLIC, find: () => (canSign() ? signed(PUBLIC) : null) },
+];
 let token = null;
+let signer = null;
 let askForKey = null;
 let renewing = null;
 let isFirst = true;
@@ -45,7 +51,9 @@ function done() {
 /** Take the next token that needs no user; false if there is none. */
 async function next() {
   while (tries.length) {
-    const found = await tries.shift()();
+    const { key, find } = tries.shift();
+    const found = await find();
+    signer = key;
     if (found !== null && found !== token) {
       token = found;
       return true;
@@ -58,7 +66,8 @@ async function better(reason) {
   if (await next()) return;
   const given = await askForKey(wasAsked ? reason : null);
   wasAsked = true;
-  token = await signed(given.name, given.key);
+  token = await signed(given);
+  signer = given;
   sessionStorage.setItem(SLOT, token);
 }
 
@@ -66,15 +75,33 @@ function canSign() {
   return Boolean(globalThis.crypto?.subtle);
 }
 
-async function signed(name, key) {
+/** Whether the page uses the public default key, which is no secret. */
+export function isPublicKey() {
+  return signer === PUBLIC;
+}
+
+/** The key that signed the token, `{name, key}`; after a reload the user types it again. Null if the user does not. */
+export async function signingKey() {
+  for (let reason = null; signer === null; reason = "That key did not sign the token of this page.") {
+    const given = await askForKey(reason, "The page does not store the key: type it again.");
+    if (given === null) return null;
+    const [resource, expiry] = ["sr", "se"].map((name) => new RegExp(`[ &]${name}=([^&]*)`).exec(token)[1]);
+    if ((await signed(given, resource, expiry)) === token) signer = given;
+  }
+  return signer;
+}
+
+async function signed(
+  { name, key },
+  resource = encodeURIComponent(`sb://${location.host}/`),
+  expiry = Math.floor(Date.now() / 1000) + LIFE_S,
+) {
   if (!canSign()) {
     throw new Error(
       "Browsers do not allow signatures at this address: open the page as http://localhost, or with https.",
     );
   }
   const text = new TextEncoder();
-  const resource = encodeURIComponent(`sb://${location.host}/`);
-  const expiry = Math.floor(Date.now() / 1000) + LIFE_S;
   const secret = await crypto.subtle.importKey("raw", text.encode(key), { name: "HMAC", hash: "SHA-256" }, false, [
     "sign",
   ]);

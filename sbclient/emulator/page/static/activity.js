@@ -34,17 +34,24 @@ const KINDS = {
 
 /** The list; call `update()` after each change. */
 export function activity() {
-  const list = h("ol", { class: "activity" });
+  const list = h("ol", { class: "activity", tabindex: "0", "aria-labelledby": "activity-head" });
   const empty = h(
     "p",
     { class: "empty" },
-    "No events since this page was opened. Changes by you and by others are listed here.",
+    "No events yet. Changes of entities, faults and purges, by you and by others, are listed here.",
   );
   return {
-    element: h("section", { class: "panel" }, h("h2", {}, "Activity"), empty, list),
+    element: h(
+      "section",
+      { class: "panel", "aria-labelledby": "activity-head" },
+      h("h2", { id: "activity-head" }, "Activity"),
+      empty,
+      list,
+    ),
     update() {
       const events = eventsOf().slice(-SHOWN).reverse();
       empty.hidden = events.length > 0;
+      list.hidden = !events.length;
       keyed(list, events, (event) => event.key, line);
     },
   };
@@ -88,6 +95,7 @@ function line(event) {
 
 function factsOf(event) {
   const parts = [];
+  if (event.rule) parts.push(`rule ${event.rule}`);
   if (event.kind && event.event === "fault.thrown") parts.push(event.kind.replaceAll("_", " "));
   if (event.fragments) parts.push(`fragment ${event.fragments.join(", ")}`);
   if (event.count !== undefined && event.count !== null && event.event !== "fault.thrown")

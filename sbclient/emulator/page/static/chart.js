@@ -2,7 +2,7 @@
 
 import { h, svg, write } from "./dom.js";
 import { minutes, now, rate, short, span, timeOfDay } from "./format.js";
-import { label, niceAbove, sized } from "./pictures.js";
+import { label, niceAbove, sharp, sized } from "./pictures.js";
 import { speed, state } from "./store.js";
 
 const HEIGHT = 132;
@@ -56,7 +56,8 @@ export function chart(what) {
     }
     const at = Math.max(0, Math.min(drawn.bins.length - 1, Math.floor((pointerX / drawn.width) * drawn.bins.length)));
     const bin = drawn.bins[at];
-    write(reading, `${clockTime(bin.at)}  in ${rate(bin.came)}  out ${rate(bin.went)}`);
+    const rates = bin.isKnown ? `in ${rate(bin.came)}  out ${rate(bin.went)}` : "no data";
+    write(reading, `${clockTime(bin.at)}  ${rates}`);
     drawn.cursor.setAttribute("x1", pointerX);
     drawn.cursor.setAttribute("x2", pointerX);
     drawn.cursor.removeAttribute("visibility");
@@ -94,10 +95,10 @@ function plot(picture, history, width) {
   const scale = niceAbove(Math.max(most, 1));
   const middle = TOP + (HEIGHT - TOP - BOTTOM) / 2;
   const reach = middle - TOP;
-  const y = (value, sign) => (middle - (sign * value * reach) / scale).toFixed(1);
-  const step = width / bins.length;
+  const y = (value, sign) => sharp(middle - (sign * value * reach) / scale);
+  const x = (at) => sharp((at * width) / bins.length);
   const area = (name, sign) => {
-    const points = bins.map((bin, at) => `H${(at * step).toFixed(1)}V${y(bin[name], sign)}`);
+    const points = bins.map((bin, at) => `H${x(at)}V${y(bin[name], sign)}`);
     return `M0 ${middle}${points.join("")}H${width}V${middle}Z`;
   };
   const cursor = svg("line", { y1: TOP, y2: HEIGHT - BOTTOM, class: "cursor", visibility: "hidden" });
@@ -108,6 +109,7 @@ function plot(picture, history, width) {
     svg("path", { class: "grid", d: `M0 ${TOP}H${width}M0 ${HEIGHT - BOTTOM}H${width}` }),
     svg("path", { class: "area area-in", d: area("came", 1) }),
     svg("path", { class: "area area-out", d: area("went", -1) }),
+    ...unknownIn(bins).flatMap(([from, to]) => unknown(x(from), x(to))),
     svg("path", { class: "axis", d: `M0 ${middle}H${width}` }),
     cursor,
     label(0, TOP - 4, `${short(scale)} /s`, "tick"),
@@ -115,6 +117,24 @@ function plot(picture, history, width) {
     label(width, HEIGHT - 4, story ? minutes(to - story.started_at) : "now", "tick", Infinity, "end"),
   );
   return { bins, most, width, cursor };
+}
+
+/** Where nothing is known, because no page was open or the connection was lost. */
+function unknown(x1, x2) {
+  const [width, height] = [x2 - x1, HEIGHT - BOTTOM - TOP];
+  const ground = svg("rect", { class: "no-data", x: x1, y: TOP, width, height });
+  return width < 70 ? [ground] : [ground, label(x1 + width / 2, TOP + 20, "no data", "tick", width, "middle")];
+}
+
+/** The first and the last place of each row of bins without data. */
+function unknownIn(bins) {
+  const found = [];
+  bins.forEach((bin, at) => {
+    if (bin.isKnown) return;
+    if (found.at(-1)?.[1] === at) found.at(-1)[1] = at + 1;
+    else found.push([at, at + 1]);
+  });
+  return found;
 }
 
 /** A time on the axis; in a demonstration, the minutes since its start. */
@@ -134,11 +154,14 @@ function binned(history, from, to) {
   const sizeS = (to - from) / BINS;
   const first = Math.floor(from / sizeS) * sizeS;
   let before = valueAt(history, first);
-  return Array.from({ length: BINS }, (_, at) => {
-    const after = valueAt(history, first + (at + 1) * sizeS);
-    const bin = { at: first + at * sizeS, came: (after[0] - before[0]) / sizeS, went: (after[1] - before[1]) / sizeS };
+  const gaps = state.link === "lost" ? [...state.gaps, [state.at, Infinity]] : state.gaps;
+  return Array.from({ length: BINS }, (_, place) => {
+    const [at, end] = [first + place * sizeS, first + (place + 1) * sizeS];
+    const after = valueAt(history, end);
+    const isKnown = !gaps.some(([gapFrom, gapTo]) => (gapFrom ? gapFrom < end && at < gapTo : end <= gapTo));
+    const [came, went] = isKnown ? after.map((value, each) => (value - before[each]) / sizeS) : [0, 0];
     before = after;
-    return bin;
+    return { at, came, went, isKnown };
   });
 }
 

@@ -86,8 +86,12 @@ export function confirmed(question, explanation, action) {
   });
 }
 
-/** Request the key of the namespaces; resolves to `{name, key}`. */
-export function askForKey(reason) {
+/**
+ * Request the key of the namespaces; resolves to `{name, key}`.
+ *
+ * @param again - why the key is requested again; the user may then close the dialog, which resolves to null.
+ */
+export function askForKey(reason, again = null) {
   return new Promise((resolve) => {
     const name = h("input", {
       id: "key-name",
@@ -99,8 +103,8 @@ export function askForKey(reason) {
     const submit = (event) => {
       event.preventDefault();
       if (!key.value) return;
-      element.close("given");
       resolve({ name: name.value, key: key.value });
+      element.close("given");
     };
     const element = openWindow(
       "This emulator has its own key",
@@ -111,7 +115,8 @@ export function askForKey(reason) {
         h(
           "p",
           {},
-          "The page needs the Manage right. The key does not leave this tab: it signs a token and is not stored.",
+          again ??
+            "The page needs the Manage right. The key does not leave this tab: it signs a token and is not stored.",
         ),
         reason ? h("p", { class: "refusal", role: "alert" }, reason) : null,
         h("label", { for: "key-name" }, "Name of the key"),
@@ -121,8 +126,11 @@ export function askForKey(reason) {
         h("div", { class: "buttons" }, h("button", { class: "primary" }, "Open")),
       ),
     );
-    element.addEventListener("cancel", (event) => event.preventDefault());
-    element.querySelector(".window-head button").remove();
+    if (again) element.addEventListener("close", () => resolve(null));
+    else {
+      element.addEventListener("cancel", (event) => event.preventDefault());
+      element.querySelector(".window-head button").remove();
+    }
     key.focus();
   });
 }

@@ -43,9 +43,8 @@ export function fragments(choose) {
   function update(parts) {
     latest = parts;
     if (chosen !== null && chosen >= parts.length) chosen = null;
-    const most = niceAbove(Math.max(10, ...parts.map((part) => part.active + part.scheduled)));
-    set(list, "aria-label", parts.length === 1 ? "The one fragment of the entity" : `${parts.length} fragments`);
-    list.classList.toggle("single", parts.length === 1);
+    const most = niceAbove(Math.max(10, ...parts.map(storedIn)));
+    set(list, "aria-label", `${parts.length} fragments`);
     keyed(
       list,
       parts,
@@ -69,6 +68,7 @@ function tank(part, pick) {
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" },
     svg("rect", { class: "tank", x: 1, y: 1, width: WIDTH - 2, height: HEIGHT - 2, rx: 4 }),
+    svg("rect", { class: "level level-deferred", x: 4, width: WIDTH - 8, fill: "url(#deferred)" }),
     svg("rect", { class: "level level-scheduled", x: 4, width: WIDTH - 8 }),
     svg("rect", { class: "level level-locked", x: 4, width: WIDTH - 8, fill: "url(#locked)" }),
     svg("rect", { class: "level level-active", x: 4, width: WIDTH - 8 }),
@@ -80,10 +80,11 @@ function tank(part, pick) {
     h(
       "button",
       { type: "button", class: "fragment", onclick: () => pick(part.index) },
-      h("span", { class: "fragment-count" }),
+      h("span", { class: "hearable" }),
+      h("span", { class: "fragment-count", "aria-hidden": "true" }),
       picture,
-      h("span", { class: "fragment-index" }, part.index),
-      h("span", { class: "fragment-state" }),
+      h("span", { class: "fragment-index", "aria-hidden": "true" }, part.index),
+      h("span", { class: "fragment-state", "aria-hidden": "true" }),
     ),
   );
 }
@@ -98,18 +99,24 @@ function show(item, part, most, chosen) {
   set(button, "aria-pressed", String(chosen === part.index));
   const said =
     `Fragment ${part.index}: ${word || "up"}; ${count(part.active)} active, ${count(part.locked)} locked, ` +
-    `${count(part.scheduled)} scheduled, ${count(part.dead)} dead; ` +
+    `${count(part.scheduled)} scheduled, ${count(part.deferred)} deferred, ${count(part.dead)} dead-lettered; ` +
     `${bytes(part.size_bytes)} of ${bytes(part.max_bytes)}`;
-  set(button, "aria-label", said);
+  write(button.firstChild, said);
   set(button, "title", said);
-  write(button.querySelector(".fragment-count"), short(part.active + part.scheduled));
+  write(button.querySelector(".fragment-count"), short(storedIn(part)));
   write(button.querySelector(".fragment-state"), word);
   set(button.querySelector(".sign"), "d", SIGNS[part.state] ?? "");
   const held = Math.min(part.locked, part.active);
-  const [active, locked, scheduled] = [part.active - held, held, part.scheduled].map((each) => height(each, most));
+  const levels = [part.active - held, held, part.scheduled, part.deferred].map((each) => height(each, most));
+  const [active, locked, scheduled, deferred] = levels;
   place(button.querySelector(".level-active"), 0, active);
   place(button.querySelector(".level-locked"), active, locked);
   place(button.querySelector(".level-scheduled"), active + locked, scheduled);
+  place(button.querySelector(".level-deferred"), active + locked + scheduled, deferred);
+}
+
+function storedIn(part) {
+  return part.active + part.scheduled + part.deferred;
 }
 
 function height(value, most) {

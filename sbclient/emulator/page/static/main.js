@@ -6,7 +6,7 @@ import { h, set, write } from "./dom.js";
 import { entityView } from "./entity.js";
 import { now, refreshTimes, timeOfDay } from "./format.js";
 import { help, onKey } from "./keys.js";
-import { addressOf } from "./names.js";
+import { addressOf, isSequenceNumber } from "./names.js";
 import { entityList } from "./nav.js";
 import { overview } from "./overview.js";
 import { patterns } from "./pictures.js";
@@ -22,14 +22,14 @@ const story = storyLine(place("story"));
 let view = null;
 let shownFor = null;
 
-/** The parts of the address: `#/contoso/orders/dead`, each encoded by itself. */
+/** The parts of the address: `#/contoso/orders/dead/42`, each encoded by itself; the last is a sequence number. */
 function route() {
-  const [namespace = null, entity = null, tab = "messages"] = location.hash
+  const [namespace = null, entity = null, tab = null, number = null] = location.hash
     .slice(2)
     .split("/")
     .filter(Boolean)
     .map(decoded);
-  return { namespace, entity, tab };
+  return { namespace, entity, tab, number: isSequenceNumber(number) ? number : null };
 }
 
 function decoded(part) {
@@ -46,8 +46,8 @@ function openRoute() {
   if (key !== shownFor) {
     const isFirst = shownFor === null;
     shownFor = key;
-    const moved = (tab) => history.replaceState(null, "", addressOf(asked.namespace, asked.entity, tab));
-    view = asked.entity === null ? overview() : entityView(asked.namespace, asked.entity, moved);
+    view?.close?.();
+    view = asked.entity === null ? overview() : entityView(asked.namespace, asked.entity, { show, leave });
     place("main").replaceChildren(view.element);
     openMenu(false);
     document.title = `${view.title} – sbclient emulator`;
@@ -56,8 +56,24 @@ function openRoute() {
     scrollTo(0, 0);
     if (!isFirst && document.activeElement === document.body) place("main").focus();
   }
-  view.open?.(asked.tab);
+  view.open?.(asked.tab, asked.number);
   view.update();
+}
+
+/** Go to an address that has a way back: the back button, or `leave`. */
+function show(address) {
+  if (address === location.hash) return;
+  history.pushState({ hasBack: true }, "", address);
+  openRoute();
+}
+
+/** Leave an address for the one before it, or for another one if the page was opened there. */
+function leave(other) {
+  if (history.state?.hasBack) history.back();
+  else {
+    history.replaceState(null, "", other);
+    openRoute();
+  }
 }
 
 /** On a narrow screen, a button shows the list of entities. */
@@ -111,6 +127,7 @@ document.body.append(patterns());
 place("help").addEventListener("click", help);
 place("menu").addEventListener("click", () => openMenu(place("menu").getAttribute("aria-expanded") !== "true"));
 addEventListener("hashchange", openRoute);
+addEventListener("visibilitychange", draw);
 
 const goTo = (address) => {
   if (address === null) return false;

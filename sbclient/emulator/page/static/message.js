@@ -2,9 +2,11 @@
 
 import { ask } from "./api.js";
 import { bodyViews } from "./body.js";
+import { copyButton } from "./connection.js";
 import { attempt, confirmed, openWindow, notify } from "./dialogs.js";
 import { h, set, visible } from "./dom.js";
-import { ago, bytes, count, span } from "./format.js";
+import { ago, bytes, span } from "./format.js";
+import { isPartitioned } from "./store.js";
 
 const TIMESTAMPS = new Set(["enqueued_at", "scheduled_at", "expires_at", "locked_until"]);
 const FACTS = [
@@ -35,21 +37,23 @@ const FACTS = [
 ];
 
 /**
- * Open a message.
+ * Open a message; resolves to a function that closes it.
  *
  * @param place - `{namespace, path}` of the queue, or of the dead-letter queue behind it.
  * @param changed - called after the message was removed or moved.
+ * @param closed - called when it is closed, or if it does not exist.
  */
-export async function openMessage(place, number, changed) {
+export async function openMessage(place, number, changed, closed) {
   const message = await attempt(() =>
     ask("GET", `messages/${number}`, { namespace: place.namespace, entity: place.path }),
   );
   if (!message) {
     changed();
-    return;
+    closed();
+    return () => {};
   }
   const isDead = /\/\$deadletterqueue$/i.test(place.path);
-  const said = { entity: place.path, sequence_numbers: [number] };
+  const said = { entity: place.path, sequence_numbers: [message.sequence_number] };
   const done = (text) => {
     element.close();
     notify(text);
@@ -72,22 +76,25 @@ export async function openMessage(place, number, changed) {
       done(`Deleted message ${number}.`);
   };
   const element = openWindow(
-    `Message ${count(number)}`,
+    `Message ${number}`,
     "message",
     h(
       "div",
       { class: "message-parts" },
       bodyPart(message.body),
-      factsPart(message),
+      factsPart(message, isPartitioned(place)),
       propertiesPart(message.application_properties),
     ),
     h(
       "div",
       { class: "buttons" },
+      copyButton("Copy link to this message", async () => location.href, "Copied the address.", "Copy link"),
       h("button", { type: "button", class: "danger", onclick: remove }, "Delete…"),
       isDead ? h("button", { type: "button", class: "primary", onclick: resubmit }, "Resubmit") : null,
     ),
   );
+  element.addEventListener("close", closed);
+  return () => element.close();
 }
 
 function bodyPart(body) {
@@ -100,10 +107,8 @@ function bodyPart(body) {
   const buttons = views.map((view) =>
     h("button", { type: "button", class: "quiet", onclick: () => choose(view) }, view.name),
   );
-  const copy = async () => {
-    await navigator.clipboard.writeText(place.textContent);
-    notify("Copied the body as shown.");
-  };
+  const copy = copyButton("Copy the body", async () => place.textContent, "Copied the body as shown.");
+  copy?.classList.add("push");
   choose(views[0]);
   return h(
     "section",
@@ -118,16 +123,15 @@ function bodyPart(body) {
         `${bytes(body.size_bytes)}${body.type === "data" ? "" : `, AMQP ${body.type}`}${body.is_cut ? ", cut" : ""}`,
       ),
       h("span", { class: "segments", role: "group", "aria-label": "Show the body as" }, ...buttons),
-      navigator.clipboard
-        ? h("button", { type: "button", class: "quiet push", onclick: () => attempt(copy) }, "Copy")
-        : null,
+      copy,
     ),
     place,
   );
 }
 
-function factsPart(message) {
-  const rows = FACTS.filter(([name]) => message[name] !== null && message[name] !== undefined);
+function factsPart(message, hasFragments) {
+  const isGiven = (name) => message[name] !== null && message[name] !== undefined;
+  const rows = FACTS.filter(([name]) => isGiven(name) && (name !== "fragment" || hasFragments));
   return h(
     "section",
     {},
@@ -144,7 +148,7 @@ function shown(name, value) {
   if (TIMESTAMPS.has(name)) return ago(value);
   if (name === "time_to_live_s") return span(value);
   if (name === "size_bytes") return bytes(value);
-  return typeof value === "number" ? count(value) : visible(value);
+  return visible(value);
 }
 
 function propertiesPart(properties) {

@@ -1,11 +1,11 @@
 /** The list of messages or dead letters of a queue, read without locks and kept up to date. */
 
 import { ask } from "./api.js";
-import { attempt, confirmed, notify } from "./dialogs.js";
+import { attempt, complain, confirmed, notify } from "./dialogs.js";
 import { h, keyed, visible, write } from "./dom.js";
 import { ago, bytes, count, plural, setAgo } from "./format.js";
-import { openMessage } from "./message.js";
-import { paced, rowOf } from "./store.js";
+import { isSequenceNumber } from "./names.js";
+import { isPartitioned, paced } from "./store.js";
 
 const PAGE = 50;
 const PAUSE_MS = 1200;
@@ -15,9 +15,11 @@ const PAUSE_MS = 1200;
  *
  * @param place - `{namespace, path}`; the path may be that of a dead-letter queue.
  * @param kind - "messages" or "dead".
- * @param emptyText - shown if the list is empty.
+ * @param open - called with the sequence number of a message to show.
+ * @param emptyText - returns the text that is shown if the list is empty.
+ * @param emptyHint - an element below it.
  */
-export function messageList(place, kind, emptyText) {
+export function messageList(place, kind, open, emptyText, emptyHint = null) {
   const isDead = kind === "dead";
   const query = { order: isDead ? "newest" : "oldest", fragment: null, session: null };
   const chosen = new Set();
@@ -54,8 +56,8 @@ export function messageList(place, kind, emptyText) {
   const more = h("button", { type: "button", class: "quiet", onclick: () => loadMore() }, "Show more");
   const body = h("tbody");
   const heads = isDead
-    ? ["#", "reason", "id", "session", "enqueued", "size", "body"]
-    : ["#", "id", "session", "subject", "enqueued", "size", "body"];
+    ? ["number", "fragment", "reason", "id", "session", "enqueued", "size", "body"]
+    : ["number", "fragment", "id", "session", "subject", "enqueued", "size", "body"];
   const table = h(
     "table",
     { class: "messages" },
@@ -63,11 +65,30 @@ export function messageList(place, kind, emptyText) {
     h(
       "thead",
       {},
-      h("tr", {}, h("th", { class: "choice" }, all), ...heads.map((head) => h("th", { scope: "col" }, head))),
+      h(
+        "tr",
+        {},
+        h("td", { class: "choice" }, all),
+        ...heads.map((head) => h("th", { scope: "col", class: `head-${head}` }, head)),
+      ),
     ),
     body,
   );
-  const empty = h("div", { class: "empty", hidden: true });
+  const emptyLine = h("p", {});
+  const empty = h("div", { class: "empty", hidden: true }, emptyLine, emptyHint);
+  const wanted = h("input", {
+    type: "search",
+    inputmode: "numeric",
+    placeholder: "Sequence number",
+    "aria-label": "Go to the sequence number",
+    autocomplete: "off",
+  });
+  const search = (event) => {
+    event.preventDefault();
+    const number = wanted.value.trim();
+    if (isSequenceNumber(number)) open(number);
+    else complain(new Error("A sequence number has only digits."));
+  };
   const element = h(
     "div",
     { class: "message-list" },
@@ -75,6 +96,7 @@ export function messageList(place, kind, emptyText) {
       "div",
       { class: "toolbar" },
       order,
+      h("form", { class: "find", role: "search", onsubmit: search }, wanted),
       chips,
       selection,
       h("span", { class: "push" }),
@@ -127,7 +149,9 @@ export function messageList(place, kind, emptyText) {
     table.hidden = !messages.length;
     empty.hidden = messages.length > 0;
     const isFiltered = query.fragment !== null || query.session !== null;
-    write(empty, isFiltered ? "No messages match the filter." : emptyText);
+    write(emptyLine, isFiltered ? "No messages match the filter." : emptyText());
+    if (emptyHint) emptyHint.classList.toggle("off", isFiltered);
+    table.classList.toggle("partitioned", isPartitioned(place));
     more.hidden = next === null;
     showChosen();
     showChips();
@@ -154,10 +178,6 @@ export function messageList(place, kind, emptyText) {
     );
   }
 
-  function isPartitioned() {
-    return rowOf(place.namespace, place.path.replace(/\/\$deadletterqueue$/i, ""))?.fragments > 1;
-  }
-
   function makeRow(message) {
     const number = message.sequence_number;
     const box = h("input", {
@@ -165,19 +185,14 @@ export function messageList(place, kind, emptyText) {
       "aria-label": `Choose message ${number}`,
       onchange: () => toggle(number, box.checked),
     });
-    const open = () => openMessage(place, number, () => load(true));
-    const cells = heads.map((head) => h("td", { class: `cell-${head === "#" ? "number" : head}`, "data-head": head }));
-    cells[0].append(
-      h(
-        "button",
-        { type: "button", class: "link", onclick: open, title: `Sequence number ${number}` },
-        isPartitioned() ? `${message.fragment}·${number % 2 ** 48}` : String(number),
-      ),
-    );
+    const show = () => open(String(number));
+    const cells = heads.map((head) => h("td", { class: `cell-${head}`, "data-head": head }));
+    cells[0].append(h("button", { type: "button", class: "link", onclick: show }, String(number)));
+    write(cells[1], message.fragment);
     cells[heads.indexOf("enqueued")].append(ago(null));
     return h(
       "tr",
-      { onclick: (event) => !event.target.closest("input, button") && open() },
+      { onclick: (event) => !event.target.closest("input, button") && show() },
       h("td", { class: "choice" }, box),
       ...cells,
     );
@@ -272,6 +287,7 @@ export function messageList(place, kind, emptyText) {
   };
   return {
     element,
+    place,
     ...filters,
     onClearFragment(clear) {
       filters.clearFragment = clear;

@@ -20,10 +20,15 @@ function namespaceOf(primary) {
   return Object.keys(state.about.ports).find((name) => state.about.ports[name] === port) ?? primary;
 }
 
-/** The address of the view of an entity. */
-export function addressOf(namespace, path, tab = null) {
-  return ["#", namespace, path, tab]
+/** The address of the view of an entity, of one of its tabs, or of a message there. */
+export function addressOf(namespace, path, tab = null, number = null) {
+  return ["#", namespace, path, tab, number]
     .filter((part) => part !== null)
     .map((part, at) => (at ? encodeURIComponent(part) : part))
     .join("/");
+}
+
+/** Whether a text is a sequence number: only digits. */
+export function isSequenceNumber(text) {
+  return /^[0-9]{1,19}$/.test(text);
 }

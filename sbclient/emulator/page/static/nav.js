@@ -68,7 +68,7 @@ function group(name) {
   const empty = h("p", { class: "empty" });
   const element = h(
     "section",
-    { "aria-label": `Namespace ${name}` },
+    { "aria-label": `Entities of ${name}` },
     h("h2", {}, h("span", { class: "name" }, visible(name)), badge, port),
     list,
     empty,
@@ -125,27 +125,27 @@ function item(namespace, row) {
       },
       h("span", { class: "dot" }),
       h("span", { class: "path" }, isBelow ? visible(parts.at(-1)) : nameOf(row.path)),
-      h("span", { class: "dead" }),
-      h("span", { class: "waiting" }),
+      h("span", { class: "hearable" }),
+      h("span", { class: "dead", "aria-hidden": "true" }),
+      h("span", { class: "waiting", "aria-hidden": "true" }),
     ),
   );
 }
 
 function show(element, namespace, row, current) {
   const link = element.firstChild;
-  const [dot, , dead, waiting] = link.children;
+  const [dot, , heard, dead, waiting] = link.children;
   const { word, kind } = stateOf(row.state);
   dot.dataset.kind = row.status === "Active" ? kind : "calm";
   set(link, "aria-current", current === `${namespace}/${row.path}` ? "page" : null);
-  const messages = row.active + row.scheduled;
+  const messages = row.active + row.scheduled + row.deferred;
   write(dead, row.dead ? short(row.dead) : "");
   dead.title = row.dead ? `${count(row.dead)} dead-lettered` : "";
   write(waiting, row.kind === "topic" && !messages ? "" : short(messages));
   waiting.classList.toggle("none", !messages);
-  set(
-    link,
-    "aria-label",
-    `${visible(row.path)}, ${row.kind}, ${word}, ${count(row.active)} active, ${count(row.scheduled)} scheduled, ` +
-      `${count(row.dead)} dead-lettered`,
+  write(
+    heard,
+    `, ${row.kind}, ${word}, ${count(row.active)} active, ${count(row.scheduled)} scheduled, ` +
+      `${count(row.deferred)} deferred, ${count(row.dead)} dead-lettered`,
   );
 }

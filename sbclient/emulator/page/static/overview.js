@@ -3,10 +3,13 @@
 import { activity } from "./activity.js";
 import { chart } from "./chart.js";
 import { ask } from "./api.js";
+import { commandHint, connectionPart } from "./connection.js";
 import { attempt, confirmed, notify } from "./dialogs.js";
 import { h, keyed, visible, write } from "./dom.js";
+import { openCreate } from "./entity_form.js";
 import { faultSwitches } from "./faults.js";
 import { bytes, count, plural } from "./format.js";
+import { addressOf } from "./names.js";
 import { pairList } from "./pairs.js";
 import { stateOf } from "./pictures.js";
 import { state } from "./store.js";
@@ -15,6 +18,7 @@ const FIGURES = [
   ["active", "active"],
   ["locked", "locked"],
   ["scheduled", "scheduled"],
+  ["deferred", "deferred"],
   ["dead", "dead-lettered"],
 ];
 
@@ -62,16 +66,25 @@ function card(name) {
   const throughput = chart(name);
   const switches = faultSwitches({ namespace: name, entity: null, fragment: null });
   const thrownCount = h("span", { class: "badge" });
+  const hint = commandHint(name);
+  const connection = connectionPart(name);
   const empty = h(
     "div",
     { class: "empty" },
-    h("p", {}, "This namespace has no entities. Create one in a program, or with:"),
-    h("pre", {}, "sbclient admin create queue orders"),
-    h("p", {}, "or start the emulator with a Config.json."),
+    h("p", {}, "This namespace has no entities. Create one with the buttons above, in a program, or with:"),
+    hint.element,
+  );
+  const create = (kind) =>
+    openCreate(name, kind, [], ([path]) => {
+      location.hash = addressOf(name, path);
+    });
+  const creating = ["queue", "topic"].map((kind) =>
+    h("button", { type: "button", class: "quiet", onclick: () => create(kind) }, `New ${kind}…`),
   );
   const purge = async () => {
     const total = totals(state.namespaces.get(name).rows);
-    const all = total.active + total.scheduled + total.dead + total.transfer + total.transfer_dead;
+    const all =
+      total.active + total.scheduled + total.deferred + total.dead + total.transfer + total.transfer_dead;
     const question = `Remove every message of ${name}?`;
     const sure = await confirmed(
       question,
@@ -82,14 +95,21 @@ function card(name) {
     const done = await attempt(() => ask("POST", "purge", { namespace: name }, {}));
     if (done) notify(`Purged ${plural(done.purged, "message")} of ${name}.`);
   };
-  const purgeButton = h("button", { type: "button", class: "quiet danger-text push", onclick: purge }, "Purge…");
+  const purgeButton = h("button", { type: "button", class: "quiet danger-text", onclick: purge }, "Purge…");
   const heal = () => attempt(() => ask("DELETE", "faults", { namespace: name }));
   const healAll = h("button", { type: "button", class: "quiet", onclick: heal }, "Heal all");
   const element = h(
     "section",
     { class: "panel card", "aria-label": `Namespace ${name}` },
-    h("div", { class: "panel-head" }, h("h2", {}, visible(name)), badge, purgeButton),
+    h(
+      "div",
+      { class: "panel-head" },
+      h("h2", {}, visible(name)),
+      badge,
+      h("span", { class: "push actions" }, ...creating, purgeButton),
+    ),
     profile,
+    connection.element,
     h(
       "dl",
       { class: "figures" },
@@ -126,6 +146,8 @@ function card(name) {
       throughput.element.hidden = !rows.size;
       purgeButton.hidden = !rows.size;
       empty.hidden = rows.size > 0;
+      hint.update("sbclient admin create queue orders");
+      connection.update();
       switches.update();
       write(thrownCount, facts.faults.length || "");
       thrownCount.hidden = !facts.faults.length;
@@ -135,9 +157,10 @@ function card(name) {
 }
 
 function totals(rows) {
-  const sum = { active: 0, locked: 0, scheduled: 0, dead: 0, transfer: 0, transfer_dead: 0, size_bytes: 0 };
+  const names = ["active", "locked", "scheduled", "deferred", "dead", "transfer", "transfer_dead", "size_bytes"];
+  const sum = Object.fromEntries(names.map((name) => [name, 0]));
   for (const row of rows.values()) {
-    for (const name of Object.keys(sum)) {
+    for (const name of names) {
       if (name !== "size_bytes" || row.kind !== "subscription") sum[name] += row[name]; // the topic counts their bytes
     }
   }

@@ -7,7 +7,7 @@ import { flowPicture } from "./flow.js";
 import { addressOf } from "./names.js";
 import { stateOf } from "./pictures.js";
 import { ribbonPicture, spansOf } from "./ribbon.js";
-import { state, stateOfDestination } from "./store.js";
+import { state } from "./store.js";
 
 const RIBBON_S = 600;
 const HEADS = ["entity", "state", "since", "waiting", "oldest", "diverted /s", "last ping"];
@@ -48,7 +48,7 @@ function card(pair) {
   ribbonPlace.append(ribbon.element, ribbonLegend(pair));
   const element = h(
     "section",
-    { class: "panel pair" },
+    { class: "panel pair", "aria-label": `Pair of ${pair.primary} and ${pair.secondary}` },
     h("h2", {}, visible(pair.primary), h("span", { class: "arrow" }, " ⇄ "), visible(pair.secondary)),
     flowPlace,
     ribbonPlace,
@@ -77,8 +77,7 @@ function card(pair) {
     element,
     update(latest) {
       const primary = state.namespaces.get(latest.primary);
-      const [, home] = recent(latest.past.history);
-      const [diverted] = recent(latest.past.history);
+      const { diverted_per_s: diverted, drained_per_s: home } = latest;
       const direct = primary ? Math.max(0, recent(primary.history)[0] - home) : null;
       flow.update({
         primary: latest.primary,
@@ -133,14 +132,13 @@ function rowsOf(pair) {
     return { ...(destination ?? nothingSeen(path)), path, state, since_at: sinceAt };
   });
   for (const destination of seen.values()) {
-    const past = pair.past.destinations.get(destination.path)?.states.at(-1);
-    rows.push({ ...destination, state: stateOfDestination(destination), since_at: past?.from ?? null });
+    rows.push({ ...destination, since_at: destination.states.at(-1).from });
   }
   return rows.sort((a, b) => (a.path < b.path ? -1 : 1));
 }
 
 function nothingSeen(path) {
-  return { path, waiting: 0, oldest_at: null, arrived: 0, is_diverted: false, history: [], ping: null };
+  return { path, waiting: 0, oldest_at: null, diverted_per_s: 0, states: [], ping: null };
 }
 
 function line(pair, row) {
@@ -168,7 +166,7 @@ function showLine(element, row) {
   setAgo(since.firstChild, row.since_at);
   write(waiting, count(row.waiting));
   setAgo(oldest.firstChild, row.oldest_at);
-  write(diverted, rate(recent(row.history ?? [])[0]));
+  write(diverted, rate(row.diverted_per_s));
   write(ping.firstChild, row.ping === null ? "" : row.ping.refusal === null ? "accepted" : "refused");
   ping.firstChild.dataset.kind = row.ping?.refusal ? "bad" : "good";
   ping.firstChild.title = row.ping?.refusal ?? "";
@@ -185,7 +183,7 @@ function historyOf(pair, primary, rows) {
         { from: story.outage.from_at, state: "down" },
         { from: story.outage.to_at, state: "up" },
       ].filter((each) => each.from <= to)
-    : (primary?.states ?? []);
+    : (primary?.facts.states ?? []);
   const ribbons = [{ name: pair.primary, spans: spansOf(outage, to) }];
   for (const row of rows) ribbons.push({ name: row.path, spans: spansOf(changesOf(pair, row, from), to) });
   return {
@@ -198,15 +196,13 @@ function historyOf(pair, primary, rows) {
 }
 
 function firstKnown(pair, primary, to) {
-  const known = [...pair.past.destinations.values()].flatMap((each) =>
-    each.states.slice(0, 1).map((first) => first.from),
-  );
-  return Math.min(to - 60, ...known, ...(primary?.states.slice(0, 1).map((first) => first.from) ?? []));
+  const states = [...pair.destinations.map((each) => each.states), primary?.facts.states ?? []];
+  return Math.min(to - 60, ...states.flatMap((each) => each.slice(0, 1).map((first) => first.from)));
 }
 
 function changesOf(pair, row, from) {
   if (!pair.client?.entities.some((each) => each.path === row.path)) {
-    return pair.past.destinations.get(row.path)?.states ?? [];
+    return row.states;
   }
   const events = pair.client.events.filter((event) => event.path === row.path && event.name in STATE_AFTER);
   return [{ from, state: "healthy" }, ...events.map((event) => ({ from: event.at, state: STATE_AFTER[event.name] }))];

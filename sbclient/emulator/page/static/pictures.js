@@ -38,6 +38,12 @@ export function sized(element, draw) {
   return redraw;
 }
 
+/** A coordinate at the edge of a pixel of the screen, so that edges are sharp. */
+export function sharp(value) {
+  const dots = devicePixelRatio || 1;
+  return Math.round(value * dots) / dots;
+}
+
 /** The smallest round number that is not below a value. */
 export function niceAbove(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-9)));
@@ -63,6 +69,13 @@ export function patterns() {
   return svg(
     "svg",
     { width: 0, height: 0, class: "patterns", "aria-hidden": "true" },
-    svg("defs", {}, stripe("locked", "tone-accent", 3), stripe("bad", "tone-bad", 3), stripe("warn", "tone-warn", 2)),
+    svg(
+      "defs",
+      {},
+      stripe("locked", "tone-accent", 3),
+      stripe("bad", "tone-bad", 3),
+      stripe("warn", "tone-warn", 2),
+      stripe("deferred", "tone-calm", 2),
+    ),
   );
 }

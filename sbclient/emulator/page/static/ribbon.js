@@ -2,7 +2,7 @@
 
 import { svg } from "./dom.js";
 import { minutes, span } from "./format.js";
-import { label, sized, stateOf } from "./pictures.js";
+import { label, sharp, sized, stateOf } from "./pictures.js";
 
 const ROW = 22;
 const BAR = 13;
@@ -28,7 +28,7 @@ function draw(picture, { rows, from, to, zero, until = to }, width) {
   const some = rows.slice(0, MOST_ROWS);
   const height = some.length * ROW + AXIS;
   const x = (at) =>
-    left + ((Math.min(Math.max(at, from), until) - from) / Math.max(until - from, 1)) * (width - left - 2);
+    sharp(left + ((Math.min(Math.max(at, from), until) - from) / Math.max(until - from, 1)) * (width - left - 2));
   const marks = some.flatMap((row, at) => [
     label(0, at * ROW + BAR - 2, row.name, "ribbon-name", left - 8),
     svg("rect", {
@@ -37,7 +37,6 @@ function draw(picture, { rows, from, to, zero, until = to }, width) {
       y: at * ROW,
       width: Math.max(width - left - 2, 0),
       height: BAR,
-      rx: 2,
     }),
     ...row.spans
       .filter((each) => each.to > from)
@@ -46,7 +45,7 @@ function draw(picture, { rows, from, to, zero, until = to }, width) {
         const x1 = x(each.from);
         return svg(
           "rect",
-          { class: `span span-${kind}`, x: x1, y: at * ROW, width: Math.max(x(each.to) - x1, 1.5), height: BAR, rx: 2 },
+          { class: `span span-${kind}`, x: x1, y: at * ROW, width: Math.max(x(each.to) - x1, 1.5), height: BAR },
           svg("title", {}, `${row.name}: ${word} for ${span(each.to - each.from)}`),
         );
       }),

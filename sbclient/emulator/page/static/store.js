@@ -14,6 +14,8 @@ export const state = {
   namespaces: new Map(),
   pairs: [],
   detail: null,
+  detailHistory: [],
+  gaps: [],
   story: null,
   events: [],
   at: 0,
@@ -33,6 +35,11 @@ export function rowOf(namespace, path) {
   return state.namespaces.get(namespace)?.rows.get(path);
 }
 
+/** Whether a queue, or that of a dead-letter queue, has several fragments. */
+export function isPartitioned({ namespace, path }) {
+  return rowOf(namespace, path.replace(/\/\$deadletterqueue$/i, ""))?.fragments > 1;
+}
+
 /** Virtual seconds per real second; 1 except in a demonstration. */
 export function speed() {
   return state.story?.speed ?? 1;
@@ -50,6 +57,7 @@ export function lookAt(namespace = null, entity = null) {
   stop?.abort();
   stop = new AbortController();
   if (state.detail && (state.detail.namespace !== namespace || state.detail.path !== entity)) state.detail = null;
+  if (!state.detail) state.detailHistory = [];
   keepWatching({ namespace, entity }, stop.signal);
 }
 
@@ -83,25 +91,31 @@ function setLink(link, reason = null) {
 }
 
 function take(said) {
-  const before = state.at;
   state.at = said.at;
   state.link = "live";
   state.reason = null;
   if ("story" in said) state.story = said.story;
   takeTime(said.at);
   const paths = new Map(said.namespaces.map((each) => [each.name, new Set()]));
-  if (said.is_whole) forgetMissing(said.namespaces, paths);
-  for (const each of said.namespaces) takeNamespace(each, said, before, paths.get(each.name));
+  if (said.is_whole) forgetOld(said.namespaces, paths);
+  for (const each of said.namespaces) takeNamespace(each, paths.get(each.name));
   if (said.pairs) state.pairs = said.pairs;
-  else if (said.is_whole) state.pairs = [];
+  if (said.gaps) state.gaps = said.gaps;
   if ("detail" in said) state.detail = said.detail;
+  state.detailHistory = joined(state.detailHistory, said.detail_history);
   if (said.events) state.events = [...state.events, ...said.events].slice(-EVENTS_KEPT);
-  for (const namespace of state.namespaces.values()) noteState(namespace, said.at);
-  for (const pair of state.pairs) notePair(pair, said.at, before);
   publish({ paths });
 }
 
-function forgetMissing(namespaces, changed) {
+/** A history with new points at its end. */
+function joined(history, points) {
+  return points ? [...history, ...points].slice(-HISTORY_KEPT) : history;
+}
+
+/** Before a whole snapshot, which has all events and histories again. */
+function forgetOld(namespaces, changed) {
+  Object.assign(state, { events: [], detailHistory: [], pairs: [] });
+  for (const known of state.namespaces.values()) known.history = [];
   const names = new Set(namespaces.map((each) => each.name));
   for (const name of state.namespaces.keys()) if (!names.has(name)) state.namespaces.delete(name);
   for (const said of namespaces) {
@@ -116,65 +130,20 @@ function forgetMissing(namespaces, changed) {
   }
 }
 
-function takeNamespace(said, whole, before, changed) {
-  const known = state.namespaces.get(said.name) ?? { rows: new Map(), history: [], states: [] };
+function takeNamespace(said, changed) {
+  const known = state.namespaces.get(said.name) ?? { rows: new Map(), history: [] };
   const { entities, removed, history, ...facts } = said;
-  if (history) known.history = history;
-  note(known.history, whole.at, before, facts);
+  known.history = joined(known.history, history);
   known.facts = facts;
   for (const path of removed) {
     known.rows.delete(path);
     changed.add(path);
   }
   for (const row of entities) {
-    row.history = known.rows.get(row.path)?.history ?? [];
-    note(row.history, whole.at, before, row);
     known.rows.set(row.path, row);
     changed.add(row.path);
   }
   state.namespaces.set(said.name, known);
-}
-
-/** Record the numbers of arrived and left messages, with the last time before the change. */
-export function note(history, at, before, { arrived, left }) {
-  const last = history.at(-1);
-  if (last && last[1] === arrived && last[2] === left) return;
-  if (last && before > last[0]) history.push([before, last[1], last[2]]);
-  history.push([at, arrived, left]);
-  if (history.length > HISTORY_KEPT) history.splice(0, history.length - HISTORY_KEPT);
-}
-
-/** Record the states of a namespace and their times. */
-function noteState(namespace, at) {
-  const last = namespace.states.at(-1);
-  if (last?.state !== namespace.facts.state) namespace.states.push({ from: at, state: namespace.facts.state });
-}
-
-const seenPairs = new Map();
-
-/** Record the history of a pair, because the broker reports only its current state. */
-function notePair(pair, at, before) {
-  const key = `${pair.primary}\n${pair.secondary}`;
-  const seen = seenPairs.get(key) ?? { destinations: new Map(), backlog: [], history: [] };
-  seenPairs.set(key, seen);
-  pair.past = seen;
-  for (const destination of pair.destinations) {
-    const past = seen.destinations.get(destination.path) ?? { states: [], history: [] };
-    seen.destinations.set(destination.path, past);
-    const word = stateOfDestination(destination);
-    if (past.states.at(-1)?.state !== word) past.states.push({ from: at, state: word });
-    note(past.history, at, before, { arrived: destination.arrived, left: destination.arrived - destination.waiting });
-    destination.history = past.history;
-  }
-  const arrived = pair.queues.reduce((sum, queue) => sum + queue.arrived, 0);
-  const left = pair.queues.reduce((sum, queue) => sum + queue.left, 0);
-  note(seen.history, at, before, { arrived, left });
-}
-
-/** The state of an entity of a primary as observed by the broker. */
-export function stateOfDestination(destination) {
-  if (destination.is_diverted) return "diverted";
-  return destination.waiting ? "waiting" : "quiet";
 }
 
 function publish(change) {

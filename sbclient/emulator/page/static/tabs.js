@@ -15,7 +15,7 @@ export function tabBar(tabs, chosen) {
       h("span", { class: "badge", hidden: true }),
     ),
   );
-  const bar = h("div", { role: "tablist", class: "tabs", "aria-label": "About this entity" }, ...buttons);
+  const bar = h("div", { role: "tablist", class: "tabs", "aria-label": "Parts of this entity" }, ...buttons);
   for (const { id, panel } of tabs) {
     for (const [name, value] of [
       ["role", "tabpanel"],

@@ -1,0 +1,128 @@
+/** The subscriptions of a topic with their rules, and the rules of a subscription. */
+
+import { h, keyed, visible, write } from "./dom.js";
+import { deleteEntity, openChange, openCreate } from "./entity_form.js";
+import { count } from "./format.js";
+import { addressOf } from "./names.js";
+import { rowOf } from "./store.js";
+
+const head = (word, className = null) => h("th", { scope: "col", class: className }, word);
+
+/** The subscriptions; its `update(detail)` shows them. */
+export function subscriptionList(namespace, topic) {
+  const body = h("tbody");
+  const empty = h("p", { class: "empty" }, "No subscriptions: the topic drops every message.");
+  const create = () => openCreate(namespace, "subscription", [topic]);
+  const heads = [head("subscription"), head("active", "number"), head("dead-lettered", "number"), head("rules")];
+  const table = h(
+    "table",
+    { class: "subscriptions" },
+    h("caption", { class: "hearable" }, `Subscriptions of ${topic}`),
+    h("thead", {}, h("tr", {}, ...heads)),
+    body,
+  );
+  return {
+    element: h(
+      "div",
+      {},
+      h("div", { class: "toolbar" }, h("button", { type: "button", onclick: create }, "New subscription…")),
+      h("div", { class: "scroll" }, table),
+      empty,
+    ),
+    update({ subscriptions }) {
+      const listed = subscriptions ?? [];
+      table.hidden = !listed.length;
+      empty.hidden = listed.length > 0;
+      keyed(
+        body,
+        listed,
+        (each) => each.path,
+        (each) => subscription(namespace, each),
+        (row, each) => showSubscription(row, rowOf(namespace, each.path), each.rules),
+      );
+    },
+  };
+}
+
+function subscription(namespace, { path }) {
+  const link = h("a", { href: addressOf(namespace, path) }, visible(path.split("/").at(-1)));
+  const number = () => h("td", { class: "number" });
+  return h("tr", {}, h("th", { scope: "row" }, link), number(), number(), h("td", {}, h("ul", {})));
+}
+
+function showSubscription(element, row, rules) {
+  const [, active, dead, place] = element.children;
+  write(active, count(row?.active ?? 0));
+  write(dead, count(row?.dead ?? 0));
+  keyed(
+    place.firstChild,
+    rules,
+    (rule) => JSON.stringify(rule),
+    (rule) => h("li", {}, visible(rule.name), ": ", ...filterOf(rule)),
+  );
+  if (!rules.length) write(place.firstChild, "none: it accepts no message");
+}
+
+/** A filter and its action. */
+function filterOf({ filter, action }) {
+  return [h("code", {}, visible(filter)), ...(action ? [", then ", h("code", {}, visible(action))] : [])];
+}
+
+/** The rules; its `update(detail)` shows them. */
+export function ruleList(namespace, path) {
+  const body = h("tbody");
+  const [topic, , name] = splitPath(path);
+  const create = () => openCreate(namespace, "rule", [topic, name]);
+  const empty = h("p", { class: "empty" }, "No rules: the subscription accepts no message.");
+  const table = h(
+    "table",
+    { class: "rules" },
+    h("caption", { class: "hearable" }, `Rules of ${path}`),
+    h("thead", {}, h("tr", {}, head("rule"), head("accepts"), head("then"), h("td"))),
+    body,
+  );
+  return {
+    element: h(
+      "div",
+      {},
+      h("div", { class: "toolbar" }, h("button", { type: "button", onclick: create }, "New rule…")),
+      h("div", { class: "scroll" }, table),
+      empty,
+      h("p", { class: "note" }, "A message is accepted if a rule matches; every action that matches makes a copy."),
+    ),
+    update({ rules }) {
+      const listed = rules ?? [];
+      table.hidden = !listed.length;
+      empty.hidden = listed.length > 0;
+      keyed(
+        body,
+        listed,
+        (each) => JSON.stringify(each),
+        (each) => rule(namespace, path, each),
+      );
+    },
+  };
+}
+
+function rule(namespace, path, { name, filter, action }) {
+  const change = () => openChange(namespace, path, name);
+  const remove = () => deleteEntity(namespace, path, "New messages are no longer compared with it.", name);
+  const button = (word, className, onclick) => {
+    const label = `${word} rule ${name}`;
+    return h("button", { type: "button", class: `quiet ${className}`, "aria-label": label, onclick }, `${word}…`);
+  };
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, visible(name)),
+    h("td", {}, h("code", {}, visible(filter))),
+    h("td", {}, h("code", {}, visible(action ?? ""))),
+    h("td", { class: "row-actions" }, button("Change", "", change), button("Delete", "danger-text", remove)),
+  );
+}
+
+/** The topic, the word between and the name in the path of a subscription. */
+export function splitPath(path) {
+  const at = path.toLowerCase().indexOf("/subscriptions/");
+  return at < 0 ? [path] : [path.slice(0, at), "Subscriptions", path.slice(at + "/subscriptions/".length)];
+}
