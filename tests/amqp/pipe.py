@@ -1,4 +1,4 @@
-"""Two connections joined without a socket, and what each was told."""
+"""Two connections joined without a socket, and the events of each."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sbclient.amqp import (
 )
 
 NOW = 1000.0
-Told = TypeVar("Told")
+Event = TypeVar("Event")
 
 CLIENT = ConnectionOptions(container_id="client", hostname="contoso", idle_timeout_s=None)
 SERVER = ConnectionOptions(container_id="server")
 
 
 class Pipe:
-    """A client and a server; `flow` carries bytes both ways until both are quiet.
+    """A client and a server; `flow` carries bytes in both directions until neither has output.
 
     Attributes:
-        client_told, server_told: all events so far, oldest first.
+        client_events, server_events: all events so far, oldest first.
     """
 
     def __init__(
@@ -35,24 +35,24 @@ class Pipe:
         self.chunk = chunk
         self.client = Connection.client(client, now=NOW, **asks)
         self.server = Connection.server(server, now=NOW)
-        self.client_told: list[Any] = []
-        self.server_told: list[Any] = []
+        self.client_events: list[Any] = []
+        self.server_events: list[Any] = []
 
     def flow(self) -> None:
-        """Carry everything; events are noted, none is answered."""
-        while self._carry(self.client, self.server, self.server_told) | self._carry(
-            self.server, self.client, self.client_told
+        """Carry all bytes and record the events, without answering them."""
+        while self._carry(self.client, self.server, self.server_events) | self._carry(
+            self.server, self.client, self.client_events
         ):
             pass
 
-    def _carry(self, source: Connection, sink: Connection, told: list[Any]) -> bool:
+    def _carry(self, source: Connection, sink: Connection, events: list[Any]) -> bool:
         output = source.bytes_to_send(now=NOW)
         for start in range(0, len(output), self.chunk):
             sink.receive_bytes(output[start : start + self.chunk], now=NOW)
             while (event := sink.next_event()) is not None:
-                told.append(event)
+                events.append(event)
         while (event := sink.next_event()) is not None:
-            told.append(event)
+            events.append(event)
         return bool(output)
 
     def session(self) -> Session:
@@ -65,7 +65,7 @@ class Pipe:
         """A link on which the client sends: its two ends."""
         link = self.session().attach_sender("s", target=Target(address="orders"), **asked)
         self.flow()
-        end = last(self.server_told, AttachRequested).link
+        end = last(self.server_events, AttachRequested).link
         assert isinstance(end, IncomingLink)
         end.accept(credit=credit)
         self.flow()
@@ -75,7 +75,7 @@ class Pipe:
         """A link on which the server sends: its two ends."""
         link = self.session().attach_receiver("r", source=Source(address="orders"), **asked)
         self.flow()
-        end = last(self.server_told, AttachRequested).link
+        end = last(self.server_events, AttachRequested).link
         assert isinstance(end, OutgoingLink)
         end.accept()
         self.flow()
@@ -84,11 +84,11 @@ class Pipe:
         return end, link
 
 
-def last(told: list[Any], kind: type[Told]) -> Told:
+def last(events: list[Any], kind: type[Event]) -> Event:
     """The newest event of a kind."""
-    return [event for event in told if isinstance(event, kind)][-1]
+    return [event for event in events if isinstance(event, kind)][-1]
 
 
-def of_kind(told: list[Any], kind: type[Told]) -> list[Told]:
+def of_kind(events: list[Any], kind: type[Event]) -> list[Event]:
     """All events of a kind."""
-    return [event for event in told if isinstance(event, kind)]
+    return [event for event in events if isinstance(event, kind)]

@@ -120,14 +120,14 @@ class Peer:
         return link
 
     def closed(self) -> AmqpError | None:
-        """Why the connection was closed, checked to be told to both sides."""
-        told = self.events[-1]
-        assert isinstance(told, ConnectionClosed)
+        """Return the error of the close; check that both sides report it."""
+        event = self.events[-1]
+        assert isinstance(event, ConnectionClosed)
         assert self.server.is_over
         close = self.answers()[-1]
         assert isinstance(close, Close)
-        assert close.error == told.error
-        return told.error
+        assert close.error == event.error
+        return event.error
 
 
 # Opening ------------------------------------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ class Peer:
 def test_connection_opens_in_chunks_of_any_size(mechanism: str | None, chunk: int) -> None:
     pipe = Pipe(chunk=chunk, mechanism=mechanism)
     pipe.flow()
-    assert pipe.server_told == [ConnectionOpened(Open("client", "contoso", 65_536, 255))]
-    assert pipe.client_told == [ConnectionOpened(Open("server", None, 65_536, 255, 240_000))]
+    assert pipe.server_events == [ConnectionOpened(Open("client", "contoso", 65_536, 255))]
+    assert pipe.client_events == [ConnectionOpened(Open("server", None, 65_536, 255, 240_000))]
     assert pipe.server.mechanism == mechanism
     assert pipe.server.remote_max_frame_size == 65_536
 
@@ -164,18 +164,18 @@ def test_pipelined_frames_are_read_in_order() -> None:
 def test_credentials_are_checked_by_the_owner_before_more_is_read(is_admitted: bool) -> None:
     pipe = Pipe(mechanism="PLAIN", credentials=PlainCredentials("key", "secret"))
     pipe.flow()
-    assert pipe.server_told == [CredentialsOffered(PlainCredentials("key", "secret"))]
-    assert "secret" not in repr(pipe.server_told)
+    assert pipe.server_events == [CredentialsOffered(PlainCredentials("key", "secret"))]
+    assert "secret" not in repr(pipe.server_events)
     pipe.server.admit(is_admitted=is_admitted)
     pipe.flow()
     if is_admitted:
-        assert isinstance(pipe.server_told[-1], ConnectionOpened)
-        assert isinstance(pipe.client_told[-1], ConnectionOpened)
+        assert isinstance(pipe.server_events[-1], ConnectionOpened)
+        assert isinstance(pipe.client_events[-1], ConnectionOpened)
     else:
-        for told in (pipe.server_told[-1], pipe.client_told[-1]):
-            assert isinstance(told, ConnectionClosed)
-            assert told.error is not None
-            assert told.error.condition == "amqp:unauthorized-access"
+        for event in (pipe.server_events[-1], pipe.client_events[-1]):
+            assert isinstance(event, ConnectionClosed)
+            assert event.error is not None
+            assert event.error.condition == "amqp:unauthorized-access"
         assert pipe.server.is_over
         assert pipe.client.is_over
     pipe.server.admit(is_admitted=False)
@@ -268,14 +268,14 @@ def test_client_ends_if_the_server_breaks_the_protocol(answer: bytes) -> None:
         client.begin()
 
 
-def test_what_a_client_asks_before_the_open_is_sent_after_it() -> None:
+def test_requests_before_the_open_are_sent_after_it() -> None:
     pipe = Pipe()
     link = pipe.client.begin().attach_sender("s", target=Target("orders"))
     assert b"orders" not in pipe.client.bytes_to_send(now=NOW)[8:]
     pipe = Pipe()
     link = pipe.client.begin().attach_sender("s", target=Target("orders"))
     pipe.flow()
-    assert last(pipe.server_told, AttachRequested).attach.target == Target("orders")
+    assert last(pipe.server_events, AttachRequested).attach.target == Target("orders")
     assert not link.is_open
 
 
@@ -293,14 +293,14 @@ def test_message_is_sent_and_settled(size: int, chunk: int) -> None:
     sent = link.send(payload, tag=b"\0\0\0\1", message_format=0x80013700)
     assert link.unsettled == {0: sent}
     pipe.flow()
-    received = last(pipe.server_told, DeliveryReceived)
+    received = last(pipe.server_events, DeliveryReceived)
     assert (received.link, received.delivery.payload, received.delivery.tag) == (end, payload, b"\0\0\0\1")
     assert (received.delivery.message_format, received.delivery.is_settled) == (0x80013700, False)
     assert end.unsettled == {0: received.delivery}
     received.delivery.settle(ACCEPTED)
     received.delivery.settle(Rejected(ERROR))
     pipe.flow()
-    assert of_kind(pipe.client_told, DispositionReceived) == [DispositionReceived(sent, ACCEPTED, True)]
+    assert of_kind(pipe.client_events, DispositionReceived) == [DispositionReceived(sent, ACCEPTED, True)]
     assert (link.unsettled, end.unsettled) == ({}, {})
     assert sent.is_settled
 
@@ -310,7 +310,7 @@ def test_settled_message_needs_no_answer() -> None:
     link, end = pipe.sending()
     sent = link.send(MESSAGE, tag=b"t", settled=True)
     pipe.flow()
-    received = last(pipe.server_told, DeliveryReceived).delivery
+    received = last(pipe.server_events, DeliveryReceived).delivery
     assert received.is_settled
     assert sent.is_settled
     assert (link.unsettled, end.unsettled) == ({}, {})
@@ -323,15 +323,15 @@ def test_outcome_of_a_receiver_is_confirmed_by_the_sender() -> None:
     out, end = pipe.receiving()
     out.send(MESSAGE, tag=TOKEN.bytes_le)
     pipe.flow()
-    received = last(pipe.client_told, DeliveryReceived).delivery
+    received = last(pipe.client_events, DeliveryReceived).delivery
     assert UUID(bytes_le=received.tag) == TOKEN
     received.settle(Modified(True, False), settled=False)
     pipe.flow()
-    told = last(pipe.server_told, DispositionReceived)
-    assert (told.state, told.settled, told.delivery.tag) == (Modified(True, False), False, TOKEN.bytes_le)
-    told.delivery.settle(told.state)
+    event = last(pipe.server_events, DispositionReceived)
+    assert (event.state, event.settled, event.delivery.tag) == (Modified(True, False), False, TOKEN.bytes_le)
+    event.delivery.settle(event.state)
     pipe.flow()
-    assert last(pipe.client_told, DispositionReceived) == (received, Modified(True, False), True)
+    assert last(pipe.client_events, DispositionReceived) == (received, Modified(True, False), True)
     assert (out.unsettled, end.unsettled) == ({}, {})
 
 
@@ -340,18 +340,18 @@ def test_transactional_states_travel_both_ways() -> None:
     link, _ = pipe.sending()
     link.send(MESSAGE, tag=b"t", state=TransactionalState(b"txn"))
     pipe.flow()
-    received = last(pipe.server_told, DeliveryReceived).delivery
+    received = last(pipe.server_events, DeliveryReceived).delivery
     assert received.state == TransactionalState(b"txn")
     received.settle(TransactionalState(b"txn", ACCEPTED))
     pipe.flow()
-    assert last(pipe.client_told, DispositionReceived).state == TransactionalState(b"txn", ACCEPTED)
+    assert last(pipe.client_events, DispositionReceived).state == TransactionalState(b"txn", ACCEPTED)
 
 
 def test_link_to_a_coordinator_is_attached() -> None:
     pipe = Pipe()
     link = pipe.session().attach_sender("txn", target=Coordinator(("amqp:local-transactions",)))
     pipe.flow()
-    asked = last(pipe.server_told, AttachRequested)
+    asked = last(pipe.server_events, AttachRequested)
     assert asked.attach.target == Coordinator(("amqp:local-transactions",))
     assert isinstance(asked.link, IncomingLink)
     asked.link.accept(credit=1)
@@ -365,13 +365,13 @@ def test_attach_is_answered_with_the_values_of_the_peer_by_default() -> None:
     source = Source(address, filter={"com.microsoft:session-filter": None})
     link = pipe.session().attach_receiver("r", source=source, snd_settle_mode=0, rcv_settle_mode=1, properties={"p": 1})
     pipe.flow()
-    end = last(pipe.server_told, AttachRequested).link
+    end = last(pipe.server_events, AttachRequested).link
     assert isinstance(end, OutgoingLink)
     granted = source._replace(filter={"com.microsoft:session-filter": "s1"})
     end.accept(source=granted, max_message_size=262_144, properties={"com.microsoft:locked-until-utc": 5})
     end.owner = "anything"
     pipe.flow()
-    answer = last(pipe.client_told, LinkAttached).attach
+    answer = last(pipe.client_events, LinkAttached).attach
     assert answer == Attach(
         "r",
         0,
@@ -416,11 +416,11 @@ def test_detach_of_the_peer_is_answered_and_reported_once() -> None:
     pipe.flow()
     link.detach(ERROR)
     pipe.flow()
-    assert of_kind(pipe.server_told, LinkDetached) == [LinkDetached(end, ERROR, True)]
-    assert of_kind(pipe.client_told, LinkDetached) == []
+    assert of_kind(pipe.server_events, LinkDetached) == [LinkDetached(end, ERROR, True)]
+    assert of_kind(pipe.client_events, LinkDetached) == []
     assert len(end.unsettled) == len(link.unsettled) == 1
     assert pipe.client.sessions[0].links == pipe.server.sessions[0].links == []
-    last(pipe.server_told, DeliveryReceived).delivery.settle(ACCEPTED)
+    last(pipe.server_events, DeliveryReceived).delivery.settle(ACCEPTED)
     assert pipe.server.bytes_to_send(now=NOW) == b""
     for call in (lambda: link.send(MESSAGE, tag=b"t"), lambda: end.grant(1), end.accept):
         with pytest.raises(EndpointClosedError):
@@ -435,8 +435,8 @@ def test_detach_of_the_server_reaches_the_client_with_its_error() -> None:
     out.detach(AmqpError("amqp:link:detach-forced"), closed=False)
     out.drained()
     pipe.flow()
-    assert last(pipe.client_told, LinkDetached) == (end, AmqpError("amqp:link:detach-forced"), False)
-    assert of_kind(pipe.server_told, LinkDetached) == []
+    assert last(pipe.client_events, LinkDetached) == (end, AmqpError("amqp:link:detach-forced"), False)
+    assert of_kind(pipe.server_events, LinkDetached) == []
 
 
 def test_peer_may_give_up_before_its_attach_is_answered() -> None:
@@ -465,7 +465,7 @@ def test_handle_is_free_again_after_both_detaches() -> None:
 def test_credit_is_what_the_receiver_granted_less_what_was_sent() -> None:
     pipe = Pipe()
     out, end = pipe.receiving(credit=2)
-    assert last(pipe.server_told, CreditGranted) == (out, 2, False)
+    assert last(pipe.server_events, CreditGranted) == (out, 2, False)
     out.send(MESSAGE, tag=b"1")
     out.send(MESSAGE, tag=b"2")
     assert out.credit == 0
@@ -509,16 +509,16 @@ def test_credit_granted_before_the_attach_is_sent_with_it() -> None:
     assert peer.raw(EMPTY_FRAME) == [CreditGranted(link, 7, False)]
 
 
-def test_drain_uses_the_credit_up_or_gives_it_back() -> None:
+def test_drain_uses_or_returns_the_credit() -> None:
     pipe = Pipe()
     out, end = pipe.receiving(credit=10)
     end.grant(10, drain=True)
     pipe.flow()
-    assert last(pipe.server_told, CreditGranted) == (out, 10, True)
+    assert last(pipe.server_events, CreditGranted) == (out, 10, True)
     out.send(MESSAGE, tag=b"1")
     out.drained()
     pipe.flow()
-    assert last(pipe.client_told, LinkDrained) == (end,)
+    assert last(pipe.client_events, LinkDrained) == (end,)
     assert (end.credit, end.delivery_count, out.delivery_count, out.credit) == (0, 10, 10, 0)
     end.grant(3)
     pipe.flow()
@@ -557,7 +557,7 @@ def test_unsettled_deliveries_bound_the_credit() -> None:
         out.send(MESSAGE, tag=bytes([number]))
     assert out.credit == 0
     pipe.flow()
-    for received in of_kind(pipe.client_told, DeliveryReceived)[:2]:
+    for received in of_kind(pipe.client_events, DeliveryReceived)[:2]:
         received.delivery.settle(ACCEPTED)
     pipe.flow()
     assert out.credit == 2
@@ -573,7 +573,7 @@ def test_tag_beyond_32_bytes_is_refused() -> None:
 # Deliveries in pieces -----------------------------------------------------------------------------------------------
 
 
-def test_pieces_may_repeat_or_omit_what_the_first_said() -> None:
+def test_later_transfers_may_repeat_or_omit_fields_of_the_first() -> None:
     peer = Peer()
     peer.attached()
     assert peer.transfer(payload=b"ab", more=True) == []
@@ -613,7 +613,7 @@ def test_repeated_delivery_id_is_another_message() -> None:
         ({"resume": True}, "amqp:not-implemented"),
     ],
 )
-def test_first_piece_without_identity_detaches_the_link(fields: dict[str, Any], condition: str) -> None:
+def test_first_transfer_without_delivery_id_or_tag_detaches_the_link(fields: dict[str, Any], condition: str) -> None:
     peer = Peer()
     link = peer.attached()
     (event,) = peer.transfer(**fields)
@@ -626,7 +626,7 @@ def test_first_piece_without_identity_detaches_the_link(fields: dict[str, Any], 
     assert peer.send(Detach(0, True)) == []
 
 
-def test_piece_of_another_delivery_in_between_detaches_the_link() -> None:
+def test_interleaved_transfer_of_another_delivery_detaches_the_link() -> None:
     peer = Peer()
     peer.attached()
     peer.transfer(more=True)
@@ -662,7 +662,7 @@ def test_message_beyond_the_limit_is_rejected_and_the_link_stays(pieces: list[by
     assert link.is_open
 
 
-def test_incomplete_messages_of_all_links_share_their_room() -> None:
+def test_incomplete_messages_of_all_links_share_one_limit() -> None:
     peer = Peer(replace(SERVER, max_partial_bytes=100))
     for handle in range(3):
         peer.attached(handle=handle)
@@ -703,10 +703,10 @@ def test_range_of_a_disposition_settles_all_of_it_on_all_links() -> None:
     assert peer.send(Disposition(True, 2, 5, True, ACCEPTED)) == [
         DispositionReceived(delivery, ACCEPTED, True) for delivery in deliveries[2:6]
     ]
-    told = peer.send(Disposition(True, 7, 2**31 - 1, True, ACCEPTED))
-    assert {event.delivery.delivery_id for event in told} == {7, 8, 9}
-    told = peer.send(Disposition(True, 2**32 - 2, 6, True, ACCEPTED))
-    assert {event.delivery.delivery_id for event in told} == {0, 1, 6}
+    events = peer.send(Disposition(True, 7, 2**31 - 1, True, ACCEPTED))
+    assert {event.delivery.delivery_id for event in events} == {7, 8, 9}
+    events = peer.send(Disposition(True, 2**32 - 2, 6, True, ACCEPTED))
+    assert {event.delivery.delivery_id for event in events} == {0, 1, 6}
     assert [link.unsettled for link in links] == [{}, {}]
     assert peer.send(Disposition(True, 0, 9, True, ACCEPTED)) == []
 
@@ -748,21 +748,23 @@ def test_long_error_of_a_rejection_is_cut_to_the_peers_frames() -> None:
     link, _ = pipe.sending()
     link.send(MESSAGE, tag=b"t")
     pipe.flow()
-    last(pipe.server_told, DeliveryReceived).delivery.settle(Rejected(AmqpError("c", "x" * 1_000, {"y": "z" * 1_000})))
+    last(pipe.server_events, DeliveryReceived).delivery.settle(
+        Rejected(AmqpError("c", "x" * 1_000, {"y": "z" * 1_000}))
+    )
     pipe.flow()
-    state = last(pipe.client_told, DispositionReceived).state
+    state = last(pipe.client_events, DispositionReceived).state
     assert isinstance(state, Rejected)
     assert state.error is not None
     assert state.error.condition == "c"
     assert (state.error.description or "").startswith("xxx")
     link.send(MESSAGE, tag=b"u")
     pipe.flow()
-    delivery = last(pipe.server_told, DeliveryReceived).delivery
+    delivery = last(pipe.server_events, DeliveryReceived).delivery
     with pytest.raises(EncodeError):
         delivery.settle(Modified(message_annotations={"x": "y" * 1_000}))
     delivery.settle(TransactionalState(b"t", Rejected(AmqpError("c", "x" * 1_000))))
     pipe.flow()
-    assert isinstance(last(pipe.client_told, DispositionReceived).state, TransactionalState)
+    assert isinstance(last(pipe.client_events, DispositionReceived).state, TransactionalState)
 
 
 def test_long_error_of_a_detach_end_or_close_is_cut_to_the_peers_frames() -> None:
@@ -774,7 +776,7 @@ def test_long_error_of_a_detach_end_or_close_is_cut_to_the_peers_frames() -> Non
     pipe.server.close(long, now=NOW)
     pipe.flow()
     for kind in (LinkDetached, SessionEnded, ConnectionClosed):
-        error = last(pipe.client_told, kind).error  # type: ignore[attr-defined]  # all three have one
+        error = last(pipe.client_events, kind).error  # type: ignore[attr-defined]  # all three have one
         assert error.condition == "amqp:internal-error"
         assert error.description.startswith("xxx")
 
@@ -807,7 +809,7 @@ def test_frames_beyond_the_peers_window_are_held_in_order() -> None:
         out.send(bytes([number]) * 1_000, tag=bytes([number]))
     assert pipe.server.pending_bytes > 20_000
     pipe.flow()
-    assert [event.delivery.payload[0] for event in of_kind(pipe.client_told, DeliveryReceived)] == list(range(20))
+    assert [event.delivery.payload[0] for event in of_kind(pipe.client_events, DeliveryReceived)] == list(range(20))
     assert pipe.server.pending_bytes == 0
 
 
@@ -848,7 +850,7 @@ def test_peer_gets_a_new_window_before_the_old_one_is_used_up() -> None:
     link, _ = pipe.sending()
     link.send(bytes(50_000), tag=b"t")
     pipe.flow()
-    assert len(last(pipe.server_told, DeliveryReceived).delivery.payload) == 50_000
+    assert len(last(pipe.server_events, DeliveryReceived).delivery.payload) == 50_000
 
 
 def test_outgoing_ids_of_the_peer_are_ignored() -> None:
@@ -867,10 +869,10 @@ def test_delivery_ids_wrap_around() -> None:
     sent = [link.send(MESSAGE, tag=bytes([number])) for number in range(2)]
     assert [delivery.delivery_id for delivery in sent] == [2**32 - 1, 0]
     pipe.flow()
-    received = [event.delivery for event in of_kind(pipe.server_told, DeliveryReceived)]
+    received = [event.delivery for event in of_kind(pipe.server_events, DeliveryReceived)]
     pipe.server.write(0, Disposition(True, received[0].delivery_id, received[1].delivery_id, True, ACCEPTED))
     pipe.flow()
-    assert [event.delivery for event in of_kind(pipe.client_told, DispositionReceived)] == sent
+    assert [event.delivery for event in of_kind(pipe.client_events, DispositionReceived)] == sent
 
 
 # Sessions -----------------------------------------------------------------------------------------------------------
@@ -896,8 +898,8 @@ def test_end_of_a_session_is_reported_to_its_links_first() -> None:
     session: Any = link.session
     session.end(ERROR)
     pipe.flow()
-    assert pipe.server_told[-2:] == [LinkDetached(end, ERROR, True), SessionEnded(end.session, ERROR)]  # type: ignore[arg-type]  # it is a Session
-    assert pipe.client_told[-2:] == [last(pipe.client_told, CreditGranted), EndAnswered(session)]
+    assert pipe.server_events[-2:] == [LinkDetached(end, ERROR, True), SessionEnded(end.session, ERROR)]  # type: ignore[arg-type]  # it is a Session
+    assert pipe.client_events[-2:] == [last(pipe.client_events, CreditGranted), EndAnswered(session)]
     assert pipe.server.sessions == pipe.client.sessions == []
     with pytest.raises(EndpointClosedError):
         session.attach_sender("x", target=Target("t"))
@@ -908,11 +910,11 @@ def test_frames_after_the_end_are_ignored_as_the_sdk_sends_them() -> None:
     peer.attached()
     peer.send(End())
     peer.answers()
-    told = len(peer.events)
+    event_count = len(peer.events)
     peer.send(Detach(0, False), Detach(4, False), Flow(0, 1, 0, 1), End())
     peer.transfer()
     assert peer.answers() == []
-    assert len(peer.events) == told
+    assert len(peer.events) == event_count
     peer.send(Close())
     assert peer.answers() == [Close()]
     assert peer.events[-1] == ConnectionClosed(None, True)
@@ -1025,9 +1027,9 @@ def test_name_that_does_not_fit_the_peers_frames_ends_the_session() -> None:
 def test_open_that_does_not_fit_the_peers_frames_closes_the_connection() -> None:
     peer = Peer(replace(SERVER, properties={"product": "x" * 600}), is_open=False)
     peer.raw(AMQP_HEADER + encode_frame(0, Open("c", max_frame_size=512), 512))
-    told = last(peer.events, ConnectionClosed)
-    assert told.error is not None
-    assert told.error.condition == "amqp:frame-size-too-small"
+    event = last(peer.events, ConnectionClosed)
+    assert event.error is not None
+    assert event.error.condition == "amqp:frame-size-too-small"
 
 
 def test_sessions_of_a_client_are_bounded_by_both_sides() -> None:
@@ -1038,7 +1040,7 @@ def test_sessions_of_a_client_are_bounded_by_both_sides() -> None:
     with pytest.raises(EndpointClosedError):
         pipe.client.begin()
     pipe.flow()
-    assert len(of_kind(pipe.client_told, SessionBegun)) == 3
+    assert len(of_kind(pipe.client_events, SessionBegun)) == 3
 
 
 def test_handles_of_a_client_are_bounded_by_both_sides() -> None:
@@ -1069,9 +1071,9 @@ def test_close_is_answered_and_reported_to_both(error: AmqpError | None) -> None
     pipe.client.close(error, now=NOW)
     assert not link.is_open
     pipe.flow()
-    assert pipe.server_told[-1] == ConnectionClosed(error, True)
-    assert pipe.client_told[-1] == ConnectionClosed(None, False)
-    assert [type(event) for event in pipe.server_told[-3:-1]] == [LinkDetached, SessionEnded]
+    assert pipe.server_events[-1] == ConnectionClosed(error, True)
+    assert pipe.client_events[-1] == ConnectionClosed(None, False)
+    assert [type(event) for event in pipe.server_events[-3:-1]] == [LinkDetached, SessionEnded]
     assert pipe.client.is_over
     assert pipe.server.is_over
     pipe.client.close(now=NOW)
@@ -1085,7 +1087,9 @@ def test_close_by_the_server_of_a_connection_just_opened() -> None:
     pipe.flow()
     pipe.server.close(AmqpError("amqp:not-found", "there is no namespace contoso"), now=NOW)
     pipe.flow()
-    assert pipe.client_told[-1] == ConnectionClosed(AmqpError("amqp:not-found", "there is no namespace contoso"), True)
+    assert pipe.client_events[-1] == ConnectionClosed(
+        AmqpError("amqp:not-found", "there is no namespace contoso"), True
+    )
 
 
 def test_close_before_the_open_just_ends() -> None:
@@ -1100,11 +1104,11 @@ def test_end_of_the_socket_ends_sessions_and_links() -> None:
     link, end = pipe.sending()
     pipe.server.receive_eof()
     pipe.server.receive_eof()
-    told = []
+    events = []
     while (event := pipe.server.next_event()) is not None:
-        told.append(event)
-    assert [type(event) for event in told] == [LinkDetached, SessionEnded, ConnectionClosed]
-    assert told[-1].by_peer
+        events.append(event)
+    assert [type(event) for event in events] == [LinkDetached, SessionEnded, ConnectionClosed]
+    assert events[-1].by_peer
     end.detach()
     link.send(MESSAGE, tag=b"t")
     assert pipe.server.bytes_to_send(now=NOW) == b""
@@ -1154,7 +1158,7 @@ def test_output_that_waits_for_the_socket_postpones_the_heartbeat() -> None:
     assert EMPTY_FRAME not in peer.server.bytes_to_send(now=NOW + 6)
 
 
-def test_peer_without_timeouts_leaves_nothing_to_wait_for() -> None:
+def test_peer_without_timeouts_needs_no_timer() -> None:
     peer = Peer(replace(SERVER, idle_timeout_s=None))
     assert peer.server.next_deadline() is None
 
@@ -1170,7 +1174,7 @@ def test_half_open_connection_is_dropped(sent: bytes) -> None:
     assert peer.server.is_over
 
 
-def test_close_that_is_not_answered_is_not_waited_for_long() -> None:
+def test_unanswered_close_times_out() -> None:
     peer = Peer()
     peer.server.close(now=NOW + 5)
     assert peer.server.next_deadline() == NOW + 35
@@ -1200,7 +1204,7 @@ def test_no_repr_shows_a_body() -> None:
     link.send(b"\x00\x53\x75\xa0\x06secret", tag=b"t")
     pipe.flow()
     shown = repr(
-        [pipe.server_told, pipe.client_told, pipe.server, pipe.client, link, end, link.session, link.unsettled]
+        [pipe.server_events, pipe.client_events, pipe.server, pipe.client, link, end, link.session, link.unsettled]
     )
     assert "secret" not in shown
 
@@ -1221,7 +1225,7 @@ def test_sessions_take_turns_where_the_output_is_limited() -> None:
     small = pipe.session()
     link = small.attach_sender("t", target=Target(address="orders"))
     pipe.flow()
-    end = last(pipe.server_told, AttachRequested).link
+    end = last(pipe.server_events, AttachRequested).link
     assert isinstance(end, IncomingLink)
     end.accept(credit=10)
     pipe.flow()

@@ -132,7 +132,7 @@ def test_absent_fields_have_the_defaults_of_the_specification() -> None:
     assert (attach.snd_settle_mode, attach.rcv_settle_mode, attach.source) == (2, 0, None)
 
 
-def test_symbols_may_be_one_alone_and_none_is_null() -> None:
+def test_symbols_are_a_single_symbol_an_array_or_null() -> None:
     assert decode_composite(b"\x00\x53\x40\xc0\x0c\x01\xa3\x09ANONYMOUS", 0)[0] == SaslMechanisms(("ANONYMOUS",))
     assert encode_composite(Coordinator(())) == b"\x00\x53\x30\xc0\x02\x01\x40"
 
@@ -244,7 +244,7 @@ def test_fast_reader_of_dispositions_agrees_with_the_general_one(
     assert read == [Frame(3, Disposition(role, first, end, settled, state), b"")] * 4
 
 
-def test_remembered_bytes_never_share_what_a_reader_could_change() -> None:
+def test_cached_bytes_are_never_mutable() -> None:
     state = Modified(True, True, {"a": 1})
     transfer = encode_composite(Transfer(0, 1, b"t", 0, False, False, None, state))
     disposition = encode_composite(Disposition(True, 1, None, True, state))

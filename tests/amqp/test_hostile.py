@@ -35,16 +35,16 @@ EXPECTED = {
 }
 
 
-def test_hostile_connections_do_no_harm() -> None:
-    told: Counter[type] = Counter()
+def test_hostile_connections_are_closed() -> None:
+    counts: Counter[type] = Counter()
     conditions: Counter[str] = Counter()
     for number in range(CASES):
         for event in run_case(20_240_506, number):
-            told[type(event)] += 1
+            counts[type(event)] += 1
             error = getattr(event, "error", None)
             if error is not None:
                 conditions[error.condition] += 1
-    assert told[ConnectionClosed] == CASES
+    assert counts[ConnectionClosed] == CASES
     reached = (
         ConnectionOpened,
         SessionBegun,
@@ -54,13 +54,13 @@ def test_hostile_connections_do_no_harm() -> None:
         SessionEnded,
         CreditGranted,
     )
-    assert min(told[kind] for kind in (*reached, DispositionReceived)) > CASES // 100, (
-        f"the cases stop too early: {told}"
+    assert min(counts[kind] for kind in (*reached, DispositionReceived)) > CASES // 100, (
+        f"the cases stop too early: {counts}"
     )
     assert conditions.keys() >= EXPECTED
 
 
-def test_a_case_is_repeated_by_its_number() -> None:
+def test_case_number_reproduces_a_case() -> None:
     first = [type(event) for event in run_case(1, 17)]
     assert first == [type(event) for event in run_case(1, 17)]
 

@@ -300,7 +300,7 @@ def test_body_value_can_be_a_request_to_a_coordinator() -> None:
             Sections(raw).composite()
 
 
-def test_parts_of_a_message_return() -> None:
+def test_sections_of_a_message_are_decoded_as_encoded() -> None:
     raw = encode_sections(
         header=Header(durable=True, priority=7, ttl=5, delivery_count=3),
         delivery_annotations={"d": TOKEN},

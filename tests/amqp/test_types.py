@@ -186,7 +186,7 @@ def test_array_of_any_type_is_decoded_as_encoded(array: Array) -> None:
     assert len(decode_value(encoded)) == len(array.items)
 
 
-def test_described_elements_of_an_array_come_one_by_one() -> None:
+def test_described_elements_of_an_array_are_decoded() -> None:
     assert decode_value(encode_value(Array([1, 2], 0x54, Symbol("x")))) == [Described("x", 1), Described("x", 2)]
 
 

@@ -1,7 +1,7 @@
-"""What a client shows: signed by whom, with which rights, for what, and whether it is any good.
+"""The tokens of clients: signer, rights, scope and validity.
 
-A scope is told from the path that is asked for: the same path, a longer one, a neighbour's. A flaw is what is wrong
-with the token beside that, if anything.
+A scope is derived from the requested path: the same path, a longer one, a sibling's. A flaw is any other defect of the
+token.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ RIGHTS: Final = tuple(frozenset(chosen) for size in range(4) for chosen in combi
 
 @dataclass(frozen=True)
 class Scope:
-    """Whose key, and for what.
+    """The signer and the resource of a token.
 
     Attributes:
         name: what it is to the path that is asked for.
         home: the queue or topic whose rule signs; empty = the namespace's.
         uri: the resource of the token, as it is signed.
-        path: of the entity that the resource names, in plain letters.
+        path: of the entity that the resource names, not encoded.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Scope:
 
 
 def scopes_of(target: str) -> Iterator[Scope]:
-    """All that a token may be for, when something is asked of a path."""
+    """Yield all scopes of a token in a request for a path."""
 
     def scope(name: str, home: str, path: str, uri: str | None = None) -> Scope:
         return Scope(name, home, uri if uri is not None else f"sb://{HOST}/{path}", path)
@@ -101,23 +101,23 @@ def scopes_of(target: str) -> Iterator[Scope]:
 
 
 def _escaped(path: str) -> str:
-    return "".join(f"%{ord(letter):02x}" if letter.isalnum() else letter for letter in path)
+    return "".join(f"%{ord(char):02x}" if char.isalnum() else char for char in path)
 
 
 def own_scope(target: str) -> Scope:
-    """The path itself, by a key of the namespace."""
+    """Return the scope of the path itself, signed with a key of the namespace."""
     return next(scope for scope in scopes_of(target) if scope.name == "the path")
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """What may be wrong with a token.
+    """A defect of a token.
 
     Attributes:
-        is_good: whether it proves what it says all the same.
-        write: the token of a scope, at a time.
+        is_good: whether the token is valid despite it.
+        write: returns the token for a scope at a time.
         mode: of the broker.
-        is_open: whether the broker asks for none, or takes it for everything.
+        is_open: whether the broker needs no token, or accepts any token for everything.
     """
 
     name: str
@@ -127,13 +127,17 @@ class Flaw:
     is_open: bool = False
 
 
-def signed(scope: Scope, now: float, *, lives_s: float = LIFE_S, key: str | None = None, name: str = KEY_NAME) -> str:
-    return sign(scope.uri, name, key_of(scope.home) if key is None else key, now + lives_s)
+def signed(
+    scope: Scope, now: float, *, lifetime_s: float = LIFE_S, key: str | None = None, name: str = KEY_NAME
+) -> str:
+    return sign(scope.uri, name, key_of(scope.home) if key is None else key, now + lifetime_s)
 
 
-def web_token(lives_s: float | None, now: float, *, header: str = '{"alg":"RS256","typ":"JWT"}') -> str:
-    claims = {"aud": "https://servicebus.azure.net", "sub": "me"} | ({} if lives_s is None else {"exp": now + lives_s})
-    parts = (header.encode(), json.dumps(claims).encode(), b"signature of somebody")
+def web_token(lifetime_s: float | None, now: float, *, header: str = '{"alg":"RS256","typ":"JWT"}') -> str:
+    claims = {"aud": "https://servicebus.azure.net", "sub": "me"} | (
+        {} if lifetime_s is None else {"exp": now + lifetime_s}
+    )
+    parts = (header.encode(), json.dumps(claims).encode(), b"an unknown signature")
     return ".".join(urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
 
 
@@ -163,20 +167,22 @@ FLAWS: Final = (
         "signed with the secondary key", True, lambda scope, now: signed(scope, now, key=SECONDARY + key_of(scope.home))
     ),
     _flaw("called a bearer's", True, lambda scope, now: f"Bearer {signed(scope, now)}"),
-    _flaw("its last second", True, lambda scope, now: signed(scope, now, lives_s=1)),
-    _flaw("ends now", False, lambda scope, now: signed(scope, now, lives_s=0)),
-    _flaw("expired", False, lambda scope, now: signed(scope, now, lives_s=-1)),
+    _flaw("its last second", True, lambda scope, now: signed(scope, now, lifetime_s=1)),
+    _flaw("ends now", False, lambda scope, now: signed(scope, now, lifetime_s=0)),
+    _flaw("expired", False, lambda scope, now: signed(scope, now, lifetime_s=-1)),
     _flaw("expired long ago", False, lambda scope, now: sign(scope.uri, KEY_NAME, key_of(scope.home), 1)),
     _flaw("a wrong key", False, lambda scope, now: signed(scope, now, key="guess")),
     _flaw("an empty key", False, lambda scope, now: signed(scope, now, key="")),
     _flaw("the key of another namespace", False, lambda scope, now: signed(scope, now, key="key of contoso-backup")),
-    _flaw("a key name nobody has", False, lambda scope, now: signed(scope, now, name="nobody")),
+    _flaw("an unknown key name", False, lambda scope, now: signed(scope, now, name="unknown")),
     _flaw(
         "a forged signature", False, lambda scope, now: _with_field(signed(scope, now), "sig", quote(_FORGED, safe=""))
     ),
     _flaw("no signature", False, lambda scope, now: _with_field(signed(scope, now), "sig", "")),
     _flaw(
-        "a moved end", False, lambda scope, now: _with_field(signed(scope, now, lives_s=-1), "se", str(int(now) + 60))
+        "a moved end",
+        False,
+        lambda scope, now: _with_field(signed(scope, now, lifetime_s=-1), "se", str(int(now) + 60)),
     ),
     _flaw("no end", False, lambda scope, now: _with_field(signed(scope, now), "se", "never")),
     _flaw(
@@ -201,7 +207,7 @@ FLAWS: Final = (
     _flaw(
         "an expired one where none is needed",
         True,
-        lambda scope, now: signed(scope, now, lives_s=-1),
+        lambda scope, now: signed(scope, now, lifetime_s=-1),
         _NONE,
         is_open=True,
     ),

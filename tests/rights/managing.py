@@ -1,4 +1,4 @@
-"""What is done over HTTP: each request, the path that its token must cover, and the claim. All of them need Manage."""
+"""The operations over HTTP: each request, the path that its token must cover, and the claim. All need Manage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HttpOperation:
     """One request.
 
     Attributes:
-        path: that scopes are told from; empty = the namespace.
+        path: from which scopes are derived; empty = the namespace.
         also: another path that a token may cover instead, the address of a list or a rule.
         needed_on: other paths that it must cover too.
         answers: the status of success.

@@ -1,7 +1,7 @@
-"""Which cells there are, and how one is judged.
+"""The cells of the matrix, and their check.
 
-All rights x all operations, all scopes x all operations and all flaws x all operations, with everything else right; and
-of the rest some thousand, drawn by a seed.
+All rights x all operations, all scopes x all operations and all flaws x all operations, with the other values valid;
+and a few thousand other combinations, drawn by a seed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.rights.world import World
 
 
 class Operation(Protocol):
-    """One thing to do, on either front."""
+    """One operation, over AMQP or HTTP."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def path(self) -> str:
-        """Of the entity that scopes are told from."""
+        """Path of the entity from which scopes are derived."""
 
 
 O = TypeVar("O", bound=Operation)  # noqa: E741
@@ -33,7 +33,7 @@ O = TypeVar("O", bound=Operation)  # noqa: E741
 
 @dataclass(frozen=True)
 class Cell(Generic[O]):
-    """One question: may this be done with that?"""
+    """One combination of an operation and a token."""
 
     operation: O
     rights: frozenset[AccessRights]
@@ -91,7 +91,7 @@ def distinct(operations: Sequence[O]) -> set[str]:
 
 
 class Worlds:
-    """Namespaces to ask in: one is used again as long as nothing in it has changed.
+    """Namespaces for the requests: one is used again as long as nothing in it has changed.
 
     Args:
         clock: of the broker.
@@ -108,7 +108,7 @@ class Worlds:
         return self._worlds[key]
 
     def has_changed(self, cell: Cell[O]) -> bool:
-        """Whether anything is now in the cell's namespace that was not there at first; then it is not used again."""
+        """Whether the operation changed the cell's namespace; a changed namespace is not used again."""
         key = cell.rights, cell.flaw.mode
         if self._worlds[key].print() == self._worlds[key].at_first:
             return False

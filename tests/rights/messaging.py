@@ -1,6 +1,6 @@
-"""What is done over AMQP: each operation, the entity that it needs a claim on, and the claim.
+"""The operations over AMQP: each operation, the entity that it needs a claim on, and the claim.
 
-An operation returns `"ok"` when it was done and its effect was told, or the condition with which it was refused.
+An operation returns `"ok"` when it succeeded and its effect was reported, or the condition of its rejection.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ Do: TypeAlias = Callable[[Client, World], Awaitable[None]]
 
 @dataclass(frozen=True)
 class AmqpOperation:
-    """One thing to do.
+    """One operation.
 
     Attributes:
-        path: of the entity that scopes are told from.
+        path: of the entity from which scopes are derived.
         claim: what it needs on `needed_on`.
         needed_on: the entity, its management node, or more than one entity.
     """
@@ -78,14 +78,14 @@ class AmqpOperation:
 
 
 class Refused(Exception):
-    """The broker said no; the text is the condition."""
+    """The broker rejected the operation; the text is the condition."""
 
 
 # ---------------------------------------------------------------------- links
 
 
 async def stand(client: Client, link: Link) -> None:
-    """Go on only if a link stands; one that is refused comes without what was asked for, and is detached."""
+    """Check that a link is attached; a rejected one is attached without a terminus and then detached."""
     answer = client.answer(link)
     if (answer.target if link.is_sender else answer.source) is None:
         detached = await client.event(LinkDetached, link)
@@ -119,7 +119,7 @@ def check(state: DeliveryState | None, wanted: DeliveryState = ACCEPTED) -> None
 
 
 async def ask(client: Client, path: str, operation: str, body: Mapping[str, Any], **options: Any) -> Any:
-    """What a management node replies."""
+    """Return the response of a management node."""
     for link in await client.node(path + MANAGEMENT):
         await stand(client, link)
     status, answer = await client.ask(path, operation, dict(body), **options)
@@ -270,7 +270,7 @@ async def accept_next_session(client: Client, world: World) -> None:
 
 
 async def _of_session(client: Client, operation: str, **arguments: Any) -> Any:
-    """Ask about a session, which is held if that is possible; whoever may ask without holding it is told so."""
+    """Request the state of a session; lock the session first if the token allows it."""
     is_held = False
     with suppress(Refused):
         await receiver(client, SESSIONS, filters={SESSION_FILTER: SESSION})

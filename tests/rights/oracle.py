@@ -1,18 +1,18 @@
-"""What must happen, by the service's documents; nothing here knows how the broker does it.
+"""The expected results according to the service's documents, independent of the broker's code.
 
-Sources, if nothing else is said: "Service Bus access control with shared access signatures", its table of the rights
+Sources, unless stated otherwise: "Service Bus access control with shared access signatures", its table of the rights
 required, and "AMQP request-response operations".
 
 1. Manage includes Send and Listen.
-2. A token counts for its resource and what is below that. Below an entity there are its parts: sub-queues, nodes,
-   subscriptions and their rules; a queue whose path goes on where another's ends is another entity (our choice, for the
-   documents know of no entity inside another).
-3. A rule of an entity signs for that entity alone, one of the namespace for everything in it.
-4. A token that proves nothing is refused when it is put (401), whatever it is for. One that proves something and lacks
-   the right is good, and what needs the right is refused.
+2. A token covers its resource and everything below it. Below an entity are its parts: sub-queues, nodes, subscriptions
+   and their rules. A queue whose path starts with the path of another queue is a separate entity (our choice: the
+   documents describe no entity inside another).
+3. A rule of an entity signs for that entity only, a rule of the namespace for everything in it.
+4. An invalid token is rejected when it is put (401), for any path. A valid token without the needed right is accepted,
+   and the operations that need the right are rejected.
 5. Rules of subscriptions are changed over AMQP with Listen, over HTTP with Manage. Source: the SDKs' `RuleManager`.
-6. Scheduling stores a message and needs Send. The table says Listen; with that alone nobody may store anything here.
-7. Refused means `amqp:unauthorized-access` on a link and in a reply, and 401 over HTTP.
+6. Scheduling stores a message and needs Send. The table says Listen; here Listen alone does not allow it.
+7. A rejection is `amqp:unauthorized-access` on a link and in a reply, and 401 over HTTP.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNAUTHORIZED: Final = "amqp:unauthorized-access"
 
 
 class Claim(StrEnum):
-    """What an operation asks for."""
+    """The claim that an operation needs."""
 
     MANAGE = "Manage"
     SEND = "Send"
@@ -39,7 +39,7 @@ class Claim(StrEnum):
 
 
 def granted(rights: frozenset[AccessRights]) -> frozenset[AccessRights]:
-    """What the rights of a rule amount to."""
+    """Return the claims that the rights of a rule grant."""
     return EVERY_RIGHT if AccessRights.MANAGE in rights else rights
 
 
@@ -48,7 +48,7 @@ def _segments(path: str) -> list[str]:
 
 
 def _entity_of(path: str) -> list[str]:
-    """The queue or topic that a path is a part of, whether it is there or not."""
+    """Return the segments of the queue or topic of a path, which need not exist."""
     segments = _segments(path)
     for at, segment in enumerate(segments):
         if segment.startswith("$") or (segment == "subscriptions" and 0 < at < len(segments) - 1):
@@ -69,12 +69,12 @@ _PATHS: Final = {
 
 
 def proves(scope: Scope) -> bool:
-    """Whether the one who signed may sign for that resource."""
+    """Whether the signer may sign for the resource."""
     return not scope.home or _entity_of(scope.path) == _segments(scope.home)
 
 
 def covers(scope: Scope, path: str) -> bool:
-    """Whether a token for a resource, which its signer may sign for, counts for a path."""
+    """Whether a validly signed token for a resource covers a path."""
     resource, wanted = _segments(scope.path), _segments(path)
     if wanted[: len(resource)] != resource:
         return False
@@ -83,28 +83,28 @@ def covers(scope: Scope, path: str) -> bool:
 
 
 def is_accepted(scope: Scope, flaw: Flaw, path: str) -> bool:
-    """Whether a token is accepted for a path, by whoever asks for one."""
+    """Whether a token is accepted for a path."""
     return flaw.is_open or (flaw.is_good and proves(scope) and covers(scope, path))
 
 
 def exists(path: str) -> bool:
-    """Whether a token may be put for a path: the namespace's, or one that names an entity, a part or a node of it."""
+    """Whether a token may be put for a path: of the namespace, or of an entity, its parts or nodes."""
     base = _canonical(path).removesuffix("/$management")
     above = base.removesuffix("/$deadletterqueue")
     return base in _PATHS or (above in _PATHS and above not in ("", TOPIC))
 
 
 def status_of_put(scope: Scope, flaw: Flaw, path: str) -> int:
-    """What whoever puts a token for a path is told."""
+    """Return the status of putting a token for a path."""
     if not is_accepted(scope, flaw, path):
         return 401
     return 202 if exists(path) else 404
 
 
 def allows(rights: frozenset[AccessRights], scope: Scope, flaw: Flaw, paths: Sequence[str], claim: Claim) -> bool:
-    """Whether something may be done that needs a claim on each of some paths.
+    """Whether an operation is allowed that needs a claim on each of some paths.
 
-    The client has shown the token for each of them, and for what the token itself is for.
+    The client has put the token for each of them, and for the token's own resource.
     """
     if claim is Claim.NOTHING or flaw.is_open:
         return True

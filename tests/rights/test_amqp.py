@@ -21,7 +21,7 @@ CHUNKS = 8
 
 
 def expected(cell: Cell[AmqpOperation]) -> tuple[list[int], str]:
-    """What each token that is put is answered with, and the operation."""
+    """Return the expected status of each put, and the result of the operation."""
     operation = cell.operation
     is_allowed = oracle.allows(cell.rights, cell.scope, cell.flaw, operation.needed_on, operation.claim)
     puts = [oracle.status_of_put(cell.scope, cell.flaw, path) for path in audiences(cell)]
@@ -29,7 +29,7 @@ def expected(cell: Cell[AmqpOperation]) -> tuple[list[int], str]:
 
 
 def audiences(cell: Cell[AmqpOperation]) -> list[str]:
-    """What the token is shown for: what it is for itself, and, whether or not it is, what the operation needs."""
+    """Return the paths for which the token is put: its own resource, and those that the operation needs."""
     return [cell.scope.path, *(path.removesuffix(MANAGEMENT) for path in cell.operation.needed_on)]
 
 
@@ -50,7 +50,7 @@ def check_nothing_was_read(client: Client, outcome: str) -> None:
 
 
 async def judged(cells: list[Cell[AmqpOperation]], clock: VirtualClock) -> list[str]:
-    """What is wrong, a line for each cell."""
+    """Return the wrong results, a line for each cell."""
     worlds, wrong = Worlds(clock), []
     for cell in cells:
         found, wanted = await seen(cell, worlds.world(cell)), expected(cell)
@@ -64,17 +64,15 @@ async def judged(cells: list[Cell[AmqpOperation]], clock: VirtualClock) -> list[
 
 @pytest.mark.parametrize("part", range(CHUNKS))
 @pytest.mark.parametrize("which", matrix.SETS)
-async def test_is_allowed_exactly_where_the_documents_allow_it(which: str, part: int, clock: VirtualClock) -> None:
+async def test_operation_is_allowed_exactly_when_documented(which: str, part: int, clock: VirtualClock) -> None:
     cells = matrix.cells(which, OPERATIONS)[part::CHUNKS]
     wrong = await judged(cells, clock)
     assert not wrong, f"{len(wrong)} of {len(cells)} cells:\n" + "\n".join(wrong[:20])
 
 
 @pytest.mark.parametrize("rights", RIGHTS, ids=lambda rights: "+".join(sorted(rights)) or "none")
-async def test_a_key_that_is_shown_itself_grants_the_rights_of_its_rule(
-    rights: frozenset[AccessRights], clock: VirtualClock
-) -> None:
-    """SASL PLAIN: no token is put, the key of the namespace is named and known."""
+async def test_sasl_plain_grants_the_rights_of_the_rule(rights: frozenset[AccessRights], clock: VirtualClock) -> None:
+    """SASL PLAIN with name and value of a namespace key needs no token."""
     whole = next(scope for scope in scopes_of(QUEUE) if scope.name == "the namespace")
     wrong = []
     for operation in OPERATIONS:
@@ -89,16 +87,14 @@ async def test_a_key_that_is_shown_itself_grants_the_rights_of_its_rule(
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [(KEY_NAME, "guess"), (KEY_NAME, ""), ("nobody", key_of("")), (KEY_NAME, key_of(QUEUE)), ("", "")],
+    [(KEY_NAME, "guess"), (KEY_NAME, ""), ("unknown", key_of("")), (KEY_NAME, key_of(QUEUE)), ("", "")],
 )
-async def test_a_key_that_is_none_of_the_namespace_opens_no_connection(
-    name: str, key: str, clock: VirtualClock
-) -> None:
+async def test_sasl_plain_with_an_unknown_key_fails(name: str, key: str, clock: VirtualClock) -> None:
     world = World(clock, EVERY_RIGHT, AuthorizationMode.SAS)
     async with connected(world.context, credentials=PlainCredentials(name, key)) as client:
         assert (await client.closed).error is not None
     assert world.print() == world.at_first
 
 
-def test_there_are_enough_cells() -> None:
+def test_matrix_has_enough_cells() -> None:
     assert len(matrix.distinct(OPERATIONS)) >= 1_400

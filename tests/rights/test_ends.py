@@ -1,4 +1,4 @@
-"""Rights that end while they are used: a token that expires, or is replaced by a lesser one, under an open link."""
+"""Rights that end while a link is open: the token expires, or one with fewer rights replaces it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.rights.world import KEY_NAME, QUEUE, SESSION, SESSIONS, World, key_of
 SESSION_FILTER = "com.microsoft:session-filter"
 
 LIFE_S = 30
-"""Of tokens; shorter than a lock, whose end would be a change as well."""
+"""Lifetime of tokens; shorter than a lock, whose end would change the namespace too."""
 
 
 @pytest.fixture
@@ -44,26 +44,26 @@ async def world(clock: VirtualClock) -> World:
 
 
 async def put(
-    client: Client, path: str, *, lives_s: float = LIFE_S, key: str | None = None, name: str = KEY_NAME
+    client: Client, path: str, *, lifetime_s: float = LIFE_S, key: str | None = None, name: str = KEY_NAME
 ) -> None:
     key = key_of("") if key is None else key
-    assert await client.put_token(path, sign(f"sb://{HOST}/{path}", name, key, client.clock.now() + lives_s)) == 202
+    assert await client.put_token(path, sign(f"sb://{HOST}/{path}", name, key, client.clock.now() + lifetime_s)) == 202
 
 
 async def ended(client: Client, link: object) -> str:
-    """The condition with which a link ended."""
+    """Return the condition with which a link ended."""
     detached = await client.event(LinkDetached, link)
     assert detached.error is not None
     return detached.error.condition
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-async def test_what_is_asked_after_the_end_is_refused_and_changes_nothing(
+async def test_operation_after_expiry_is_rejected_without_effect(
     world: World, clock: VirtualClock, operation: AmqpOperation
 ) -> None:
     async with connected(world.context) as client:
         for path in operation.needed_on:
-            await put(client, path.removesuffix("/$management"), lives_s=LIFE_S)
+            await put(client, path.removesuffix("/$management"), lifetime_s=LIFE_S)
         await asyncio.sleep(LIFE_S - 1)
         before = world.print()
         await asyncio.sleep(1)
@@ -71,18 +71,18 @@ async def test_what_is_asked_after_the_end_is_refused_and_changes_nothing(
         assert before == world.print()
 
 
-class TestAnOpenLinkEndsWithItsToken:
-    async def test_of_a_sender(self, world: World) -> None:
+class TestExpiry:
+    async def test_detaches_a_sender(self, world: World) -> None:
         async with connected(world.context) as client:
             await put(client, QUEUE)
             link = await sender(client, QUEUE)
             await asyncio.sleep(LIFE_S + 0.1)
             assert await ended(client, link) == UNAUTHORIZED
 
-    async def test_of_a_receiver_that_waits_and_it_is_given_nothing_more(self, world: World) -> None:
+    async def test_detaches_a_waiting_receiver_without_further_messages(self, world: World) -> None:
         async with connected(world.context) as client, connected(world.context) as other:
             await put(client, "other")
-            await put(other, "other", lives_s=LIFE_S + 60)
+            await put(other, "other", lifetime_s=LIFE_S + 60)
             link = await receiver(client, "other")
             link.grant(10)
             client.flush()
@@ -92,7 +92,7 @@ class TestAnOpenLinkEndsWithItsToken:
             delivery = await received(other, "other")
             assert delivery.payload
 
-    async def test_of_a_receiver_whose_message_is_not_settled_any_more(self, world: World) -> None:
+    async def test_detaches_a_receiver_with_an_unsettled_message(self, world: World) -> None:
         async with connected(world.context) as client:
             await put(client, QUEUE)
             delivery = await received(client, QUEUE)
@@ -102,25 +102,25 @@ class TestAnOpenLinkEndsWithItsToken:
             assert await ended(client, delivery.link) == UNAUTHORIZED
             assert world.print() == before
 
-    async def test_of_a_session_which_is_free_then(self, world: World) -> None:
+    async def test_releases_a_session(self, world: World) -> None:
         async with connected(world.context) as client, connected(world.context) as other:
-            await put(client, SESSIONS, lives_s=30)
-            await put(other, SESSIONS, lives_s=60)
+            await put(client, SESSIONS, lifetime_s=30)
+            await put(other, SESSIONS, lifetime_s=60)
             link = await receiver(client, SESSIONS, filters={SESSION_FILTER: SESSION})
             await asyncio.sleep(30.1)
             assert await ended(client, link) == UNAUTHORIZED
             await receiver(other, SESSIONS, filters={SESSION_FILTER: SESSION})
 
-    async def test_of_one_that_still_waits_for_a_session(self, world: World) -> None:
+    async def test_ends_a_wait_for_a_session(self, world: World) -> None:
         async with connected(world.context) as client, connected(world.context) as other:
-            await put(other, SESSIONS, lives_s=3600)
+            await put(other, SESSIONS, lifetime_s=3600)
             for session in (SESSION, "b"):
                 await receiver(other, SESSIONS, filters={SESSION_FILTER: session})
-            await put(client, SESSIONS, lives_s=10)
+            await put(client, SESSIONS, lifetime_s=10)
             with pytest.raises(Refused, match=UNAUTHORIZED):
                 await receiver(client, SESSIONS, filters={SESSION_FILTER: None}, timeout_s=300)
 
-    async def test_of_a_control_link_whose_transaction_is_rolled_back(self, world: World) -> None:
+    async def test_rolls_a_transaction_back(self, world: World) -> None:
         async with connected(world.context) as client:
             await put(client, QUEUE)
             link = await sender(client, QUEUE)
@@ -133,7 +133,7 @@ class TestAnOpenLinkEndsWithItsToken:
             assert await ended(client, coordinator) == UNAUTHORIZED
         assert world.print() == before
 
-    async def test_of_requests(self, world: World) -> None:
+    async def test_detaches_request_links(self, world: World) -> None:
         async with connected(world.context) as client:
             await put(client, QUEUE)
             await ask(client, QUEUE, "peek-message", {})
@@ -141,7 +141,7 @@ class TestAnOpenLinkEndsWithItsToken:
             await asyncio.sleep(LIFE_S + 0.1)
             assert [await ended(client, link) for link in links] == [UNAUTHORIZED, UNAUTHORIZED]
 
-    async def test_of_a_watch_over_everything(self, world: World, clock: VirtualClock) -> None:
+    async def test_ends_a_watch_of_the_namespace(self, world: World, clock: VirtualClock) -> None:
         token = sign(f"https://{HOST}/", KEY_NAME, key_of(""), clock.now() + LIFE_S)
         answer = await world.front.answer(request("GET", "/$control/watch", authorization=token))
         assert answer.events is not None
@@ -150,7 +150,7 @@ class TestAnOpenLinkEndsWithItsToken:
         assert len(pieces) > LIFE_S
         await answer.events.aclose()
 
-    async def test_of_events_that_are_watched(self, world: World, clock: VirtualClock) -> None:
+    async def test_ends_an_event_stream(self, world: World, clock: VirtualClock) -> None:
         token = sign(f"https://{HOST}/", KEY_NAME, key_of(""), clock.now() + LIFE_S)
         answer = await world.front.answer(request("GET", "/$control/events", authorization=token))
         assert answer.events is not None
@@ -162,7 +162,7 @@ class TestAnOpenLinkEndsWithItsToken:
 
 
 class SkewedClock(VirtualClock):
-    """A wall clock that somebody sets forward; the timers do not know."""
+    """A wall clock that is set forward without effect on the timers."""
 
     ahead_s = 0.0
 
@@ -170,8 +170,8 @@ class SkewedClock(VirtualClock):
         return super().now() + self.ahead_s
 
 
-class TestWhatComesAtTheEnd:
-    """Bytes that are read when the token has ended and its timer has not run."""
+class TestDataReadAfterExpiry:
+    """Bytes that are read after the token has expired and before its timer runs."""
 
     @pytest.fixture
     async def skewed(self) -> SkewedClock:
@@ -201,7 +201,7 @@ class TestWhatComesAtTheEnd:
             assert await ended(client, delivery.link) == UNAUTHORIZED
             assert world.print() == before
 
-    async def test_is_not_given(self, skewed: SkewedClock) -> None:
+    async def test_is_not_delivered(self, skewed: SkewedClock) -> None:
         world = World(skewed, EVERY_RIGHT, AuthorizationMode.SAS)
         async with connected(world.context) as client:
             await put(client, QUEUE)
@@ -214,8 +214,8 @@ class TestWhatComesAtTheEnd:
         assert world.print() == world.at_first
 
 
-class TestATokenThatIsReplaced:
-    async def test_by_a_longer_one_lets_links_go_on(self, world: World) -> None:
+class TestReplacedToken:
+    async def test_with_a_later_expiry_keeps_links_open(self, world: World) -> None:
         async with connected(world.context) as client:
             await put(client, QUEUE)
             link = await sender(client, QUEUE)
@@ -224,15 +224,15 @@ class TestATokenThatIsReplaced:
             await asyncio.sleep(LIFE_S - 1)
             check(await client.send(link, MESSAGE))
 
-    async def test_by_one_that_ends_sooner_ends_them_then(self, world: World) -> None:
+    async def test_with_an_earlier_expiry_ends_links_earlier(self, world: World) -> None:
         async with connected(world.context) as client:
             await put(client, QUEUE)
             link = await sender(client, QUEUE)
-            await put(client, QUEUE, lives_s=5)
+            await put(client, QUEUE, lifetime_s=5)
             await asyncio.sleep(5.1)
             assert await ended(client, link) == UNAUTHORIZED
 
-    async def test_by_one_with_fewer_rights_ends_what_needs_more(self, clock: VirtualClock) -> None:
+    async def test_with_fewer_rights_ends_links_that_need_more(self, clock: VirtualClock) -> None:
         world = World(clock, EVERY_RIGHT, AuthorizationMode.SAS)
         create(world.host, EntityKind.QUEUE, "own", authorization_rules=[rule_of("own", [AccessRights.LISTEN])])
         async with connected(world.context) as client:
@@ -242,16 +242,16 @@ class TestATokenThatIsReplaced:
             assert await ended(client, sending) == UNAUTHORIZED
             assert receiving.is_open
 
-    async def test_for_another_path_changes_nothing(self, world: World) -> None:
+    async def test_for_another_path_has_no_effect(self, world: World) -> None:
         async with connected(world.context) as client:
             await put(client, "")
-            await put(client, QUEUE, lives_s=5)
+            await put(client, QUEUE, lifetime_s=5)
             link = await sender(client, QUEUE)
             await asyncio.sleep(10)
             check(await client.send(link, MESSAGE))
 
 
-async def test_a_key_that_is_changed_stops_new_tokens_and_no_connection(world: World, clock: VirtualClock) -> None:
+async def test_changed_key_rejects_new_tokens_and_keeps_connections(world: World, clock: VirtualClock) -> None:
     """Source: "ongoing connections that are based on such tokens continue to work until the tokens expire"."""
     rule, changed = rule_of("own", [AccessRights.SEND]), rule_of("another", [AccessRights.SEND])
     create(world.host, EntityKind.QUEUE, "own", authorization_rules=[rule])

@@ -37,7 +37,7 @@ def expected(cell: Cell[HttpOperation]) -> int:
 
 
 async def judged(cells: list[Cell[HttpOperation]], clock: VirtualClock) -> list[str]:
-    """What is wrong, a line for each cell."""
+    """Return the wrong results, a line for each cell."""
     worlds, wrong = Worlds(clock), []
     for cell in cells:
         found = await cell.operation.status(worlds.world(cell), cell.flaw.write(cell.scope, clock.now()))
@@ -51,25 +51,25 @@ async def judged(cells: list[Cell[HttpOperation]], clock: VirtualClock) -> list[
 
 @pytest.mark.parametrize("part", range(CHUNKS))
 @pytest.mark.parametrize("which", matrix.SETS)
-async def test_is_allowed_exactly_where_the_documents_allow_it(which: str, part: int, clock: VirtualClock) -> None:
+async def test_operation_is_allowed_exactly_when_documented(which: str, part: int, clock: VirtualClock) -> None:
     cells = matrix.cells(which, OPERATIONS)[part::CHUNKS]
     wrong = await judged(cells, clock)
     assert not wrong, f"{len(wrong)} of {len(cells)} cells:\n" + "\n".join(wrong[:20])
 
 
-def test_there_are_enough_cells() -> None:
+def test_matrix_has_enough_cells() -> None:
     assert len(matrix.distinct(OPERATIONS)) >= 1_400
 
 
-def test_something_is_allowed_and_something_refused_to_everybody_but_the_health() -> None:
-    """The oracle itself: one that always says the same would prove nothing."""
+def test_oracle_allows_and_rejects_every_operation_except_health() -> None:
+    """An oracle with a constant result would make the other tests useless."""
     for operation in OPERATIONS:
         statuses = {expected(cell) for which in matrix.SETS for cell in matrix.cells(which, [operation])}
         assert statuses == ({operation.answers} if operation.claim is Claim.NOTHING else {operation.answers, REFUSED})
 
 
-async def test_the_key_of_one_namespace_opens_no_other_on_the_same_port(clock: VirtualClock) -> None:
-    """The namespaces of an emulator are told of together; who may see one sees that one."""
+async def test_key_of_one_namespace_gives_no_access_to_another_on_the_port(clock: VirtualClock) -> None:
+    """Responses about several namespaces contain only those that the key covers."""
     registry, keys = NamespaceRegistry(), {"contoso": "first", "contoso-backup": "second"}
     contexts = []
     for name, key in keys.items():

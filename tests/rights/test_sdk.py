@@ -1,6 +1,6 @@
 """Some of the cells again over real sockets, with the unmodified clients of azure-servicebus and with our own.
 
-What the matrix proves of the broker's words is proved here of the exceptions that users see.
+The matrix checks the broker's responses; these tests check the exceptions that users see.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MANAGERS: Final = {"manager"}
 
 @dataclass(frozen=True)
 class Place:
-    """The entities of one cell; nobody else touches them."""
+    """The entities of one cell, used by no other cell."""
 
     number: int
 
@@ -226,7 +226,7 @@ BY_HTTP: Final = (get_queue, create_queue, list_rules, namespace)
 
 
 Proof: TypeAlias = Callable[[Place], str]
-"""What a connection string proves itself by, for the entities of one cell."""
+"""Returns the credential of a connection string for the entities of one cell."""
 
 
 def key(name: str, value: str) -> Proof:
@@ -237,9 +237,9 @@ def key_of_queue(name: str) -> Proof:
     return lambda place: f"SharedAccessKeyName={name};SharedAccessKey={name} of {place.queue}"
 
 
-def token(path: Callable[[Place], str], *, lives_s: float = 3600) -> Proof:
+def token(path: Callable[[Place], str], *, lifetime_s: float = 3600) -> Proof:
     def proof(place: Place) -> str:
-        ends_at = datetime.now(UTC).timestamp() + lives_s
+        ends_at = datetime.now(UTC).timestamp() + lifetime_s
         signed = sign(f"sb://localhost/{path(place)}", "manager", "manager of the namespace", ends_at)
         return f"SharedAccessSignature={signed}"
 
@@ -247,7 +247,7 @@ def token(path: Callable[[Place], str], *, lives_s: float = 3600) -> Proof:
 
 
 class Cells:
-    """Runs cells beside each other, each in a place of its own, and gathers what is wrong."""
+    """Runs cells concurrently, each with its own entities, and collects the wrong results."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -278,7 +278,7 @@ class Cells:
         return len(self._running)
 
 
-async def test_each_key_allows_what_its_rule_says(served: Served) -> None:
+async def test_key_allows_the_rights_of_its_rule(served: Served) -> None:
     cells = Cells(served)
     for do, allowed in OPERATIONS.items():
         refused = ClientAuthenticationError if do in BY_HTTP else ServiceBusAuthorizationError
@@ -288,14 +288,14 @@ async def test_each_key_allows_what_its_rule_says(served: Served) -> None:
     assert await cells.done() == 60
 
 
-async def test_what_proves_nothing_allows_nothing(served: Served) -> None:
+async def test_invalid_credentials_allow_nothing(served: Served) -> None:
     cells = Cells(served)
     for do in (send_one, receive, peek, get_queue, create_queue):
         refused = ClientAuthenticationError if do in BY_HTTP else ServiceBusAuthenticationError
         cells.add(do, key("manager", "guess"), refused, "with a wrong key")
-        cells.add(do, key("nobody", "manager of the namespace"), refused, "with an unknown key name")
+        cells.add(do, key("unknown", "manager of the namespace"), refused, "with an unknown key name")
         cells.add(do, key("manager", "manager of topic-0"), refused, "with the key of another entity")
-        cells.add(do, token(lambda place: place.queue, lives_s=-1), refused, "with a token that has expired")
+        cells.add(do, token(lambda place: place.queue, lifetime_s=-1), refused, "with a token that has expired")
         cells.add(do, token(lambda place: place.queue + "0"), refused_by_scope(do), "with a token for a longer name")
         cells.add(
             do, token(lambda place: place.queue), None if do is not create_queue else refused, "with a token for it"
@@ -308,7 +308,7 @@ def refused_by_scope(do: Do) -> type[Exception]:
     return ClientAuthenticationError if do in BY_HTTP else ServiceBusAuthenticationError
 
 
-async def test_the_key_of_an_entity_opens_that_entity(served: Served) -> None:
+async def test_key_of_an_entity_gives_access_to_that_entity(served: Served) -> None:
     cells = Cells(served)
     for do, allowed in OPERATIONS.items():
         if do in (send_one, schedule, receive, receive_dead_letters, peek):
@@ -333,7 +333,7 @@ async def own_receive(served: Served, string: str, place: Place) -> None:
         await receiver.complete_message(message)
 
 
-async def test_our_own_client_tells_them_apart_as_well(served: Served) -> None:
+async def test_own_client_raises_distinct_errors(served: Served) -> None:
     cells = Cells(served)
     for do, allowed in ((own_send, SENDERS), (own_receive, LISTENERS)):
         for name in KEYS:
@@ -343,8 +343,8 @@ async def test_our_own_client_tells_them_apart_as_well(served: Served) -> None:
     assert await cells.done() == 12
 
 
-async def test_memory_needs_no_right_for_who_has_the_process_has_the_broker() -> None:
-    """`memory://` is the broker in the caller's own process: there is no key to show, and none that could be wrong."""
+async def test_memory_transport_needs_no_credentials() -> None:
+    """`memory://` is the broker in the caller's own process, without keys."""
     async with sbclient.ServiceBusClient.from_connection_string("memory://rights-need-none") as client:
         await client.administration.create_queue("q")
         await client.get_queue_sender("q").send_messages(OwnMessage("x"))
