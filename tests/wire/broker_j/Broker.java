@@ -5,5 +5,6 @@ import org.apache.qpid.server.SystemLauncher;
 public class Broker {
     public static void main(String[] args) throws Exception {
         new SystemLauncher().startup(Map.of("type", "Memory", "initialConfigurationLocation", args[0]));
+        System.out.println("ready");
     }
 }

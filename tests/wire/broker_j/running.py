@@ -6,9 +6,9 @@ import json
 import socket
 import subprocess
 import tempfile
-import time
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -43,23 +43,18 @@ def running(jars: Path) -> Iterator[int]:
         path.write_text(json.dumps(_configuration(port)))
         command = ["java", f"-Dlogback.configurationFile={HERE}/logback.xml", f"-Dqpid.work_dir={folder}"]
         command += ["-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", str(HERE / "Broker.java"), str(path)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        guard = threading.Timer(START_S, process.kill)
+        guard.start()
         try:
-            _wait_for(port, process)
+            if not any(line == "ready\n" for line in process.stdout):
+                raise RuntimeError(f"the broker did not start within {START_S:g} s, or ended with an error")
             yield port
         finally:
+            guard.cancel()
             process.kill()
             process.communicate()
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    end_at = time.monotonic() + START_S
-    while time.monotonic() < end_at and process.poll() is None:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
-            return
-        time.sleep(0.1)
-    process.kill()
-    raise RuntimeError(f"the broker did not start: {process.communicate()[0].decode(errors='replace')[-2000:]}")
 
 
 def _configuration(port: int) -> dict[str, object]:
