@@ -89,6 +89,13 @@ class Fragment(Storage):
     def has_sessions(self) -> bool:
         return self.policy.requires_session and self.dead_letters is not None
 
+    def detach(self) -> None:
+        """Give back its bytes, which a topic counts for its subscriptions, when its entity is removed."""
+        own_bytes = self.size_bytes + self._sessions.state_bytes
+        self.usage.size_bytes -= own_bytes
+        self.usage = Usage()
+        self.usage.size_bytes = own_bytes
+
     @property
     def session_count(self) -> int:
         return len(self._sessions)

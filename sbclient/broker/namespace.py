@@ -135,6 +135,8 @@ class Namespace:
 
     def _removed(self, entity: Entity) -> None:
         for queue in entity.queues():
+            for fragment in queue.fragments:
+                fragment.detach()
             if isinstance(queue, Queue):
                 self._forwarding.direct(queue, None)
                 self._notify_removed(queue)

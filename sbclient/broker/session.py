@@ -90,6 +90,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of all states."""
+        return sum(len(session.state or b"") for session in self._sessions.values())
+
     def get(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 

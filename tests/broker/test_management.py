@@ -289,6 +289,22 @@ def test_p110_a_larger_size_of_a_topic_reaches_its_subscriptions() -> None:
     broker.set_state("t/Subscriptions/s", lock, b"x" * 1_000)
 
 
+def test_a_deleted_subscription_gives_its_bytes_back_to_its_topic() -> None:
+    broker = Driver(replace(STD_2021, sizes_in_megabytes=(1,)))
+    broker.topic(max_size_in_megabytes=1)
+    for _ in range(3):
+        broker.subscription(requires_session=True)
+        for _ in range(4):
+            broker.send("t", message("x" * 200_000, session_id="a", time_to_live=seconds(60)))
+        lock = broker.held("t/Subscriptions/s", "a")
+        broker.set_state("t/Subscriptions/s", lock, b"x" * 100_000)
+        (first,) = broker.receive("t/Subscriptions/s", lock=lock)
+        broker.settle("t/Subscriptions/s", first, how=DEAD_LETTER, lock=lock)
+        broker.delete(address("t/Subscriptions/s"))
+    topic = broker.management.runtime(broker.call(Operation.MANAGE), topic_address("t"))
+    assert topic.size_in_bytes == 0
+
+
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
 def test_p111_management_is_refused_whole_while_a_fragment_is_down(broker: Driver, kind: FaultKind) -> None:
     description = broker.partitioned()
