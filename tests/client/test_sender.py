@@ -15,6 +15,7 @@ from azure import servicebus as sdk
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from sbclient.broker.faults import Operation
+from sbclient.broker.profile import PREM_2021
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
@@ -33,7 +34,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.partition_key import fragment_of
 from sbclient.rules.size import batch_size, encoded_size
-from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 from tests.client.scene import AT_ONCE, QUEUE, diverted, encoded, make_queue, options, taken, texts
 
 LIMIT = 256 * 1024
@@ -321,6 +322,19 @@ async def test_limits_are_requested_once(pair: MemoryPair, client: ServiceBusCli
         for _ in range(10):
             await sender.send_messages(ServiceBusMessage("2"))
     assert pair.primary.namespace.operation_count - before == 10
+
+
+async def test_limits_are_requested_again_from_an_entity_that_was_deleted_and_created(clock: VirtualClock) -> None:
+    pair = memory_pair(clock=clock, seed=2, profile=PREM_2021)
+    async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
+        for max_kilobytes in (2_000, 1_100, 1_500):
+            await make_queue(pair, max_message_size_in_kilobytes=max_kilobytes)
+            await sender.send_messages(ServiceBusMessage("1"))
+            with pytest.raises(MessageSizeExceededError, match=f"{max_kilobytes * 1024} are allowed"):
+                await sender.send_messages(ServiceBusMessage(b"x" * (max_kilobytes * 1024)))
+            await client.administration.delete_queue(QUEUE)
+            with pytest.raises(MessagingEntityNotFoundError):
+                await sender.send_messages(ServiceBusMessage("2"))
 
 
 # -- errors and retries ------------------------------------------------------------------------------------------------

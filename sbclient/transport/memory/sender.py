@@ -7,12 +7,15 @@ from typing import TypeVar
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
-from sbclient.errors import ServiceBusConnectionError, ServiceBusError
+from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.transport.base import SenderLink, TransactionLink
 from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of, own
 
 T = TypeVar("T")
+
+_ENDS_LINK = (ServiceBusConnectionError, MessagingEntityNotFoundError)
+"""After these errors a link is opened again: a new entity of the same name may have other limits."""
 
 
 class MemorySender(SenderLink):
@@ -55,7 +58,7 @@ class MemorySender(SenderLink):
         self._connection.check_via(self._path, receives=False)
 
         def answered(error: ServiceBusError | None) -> None:
-            if isinstance(error, ServiceBusConnectionError):
+            if isinstance(error, _ENDS_LINK):
                 self._is_open = False
             done(error)
 
@@ -93,7 +96,7 @@ class MemorySender(SenderLink):
         self._connection.check_via(self._path, receives=False)
         try:
             answer = await self._connection.ask(operation, self._path, work, timeout_s)
-        except ServiceBusConnectionError:
+        except _ENDS_LINK:
             self._is_open = False
             raise
         self._is_open = True
