@@ -67,6 +67,8 @@ class Pinger:
         try:
             error = await self._error_of_ping(entity)
             accepted = error is None
+            if accepted:
+                entity.has_sent = pair.is_primary_reached = True
             never_existed = isinstance(error, MessagingEntityNotFoundError) and not entity.has_sent
             result = {**entity.attributes, **result_of(error), metrics.OUTCOME: ACCEPTED if accepted else REFUSED}
             metrics.record(metrics.PING_DURATION, pair.clock.monotonic() - began_at, result)

@@ -53,7 +53,7 @@ class PairedEntity:
 
     Attributes:
         failover: the failover state machine.
-        has_sent: whether the primary has accepted a message of this client for the entity.
+        has_sent: whether the primary has accepted a message or a ping of this client for the entity, so that it exists.
         failed_over: set while the entity is failed over; it interrupts the back-off of senders.
         diverted: the number of messages sent to the backlog.
         sessions: the sessions that may have messages in the backlog, with `ordering="session"`.

@@ -19,7 +19,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.ping import is_ping
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from tests.client.scene import QUEUE, make_queue, options, taken, texts
+from tests.client.scene import QUEUE, diverted, make_queue, options, taken, texts
 
 
 class Pings:
@@ -245,3 +245,23 @@ async def test_mark_unhealthy_starts_pings_of_a_forced_entity(
     client.pair.mark_unhealthy(QUEUE)
     await clock.sleep(1)
     assert state(client) is FailoverState.HEALTHY
+
+
+@pytest.mark.parametrize("probe", ["message", "link"])
+async def test_an_entity_that_disappears_after_an_accepted_ping_is_an_outage(
+    pair: MemoryPair, clock: VirtualClock, probe: str
+) -> None:
+    async with (
+        pair.client(options(failover_interval=0, probe=probe)) as client,
+        client.get_queue_sender(QUEUE) as sender,
+    ):
+        client.pair.mark_unhealthy(QUEUE)
+        await sender.send_messages(ServiceBusMessage("1"))
+        await clock.sleep(1.0)
+        assert state(client) is FailoverState.HEALTHY
+        assert not client.pair.status().never_reached
+        await client.administration.delete_queue(QUEUE)
+        await sender.send_messages(ServiceBusMessage("2"))
+        await clock.sleep(600.0)
+        assert state(client) is FailoverState.FAILED_OVER
+    assert sorted(texts(await diverted(pair))) == ["1", "2"]
