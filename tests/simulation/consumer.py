@@ -18,6 +18,9 @@ from tests.simulation.producer import patience_s
 from tests.simulation.program import Program
 
 SUBSCRIPTION: Final = "all"
+AUDIT: Final = "audit"
+"""The subscription whose copies are only counted."""
+
 REASON: Final = "unwanted"
 WAIT_S: Final = 60.0
 SLOW_S: Final = 4.0

@@ -184,6 +184,7 @@ class Settled:
     mode: str
     begin: float
     transaction: int | None
+    reason: str | None = None
     end: float = math.inf
     outcome: Outcome = Outcome.DOUBT
 
@@ -290,6 +291,8 @@ class History:
     Attributes:
         epoch: what the clock says when the run begins, so that moments can be printed from 0.
         deleted: how many copies of each uid were deleted together with their entity.
+        ended_at: when each client that sends was closed.
+        resting: which backlog queues a client told to be in quarantine, and when.
         cuts: how often each side's connections break within a call, from 0 to 1.
         violations: what was seen to be broken while it happened; the checkers find the rest.
         telling: the errors, by name, that told a body.
@@ -311,6 +314,8 @@ class History:
         self.transactions: dict[int, TransactionStory] = {}
         self.pair_events: dict[str, list[PairEvent]] = {}
         self.diverted_told: dict[str, int] = {}
+        self.ended_at: dict[str, float] = {}
+        self.resting: list[tuple[float, str, tuple[str, ...]]] = []
         self.logged: list[str] = []
         self.deleted: defaultdict[str, int] = defaultdict(int)
         self.deaths: list[tuple[float, str]] = []

@@ -253,7 +253,7 @@ class WiredReceiver:
         wire, history = self._wire, self._wire.history
         handed = history.holder(wire.side, message.lock_token)
         number = transaction.number if isinstance(transaction, WiredTransaction) else None
-        settled = Settled(settlement.mode, history.now(), number)
+        settled = Settled(settlement.mode, history.now(), number, settlement.reason)
         is_stale = handed is not None and settled.begin >= self._over_at(handed) + GRAIN_S
 
         async def work() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -12,14 +13,18 @@ from typing import Any, Final
 from sbclient.broker.faults import Call, NoAnswer
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import (
+    DEFAULT_RULE_NAME,
     EntityAddress,
     EntityAvailabilityStatus,
     EntityKind,
     EntityProperties,
     EntityStatus,
     QueueProperties,
+    RuleProperties,
+    SqlRuleAction,
     SubscriptionProperties,
     TopicProperties,
+    TrueRuleFilter,
 )
 from sbclient.errors import ServiceBusError
 from sbclient.hosting.host import BrokerHost
@@ -27,9 +32,9 @@ from sbclient.message import ServiceBusMessage
 from sbclient.pairing.provisioning import backlog_queue
 from sbclient.rules.backlog import backlog_queue_names, session_backlog_queue_names
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation
-from tests.simulation.census import count_of, uids_in
-from tests.simulation.consumer import SUBSCRIPTION
-from tests.simulation.history import CANARY, FORGED, History
+from tests.simulation.census import count_of, stored, uids_in
+from tests.simulation.consumer import AUDIT, SUBSCRIPTION
+from tests.simulation.history import CANARY, FORGED, History, uid_of
 from tests.simulation.network import Network
 from tests.simulation.plan import Lane, Plan
 from tests.simulation.strangers import VANDALIZED, own_rule
@@ -44,6 +49,9 @@ FORGERIES: Final[Sequence[dict[str, Any]]] = (
     {"x-ms-path": "orders", "x-ms-sessionid": 5},
     {"x-ms-path": "orders", "x-ms-scheduledenqueuetimeutc": "tomorrow"},
 )
+
+CREATED_AFTER: Final = 8
+"""Tries of a management request that only some faults swallow."""
 
 Undo = Callable[[], bool]
 """Puts something right again; False if the management side could not be reached."""
@@ -73,14 +81,14 @@ class Operator:
         self.backlog_queues = backlog_queue_names(name, count)
         self.session_backlog_queues = session_backlog_queue_names(name, count) if plan.is_ordered else []
         self.forged = 0
+        self._unaudited: set[str] = set()
 
     # -- entities ------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
         """Make every destination, and the backlog queues where clients may not."""
         for lane in self._plan.lanes:
-            for address, properties in descriptions(lane):
-                self._manage(self._pair.primary, "create", address, properties)
+            self._create(lane)
         if "malformed_frames" in self._plan.kinds:
             for name in VANDALIZED:
                 self._manage(self._pair.primary, "create", _queue(name), QueueProperties(name))
@@ -99,6 +107,39 @@ class Operator:
                 lock = usual.lock_duration if plan.backlog_lock_s is None else timedelta(seconds=plan.backlog_lock_s)
                 made = replace(usual, enable_partitioning=plan.has_partitioned_backlog, lock_duration=lock)
                 self._manage(self._pair.secondary, "create", _queue(name), made)
+
+    def _create(self, lane: Lane) -> None:
+        """Make the entities of a lane."""
+        for address, properties in descriptions(lane):
+            is_made = self._made(address, properties)
+            if address.names[-1] == AUDIT:
+                for name in lane.rules:
+                    action = SqlRuleAction(f"SET tag = '{name}'") if name.startswith("tag-") else None
+                    rule = RuleProperties(name, filter=TrueRuleFilter(), action=action)
+                    is_made &= self._made(EntityAddress(EntityKind.RULE, (*address.names, name)), rule)
+                default = EntityAddress(EntityKind.RULE, (*address.names, DEFAULT_RULE_NAME))
+                self._manage(self._pair.primary, "delete", default)
+                if not is_made:  # messages may have come before the last rule
+                    self._unaudited.add(lane.name)
+
+    def _made(self, address: EntityAddress, properties: EntityProperties) -> bool:
+        """Create an entity; a topic without its subscription would drop what it gets, so it is tried often."""
+        return any(
+            self._manage(self._pair.primary, "create", address, properties) is not None for _ in range(CREATED_AFTER)
+        )
+
+    def remove_audits(self) -> dict[str, Counter[object]]:
+        """Delete the audited subscriptions; return for each uid how many copies each rule made."""
+        copies: dict[str, Counter[object]] = defaultdict(Counter)
+        for lane in self._plan.lanes:
+            if lane.rules:
+                is_audited = lane.name not in self._unaudited
+                for one in stored(self._pair.primary, f"{lane.name}/Subscriptions/{AUDIT}") if is_audited else ():
+                    properties = one.entry.content.application_properties
+                    copies[uid_of(one.entry.content)][properties.get("RuleName"), properties.get("tag")] += 1
+                address = EntityAddress(EntityKind.SUBSCRIPTION, (lane.name, AUDIT))
+                self._manage(self._pair.primary, "delete", address)
+        return copies
 
     def _manage(self, host: BrokerHost, what: str, *arguments: Any) -> Any:
         """Ask the management side; None if it cannot be reached, or refuses."""
@@ -224,8 +265,7 @@ class Operator:
         self._lose(host, lane.name, EntityKind.TOPIC if lane.kind == "topic" else EntityKind.QUEUE)
 
         def undo() -> bool:
-            for address, properties in descriptions(lane):
-                self._manage(host, "create", address, properties)
+            self._create(lane)
             return all(self._manage(host, "get", address) is not None for address, _ in descriptions(lane))
 
         self._undo[strike] = undo
@@ -316,6 +356,12 @@ _EMULATED: Final = {
 _CLOSED: Final = (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED, EntityStatus.RECEIVE_DISABLED)
 
 
+def _audit(lane: Lane) -> list[tuple[EntityAddress, SubscriptionProperties]]:
+    """A subscription whose copies are counted at the end, and never received."""
+    properties = SubscriptionProperties(AUDIT, dead_lettering_on_message_expiration=True)
+    return [(EntityAddress(EntityKind.SUBSCRIPTION, (lane.name, AUDIT)), properties)]
+
+
 def _queue(name: str) -> EntityAddress:
     return EntityAddress(EntityKind.QUEUE, (name,))
 
@@ -323,6 +369,7 @@ def _queue(name: str) -> EntityAddress:
 def descriptions(lane: Lane) -> list[tuple[EntityAddress, QueueProperties | TopicProperties | SubscriptionProperties]]:
     """The entities of a lane, as they are created."""
     lock = timedelta(seconds=lane.lock_s)
+    window = timedelta(minutes=10) if lane.window_s is None else timedelta(seconds=lane.window_s)
     if lane.kind == "topic":
         return [
             (
@@ -340,6 +387,7 @@ def descriptions(lane: Lane) -> list[tuple[EntityAddress, QueueProperties | Topi
                     dead_lettering_on_message_expiration=lane.dead_letters_expired,
                 ),
             ),
+            *(_audit(lane) if lane.rules else ()),
         ]
     return [
         (
@@ -350,6 +398,7 @@ def descriptions(lane: Lane) -> list[tuple[EntityAddress, QueueProperties | Topi
                 enable_partitioning=lane.is_partitioned,
                 requires_session=lane.requires_session,
                 requires_duplicate_detection=lane.detects_duplicates,
+                duplicate_detection_history_time_window=window,
                 lock_duration=lock,
                 max_delivery_count=lane.max_deliveries,
                 dead_lettering_on_message_expiration=lane.dead_letters_expired,

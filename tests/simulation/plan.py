@@ -13,10 +13,11 @@ from random import Random
 from typing import Final, Literal
 
 from sbclient.broker.profile import STD_2021, Profile
-from sbclient.options import PairedNamespaceOptions
+from sbclient.options import PairedNamespaceOptions, SyphonLimits
 from tests.simulation.corners import with_corners
 from tests.simulation.network import Line
 from tests.simulation.network_weather import LOSES, WIRE_KINDS, draw_network_kinds
+from tests.simulation.timing import with_timing
 from tests.simulation.weather import (
     KILLED,
     OF_TRANSACTIONS,
@@ -56,6 +57,8 @@ class Lane:
         deletes: whether receivers take messages in the mode that deletes them.
         prefetch: how many messages receivers fetch ahead.
         work_s: how long a receiver works on each message, at most, before it settles it.
+        window_s: of duplicate detection; None = the default.
+        rules: of a second subscription of a topic, in order of their creation; empty = there is none.
     """
 
     name: str
@@ -74,6 +77,8 @@ class Lane:
     deletes: bool
     prefetch: int
     work_s: float = 0.0
+    window_s: float | None = None
+    rules: tuple[str, ...] = ()
 
     @property
     def requires_session(self) -> bool:
@@ -93,6 +98,7 @@ class Death:
         only_sends: whether only the calls count that send something.
         after_work: whether that call is still carried out, and only its answer never seen.
         at_s: how long after its life began, if not at a call.
+        is_stop: whether it is ended as its operator would, and may finish what it does.
     """
 
     program: str
@@ -101,6 +107,7 @@ class Death:
     after_work: bool
     at_s: float
     pause_s: float
+    is_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +126,7 @@ class Plan:
         kinds: of the weather, for the coverage.
         network: between clients and namespaces; None = clients call the brokers directly.
         sends_bursts: whether messages that are due at one time are sent without waiting for each other.
+        syphon_limits: of each syphon that is not an option of its client; None = the defaults.
     """
 
     seed: int
@@ -142,6 +150,7 @@ class Plan:
     deaths: tuple[Death, ...]
     network: Line | None = None
     sends_bursts: bool = False
+    syphon_limits: SyphonLimits | None = None
 
     @property
     def is_ordered(self) -> bool:
@@ -219,6 +228,7 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         deaths=tuple(_death(random, kind, traffic_s) for kind in draw_killed(kinds, random)),
     )
     plan = with_corners(plan, more, small=_SMALL)
+    plan = with_timing(plan, Random(f"time {seed}"), Death)
     if any(strike.harms_receiving for strike in plan.strikes):
         plan = replace(plan, lanes=tuple(replace(lane, deletes=False) for lane in plan.lanes))
     return plan

@@ -65,7 +65,9 @@ def write_post(plan: Plan, lane: Lane, epoch: float, first_unit: int) -> list[Un
             sender=key % lane.senders if lane.kind != "plain" else number % lane.senders,
             due_s=due_s,
             tries_left=plan.persistence,
-            repeats=random.randint(1, 2) if lane.kind == "dedup" and random.random() < 0.3 else 0,
+            repeats=(random.randint(1, 2) if lane.window_s is None else 3)
+            if lane.kind == "dedup" and random.random() < 0.3
+            else 0,
             rolls_back=kind == "transaction" and random.random() < 0.2,
             cancels=kind == "schedule" and random.random() < 0.4,
         )

@@ -49,6 +49,7 @@ class Producer:
         for unit in units:
             self._lines.setdefault((unit.lane.name, unit.sender), deque()).append(unit)
         self.client: ServiceBusClient | None = None
+        self.client_name = ""
 
     @property
     def is_done(self) -> bool:
@@ -58,7 +59,7 @@ class Producer:
         """One life: send what is left, then stay until it is ended, so that its failovers can be watched."""
         async with program.client(paired=True) as client:
             self.client = client
-            name = program.client_name
+            name = self.client_name = program.client_name
             senders: dict[str, ServiceBusSender] = {}
             try:
                 async with asyncio.TaskGroup() as group:
@@ -74,6 +75,7 @@ class Producer:
                 await asyncio.Event().wait()
             finally:
                 self._history.pair_events[name] = client.pair.events()
+                self._history.ended_at[name] = self._history.now()
                 told = client.pair.status().entities.values()
                 self._history.diverted_told[name] = sum(entity.diverted for entity in told)
 
@@ -107,7 +109,8 @@ class Producer:
                     break
                 unit.repeats -= 1
                 unit.tries_left += 1
-                await clock.sleep(random.choice((0.0, 3.0, 30.0)))
+                pauses_s = (0.0, 3.0, 30.0) if unit.lane.window_s is None else (8.0, 12.0, 16.0)
+                await clock.sleep(random.choice(pauses_s))
             else:
                 await clock.sleep(random.uniform(0.2, 8.0))
 

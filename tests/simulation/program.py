@@ -25,6 +25,7 @@ from tests.simulation.history import History
 from tests.simulation.lifeline import Lifeline
 from tests.simulation.network import Network
 from tests.simulation.plan import Death, Plan
+from tests.simulation.timing import STOPS_WITHIN_S
 from tests.simulation.wire import Wire
 
 
@@ -82,6 +83,7 @@ class Program:
         self._networks = networks or {}
         self._deaths = [death for death in plan.deaths if death.program == name]
         self._life = Lifeline(name)
+        self._stopped_at: float | None = None
 
     def client(self, *, paired: bool, options: PairedNamespaceOptions | None = None) -> ServiceBusClient:
         """A client whose wires belong to this life of the program."""
@@ -141,7 +143,8 @@ class Program:
             self._life.on_death = partial(self._die, life)
             end = None
             if death is not None and death.at_call is None:
-                end = self.history.clock.call_later(death.at_s, self._life.end)
+                end_life = partial(self._stop, life) if death.is_stop else self._life.end
+                end = self.history.clock.call_later(death.at_s, end_life)
             try:
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([life])
@@ -157,7 +160,9 @@ class Program:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
                 raise asyncio.CancelledError
-            if not self._life.is_dead:
+            if self._stopped_at is not None:
+                self._check_stop(self._stopped_at)
+            elif not self._life.is_dead:
                 if life.cancelled():
                     return
                 error = life.exception()
@@ -170,8 +175,20 @@ class Program:
                 continue
             await self.history.clock.sleep(death.pause_s if death is not None else 1.0)
 
+    def _stop(self, life: asyncio.Future[None]) -> None:
+        """Let it end as its operator would: what it calls is still answered."""
+        self._stopped_at = self.history.now()
+        life.cancel()
+
+    def _check_stop(self, stopped_at: float) -> None:
+        took_s = self.history.now() - stopped_at
+        self.history.note(self.client_name, "stopped")
+        if took_s > STOPS_WITHIN_S:
+            self.history.violated("I15", f"{self.client_name} took {took_s:.1f} s to stop")
+
     def _begin_life(self, death: Death | None) -> None:
         self.lives += 1
+        self._stopped_at = None
         self.client_name = f"{self.name}.{self.lives}"
         self._life = Lifeline(
             self.client_name,

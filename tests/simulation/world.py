@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +23,7 @@ from sbclient.rules.failover import FailoverState
 from sbclient.testing import MemoryPair
 from tests.simulation.browser import Browser
 from tests.simulation.census import stored
-from tests.simulation.consumer import SUBSCRIPTION, Consumer, delivery_path
+from tests.simulation.consumer import AUDIT, SUBSCRIPTION, Consumer, delivery_path
 from tests.simulation.edges import Edges
 from tests.simulation.history import Delivery, History, uid_of
 from tests.simulation.network import Network, watch_sessions
@@ -51,6 +52,7 @@ class World:
         operator: knows the entities.
         left: what is still stored at the end, as text.
         diverted_told: what `client.pair.status()` said at the end, by client.
+        copies: for each uid, how many copies each rule of an audited subscription has made.
     """
 
     def __init__(self, plan: Plan, *, trace: bool = False) -> None:
@@ -77,6 +79,7 @@ class World:
         self._paths = {lane.name: delivery_path(lane) for lane in plan.lanes}
         self.left: list[str] = []
         self.backlog_dead: list[Delivery] = []
+        self.copies: dict[str, Counter[object]] = {}
 
     def _built(self, random: Random) -> dict[str, Network]:
         """The networks in front of the namespaces; what the brokers do with sessions is watched."""
@@ -110,7 +113,7 @@ class World:
         strangers = [asyncio.get_running_loop().create_task(one) for one in self._strangers()]
         tasks = [*senders, *receivers, *syphons, *strangers]
         try:
-            await self._weather(tasks)
+            await self._weather(tasks, producers)
             consumer.is_calm = True
             await self._until(lambda: all(task.done() for task in strangers), SENT_WITHIN_S, tasks, "tire strangers")
             self.operator.clear_up()
@@ -134,6 +137,7 @@ class World:
             await Edges(self.pair, plan.profile, history, Random(f"edges {plan.seed}")).look()
         await self.clock.sleep(LONGEST_LOCK_S)
         await self._drain(consumer)
+        self.copies = self.operator.remove_audits()
         self._count_what_is_left()
 
     def _is_stored(self, uid: str) -> bool:
@@ -173,7 +177,7 @@ class World:
             with suppress(asyncio.CancelledError):
                 await task
 
-    async def _weather(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _weather(self, tasks: list[asyncio.Task[None]], producers: list[Producer]) -> None:
         """Let every strike begin and end when it is due, and look around in between."""
         plan, operator = self.plan, self.operator
         turns: list[tuple[float, Callable[[], None]]] = []
@@ -185,12 +189,20 @@ class World:
             turns.append((end_s, lambda strike=strike: operator.end(strike)))  # type: ignore[misc]
         random = Random(f"surveys {plan.seed}")
         turns += [(random.random() * plan.traffic_s, operator.survey) for _ in range(SURVEYS)]
+        for _ in range(SURVEYS):
+            turns.append((random.random() * plan.traffic_s, lambda: self._look_at_quarantines(producers)))
         for at_s, turn in sorted(turns, key=lambda one: one[0]):
             await self.clock.sleep(max(0.0, self.history.epoch + at_s - self.clock.now()))
             _raise_failures(tasks)
             turn()
         await self.clock.sleep(max(0.0, self.history.epoch + plan.traffic_s - self.clock.now()))
         operator.end_all()
+
+    def _look_at_quarantines(self, producers: list[Producer]) -> None:
+        for producer in producers:
+            if producer.client is not None and producer.client_name not in self.history.ended_at:
+                resting = producer.client.pair.status().quarantined
+                self.history.resting.append((self.clock.now(), producer.client_name, resting))
 
     async def _until(
         self, condition: Callable[[], bool], within_s: float, tasks: list[asyncio.Task[None]], what: str
@@ -214,12 +226,12 @@ class World:
                 if how == "option":
                     await asyncio.Event().wait()
                 elif how == "run":
-                    await client.run_syphon()
+                    await client.run_syphon(limits=self.plan.syphon_limits)
                 turn = 0
                 while True:
                     turn += 1
                     program.rename(str(turn))
-                    report = await client.run_syphon(until="empty")
+                    report = await client.run_syphon(until="empty", limits=self.plan.syphon_limits)
                     pauses_s = (0.5, 10.0, 40.0) if report.drained else (10.0, 40.0)
                     await self.clock.sleep(program.random.choice(pauses_s))
 
@@ -244,7 +256,9 @@ class World:
 
     def _is_anything_active(self) -> bool:
         return any(
-            one.sub_queue is None and one.entry.state is not ServiceBusMessageState.DEFERRED
+            one.sub_queue is None
+            and one.entry.state is not ServiceBusMessageState.DEFERRED
+            and not one.path.endswith(f"/{AUDIT}")
             for one in stored(self.pair.primary)
         )
 

@@ -14,6 +14,7 @@ from tests.simulation.checkers.locks import check_locks
 from tests.simulation.checkers.order import check_order
 from tests.simulation.checkers.quarantine import check_quarantine
 from tests.simulation.checkers.secrets import check_secrets
+from tests.simulation.checkers.spans import check_spans
 from tests.simulation.checkers.transactions import check_transactions
 from tests.simulation.history import Violation
 from tests.simulation.world import World
@@ -28,6 +29,7 @@ CHECKERS: Final[tuple[Callable[[World], Iterator[Violation]], ...]] = (
     check_order,
     check_quarantine,
     check_secrets,
+    check_spans,
     check_transactions,
 )
 

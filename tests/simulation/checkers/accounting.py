@@ -15,6 +15,7 @@ from tests.simulation.weather import Strike
 from tests.simulation.world import World
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
+MISSING = "DestinationNotFound"
 
 
 def check_accounting(world: World) -> Iterator[Violation]:
@@ -143,6 +144,8 @@ def _is_true_in_backlog(world: World, letter: Letter, delivery: Delivery) -> boo
     if reason == TTL_EXPIRED:
         life = letter.message.time_to_live
         return life is not None
+    if reason == MISSING:  # whether it was gone for long enough is checked with the other spans
+        return any(strike.what == "delete" and strike.path == letter.lane for strike in world.plan.strikes)
     return reason == "MessageSizeExceeded" and letter.edge == "over_limit"
 
 

@@ -38,7 +38,9 @@ def check_duplicates(world: World) -> Iterator[Violation]:
             yield Violation("I6", f"{uid} was stored {count} times in {letter.path}, and sent {possible} times at most")
         lane = lanes[letter.lane]
         if lane.detects_duplicates and not _is_deleted(world, lane):
-            yield from _check_window(uid, sorted(copies.get(uid, ())))
+            window_s = WINDOW_S if lane.window_s is None else lane.window_s
+            yield from _check_window(uid, sorted(copies.get(uid, ())), window_s)
+            yield from _check_first_arrivals(uid, mine, count, window_s)
     yield from _check_syphons(world.history, attempts)
     yield from _check_after_the_end(world.history)
 
@@ -70,9 +72,26 @@ def _check_sends(history: History, uid: str, attempts: list[Attempt], try_count:
             yield Violation("I4", f"{uid} has message id {expected!r} and was sent with another one")
 
 
-def _check_window(uid: str, copies: list[tuple[float, int]]) -> Iterator[Violation]:
+def _check_first_arrivals(uid: str, attempts: list[Attempt], count: int, window_s: float) -> Iterator[Violation]:
+    """A window begins with the first message and is not moved by a duplicate, where it is known when each came."""
+    sends = sorted((one for one in attempts if one.side == "primary" and one.what == "send"), key=lambda one: one.end)
+    expected, first = 0, None
+    for one in sends:
+        if one.outcome is Outcome.DOUBT:
+            return
+        if one.outcome is Outcome.REFUSED:
+            continue
+        if first is None or one.begin >= first.end + window_s:
+            expected, first = expected + 1, one
+        elif one.end > first.begin + window_s:
+            return  # it may have come just before or just after the end
+    if count < expected:
+        yield Violation("I7", f"{uid} was stored {count} times, and {expected} of its sends were in no window")
+
+
+def _check_window(uid: str, copies: list[tuple[float, int]], window_s: float) -> Iterator[Violation]:
     for before, after in pairwise(copies):
-        if after[0] - before[0] < WINDOW_S - 1:
+        if after[0] - before[0] < window_s - 1:
             span_s = after[0] - before[0]
             yield Violation("I7", f"{uid} was stored twice within {span_s:.1f} s where duplicates are detected")
 

@@ -71,6 +71,11 @@ def _check_path(
             yield from _check_recovered(plan, path, engaged_at, at, attempts)
             yield from _check_silence(path, engaged_at, at, attempts, calls)
             recovered_at, engaged_at = at, None
+        elif event.name == "failover.entity_missing" and engaged_at is not None:
+            if any(one.outcome is Outcome.OK and one.what != "limits" and one.end < at for one in attempts):
+                yield Violation("I16", f"{path} was said to have never existed after it had accepted a send or a ping")
+            yield from _check_silence(path, engaged_at, at, attempts, calls)
+            recovered_at, engaged_at = at, None
     if engaged_at is not None:
         yield from _check_silence(path, engaged_at, float("inf"), attempts, calls)
 

@@ -1,4 +1,4 @@
-"""I16: a backlog queue that has failed rests for a while, unless no other one takes the message."""
+"""I16: a backlog queue that has failed rests for as long as its rule says, unless no other one takes the message."""
 
 from __future__ import annotations
 
@@ -13,38 +13,56 @@ from tests.simulation.world import World
 SHORTEST_S: Final = 30.0
 LONGEST_S: Final = 300.0
 
+Terms = dict[str, list[tuple[float, float]]]
+"""For each queue the begin and the end of its quarantines, in order; a success ends one early."""
+
 
 def check_quarantine(world: World) -> Iterator[Violation]:
-    queues = world.operator.backlog_queues
-    by_client: dict[str, dict[str, list[Attempt]]] = defaultdict(lambda: {queue: [] for queue in queues})
+    by_client: dict[str, list[Attempt]] = defaultdict(list)
     for one in world.history.attempts:
-        if one.side == "secondary" and one.what == "send" and one.path in queues:
-            by_client[one.client][one.path].append(one)
+        if one.side == "secondary" and one.what == "send":
+            by_client[one.client].append(one)
+    terms = {client: _terms(attempts) for client, attempts in by_client.items()}
     for client, attempts in by_client.items():
-        for queue, mine in attempts.items():
-            for one in mine:
-                failed_at = _last_failure(mine, one.begin)
-                is_resting = failed_at is not None and one.begin < failed_at + SHORTEST_S - GRAIN_S
-                if is_resting and not all(
-                    _has_failed_lately(others, one.begin) or _has_refused(others, one, world.plan.timeout_s)
-                    for other, others in attempts.items()
-                    if other != queue
-                ):
-                    rest_s = one.begin - (failed_at or 0.0)
-                    yield Violation("I16", f"{client} used {queue} again {rest_s:.1f} s after it had failed")
+        yield from _check_choices(world, client, attempts, terms[client])
+    if world.plan.network is None:
+        for at, client, resting in world.history.resting:
+            for queue in resting:
+                if not _rests(terms.get(client, {}), queue, at, spread_s=GRAIN_S):
+                    yield Violation("I16", f"{client} let {queue} rest when its quarantine was over")
 
 
-def _last_failure(attempts: list[Attempt], at: float) -> float | None:
-    """When the queue failed last before a moment; None if it has been used with success since, or at the moment."""
-    failed_at = max((one.end for one in attempts if _is_fault(one) and one.end < at - GRAIN_S), default=None)
-    if failed_at is None:
-        return None
-    is_back = any(one.outcome is Outcome.OK and failed_at <= one.end <= at for one in attempts)
-    return None if is_back else failed_at
+def _terms(attempts: list[Attempt]) -> Terms:
+    """The quarantines of a client: 30 s after a failure, twice as long after each one that follows, up to 300 s."""
+    terms: Terms = defaultdict(list)
+    spans_s: dict[str, float] = {}
+    for one in sorted(attempts, key=lambda one: one.end):
+        mine = terms[one.path]
+        if one.outcome is Outcome.OK:
+            spans_s.pop(one.path, None)
+            if mine and mine[-1][1] > one.end:
+                mine[-1] = mine[-1][0], one.end
+        elif _is_fault(one) and (one.path not in spans_s or mine[-1][1] <= one.end):
+            span_s = spans_s[one.path] = min(2 * spans_s.get(one.path, SHORTEST_S / 2), LONGEST_S)
+            mine.append((one.end, one.end + span_s))
+    return terms
 
 
-def _has_failed_lately(attempts: list[Attempt], at: float) -> bool:
-    return any(_is_fault(one) and at - LONGEST_S - GRAIN_S <= one.end <= at for one in attempts)
+def _rests(terms: Terms, queue: str, at: float, *, spread_s: float) -> bool:
+    """Whether a queue is in quarantine at a moment, or may be, so close to the begin or end of one."""
+    return any(begin - spread_s <= at < end + spread_s for begin, end in terms.get(queue, ()))
+
+
+def _check_choices(world: World, client: str, attempts: list[Attempt], terms: Terms) -> Iterator[Violation]:
+    queues = world.operator.backlog_queues
+    for one in attempts:
+        if one.path not in queues or not _rests(terms, one.path, one.begin, spread_s=-GRAIN_S):
+            continue
+        for other in queues:
+            if other == one.path or _rests(terms, other, one.begin, spread_s=GRAIN_S):
+                continue
+            if not _has_refused([each for each in attempts if each.path == other], one, world.plan.timeout_s):
+                yield Violation("I16", f"{client} used {one.path} while it rested, and {other} did not")
 
 
 def _has_refused(attempts: list[Attempt], one: Attempt, timeout_s: float) -> bool:

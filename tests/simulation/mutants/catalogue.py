@@ -43,6 +43,7 @@ _PROGRESS: Final = "progress"
 _LIMIT: Final = "limit"
 _RIGHTS: Final = "rights"
 _HOSTILE: Final = "hostile"
+_TIME: Final = "time"
 
 CERTAIN_GROUPS: Final = (_LOSS, _STORAGE, _TRANSACTION)
 """Of these every mutant is caught; of the others 95 % are."""
@@ -901,6 +902,88 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "        return term is not None and now < term.until_at\n",
             "        return False\n",
         ),
+    ),
+    # -- spans, and what happens a second time ------------------------------------------------------------------------
+    _mutant(
+        _TIME,
+        "a later outage moves the deadline",
+        (
+            "rules/failover.py",
+            "        if self._deadline_at is None:\n            self._deadline_at = now + self._failover_interval_s\n",
+            "        self._deadline_at = now + self._failover_interval_s\n",
+        ),
+    ),
+    _mutant(
+        _TIME,
+        "a quarantine lasts ten times as long",
+        ("rules/backlog.py", "QUARANTINE_S: Final = 30.0", "QUARANTINE_S: Final = 300.0"),
+        ("rules/backlog.py", "QUARANTINE_MAX_S: Final = 300.0", "QUARANTINE_MAX_S: Final = 3000.0"),
+    ),
+    _mutant(
+        _TIME,
+        "a grace lasts three times as long",
+        ("rules/refusal.py", "self._missing_s >= grace_s", "self._missing_s >= 3 * grace_s"),
+    ),
+    _mutant(
+        _TIME,
+        "an entity that was gone, and back, and is gone again was missing all the time",
+        (
+            "syphon/destination.py",
+            "        failures, self.refusal = self.failures, None\n",
+            "        failures = self.failures\n        if failures:\n            self._earlier = self.refusal\n        self.refusal = None\n",
+        ),
+        (
+            "syphon/destination.py",
+            "refusal = self.refusal or Refusal()",
+            'refusal = self.refusal or getattr(self, "_earlier", None) or Refusal()',
+        ),
+    ),
+    _mutant(
+        _TIME,
+        "a duplicate renews its window",
+        (
+            "broker/storage.py",
+            "self.policy.duplicate_window_s):\n            return True\n",
+            "self.policy.duplicate_window_s):\n            self.seen.remember(identity, now)\n            return True\n",
+        ),
+    ),
+    _mutant(
+        _TIME,
+        "a syphon that is stopped gives messages back for as long as it takes",
+        ("syphon/queue_source.py", "RELEASE_S: Final = 5.0", "RELEASE_S: Final = 500.0"),
+    ),
+    _mutant(
+        _TIME,
+        "a rate limit forgets the transfers that wait for it",
+        ("rate_limit.py", "self._free_at = starts_at + delay_s", "self._free_at = now + delay_s"),
+    ),
+    _mutant(
+        _TIME,
+        "a message whose lock was lost while it waited for the rate is sent",
+        (
+            "syphon/destination.py",
+            "[[message for message in group if not message.is_lost] for group in groups]",
+            "[list(group) for group in groups]",
+        ),
+    ),
+    _mutant(
+        _TIME,
+        "a rule without an action hides the matching rules behind it",
+        ("broker/topic.py", "            if is_plain_due or rule.has_action:\n", "            if is_plain_due:\n"),
+    ),
+    _mutant(
+        _TIME,
+        "a syphon asks again and again for a parked message that another one has taken",
+        (
+            "syphon/destination.py",
+            "            for number in numbers:\n                known.pop(number, None)\n            return\n",
+            "            for message in messages:\n                known.pop(message.sequence_number, None)\n            return\n",
+        ),
+    ),
+    _mutant(
+        _TIME,
+        "a topic keeps the bytes of a subscription that was deleted",
+        ("broker/namespace.py", "                fragment.detach()\n", "                pass\n"),
     ),
     # -- rights and strangers ---------------------------------------------------------------------------------------
     _mutant(

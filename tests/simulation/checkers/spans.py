@@ -1,0 +1,240 @@
+"""I1, I6, I16, I18: what has a span ends with it. Failovers are in time, graces and windows are kept, rates hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
+)
+from sbclient.testing import FaultKind
+from tests.simulation.checkers.accounting import MISSING
+from tests.simulation.checkers.failover import GRAIN_S, OUTAGES
+from tests.simulation.history import Attempt, Handed, Outcome, Violation
+from tests.simulation.plan import Lane
+from tests.simulation.world import World
+
+SETTLED_WITHIN_S: Final = 25.0
+LOST_WITHIN_S: Final = 3.0
+"""A syphon looks at its locks once a second at least, where nothing holds it up."""
+
+_PROVES_EXISTENCE: Final = (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    ServiceBusQuotaExceededError,
+)
+
+
+def check_spans(world: World) -> Iterator[Violation]:
+    yield from _check_in_time(world)
+    syphons = _by_client_and_path(world, "syphon", "last-syphon")
+    if not world.plan.is_ordered:
+        yield from _check_graces(world, syphons)
+    if world.plan.syphon_limits is not None:
+        yield from _check_rates(world, syphons)
+    yield from _check_lost_locks(world)
+    yield from _check_copies(world)
+
+
+def _by_client_and_path(world: World, *programs: str) -> dict[str, dict[str, list[Attempt]]]:
+    found: dict[str, dict[str, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
+    for one in world.history.attempts:
+        if one.side == "primary" and one.client.startswith(programs):
+            found[one.client][one.path].append(one)
+    return found
+
+
+# -- failovers ---------------------------------------------------------------------------------------------------------
+
+
+def _check_in_time(world: World) -> Iterator[Violation]:
+    """An interval after an outage that an application met, its entity is failed over, unless it answered again."""
+    history, interval_s = world.history, world.plan.options.failover_interval.total_seconds()
+    names = {error.__name__ for error in OUTAGES}
+    attempts = _by_client_and_path(world, "producer")
+    transactional = {lane.name for lane in world.plan.lanes if lane.kind == "transactional"}
+    for letter in history.letters.values():
+        if letter.lane in transactional or (world.plan.is_ordered and letter.message.session_id is not None):
+            continue
+        for call in letter.tries:
+            if call.error not in names or call.client not in history.pair_events:
+                continue
+            mine = attempts[call.client][letter.path]
+            last = max(
+                (one for one in mine if one.number in call.attempts and letter.uid in one.uids),
+                key=lambda one: one.end,
+                default=None,
+            )
+            if last is None or last.error is None or last.error.__name__ != call.error:
+                continue
+            by_at = call.end + interval_s + GRAIN_S
+            has_sent = any(one.what != "limits" and one.outcome is Outcome.OK and one.end < call.end for one in mine)
+            if last.error is MessagingEntityNotFoundError and not has_sent:
+                continue
+            has_answered = any(
+                one.what in ("send", "schedule")
+                and one.outcome is Outcome.OK
+                and call.end - GRAIN_S <= one.end <= by_at
+                for one in mine
+            )
+            is_over = history.ended_at.get(call.client, 0.0) <= by_at
+            if not (has_answered or is_over or _was_failed_over(world, call.client, letter.path, call.end, by_at)):
+                yield Violation("I16", f"{letter.path} failed {letter.uid} and was not failed over in {interval_s:g} s")
+
+
+def _was_failed_over(world: World, client: str, path: str, begin: float, end: float) -> bool:
+    """Whether an entity was failed over at some moment of a span."""
+    is_failed_over = False
+    for event in world.history.pair_events[client]:
+        at = event.at_utc.timestamp() - world.plan.skew_s
+        if event.path != path or not event.name.startswith("failover."):
+            continue
+        if at > end:
+            break
+        if is_failed_over and at >= begin - GRAIN_S:
+            return True
+        is_end = event.name in ("failover.recovered", "failover.entity_missing")
+        is_failed_over = event.name == "failover.engaged" or (is_failed_over and not is_end)
+        if is_failed_over and at >= begin - GRAIN_S:
+            return True
+    return is_failed_over
+
+
+# -- syphons -----------------------------------------------------------------------------------------------------------
+
+
+def _check_graces(world: World, syphons: dict[str, dict[str, list[Attempt]]]) -> Iterator[Violation]:
+    """A missing entity is given up after it was known to be missing for the grace, no sooner and no later."""
+    grace_s = world.plan.options.missing_entity_grace.total_seconds()
+    given_up: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for handed in world.history.handed:
+        for settled in handed.settles if handed.side == "secondary" else ():
+            if settled.mode == "dead_letter" and settled.reason == MISSING:
+                given_up[handed.client, handed.uid].append(settled.begin)
+    for (client, uid), moments in given_up.items():
+        letter = world.history.letters.get(uid)
+        for at in moments if letter is not None else ():
+            assert letter is not None
+            missing_s = _missing_at_most_s([one for one in syphons[client][letter.path] if one.end <= at + GRAIN_S])
+            if missing_s < grace_s - GRAIN_S:
+                yield Violation("I1", f"{client} gave {uid} up after {missing_s:.1f} s, the grace is {grace_s:g} s")
+    dead = {client: at for at, client in world.history.deaths}
+    for client, by_path in syphons.items():
+        for path, attempts in by_path.items():
+            for one in _refused_after(attempts, grace_s):
+                for uid in one.uids:
+                    holds = [each for each in world.history.handed if each.client == client and each.uid == uid]
+                    is_lost = all(each.locked_at_most <= one.end + LOST_WITHIN_S for each in holds)
+                    is_over = dead.get(client, one.end + 1e9) <= one.end + SETTLED_WITHIN_S
+                    tried = any(at >= one.end - GRAIN_S for at in given_up[client, uid])
+                    if not (tried or is_lost or is_over):
+                        yield Violation("I1", f"{client} kept {uid}, and {path} was gone for more than {grace_s:g} s")
+
+
+def _missing_at_most_s(attempts: Sequence[Attempt]) -> float:
+    """How long an entity can be known to be missing: between answers that say so, since it last was there."""
+    since = max((one.begin for one in attempts if _shows(one)), default=0.0)
+    missing = sorted(one.end for one in attempts if one.error is MessagingEntityNotFoundError and one.end >= since)
+    others = [
+        one.end
+        for one in attempts
+        if one.error not in (None, MessagingEntityNotFoundError, ServiceBusServerBusyError) and not _shows(one)
+    ]
+    spans = [after - before for before, after in pairwise(missing) if not any(before < at < after for at in others)]
+    return sum(spans)
+
+
+def _refused_after(attempts: Sequence[Attempt], grace_s: float) -> Iterator[Attempt]:
+    """The sends refused after the entity was known to be missing for the grace at least, whatever ran beside them."""
+    known_s, before, is_first = 0.0, None, True
+    for one in sorted(attempts, key=lambda one: one.end):
+        if one.error is MessagingEntityNotFoundError:
+            if before is not None:
+                known_s += one.end - before if not is_first else 0.0
+                is_first = False
+            before = one.end
+            if known_s >= grace_s + GRAIN_S and one.what == "send":
+                yield one
+        else:
+            before, is_first = None, True
+            if _shows(one):
+                known_s = 0.0
+
+
+def _shows(one: Attempt) -> bool:
+    """Whether an answer shows that the entity exists."""
+    return one.outcome is Outcome.OK or (one.error is not None and issubclass(one.error, _PROVES_EXISTENCE))
+
+
+def _check_rates(world: World, syphons: dict[str, dict[str, list[Attempt]]]) -> Iterator[Violation]:
+    """In no span are more messages accepted than the rate allows, and what is sent at once."""
+    limits = world.plan.syphon_limits
+    assert limits is not None
+    own, total = limits.max_messages_per_second_per_destination, limits.max_messages_per_second
+    rates = [rate for rate in (own, total) if rate is not None]
+    at_once = max(1, int(min(rates) / 2))
+    workers = 4 * len(world.operator.session_backlog_queues)
+    for client, by_path in syphons.items():
+        if client.startswith("last") or "option" in world.plan.syphons:
+            continue
+        for path, attempts in by_path.items():
+            if own is not None and (most := _excess(attempts, own)) > at_once + workers + 1:
+                yield Violation("I18", f"{client} sent {most:.1f} messages to {path} beyond {own:g} a second")
+        every = [one for attempts in by_path.values() for one in attempts]
+        if total is not None and (most := _excess(every, total)) > at_once * len(by_path) + workers + 1:
+            yield Violation("I18", f"{client} sent {most:.1f} messages beyond {total:g} a second")
+
+
+def _excess(attempts: Iterable[Attempt], rate: float) -> float:
+    """How many messages more than the rate allows were sent in the busiest span."""
+    ahead = most = 0.0
+    at = 0.0
+    for one in sorted((one for one in attempts if one.outcome is Outcome.OK and one.uids), key=lambda one: one.begin):
+        ahead = max(0.0, ahead - (one.begin - at) * rate) + len(one.uids)
+        at, most = one.begin, max(most, ahead)
+    return most
+
+
+def _check_lost_locks(world: World) -> Iterator[Violation]:
+    """A syphon that has lost the lock of a message does not send it; another one may."""
+    slow = (FaultKind.HANG, FaultKind.SLOW, FaultKind.LOSE_ACKNOWLEDGEMENT, "cut")
+    if world.plan.network is not None or any(
+        one.side == "secondary" and one.what in slow for one in world.plan.strikes
+    ):
+        return
+    held: dict[tuple[str, str], list[Handed]] = defaultdict(list)
+    for handed in world.history.handed:
+        if handed.side == "secondary" and handed.path in world.operator.backlog_queues:
+            held[handed.client, handed.uid].append(handed)
+    for one in world.history.attempts:
+        if one.side != "primary" or one.what != "send" or one.client.startswith("producer"):
+            continue
+        for uid in one.uids:
+            holds = [handed.locked_at_most for handed in held[one.client, uid] if handed.at <= one.begin]
+            if holds and max(holds) + LOST_WITHIN_S + abs(world.plan.skew_s) < one.begin:
+                late_s = one.begin - max(holds)
+                yield Violation("I6", f"{one.client} sent {uid} {late_s:.1f} s after it had lost its lock")
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def _check_copies(world: World) -> Iterator[Violation]:
+    """Matching rules without an action make one copy together, and each rule with one its own."""
+    lanes: dict[str, Lane] = {lane.name: lane for lane in world.plan.lanes}
+    for uid, copies in world.copies.items():
+        letter = world.history.letters.get(uid)
+        if letter is None:
+            continue
+        expected = {(None, None)} | {(name, name) for name in lanes[letter.lane].rules if name.startswith("tag-")}
+        if set(copies) != expected or len(set(copies.values())) != 1:
+            yield Violation("I6", f"the rules {lanes[letter.lane].rules} made of {uid} the copies {dict(copies)}")
