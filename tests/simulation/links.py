@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from sbclient.delivery import SenderLimits, Settlement, SettleMode
+from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.ping import is_ping
@@ -63,6 +64,12 @@ class WiredTransaction:
         for _, settled in self.settled:
             settled.outcome, settled.end = Outcome.REFUSED, self._wire.history.now()
         await self._wire.call(lambda: self.inner.rollback(timeout_s=timeout_s))
+
+    async def create_rule(self, address: EntityAddress, rule: RuleProperties, *, timeout_s: float) -> None:
+        await self._wire.call(lambda: self.inner.create_rule(address, rule, timeout_s=timeout_s))
+
+    async def delete_rule(self, address: EntityAddress, *, timeout_s: float) -> None:
+        await self._wire.call(lambda: self.inner.delete_rule(address, timeout_s=timeout_s))
 
 
 _FINAL = (SettleMode.COMPLETE, SettleMode.DEAD_LETTER)
