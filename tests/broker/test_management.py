@@ -406,7 +406,7 @@ def test_management_of_a_namespace_that_is_down_fails(broker: Driver) -> None:
 # ---------------------------------------------------------------------- descriptions
 
 
-def test_a_description_comes_back_complete(broker: Driver) -> None:
+def test_description_is_returned_complete(broker: Driver) -> None:
     made = broker.queue()
     assert made == QueueProperties(
         "q",
@@ -622,7 +622,7 @@ def test_runtime_properties_have_times(broker: Driver) -> None:
     assert (counts.accessed_at_utc, counts.updated_at_utc) == (at(START + 5), at(START + 5))
 
 
-def test_deleting_takes_everything_below_with_it(broker: Driver) -> None:
+def test_delete_removes_everything_below(broker: Driver) -> None:
     broker.topic()
     broker.subscription()
     broker.subscription("t", "other")

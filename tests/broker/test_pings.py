@@ -23,7 +23,7 @@ def test_the_last_ping_is_known_with_its_answer(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.HANG, FaultKind.LOSE_ACKNOWLEDGEMENT])
-def test_a_ping_that_nobody_answers_is_known_as_that(broker: Driver, kind: FaultKind) -> None:
+def test_unanswered_ping_is_reported_as_such(broker: Driver, kind: FaultKind) -> None:
     broker.queue()
     broker.down("q", kind=kind)
     try:
@@ -47,7 +47,7 @@ def test_pings_to_nowhere_do_not_fill_the_table(broker: Driver) -> None:
     assert broker.namespace.pings.last(f"q{MAX_PATHS}") is not None
 
 
-def test_each_message_arrives_once_however_it_goes_on(broker: Driver) -> None:
+def test_each_message_arrives_once_after_any_operations(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("a"))
     broker.schedule("q", message("b", scheduled_enqueue_time_utc=at(START + 10)))
@@ -62,7 +62,7 @@ def test_each_message_arrives_once_however_it_goes_on(broker: Driver) -> None:
     assert fragment.behind().arrived_count == 1
 
 
-def test_a_topic_counts_what_it_hands_on(broker: Driver) -> None:
+def test_topic_counts_forwarded_messages(broker: Driver) -> None:
     broker.topic()
     broker.subscription()
     broker.send("t", message("a"))
@@ -80,7 +80,7 @@ def test_messages_are_browsed_from_the_newest_down(broker: Driver) -> None:
     assert [entry.number for entry in fragment.browse_back(START, 2)] == [2, 1]
 
 
-def test_sessions_are_told_with_their_holder_and_state(broker: Driver) -> None:
+def test_sessions_are_listed_with_their_holder_and_state(broker: Driver) -> None:
     broker.queue(requires_session=True)
     broker.send("q", message("a", session_id="one"))
     lock = broker.held("q", "two")

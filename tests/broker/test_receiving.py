@@ -234,7 +234,7 @@ def test_p075_further_peeks_return_each_message_once(broker: Driver, page: int) 
     assert sorted(map(int, bodies(broker.browse(count=page)))) == list(range(40))
 
 
-def test_p075_further_peeks_continue_after_a_fragment_goes_down(broker: Driver) -> None:
+def test_p075_peek_continues_after_a_fragment_goes_down(broker: Driver) -> None:
     broker.partitioned()
     fill(broker, *range(16))
     cursor = PeekCursor()
@@ -254,7 +254,7 @@ def test_peek_from_a_number_starts_at_its_fragment(broker: Driver) -> None:
     assert broker.peek(from_number=10 << 48) == []
 
 
-def test_peek_with_no_fragment_reachable_gives_nothing(broker: Driver) -> None:
+def test_peek_without_reachable_fragment_returns_nothing(broker: Driver) -> None:
     broker.partitioned()
     fill(broker, 3)
     broker.down("q", *range(16))
@@ -268,7 +268,7 @@ def test_peek_on_a_dead_plain_queue_fails(broker: Driver) -> None:
         broker.peek()
 
 
-def test_peek_takes_nothing_and_shows_every_state(broker: Driver) -> None:
+def test_peek_removes_nothing_and_shows_every_state(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("ready"), message("held"), message("deferred"))
     ready, held, deferred = broker.receive("q", 3)

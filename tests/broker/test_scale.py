@@ -15,5 +15,5 @@ def test_depth_sessions_and_remembered_ids_do_not_slow_an_operation() -> None:
     assert not slower, "a hundred times the depth must not cost several times as much"
 
 
-def test_a_queued_message_takes_less_than_a_kilobyte() -> None:
+def test_queued_message_uses_less_than_a_kilobyte() -> None:
     assert bytes_each(5_000) < 1_000

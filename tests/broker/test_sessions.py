@@ -264,7 +264,7 @@ def test_a_session_is_browsed_alone(queue: Driver) -> None:
     assert bodies(queue.peek(session_id="a", from_number=second)) == ["a2", "a3"]
 
 
-def test_a_session_is_browsed_in_order_though_a_transaction_kept_a_message_back(queue: Driver) -> None:
+def test_session_is_browsed_in_order_after_a_commit(queue: Driver) -> None:
     transaction = queue.begin()
     later = message("later", session_id="s", scheduled_enqueue_time_utc=at(START + 100))
     queue.schedule("q", later, transaction=transaction)
@@ -306,7 +306,7 @@ def test_dead_letters_of_a_session_are_received_without_one(queue: Driver) -> No
     assert str(queue.one("q/$DeadLetterQueue")) == "s0"
 
 
-def test_a_deferred_message_of_another_session_is_not_given(queue: Driver) -> None:
+def test_deferred_message_of_another_session_is_not_returned(queue: Driver) -> None:
     fill(queue, "s")
     lock = queue.held("q", "s")
     held = queue.one(lock=lock)

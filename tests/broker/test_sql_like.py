@@ -102,7 +102,7 @@ def test_every_pattern_matches_quickly(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["%" + "a_" * 400 + "b%", "%" + "a" * 4_000 + "_b%"])
-def test_wildcards_that_take_too_many_steps_are_an_error(pattern: str) -> None:
+def test_wildcards_with_too_many_steps_are_an_error(pattern: str) -> None:
     with pytest.raises(FilterError, match="100000 steps"):
         matcher(pattern)("a" * 262_144, Steps())
 

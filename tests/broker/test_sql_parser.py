@@ -182,7 +182,7 @@ def test_b075_an_action_is_read_with_and_without_separators() -> None:
         ("a LIKE 'x' ESCAPE", "line 1, column 18", "the end", "a value"),
     ],
 )
-def test_a_bad_filter_is_refused_with_place_found_and_expected(
+def test_error_about_a_filter_names_position_found_and_expected(
     text: str, place: str, found: str, expected: str
 ) -> None:
     with pytest.raises(InvalidOperationError) as caught:
@@ -216,7 +216,7 @@ def test_a_bad_filter_is_refused_with_place_found_and_expected(
         ("a = property(a, b)", "line 1, column 5", "property(name) takes one argument, not 2"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_place_and_reason(text: str, place: str, reason: str) -> None:
+def test_error_about_a_meaningless_filter_names_position_and_reason(text: str, place: str, reason: str) -> None:
     with pytest.raises(InvalidOperationError) as caught:
         parse_filter(text)
     assert str(caught.value) == f"the filter is refused at {place}: {reason}"

@@ -124,7 +124,7 @@ def test_b073_comparison_and_arithmetic(text: str, truth: Truth) -> None:
         "NOT missing = 1",
     ],
 )
-def test_b074_what_touches_a_missing_or_null_value_is_unknown(text: str) -> None:
+def test_b074_expression_with_a_missing_or_null_value_is_unknown(text: str) -> None:
     assert truth_of(text) is U
 
 
@@ -254,7 +254,7 @@ def test_b073_scopes_functions_and_parameters(text: str, truth: Truth) -> None:
     assert truth_of(text, parameters) is truth
 
 
-def test_a_name_spelt_alike_goes_before_one_that_differs_in_case() -> None:
+def test_exact_name_wins_over_a_name_that_differs_in_case() -> None:
     test = predicate(parse_filter("Color = 2"), Binding("filter"))
     properties: dict[str, Any] = {"COLOR": 1, "Color": 2}
     assert test(Scope(properties, MESSAGE, SYSTEM, None, Steps())) is True
@@ -288,7 +288,7 @@ def test_newid_is_a_new_guid_each_time() -> None:
         ("newid() = 1", r"newid\(\) needs a random generator"),
     ],
 )
-def test_b079_what_cannot_be_evaluated_is_a_filter_error_that_names_the_part(text: str, reason: str) -> None:
+def test_b079_filter_error_names_the_part_that_cannot_be_evaluated(text: str, reason: str) -> None:
     with pytest.raises(FilterError, match=reason):
         truth_of(text)
 
@@ -308,7 +308,7 @@ def test_b079_what_cannot_be_evaluated_is_a_filter_error_that_names_the_part(tex
         ("a LIKE @one", "line 1, column 3: a LIKE @one: the pattern and the escape of LIKE are text, not an integer"),
     ],
 )
-def test_b074_what_can_never_be_evaluated_is_refused_when_the_filter_is_made(text: str, reason: str) -> None:
+def test_b074_filter_that_can_never_be_evaluated_is_rejected_at_creation(text: str, reason: str) -> None:
     with pytest.raises(InvalidOperationError, match=f"^the filter is refused at {reason}"):
         predicate(parse_filter(text), Binding("filter", {"one": 1, "@two": 2}))
 

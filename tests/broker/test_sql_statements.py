@@ -115,7 +115,7 @@ def test_b075_set_and_remove_system_properties(name: str) -> None:
     assert getattr(changed(f"SET sys.{name} = missing", **attributes), SETTABLE[name]) is None
 
 
-def test_a_system_property_that_holds_text_takes_what_can_be_written_as_text() -> None:
+def test_text_system_property_accepts_values_convertible_to_text() -> None:
     assert changed("SET sys.CorrelationId = 5").correlation_id == "5"
     assert changed("SET sys.MessageId = @id", parameters={"id": ID}).message_id == str(ID)
 

@@ -88,7 +88,7 @@ def test_b073_two_values_are_compared_as_in_csharp(left: object, symbol: str, ri
         (Decimal("NaN"), "<", Decimal(1)),
     ],
 )
-def test_what_csharp_cannot_compare_is_a_filter_error(left: object, symbol: str, right: object) -> None:
+def test_values_that_csharp_cannot_compare_are_a_filter_error(left: object, symbol: str, right: object) -> None:
     with pytest.raises(FilterError, match=r"^a < b: "):
         compare(symbol, left, right, "a < b")
 
@@ -176,7 +176,7 @@ def test_a_double_that_has_no_value_is_not_a_number(left: float, symbol: str, ri
         (HOUR, "+", "a", "cannot be written as text"),
     ],
 )
-def test_what_cannot_be_calculated_is_a_filter_error(left: object, symbol: str, right: object, reason: str) -> None:
+def test_invalid_arithmetic_is_a_filter_error(left: object, symbol: str, right: object, reason: str) -> None:
     with pytest.raises(FilterError, match=f"^a . b: .*{reason}"):
         calculate(symbol, left, right, "a . b")
 
@@ -218,7 +218,7 @@ def test_numbers_and_timespans_have_a_sign(symbol: str, value: object, result: o
 
 
 @pytest.mark.parametrize("value", ["1", True, NOON, ID, INTEGER_MIN, timedelta.max])
-def test_what_has_no_negative_is_a_filter_error(value: object) -> None:
+def test_negation_of_a_value_without_negative_is_a_filter_error(value: object) -> None:
     with pytest.raises(FilterError):
         signed("-", value, "x")
 

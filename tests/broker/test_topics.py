@@ -43,7 +43,7 @@ def received(broker: Driver, path: str = SUB) -> list[str]:
     return sorted(bodies(broker.drain(path)))
 
 
-def test_b070_a_new_subscription_takes_everything_by_one_default_rule(topic: Driver) -> None:
+def test_b070_default_rule_of_a_new_subscription_matches_everything(topic: Driver) -> None:
     topic.send("t", message("a"))
     assert received(topic) == ["a"]
     (rule,) = topic.management.listed(topic.call(Operation.MANAGE), EntityKind.RULE, ("t", "s"))
@@ -195,7 +195,7 @@ def test_b084_a_topic_counts_its_scheduled_messages_only(topic: Driver) -> None:
     assert counts.size_in_bytes > topic.counts(SUB).size_in_bytes > 0
 
 
-def test_a_topic_takes_sends_and_its_subscription_does_not(topic: Driver) -> None:
+def test_topic_accepts_sends_and_its_subscription_does_not(topic: Driver) -> None:
     with pytest.raises(InvalidOperationError):
         topic.send(SUB, message())
 
@@ -218,7 +218,7 @@ def test_rules_are_described_changed_and_removed(topic: Driver) -> None:
             topic.get(missing)
 
 
-def test_a_rule_has_its_name_alone(topic: Driver) -> None:
+def test_rule_names_are_unique(topic: Driver) -> None:
     with pytest.raises(MessagingEntityAlreadyExistsError):
         topic.rule(SUB, "$default")
 

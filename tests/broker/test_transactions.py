@@ -36,7 +36,7 @@ def same_fragment_as(key: str) -> str:
     return next(f"k{n}" for n in range(10_000) if fragment_of(f"k{n}", 16) == fragment_of(key, 16) and f"k{n}" != key)
 
 
-def test_p080_what_is_sent_carries_a_key(broker: Driver) -> None:
+def test_p080_sent_message_carries_a_key(broker: Driver) -> None:
     broker.partitioned()
     transaction = broker.begin()
     broker.send("q", message("a", partition_key="k"), transaction=transaction)

@@ -181,7 +181,7 @@ async def test_deferred_messages_are_renewed(client: ServiceBusClient, clock: Vi
         await receiver.complete_message(again)
 
 
-async def test_what_has_no_lock_is_refused(client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_message_without_a_lock_is_rejected(client: ServiceBusClient, clock: VirtualClock) -> None:
     await send(client)
     renewer = AutoLockRenewer(300, None, None, clock=clock)
     with pytest.raises(ValueError, match="PEEK_LOCK"):

@@ -256,7 +256,7 @@ async def test_a_wrong_key_raises_without_showing_it(kind: NamespaceKind) -> Non
 
 
 @pytest.mark.needs("keys")
-async def test_a_key_allows_what_its_rights_say(kind: NamespaceKind) -> None:
+async def test_key_allows_its_rights(kind: NamespaceKind) -> None:
     rule = AuthorizationRule(
         key_name="Listener", rights=[AccessRights.LISTEN], primary_key="bGlzdGVu", secondary_key="bGlzdGVuMg=="
     )

@@ -13,7 +13,7 @@ from tests.contract.kinds import NamespaceKind
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-async def test_a_check_observes_what_is_documented(kind: NamespaceKind, check: Check) -> None:
+async def test_check_observes_the_documented_behaviour(kind: NamespaceKind, check: Check) -> None:
     connection = parse_connection_string(kind.connection_string())
     if kind.name == "sdk" and not check.is_for_sdk:
         pytest.skip("azure-servicebus has no such operation")

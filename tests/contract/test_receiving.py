@@ -112,7 +112,7 @@ async def test_an_expired_message_is_dead_lettered_if_enabled(kind: NamespaceKin
         await dead.complete_message(message)
 
 
-async def test_two_receivers_that_peek_in_turns_each_see_every_message(kind: NamespaceKind) -> None:
+async def test_two_receivers_that_peek_alternately_each_see_every_message(kind: NamespaceKind) -> None:
     queue = await kind.queue(enable_partitioning=True)
     async with kind.plain.get_queue_sender(queue) as sender:
         sends = (sender.send_messages(ServiceBusMessage(str(n), partition_key=f"key {n}")) for n in range(24))

@@ -163,7 +163,7 @@ class TestOnePort:
     async def test_tls_inside_tls_is_refused(self, port: int, tls: ssl.SSLContext) -> None:
         assert await said(port, b"\x16\x03\x01\x00\x05hello", tls) == b""
 
-    async def test_client_that_does_not_trust_the_certificate_harms_nobody(self, port: int) -> None:
+    async def test_client_without_trust_in_the_certificate_does_not_affect_others(self, port: int) -> None:
         with pytest.raises(ssl.SSLError):
             await opened(port, ssl.create_default_context())
         assert (await asked(port, "GET", "/health"))[0] == 200
@@ -238,10 +238,10 @@ class TestNamespaces:
         assert emulator.connection_strings["contoso-backup"] == expected
         assert emulator.connection_string == emulator.connection_strings["contoso"]
 
-    async def test_one_is_named_as_microsofts_unless_others_are_asked_for(self, certificates: Path) -> None:
+    async def test_default_namespace_has_the_name_of_microsofts_emulator(self, certificates: Path) -> None:
         assert Emulator(certificate_directory=certificates).namespaces == (DEFAULT_NAMESPACE,)
 
-    async def test_of_the_configuration_are_made_and_take_the_port_asked_for(
+    async def test_configured_namespaces_are_created_at_the_requested_port(
         self, tmp_path: Path, certificates: Path
     ) -> None:
         config = tmp_path / "Config.json"

@@ -187,7 +187,7 @@ def test_other_address_than_loopback_is_reported(start: Start, arguments: list[s
     assert process.communicate()[1].startswith("warning: other machines can reach")
 
 
-def test_without_a_place_for_the_certificate_it_serves_and_says_what_to_do(start: Start, tmp_path: Path) -> None:
+def test_without_a_certificate_directory_it_serves_and_prints_advice(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     arguments = ("--namespace", "contoso:0", "--http-port", "0")
     process = start(*arguments, "--json", XDG_CACHE_HOME=str(tmp_path / "file"))
@@ -204,7 +204,7 @@ def test_without_a_place_for_the_certificate_it_serves_and_says_what_to_do(start
     assert "SSL_CERT_FILE" not in shown
 
 
-def test_serves_what_is_configured(start: Start, tmp_path: Path) -> None:
+def test_serves_configured_namespaces(start: Start, tmp_path: Path) -> None:
     config = {"UserConfig": {"Namespaces": [{"Name": "shop", "Port": 0, "Queues": [{"Name": "orders"}]}]}}
     (tmp_path / "Config.json").write_text(json.dumps(config))
     process = start("--config", "Config.json", "--http-port", "0", "--auth", "none", "--json")

@@ -40,7 +40,7 @@ def test_refuse_keeps_open_connections(faults: WireFaults) -> None:
 
 
 @pytest.mark.parametrize("path", ["orders", "Orders", "orders/$DeadLetterQueue", "orders/Subscriptions/eu"])
-def test_fault_of_an_entity_covers_what_lies_below(faults: WireFaults, path: str) -> None:
+def test_fault_of_an_entity_covers_its_parts(faults: WireFaults, path: str) -> None:
     faults.inject(WireFault(WireFaultKind.DETACH, "orders", condition="amqp:link:stolen"))
     struck = faults.detaching(path, NOW)
     assert struck is not None

@@ -180,7 +180,7 @@ HALF_OPEN: Final = (
 )
 
 
-async def test_a_thousand_half_open_connections_hold_little_and_harm_nobody(certificates: Path) -> None:
+async def test_a_thousand_half_open_connections_use_little_memory(certificates: Path) -> None:
     async with served(certificates) as emulator, good_client(emulator) as good:
         before, port = resident_bytes(), emulator.ports["contoso"]
 
@@ -211,13 +211,13 @@ async def _ends(connection: socket.socket, within_s: float = PATIENCE_S) -> bool
 
 
 @pytest.mark.parametrize("said", HALF_OPEN, ids=range(len(HALF_OPEN)))
-async def test_a_client_that_says_no_more_is_given_up(certificates: Path, said: bytes) -> None:
+async def test_silent_client_times_out(certificates: Path, said: bytes) -> None:
     async with served(certificates, SHORT) as emulator, good_client(emulator):
         with connections(emulator.ports["contoso"], 20, lambda _: said) as opened:
             assert all(await asyncio.gather(*map(_ends, opened)))
 
 
-async def test_requests_that_trickle_in_are_given_up(certificates: Path) -> None:
+async def test_slow_requests_time_out(certificates: Path) -> None:
     async with served(certificates, SHORT) as emulator, good_client(emulator):
         with connections(emulator.ports["contoso"], 100, lambda _: b"GET / HTTP/1.1\r\n") as opened:
 
@@ -281,7 +281,7 @@ ENDLESS: Final = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-async def test_what_never_ends_holds_little_and_harms_nobody(certificates: Path, name: str) -> None:
+async def test_endless_requests_use_little_memory(certificates: Path, name: str) -> None:
     async with served(certificates, SHORT) as emulator, good_client(emulator) as good:
         before = resident_bytes()
         with connections(emulator.ports["contoso"], 4, lambda _: b"") as opened:
@@ -292,7 +292,9 @@ async def test_what_never_ends_holds_little_and_harms_nobody(certificates: Path,
             assert resident_bytes() - before < 48 * MIB
 
 
-async def test_garbage_by_every_protocol_harms_nobody(certificates: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_garbage_over_every_protocol_does_not_affect_other_clients(
+    certificates: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     random, heads = Random("garbage"), [*HALF_OPEN, UPGRADE + _frame(0x82, SASL_HEADER), UPGRADE + _frame(0x02, b"A")]
     said = [random.choice(heads) + random.randbytes(random.randrange(400)) for _ in range(400)]
     async with served(certificates) as emulator, good_client(emulator):

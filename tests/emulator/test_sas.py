@@ -136,7 +136,7 @@ class TestScope:
             ("a\\b", "a/b"),
         ],
     )
-    def test_covers_the_entity_and_what_lies_below(self, path: str, scope: str) -> None:
+    def test_covers_the_entity_and_its_parts(self, path: str, scope: str) -> None:
         assert is_at_or_below(path, scope)
 
     @pytest.mark.parametrize(("path", "scope"), [("q10", "q1"), ("q1", "q10"), ("q", "q/a"), ("", "q"), ("x/q1", "q1")])
@@ -178,7 +178,7 @@ class TestEntityKeys:
         ] * 3
         assert not grant.covers("orders/x")
 
-    def test_token_for_a_path_of_no_entity_counts_for_all_that_lies_below(self) -> None:
+    def test_token_for_a_path_of_no_entity_covers_everything_below(self) -> None:
         grant = authorizer().authenticate(token("sb://h/folder"), NOW)
         assert [grant.covers(path) for path in ("folder/a", "folder/a/$management", "folders/a")] == [True, True, False]
 

@@ -64,7 +64,7 @@ def test_certificate_that_others_may_change_is_not_used(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs the right to give files away")
-def test_certificate_of_another_user_is_not_used(tmp_path: Path) -> None:
+def test_certificate_of_another_user_is_ignored(tmp_path: Path) -> None:
     certificate = Certificate(tmp_path)
     certificate.make()
     os.chown(certificate.path, 12_345, 12_345)

@@ -62,7 +62,7 @@ def test_retained_properties_of_the_connection_are_limited() -> None:
     assert condition_after(AMQP_HEADER + encode_frame(0, opened, 65_536)) == RESOURCE_LIMIT
 
 
-def test_links_return_what_they_retained() -> None:
+def test_links_release_retained_memory() -> None:
     rounds = [frame for _ in range(10) for frame in (attach_frame(0, properties_of(500)), DETACHED)]
     engine = Connection.server(ConnectionOptions(container_id="contoso"), now=0.0)
     engine.limits = BEFORE_TOKEN

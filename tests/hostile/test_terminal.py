@@ -47,7 +47,7 @@ def is_harmless(text: str, lines: int | None = None) -> bool:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_printable_escapes_what_a_terminal_interprets(name: str) -> None:
+def test_printable_escapes_terminal_sequences(name: str) -> None:
     text = printable(f"before{ATTACKS[name]}after")
 
     assert is_harmless(text, lines=0)

@@ -197,7 +197,7 @@ async def test_an_abandoned_message_wakes_a_receiver(running: Running) -> None:
     assert elapsed() == 3
 
 
-async def test_a_scheduled_message_wakes_a_receiver_who_came_before_it(running: Running) -> None:
+async def test_scheduled_message_wakes_a_waiting_receiver(running: Running) -> None:
     async with asyncio.TaskGroup() as group:
         later = at(running.host.clock.now() + 30)
         group.create_task(after(2, lambda: running.send(message("later", scheduled_enqueue_time_utc=later))))
@@ -299,7 +299,7 @@ async def test_b088_the_number_of_waiting_receivers_is_limited(waiting: int, is_
 # ---------------------------------------------------------------------- faults
 
 
-async def test_a_namespace_that_goes_down_ends_waits_with_an_error(running: Running) -> None:
+async def test_waits_fail_when_the_namespace_goes_down(running: Running) -> None:
     waiting = asyncio.create_task(running.receive())
     await asyncio.sleep(2)
     running.host.inject(Fault(FaultKind.DOWN))
@@ -415,7 +415,7 @@ async def test_accepting_waits_for_a_session(running: Running) -> None:
     assert elapsed() == 5
 
 
-async def test_accepting_gives_up_after_its_time(running: Running) -> None:
+async def test_accepting_a_session_times_out(running: Running) -> None:
     with pytest.raises(OperationTimeoutError):
         await accept(running, 9)
     assert elapsed() == 9
@@ -476,7 +476,7 @@ async def test_one_message_wakes_one_of_many_sessions(running: Running) -> None:
 # ---------------------------------------------------------------------- loops and front ends
 
 
-def test_a_host_outlives_its_loops_and_forgets_their_waiters() -> None:
+def test_host_drops_waiters_of_closed_loops() -> None:
     running = Running()
 
     async def first() -> None:

@@ -86,7 +86,7 @@ async def test_sends_are_diverted_during_an_outage_and_forwarded_after_it(
     assert names(client) == ["failover.suspected", "failover.engaged", "failover.recovered"]
 
 
-async def test_a_send_to_a_failed_over_entity_takes_no_time(
+async def test_send_to_a_failed_over_entity_does_not_wait(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))

@@ -84,7 +84,7 @@ def test_memory_needs_a_name(text: str) -> None:
         f"Endpoint=sb://root:{SECRET}@contoso;{KEY}",
     ],
 )
-def test_what_cannot_be_read_is_refused_without_repeating_a_secret(text: str) -> None:
+def test_parse_error_does_not_repeat_a_secret(text: str) -> None:
     with pytest.raises(InvalidOperationError) as caught:
         parse_connection_string(text)
     assert SECRET.rstrip("=") not in str(caught.value)

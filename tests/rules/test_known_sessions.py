@@ -18,7 +18,7 @@ def test_a_session_is_clear_in_the_generation_in_which_it_was_added() -> None:
     assert not of_another.has("a", 3)
 
 
-def test_what_one_sender_has_diverted_is_clear_for_none() -> None:
+def test_diversion_of_a_session_revokes_its_clearance() -> None:
     known = KnownSessions()
     cleared = ClearedSessions(known)
     cleared.add("a", 1)
@@ -39,7 +39,7 @@ def test_a_secondary_that_did_not_answer_is_left_alone_for_a_while() -> None:
     assert known.may_ask(5.0 + ASK_AGAIN_S)
 
 
-def test_the_memory_is_bounded_and_what_was_forgotten_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_evicted_entries_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_sessions, "SESSIONS_KEPT", 2)
     known = KnownSessions()
     cleared = ClearedSessions(known)

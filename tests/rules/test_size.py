@@ -239,7 +239,7 @@ def test_a_body_widens_at_256_bytes() -> None:
     assert encoded_size(ServiceBusMessage(b"x" * 256)) == 3 + 5 + 256
 
 
-def test_a_batch_of_nothing_takes_nothing() -> None:
+def test_empty_batch_has_no_size() -> None:
     assert batch_size([]) == 0
 
 

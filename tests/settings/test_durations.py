@@ -27,7 +27,7 @@ def test_a_span_is_read_in_seconds(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "-1", "1 fortnight", "P1Y", "P1M", "soon", "1,5", "nan"])
-def test_what_is_no_span_is_refused(text: str) -> None:
+def test_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(InvalidOperationError):
         seconds_of(text)
 

@@ -26,7 +26,7 @@ def seen(*messages: ServiceBusReceivedMessage) -> QueueCounts:
     return counts
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_new_counts_are_zero() -> None:
     counts = QueueCounts()
     assert (counts.waiting, counts.parked, counts.oldest_waiting, counts.oldest_parked) == (0, 0, None, None)
 
@@ -37,7 +37,7 @@ def test_a_look_counts_and_finds_the_oldest() -> None:
     assert (counts.parked, counts.oldest_parked) == (2, at(2))
 
 
-def test_what_is_taken_is_not_there_any_more_and_what_is_left_came_after_it() -> None:
+def test_received_messages_are_subtracted_from_the_counts() -> None:
     counts = seen(message(1), message(2), message(3))
     counts.remove_received([message(1), message(2)])
     assert (counts.waiting, counts.oldest_waiting) == (1, at(2))
@@ -45,7 +45,7 @@ def test_what_is_taken_is_not_there_any_more_and_what_is_left_came_after_it() ->
     assert (counts.waiting, counts.oldest_waiting) == (0, None)
 
 
-def test_a_wait_in_vain_says_that_none_is_left() -> None:
+def test_empty_receive_resets_the_counts() -> None:
     counts = seen(message(1), message(2))
     counts.remove_received([])
     assert (counts.waiting, counts.oldest_waiting) == (0, None)

@@ -44,7 +44,7 @@ async def test_pauses_double_up_to_a_minute(clock: VirtualClock) -> None:
     assert backoff.least_failures == 10
 
 
-async def test_one_session_tries_and_the_others_have_their_turn_after_it(clock: VirtualClock) -> None:
+async def test_one_session_probes_while_the_others_wait(clock: VirtualClock) -> None:
     backoff = await refused(clock, "a", "b")
     await clock.sleep(1.0)
     assert backoff.due() == "a"
@@ -125,7 +125,7 @@ async def test_destinations_are_bounded_with_their_sessions(
     assert (list(backoff.errors), backoff.count) == (["bills"], 0)
 
 
-async def test_what_is_given_up_lets_the_next_message_be_looked_at_at_once(clock: VirtualClock) -> None:
+async def test_next_message_is_processed_at_once_after_one_is_given_up(clock: VirtualClock) -> None:
     backoff = await refused(clock, "a", "b")
     for _ in range(3):
         backoff.refused("orders", MISSING)

@@ -78,7 +78,7 @@ async def test_enable_syphon_drains_sessions_as_they_arrive(pair: MemoryPair, cl
     ("error", "reason"),
     [(MessageSizeExceededError, "MessageSizeExceeded"), (InvalidOperationError, "DestinationRefused")],
 )
-async def test_what_is_refused_for_good_is_dead_lettered_and_the_session_goes_on(
+async def test_permanently_rejected_message_is_dead_lettered_and_the_session_continues(
     pair: MemoryPair, error: type[ServiceBusError], reason: str
 ) -> None:
     async with pair.client(ORDERED) as client:
@@ -163,7 +163,7 @@ async def test_a_long_outage_is_waited_out_without_haste(pair: MemoryPair, clock
         await ended(run)
 
 
-async def test_until_empty_drains_what_can_be_drained_behind_what_cannot(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_until_empty_drains_messages_behind_blocked_ones(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(ORDERED) as client:
         await divert(client, *(f"{session}0" for session in "abcdefghijklmno"))
@@ -178,7 +178,7 @@ async def test_until_empty_drains_what_can_be_drained_behind_what_cannot(pair: M
 
 @pytest.mark.parametrize("operation", [Operation.SETTLE, Operation.RECEIVE, Operation.SESSION])
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOSE_ACKNOWLEDGEMENT, FaultKind.HANG])
-async def test_until_empty_does_not_take_trouble_for_emptiness(
+async def test_until_empty_does_not_end_on_errors(
     pair: MemoryPair, clock: VirtualClock, operation: Operation, kind: FaultKind
 ) -> None:
     async with pair.client(ORDERED) as client:
@@ -346,7 +346,7 @@ async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPa
     assert max(waiting_at_once) == 2
 
 
-async def test_the_status_tells_of_sessions_too(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_status_includes_sessions(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, "a0")
         fault = pair.primary.inject(Fault(FaultKind.DOWN))

@@ -59,7 +59,7 @@ def expected(*numbers: int, queue: str = QUEUE) -> list[str]:
 # -- the way home ------------------------------------------------------------------------------------------------------
 
 
-async def test_everything_is_drained_and_the_report_says_so(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_everything_is_drained_and_reported(pair: MemoryPair, client: ServiceBusClient) -> None:
     for number in range(100):
         await divert(client, number)
     report = await client.run_syphon(until="empty")
@@ -80,9 +80,7 @@ async def test_messages_of_one_queue_are_drained_in_order(pair: MemoryPair) -> N
     assert texts(await taken(pair)) == expected(*range(250))
 
 
-async def test_the_syphon_sends_by_way_of_no_pair_even_while_failed_over(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_syphon_sends_to_the_primary_even_during_a_failover(pair: MemoryPair, client: ServiceBusClient) -> None:
     await divert(client, 1)
     assert client.pair.status().entities[QUEUE].is_forced
     await client.run_syphon(until="empty")
@@ -124,7 +122,7 @@ async def test_n008_a_moved_message_costs_a_receive_a_send_and_a_completion_at_m
 
 
 @pytest.mark.parametrize("life", ["remaining", "restart"])
-async def test_f9_a_life_goes_on_in_the_backlog_or_begins_anew(
+async def test_f9_time_to_live_continues_in_the_backlog_or_restarts(
     pair: MemoryPair, clock: VirtualClock, life: str
 ) -> None:
     async with pair.client(options(backlog_time_to_live=life)) as client:
@@ -151,7 +149,7 @@ async def test_f9_a_life_that_ends_in_the_backlog_is_dead_lettered_there(
     assert await taken(pair) == []
 
 
-async def test_f9_a_life_goes_on_shrinking_while_the_destination_refuses(
+async def test_f9_time_to_live_shrinks_while_the_destination_rejects(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await divert(client, 1, time_to_live=timedelta(seconds=300))
@@ -228,7 +226,7 @@ async def test_f15_forged_and_malformed_messages_are_dead_lettered_with_a_stable
     ("error", "reason"),
     [(MessageSizeExceededError, "MessageSizeExceeded"), (InvalidOperationError, "DestinationRefused")],
 )
-async def test_f15_what_the_destination_refuses_for_good_is_dead_lettered_after_being_judged_alone(
+async def test_f15_permanently_rejected_message_is_dead_lettered_after_a_single_send(
     pair: MemoryPair, client: ServiceBusClient, error: type[ServiceBusError], reason: str
 ) -> None:
     await make_queue(pair, "visits", requires_session=True)
@@ -256,9 +254,7 @@ async def test_f24_where_batches_are_refused_each_message_travels_alone(pair: Me
     assert sorted(texts(await taken(pair, "odd"))) == sorted(expected(*range(30), queue="odd"))
 
 
-async def test_f24_a_destination_that_fails_while_a_refused_batch_is_judged_keeps_the_rest(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_f24_failure_during_single_sends_keeps_the_rest(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(10))
         # The first transfer is refused, one message passes alone, and then the entity is gone for a while.
@@ -293,9 +289,7 @@ async def test_f24_messages_of_one_key_leave_together_and_keys_side_by_side(
         assert mine == expected(*range("abcdef".index(key), 60, 6))
 
 
-async def test_a_fragment_that_is_down_makes_its_entity_rest_though_others_accept(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_unavailable_fragment_pauses_its_entity(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     async with pair.client(ONE) as client:
         for number in range(60):
@@ -345,7 +339,7 @@ async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, 
         MessagingEntityNotFoundError,
     ],
 )
-async def test_f15_what_may_pass_is_kept_and_tried_again(
+async def test_f15_temporarily_rejected_message_is_retried(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, error: type[ServiceBusError]
 ) -> None:
     await divert(client, *range(20))
@@ -425,7 +419,7 @@ async def diverted_one(pair: MemoryPair) -> list[ServiceBusReceivedMessage]:
     return list((await waiting(pair, BACKLOG[:1]))[BACKLOG[0]])
 
 
-async def test_until_empty_leaves_what_its_destination_keeps_refusing_and_ends(
+async def test_until_empty_ends_with_rejected_messages_left(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, GOOD)
@@ -440,7 +434,7 @@ async def test_until_empty_leaves_what_its_destination_keeps_refusing_and_ends(
     assert (await client.run_syphon(until="empty")).drained == 20
 
 
-async def test_f15a_what_another_syphon_parked_is_found_by_a_look_through_the_queues(
+async def test_f15a_survey_finds_messages_deferred_by_another_syphon(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await divert(client, *range(30))
@@ -453,7 +447,7 @@ async def test_f15a_what_another_syphon_parked_is_found_by_a_look_through_the_qu
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(30)))
 
 
-async def test_f15a_what_had_no_room_in_the_memory_is_found_soon_after_the_recovery(
+async def test_f15a_unremembered_deferred_messages_are_found_after_the_recovery(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination, "PARKED_KNOWN", 10)
@@ -482,7 +476,7 @@ async def test_f15a_foreign_deferred_messages_are_dealt_with_too(pair: MemoryPai
     assert (report.drained, report.dead_lettered) == (1, {"DestinationMissing": 1})
 
 
-async def test_f15a_more_foreign_deferred_messages_than_are_remembered_are_found_bit_by_bit(
+async def test_f15a_many_foreign_deferred_messages_are_found_in_steps(
     pair: MemoryPair, client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_source, "STRAYS_KEPT", 3)
@@ -508,7 +502,7 @@ async def test_f15_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair
         await ended(run)
 
 
-async def test_f15_an_entity_that_comes_back_within_the_grace_gets_its_messages(
+async def test_f15_entity_recreated_within_the_grace_gets_its_messages(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "gone")
@@ -587,7 +581,7 @@ async def test_locks_are_renewed_while_a_destination_is_slow(pair: MemoryPair, c
     assert texts(await taken(pair)) == expected(*range(20))
 
 
-async def test_locks_are_renewed_though_each_renewal_is_slow(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_locks_are_renewed_despite_slow_renewals(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(100))
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=20))
@@ -598,7 +592,7 @@ async def test_locks_are_renewed_though_each_renewal_is_slow(pair: MemoryPair, c
     assert texts(await taken(pair)) == expected(*range(100))
 
 
-async def test_a_lock_that_is_lost_is_not_sent_from_the_line_and_comes_again(
+async def test_queued_message_with_a_lost_lock_is_not_sent_but_redelivered(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     async with pair.client(ONE) as client:
@@ -611,7 +605,7 @@ async def test_a_lock_that_is_lost_is_not_sent_from_the_line_and_comes_again(
 
 
 @pytest.mark.parametrize("error", [MessageAlreadySettled("settled"), MessageLockLostError("not locked")])
-async def test_a_renewal_that_has_its_turn_behind_the_completion_ends_nothing(
+async def test_renewal_after_the_completion_is_harmless(
     pair: MemoryPair, clock: VirtualClock, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     await make_queue(pair, GOOD)
@@ -647,7 +641,7 @@ async def test_two_syphons_side_by_side_move_everything_once(pair: MemoryPair) -
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(200)))
 
 
-async def test_two_syphons_share_what_one_of_them_parked(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_two_syphons_share_deferred_messages(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client() as one, pair.client() as other:
         await divert(one, *range(50))
         fault = pair.primary.inject(Fault(FaultKind.DOWN))
@@ -683,7 +677,7 @@ async def test_a_syphon_cancelled_at_any_time_loses_nothing(pair: MemoryPair, cl
     assert await diverted(pair) == []
 
 
-async def test_a_cancelled_syphon_releases_at_once_what_it_had_in_flight(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_cancelled_syphon_releases_messages_in_flight_at_once(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(50))
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND]))
@@ -697,7 +691,7 @@ async def test_a_cancelled_syphon_releases_at_once_what_it_had_in_flight(pair: M
     assert clock.monotonic() < 20.0
 
 
-async def test_a_syphon_ends_in_bounded_time_though_nothing_answers(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_syphon_ends_in_bounded_time_without_responses(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client() as client:
         for number in range(100):
             await divert(client, number)
@@ -732,7 +726,7 @@ async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: Memor
         await ended(run)
 
 
-async def test_until_empty_does_not_take_silence_for_emptiness(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_until_empty_does_not_end_on_missing_responses(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(5))
         pair.secondary.inject(Fault(FaultKind.HANG, until_at=clock.now() + 200.0))
@@ -770,7 +764,7 @@ async def test_a_partitioned_backlog_queue_is_drained_and_scanned_too(pair: Memo
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_in_flight_is_bounded_in_number_and_bytes(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_messages_in_flight_are_bounded_in_number_and_bytes(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
@@ -896,7 +890,7 @@ async def test_a_rate_to_each_destination_is_kept_and_nothing_is_parked(pair: Me
         await ended(task)
 
 
-async def test_fewer_queues_are_asked_at_once_than_there_are_and_each_has_its_turn(
+async def test_syphon_polls_a_limited_number_of_queues_in_rotation(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair.client(options(backlog_queue_count=6)) as client:
@@ -926,9 +920,7 @@ async def test_fewer_queues_are_asked_at_once_than_there_are_and_each_has_its_tu
         await ended(task)
 
 
-async def test_the_status_tells_when_each_queue_was_asked_and_what_is_wrong(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_status_reports_last_poll_and_error_of_each_queue(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, 1)
         run = Syphon(client.pair)
@@ -955,7 +947,7 @@ async def test_the_status_tells_when_each_queue_was_asked_and_what_is_wrong(
         await ended(task)
 
 
-async def test_the_status_tells_of_a_queue_that_cannot_be_asked(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_status_reports_an_unreachable_queue(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         fault = pair.secondary.inject(Fault(FaultKind.DOWN))
         run = Syphon(client.pair)
@@ -990,9 +982,7 @@ async def test_f11_a_queue_that_was_made_again_loses_no_message_to_the_memory(
     assert texts(await taken(pair)) == expected(1, 2)
 
 
-async def test_f11_the_next_run_of_a_client_remembers_what_the_primary_has(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_f11_next_run_of_a_client_remembers_accepted_messages(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, 1)
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))

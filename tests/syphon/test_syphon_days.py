@@ -123,7 +123,7 @@ async def test_an_entity_that_is_needed_now_and_then_is_kept(pair: MemoryPair, c
 
 
 @pytest.mark.parametrize("early_s", [0.002, 0.0, -0.002])
-async def test_a_message_that_comes_as_its_entity_is_forgotten_is_drained(
+async def test_message_that_arrives_while_its_entity_is_evicted_is_drained(
     pair: MemoryPair, clock: VirtualClock, early_s: float
 ) -> None:
     async with running(pair):
@@ -134,7 +134,7 @@ async def test_a_message_that_comes_as_its_entity_is_forgotten_is_drained(
         assert len(await taken(pair)) == 5
 
 
-async def test_an_entity_that_refuses_is_kept_while_a_message_waits_for_it_and_its_pauses_go_on(
+async def test_rejecting_entity_is_kept_with_its_back_off_while_messages_wait(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
@@ -151,9 +151,7 @@ async def test_an_entity_that_refuses_is_kept_while_a_message_waits_for_it_and_i
         assert len(await taken(pair)) == 1
 
 
-async def test_an_entity_that_is_missing_is_forgotten_only_after_its_messages_were_given_up(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_missing_entity_is_evicted_after_its_messages_are_given_up(pair: MemoryPair, clock: VirtualClock) -> None:
     async with running(pair) as run:
         idle = await run.asked_in(DAY_S)
         await divert(pair, ONE, "missing")
@@ -180,7 +178,7 @@ async def test_an_outage_each_day_does_not_keep_the_messages_of_a_missing_entity
         assert len(await dead_letters(pair, BACKLOG[:1])) == 1
 
 
-async def test_what_is_forgotten_still_shows_in_the_status(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_evicted_entity_stays_in_the_status(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, "other")
     async with running(pair) as run:
         fault = pair.primary.inject(Fault(FaultKind.ERROR, entity_path="other", error=MessagingEntityDisabledError))
@@ -201,7 +199,7 @@ async def test_what_is_forgotten_still_shows_in_the_status(pair: MemoryPair, clo
         assert run.syphon.status().is_stalled  # what accepted something did so before
 
 
-async def test_a_place_is_not_taken_from_an_entity_for_which_a_message_is_being_parked(
+async def test_entity_is_not_evicted_while_its_message_is_being_deferred(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 1)
@@ -266,7 +264,7 @@ def alive() -> list[Any]:
     ],
     ids=["well", "refusing", "busy", "slow"],
 )
-async def test_idle_hands_keep_no_message_alive(
+async def test_idle_workers_retain_no_message(
     pair: MemoryPair, clock: VirtualClock, chosen: PairedNamespaceOptions, fault: dict[str, Any]
 ) -> None:
     session_id = "one" if chosen is ORDERED else None
@@ -282,7 +280,7 @@ async def test_idle_hands_keep_no_message_alive(
             assert alive() == []
 
 
-async def test_a_message_that_is_parked_is_not_kept_alive(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_deferred_message_is_not_retained(pair: MemoryPair, clock: VirtualClock) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
     async with running(pair) as run:
         await clock.sleep(1.0)
@@ -308,9 +306,7 @@ async def test_a_session_whose_entity_refuses_is_tried_once_a_minute_and_costs_l
         assert 58 <= run.primary.asked[Operation.SEND] - tries <= 62
 
 
-async def test_many_sessions_of_one_entity_that_refuses_cost_what_one_costs(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_many_sessions_of_a_rejecting_entity_cost_as_much_as_one(pair: MemoryPair, clock: VirtualClock) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
     async with running(pair, ORDERED) as run:
         for number in range(100):

@@ -60,7 +60,7 @@ async def test_sends_are_counted_by_route_and_outcome(pair: MemoryPair, metric_r
     }
 
 
-async def test_what_was_scheduled_is_counted_as_such(
+async def test_scheduled_messages_are_counted_as_scheduled(
     client: ServiceBusClient, clock: VirtualClock, metric_reader: InMemoryMetricReader
 ) -> None:
     later = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
@@ -69,9 +69,7 @@ async def test_what_was_scheduled_is_counted_as_such(
     assert values(metric_reader, metrics.SENT, metrics.OPERATION) == {"schedule": 2}
 
 
-async def test_the_duration_of_a_send_is_what_its_caller_waits_retries_included(
-    pair: MemoryPair, metric_reader: InMemoryMetricReader
-) -> None:
+async def test_duration_of_a_send_includes_retries(pair: MemoryPair, metric_reader: InMemoryMetricReader) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.SLOW, latency_s=7.0))
         await sender.send_messages(ServiceBusMessage("a"))
@@ -179,7 +177,7 @@ async def test_a_backlog_queue_in_quarantine(
 # -- the syphon --------------------------------------------------------------------------------------------------------
 
 
-async def test_what_the_syphon_does_is_counted(pair: MemoryPair, metric_reader: InMemoryMetricReader) -> None:
+async def test_syphon_operations_are_counted(pair: MemoryPair, metric_reader: InMemoryMetricReader) -> None:
     await make_queue(pair, "full")
     async with pair.client(ONE) as client:
         for queue in (QUEUE, "full"):
@@ -317,7 +315,7 @@ async def test_a_session_queue_is_counted_too(pair: MemoryPair, metric_reader: I
 # -- receiving ---------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_handed_to_the_application_is_counted_without_pings_and_what_it_only_looks_at(
+async def test_received_messages_are_counted_without_pings_and_peeks(
     pair: MemoryPair, client: ServiceBusClient, metric_reader: InMemoryMetricReader
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
@@ -336,7 +334,7 @@ def test_no_attribute_can_name_a_message() -> None:
     assert "application/vnd.ms-servicebus-ping" not in named
 
 
-async def test_any_thread_may_read_while_everything_goes_on(pair: MemoryPair) -> None:
+async def test_any_thread_may_read_metrics_concurrently(pair: MemoryPair) -> None:
     is_over = threading.Event()
     failures: list[BaseException] = []
     reads = 0

@@ -30,7 +30,7 @@ class Lamp:
         yield self._instrument, self.value, {metrics.DESTINATION: "backlog"}
 
 
-def test_what_is_counted_arrives_at_an_attached_provider(metric_reader: InMemoryMetricReader) -> None:
+def test_attached_provider_gets_measurements(metric_reader: InMemoryMetricReader) -> None:
     metrics.add(metrics.DIVERTED, 2, {metrics.DESTINATION: "orders"})
     metrics.add(metrics.DIVERTED, 3, {metrics.DESTINATION: "orders"})
     metrics.add(metrics.DIVERTED, 1, {metrics.DESTINATION: "bills"})
@@ -43,7 +43,7 @@ def test_a_histogram_has_buckets_up_to_the_longest_send(metric_reader: InMemoryM
     assert (point.sum, point.explicit_bounds[-1], point.bucket_counts[-2:]) == (45.0, 60.0, (1, 0))  # type: ignore[union-attr]
 
 
-def test_nothing_is_counted_for_a_provider_that_was_detached(metric_reader: InMemoryMetricReader) -> None:
+def test_detached_provider_gets_no_measurements(metric_reader: InMemoryMetricReader) -> None:
     other = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[other], shutdown_on_exit=False)
     metrics.attach(provider)

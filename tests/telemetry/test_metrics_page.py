@@ -41,7 +41,7 @@ def test_the_table_of_metrics_is_the_one_in_the_code() -> None:
     assert table == [row(instrument) for instrument in metrics.INSTRUMENTS]
 
 
-def test_every_attribute_has_its_values_on_the_page() -> None:
+def test_documentation_lists_the_values_of_every_attribute() -> None:
     explained = set(re.findall(r"`((?:messaging|server|error|sbclient)\.[a-z_.]+)`", PAGE.split("## Every metric")[1]))
     assert {name for one in metrics.INSTRUMENTS for name in one.attributes} - {metrics.SYSTEM} <= explained
     for value in (*FailoverState, *FailoverEvent):

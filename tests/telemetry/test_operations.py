@@ -53,7 +53,7 @@ async def test_answers_and_errors_go_through(telemetry: Telemetry, metric_reader
     }
 
 
-async def test_an_error_is_of_the_way_that_messages_go_when_it_comes(
+async def test_error_is_attributed_to_the_route_at_its_time(
     clock: VirtualClock, metric_reader: InMemoryMetricReader
 ) -> None:
     telemetry = Telemetry(clock, "memory://contoso", "orders", route=lambda: BACKLOG)

@@ -200,7 +200,7 @@ async def test_a_message_that_cannot_be_forwarded_ends_its_trace_with_the_reason
 # -- what travels ------------------------------------------------------------------------------------------------------
 
 
-async def test_what_arrives_is_what_was_sent_but_for_the_context(
+async def test_received_message_differs_only_by_the_context(
     pair: MemoryPair, client: ServiceBusClient, span_exporter: InMemorySpanExporter
 ) -> None:
     mine = ServiceBusMessage("a", application_properties={"own": 1}, subject="s", message_id="1")
@@ -216,7 +216,7 @@ async def test_what_arrives_is_what_was_sent_but_for_the_context(
     assert (arrived.application_properties, arrived.subject, arrived.message_id) == ({"own": 1}, "s", "1")
 
 
-async def test_a_message_of_a_diversion_arrives_with_the_context_it_was_given_at_first(
+async def test_diverted_message_keeps_its_first_context(
     pair: MemoryPair, client: ServiceBusClient, span_exporter: InMemorySpanExporter
 ) -> None:
     client.pair.force_failover(QUEUE)
@@ -231,7 +231,7 @@ async def test_a_message_of_a_diversion_arrives_with_the_context_it_was_given_at
 
 
 @pytest.mark.parametrize("name", sorted(ADDED))
-async def test_a_message_that_bears_a_context_keeps_it(
+async def test_message_with_a_context_keeps_it(
     pair: MemoryPair, client: ServiceBusClient, span_exporter: InMemorySpanExporter, name: str
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -332,7 +332,7 @@ async def test_a_list_at_the_edge_of_the_size_is_sent_without_contexts(
     assert [message.application_properties for message in await taken(pair)] == [{}, {}]
 
 
-async def test_a_diversion_at_the_edge_of_the_size_goes_without_its_context(
+async def test_diversion_at_the_size_limit_omits_the_context(
     pair: MemoryPair, span_exporter: InMemorySpanExporter
 ) -> None:
     async with pair.client(PairedNamespaceOptions(reserve_backlog_headroom=False)) as client:
@@ -347,7 +347,7 @@ async def test_a_diversion_at_the_edge_of_the_size_goes_without_its_context(
     assert await dead_letters(pair) == []
 
 
-async def test_a_batch_keeps_room_for_contexts(pair: MemoryPair, span_exporter: InMemorySpanExporter) -> None:
+async def test_batch_reserves_space_for_contexts(pair: MemoryPair, span_exporter: InMemorySpanExporter) -> None:
     async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
         batch = await sender.create_message_batch()
         while batch.size_in_bytes < LARGEST - 1000:

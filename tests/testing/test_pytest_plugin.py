@@ -60,7 +60,7 @@ def test_a_pair_for_each_test_on_virtual_time(stranger: pytest.Pytester) -> None
     assert outcomes == {"passed": 2}
 
 
-def test_what_is_left_behind_fails_the_test_unless_it_is_meant(stranger: pytest.Pytester) -> None:
+def test_leftover_messages_fail_the_test_unless_allowed(stranger: pytest.Pytester) -> None:
     outcomes, out = results(
         stranger,
         """
@@ -153,7 +153,7 @@ def test_an_async_test_needs_no_other_plugin(stranger: pytest.Pytester, plugins:
     assert outcomes == {"passed": 3}, out
 
 
-def test_without_another_plugin_it_runs_on_virtual_time_with_the_emulator_on_real_time(
+def test_default_is_virtual_time_and_real_time_for_the_emulator(
     stranger: pytest.Pytester,
 ) -> None:
     outcomes, out = results(
@@ -251,7 +251,7 @@ def test_an_unknown_time_is_refused(stranger: pytest.Pytester) -> None:
     assert "servicebus_time is 'fast': give virtual or real" in run.stderr.str()
 
 
-def test_a_test_that_waits_for_ever_fails_and_says_where(stranger: pytest.Pytester) -> None:
+def test_test_that_waits_forever_fails_and_names_the_place(stranger: pytest.Pytester) -> None:
     outcomes, out = results(
         stranger,
         """
@@ -267,7 +267,7 @@ def test_a_test_that_waits_for_ever_fails_and_says_where(stranger: pytest.Pytest
     assert re.search(r"DeadlockError: \S*test_a_test_that_waits\w*\.py:4 in test_waits, awaiting", out), out
 
 
-def test_what_is_left_on_the_emulator_or_dead_in_the_backlog_fails_the_test_too(stranger: pytest.Pytester) -> None:
+def test_leftovers_on_the_emulator_or_in_the_backlog_fail_the_test(stranger: pytest.Pytester) -> None:
     outcomes, out = results(
         stranger,
         """
@@ -309,7 +309,7 @@ def documented() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("source", list(documented()))
-def test_what_is_shown_to_be_a_test_passes_as_one(stranger: pytest.Pytester, source: str) -> None:
+def test_documented_examples_pass_as_tests(stranger: pytest.Pytester, source: str) -> None:
     outcomes, out = results(stranger, source, *ALONE)
     assert outcomes == {"passed": len(re.findall(r"^(?:async )?def test_", source, re.M))}, out
 

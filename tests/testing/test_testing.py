@@ -337,7 +337,7 @@ def test_sockets_are_served() -> None:
     assert run_virtual(main()) == b"over the wire"
 
 
-def test_an_error_of_the_program_comes_out_as_it_is() -> None:
+def test_error_of_the_program_is_raised_unchanged() -> None:
     async def main() -> None:
         await asyncio.sleep(1)
         raise LookupError("mine")
@@ -346,7 +346,7 @@ def test_an_error_of_the_program_comes_out_as_it_is() -> None:
         run_virtual(main())
 
 
-def test_a_closed_loop_takes_no_more_timers() -> None:
+def test_closed_loop_rejects_timers() -> None:
     loop = VirtualLoop()
     loop.close()
     with pytest.raises(RuntimeError, match="closed"):

@@ -71,7 +71,7 @@ def resident_bytes() -> int:
     return pages * 4096
 
 
-async def test_garbage_and_half_open_connections_harm_nobody(namespace: ServedNamespace) -> None:
+async def test_garbage_and_half_open_connections_do_not_affect_other_clients(namespace: ServedNamespace) -> None:
     random = Random(3)
     async with serving(namespace):
         for number in range(100):
@@ -82,7 +82,7 @@ async def test_garbage_and_half_open_connections_harm_nobody(namespace: ServedNa
                     reset(connection)
 
 
-async def test_two_hundred_silent_connections_harm_nobody(namespace: ServedNamespace) -> None:
+async def test_two_hundred_silent_connections_do_not_affect_other_clients(namespace: ServedNamespace) -> None:
     sockets = [socket.create_connection(("127.0.0.1", namespace.port), timeout=10) for _ in range(200)]
     try:
         for connection in sockets[::2]:
@@ -158,7 +158,7 @@ async def test_a_reset_in_the_middle_of_a_message_stores_nothing_of_it(namespace
 
 
 @pytest.mark.parametrize("kind", ["reset", "close"])
-async def test_receivers_that_vanish_take_nothing_with_them(namespace: ServedNamespace, kind: str) -> None:
+async def test_messages_of_vanished_receivers_are_redelivered(namespace: ServedNamespace, kind: str) -> None:
     path = namespace.queue(names.new())
     for _ in range(20):
         with raw(namespace) as connection:

@@ -112,9 +112,7 @@ async def test_an_outage_costs_no_message(primary: NamespaceProcess, secondary: 
     assert seen == Counter(account.accepted), "each message arrives once, for its id is the same on both ways"
 
 
-async def test_a_syphon_that_runs_meanwhile_brings_everything_home(
-    primary: NamespaceProcess, secondary: NamespaceProcess
-) -> None:
+async def test_syphon_drains_the_backlog_during_sends(primary: NamespaceProcess, secondary: NamespaceProcess) -> None:
     account = Account()
     options = PairedNamespaceOptions(
         failover_interval=timedelta(0),

@@ -70,7 +70,7 @@ async def arrived(primary: NamespaceProcess) -> Counter[str]:
     return seen
 
 
-async def test_it_works_tells_how_it_stands_and_ends_in_order(
+async def test_worker_drains_reports_its_status_and_ends_with_status_0(
     primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess, listener: Listener
 ) -> None:
     bodies = await make_backlog(primary, secondary, 300)
@@ -166,7 +166,7 @@ async def test_stopped_while_it_is_loaded_it_ends_too(
     assert statuses[-1] == 0
 
 
-async def test_the_end_is_over_in_time_though_nothing_answers(
+async def test_worker_ends_in_time_without_responses(
     primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
 ) -> None:
     await make_backlog(primary, secondary, 300)
@@ -215,7 +215,7 @@ async def test_an_outage_of_either_namespace_is_reported_and_survived(
     assert await arrived(primary) == Counter(bodies)
 
 
-async def test_what_cannot_work_is_one_line_and_a_status(
+async def test_unusable_settings_print_one_line_and_set_the_exit_status(
     primary: NamespaceProcess, secondary: NamespaceProcess, tmp_path: Path
 ) -> None:
     await make_backlog(primary, secondary, 1)

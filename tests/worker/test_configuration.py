@@ -35,7 +35,7 @@ def in_file(folder: Path, content: str) -> SettingsFile:
     return read_settings_file(folder / "syphon.toml")
 
 
-def test_an_option_goes_before_the_environment_before_the_file_before_the_default(tmp_path: Path) -> None:
+def test_order_is_option_environment_file_default(tmp_path: Path) -> None:
     file = in_file(tmp_path, "max_messages_in_flight = 3\nbacklog_queue_count = 3\nhttp_port = 3\n")
     environment = {"SBCLIENT_SYPHON_MAX_MESSAGES_IN_FLIGHT": "2", "SBCLIENT_SYPHON_BACKLOG_QUEUE_COUNT": "2"}
     found = given({"max_messages_in_flight": "1"}, environment, file)
@@ -105,14 +105,14 @@ def test_a_value_that_cannot_be_used_is_refused_with_its_name_and_where_it_came_
 
 
 @pytest.mark.parametrize("missing", PAIR)
-def test_a_missing_namespace_is_named_with_what_to_set(missing: str) -> None:
+def test_error_about_a_missing_namespace_names_the_setting(missing: str) -> None:
     with pytest.raises(InvalidOperationError) as caught:
         configure({}, {name: value for name, value in PAIR.items() if name != missing}, None)
     assert missing in caught.value.message
     assert "_file" in caught.value.message
 
 
-def test_a_connection_string_comes_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
+def test_connection_string_file_is_relative_to_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("memory://fabrikam\n")
     file = in_file(tmp_path, 'primary_file = "secret"\n')
     environment = {"SERVICEBUS_SECONDARY_CONNECTION_STRING": "memory://contoso-backup"}
@@ -121,7 +121,7 @@ def test_a_connection_string_comes_from_a_file_beside_the_configuration(tmp_path
     assert found.origins["primary"] == "primary_file, syphon.toml, line 1"
 
 
-def test_what_goes_before_wins_between_a_connection_string_and_a_file_with_one(tmp_path: Path) -> None:
+def test_precedence_applies_between_connection_string_and_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("memory://fabrikam\n")
     file = in_file(tmp_path, 'primary_file = "secret"\n')
     assert given(file=file).settings.primary == "memory://contoso"
@@ -160,7 +160,7 @@ def test_the_shown_settings_contain_no_secret() -> None:
         ("SBCLIENT_SYPHON_XYZ", "SBCLIENT_SYPHON_<NAME>"),
     ],
 )
-def test_an_unknown_variable_is_refused_with_what_was_meant(variable: str, advice: str) -> None:
+def test_error_about_an_unknown_variable_suggests_a_name(variable: str, advice: str) -> None:
     said = refusal(environment={variable: "SECRET"})
     assert variable in said
     assert advice in said
@@ -179,7 +179,7 @@ def test_variables_that_kubernetes_makes_of_a_service_are_ignored() -> None:
     assert given(environment={"SBCLIENT_SYPHON_HTTP_PORT": "80"}).settings.http_port == 80
 
 
-def test_an_error_about_the_pair_says_where_the_value_came_from(tmp_path: Path) -> None:
+def test_error_about_the_pair_names_the_source_of_the_value(tmp_path: Path) -> None:
     (tmp_path / "syphon.toml").write_text("max_messages_per_second = -1\n")
     said = refusal(file=read_settings_file(tmp_path / "syphon.toml"))
     assert "syphon.toml, line 1" in said

@@ -20,7 +20,7 @@ async def looked(pair: MemoryPair, *, queues: list[str] | None = None, are_chose
         return await dry_run(client, queues or BACKLOG, are_chosen=are_chosen, entity=None)
 
 
-async def test_what_would_be_moved_is_reported_by_queue_and_destination_and_nothing_is(pair: MemoryPair) -> None:
+async def test_dry_run_reports_messages_by_queue_and_destination_and_moves_none(pair: MemoryPair) -> None:
     await make_queue(pair, "visits")
     await make_backlog(pair, *range(7))
     await make_backlog(pair, *range(3), queue="visits")
@@ -38,7 +38,7 @@ async def test_what_would_be_moved_is_reported_by_queue_and_destination_and_noth
     assert {message.delivery_count for message in left} == {0}
 
 
-async def test_what_would_stay_is_reported_with_the_reason(pair: MemoryPair) -> None:
+async def test_dry_run_reports_blocked_messages_with_the_reason(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
     async with pair.unpaired_client(secondary=True) as client, client.get_queue_sender(BACKLOG[0]) as sender:
         await sender.send_messages(ServiceBusMessage("a", application_properties={"x-ms-path": "missing"}))

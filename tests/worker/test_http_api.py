@@ -38,7 +38,7 @@ def content(answer: Answer) -> Any:
     return json.loads(answer.body)
 
 
-async def test_a_worker_that_works_is_alive_and_ready(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_working_worker_is_live_and_ready(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(5))
     async with Run(pair) as run:
         await clock.sleep(10.0)
@@ -64,7 +64,7 @@ async def test_a_worker_that_works_is_alive_and_ready(pair: MemoryPair, clock: V
     assert (body["drained"], body["dead_lettered"], body["parked"]) == (5, {}, 0)
 
 
-async def test_one_that_cannot_work_is_alive_and_not_ready_and_says_why(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_blocked_worker_is_live_but_not_ready_with_a_reason(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(5))
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with Run(pair) as run:
@@ -93,7 +93,7 @@ async def test_before_the_secondary_was_reached_it_is_not_ready(pair: MemoryPair
     assert body["queues"] == []
 
 
-async def test_it_pauses_and_resumes(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_worker_pauses_and_resumes(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(5))
     pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=3.0))
     async with Run(pair) as run:
@@ -147,7 +147,7 @@ async def test_metrics_are_handed_out_as_they_are(pair: MemoryPair, clock: Virtu
     assert (response.status, response.content_type, response.body) == (200, "text/plain; version=1.0.0", b"up 1\n")
 
 
-async def test_without_the_packages_for_metrics_it_says_what_to_install(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_metrics_without_packages_names_what_to_install(pair: MemoryPair, clock: VirtualClock) -> None:
     def missing() -> tuple[str, bytes]:
         raise InvalidOperationError("pip install 'sbclient[metrics]'")
 
@@ -157,7 +157,7 @@ async def test_without_the_packages_for_metrics_it_says_what_to_install(pair: Me
     assert "metrics" in content(response)["error"]
 
 
-async def test_what_there_is_not_and_what_it_does_not_take_are_reported(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_unknown_paths_and_methods_are_rejected(pair: MemoryPair, clock: VirtualClock) -> None:
     async with Run(pair, provision=True) as run:
         assert content(asked(run, clock, "/"))["paths"] == ["/healthz", "/readyz", "/metrics", "/pause", "/resume"]
         assert (asked(run, clock, "/elsewhere")).status == 404

@@ -54,7 +54,7 @@ async def test_a_namespace_is_asked_once_in_each_interval(
     assert reachability.health().reached_at == 180.0
 
 
-async def test_it_is_not_asked_while_the_syphon_hears_from_it(
+async def test_namespace_is_not_probed_while_the_syphon_gets_responses(
     reachability: Reachability, namespace: Namespace, clock: VirtualClock
 ) -> None:
     for second in range(20):
@@ -79,7 +79,7 @@ async def test_while_it_cannot_be_reached_it_is_asked_more_often(
     assert reachability.health().error is None
 
 
-async def test_what_the_syphon_hears_ends_the_error(
+async def test_response_to_the_syphon_clears_the_error(
     reachability: Reachability, namespace: Namespace, clock: VirtualClock
 ) -> None:
     namespace.error = ServiceBusConnectionError("it is down")

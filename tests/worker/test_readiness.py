@@ -34,7 +34,7 @@ def reasons(
     return reasons_against(state, primary, secondary, status or syphon(), now=now, since_at=since_at)
 
 
-def test_nothing_speaks_against_a_worker_that_can_move_everything() -> None:
+def test_worker_that_can_move_everything_has_no_reason() -> None:
     assert reasons() == []
 
 
@@ -49,7 +49,7 @@ def test_a_namespace_that_cannot_be_reached_is_named_with_its_error_and_for_how_
     assert reasons(secondary=NamespaceHealth("b", None, DOWN)) == [f"the secondary b {expected}"]
 
 
-def test_a_namespace_that_was_never_heard_of_is_not_taken_for_reachable() -> None:
+def test_namespace_without_any_response_is_unreachable() -> None:
     unknown = NamespaceHealth("contoso", None, None)
     assert reasons(primary=unknown) == ["the primary contoso has not answered yet"]
     assert reasons(WorkerState.STARTING, primary=unknown) == ["the worker is starting"]
@@ -59,7 +59,7 @@ def test_while_it_stops_nothing_else_is_of_interest() -> None:
     assert len(reasons(WorkerState.STOPPING, primary=NamespaceHealth("contoso", 30.0, DOWN))) == 1
 
 
-def test_one_entity_that_refuses_is_no_reason_but_all_of_them_are() -> None:
+def test_only_rejection_by_all_entities_is_a_reason() -> None:
     refusing = {"orders": DOWN}
     assert reasons(status=syphon(refusing=refusing)) == []
     (reason,) = reasons(status=syphon(refusing=refusing, is_stalled=True))

@@ -57,7 +57,7 @@ async def test_until_empty_it_ends_by_itself(pair: MemoryPair, clock: VirtualClo
     assert clock.monotonic() < 5.0
 
 
-async def test_until_empty_it_says_what_it_left(pair: MemoryPair) -> None:
+async def test_until_empty_reports_remaining_messages(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(20))
     pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
     async with Run(pair, until="empty") as run:
@@ -159,9 +159,7 @@ async def test_a_stop_during_the_start_ends_it_at_once(
 
 
 @pytest.mark.parametrize(("side", "right"), [("primary", "Send"), ("secondary", "Listen")])
-async def test_a_credential_without_the_right_ends_the_start_and_says_which(
-    pair: MemoryPair, side: str, right: str
-) -> None:
+async def test_start_fails_and_names_the_missing_right(pair: MemoryPair, side: str, right: str) -> None:
     await make_backlog(pair)
     getattr(pair, side).inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError))
     run = Run(pair)
@@ -208,9 +206,7 @@ async def test_a_queue_with_sessions_where_none_is_expected_ends_the_start(pair:
         await run.ended(None)
 
 
-async def test_one_queue_that_cannot_be_read_at_the_start_delays_no_other(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_unreadable_queue_at_the_start_delays_no_other(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(5), backlog_queue_count=3)
     pair.secondary.inject(Fault(FaultKind.DOWN, entity_path=BACKLOG[0]))
     async with Run(pair, backlog_queue_count=3) as run:
@@ -223,7 +219,7 @@ async def test_one_queue_that_cannot_be_read_at_the_start_delays_no_other(
 # -- outages -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_secondary_that_goes_away_is_reported_and_come_back_to(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_unavailable_secondary_is_reported_and_used_after_recovery(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, 1)
     async with Run(pair, http_port=0, long_poll=30.0) as run:
         await clock.sleep(100.0)
@@ -261,7 +257,7 @@ async def test_without_a_port_no_namespace_is_probed(pair: MemoryPair, clock: Vi
     assert pair.secondary.namespace.operation_count - secondary <= 3 * 10 * 24 * 4 + 30
 
 
-async def test_what_asking_costs_is_bounded(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_cost_of_polling_is_bounded(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair)
     async with Run(pair, http_port=0):
         await clock.sleep(10.0)
@@ -270,9 +266,7 @@ async def test_what_asking_costs_is_bounded(pair: MemoryPair, clock: VirtualCloc
         assert pair.primary.namespace.operation_count - before <= 61
 
 
-async def test_until_empty_it_ends_with_an_error_when_the_secondary_goes_away(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_until_empty_fails_when_the_secondary_becomes_unavailable(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(50))
     run = Run(pair, until="empty", max_messages_per_second=5.0)
     await clock.sleep(3.0)
@@ -342,7 +336,7 @@ async def test_while_paused_nothing_is_moved_and_nothing_is_kept(pair: MemoryPai
     assert set(Counter(texts(await diverted(pair))).values()) <= {1}
 
 
-async def test_f11_what_the_primary_has_is_remembered_over_a_pause(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_f11_accepted_messages_are_remembered_over_a_pause(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(5))
     pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
     async with Run(pair) as run:
@@ -356,7 +350,7 @@ async def test_f11_what_the_primary_has_is_remembered_over_a_pause(pair: MemoryP
     assert await diverted(pair) == []
 
 
-async def test_it_can_be_paused_before_it_has_started(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_worker_can_be_paused_before_its_start(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, 1)
     async with Run(pair) as run:
         assert run.worker.pause()
@@ -367,7 +361,7 @@ async def test_it_can_be_paused_before_it_has_started(pair: MemoryPair, clock: V
         assert run.worker.report().drained == 1
 
 
-async def test_it_can_be_stopped_while_paused(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_paused_worker_can_be_stopped(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, 1)
     async with Run(pair) as run:
         run.worker.pause()
@@ -377,9 +371,7 @@ async def test_it_can_be_stopped_while_paused(pair: MemoryPair, clock: VirtualCl
         assert not run.worker.resume()
 
 
-async def test_at_the_end_what_is_on_its_way_arrives_and_the_rest_is_given_back(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_stop_finishes_transfers_in_flight_and_releases_the_rest(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(300), backlog_queue_count=1)
     pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=10.0))
     async with Run(pair, backlog_queue_count=1) as run:
@@ -395,7 +387,7 @@ async def test_at_the_end_what_is_on_its_way_arrives_and_the_rest_is_given_back(
     assert len(await taken(pair)) == report.drained
 
 
-async def test_the_end_is_over_in_time_whatever_still_hangs(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_stop_ends_in_time_despite_hanging_calls(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(100))
     pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
     async with Run(pair, shutdown_timeout=4.0) as run:
@@ -453,7 +445,7 @@ async def test_the_service_manager_hears_of_start_life_and_end(
     assert listener.heard() == [{"STOPPING": "1", "STATUS": "stopping, drained 5, parked 0"}]
 
 
-async def test_the_service_manager_hears_of_readiness_though_the_secondary_is_down(
+async def test_readiness_is_notified_while_the_secondary_is_down(
     pair: MemoryPair, clock: VirtualClock, listener: Listener
 ) -> None:
     await make_backlog(pair)
@@ -504,7 +496,7 @@ async def test_dead_letters_and_session_queues_are_measured_too(
 
 
 @pytest.mark.usefixtures("metric_reader")
-async def test_what_a_quiet_day_costs_is_what_the_page_says(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_cost_of_a_quiet_day_matches_the_documentation(pair: MemoryPair, clock: VirtualClock) -> None:
     """Of operations on ten empty backlog queues: receives, surveys, and the first look of the syphon."""
     link = type(pair.client().pair.state.secondary.open_receiver(BACKLOG[0]))
 

@@ -8,7 +8,7 @@ from sbclient.options import PairedNamespaceOptions, SyphonLimits
 from sbclient.worker.settings import SETTINGS, WorkerSettings
 
 
-def test_the_defaults_are_those_of_the_options_they_stand_for() -> None:
+def test_defaults_equal_those_of_the_options() -> None:
     settings = WorkerSettings()
     assert settings.pairing() == PairedNamespaceOptions(provision="none")
     assert settings.limits() == SyphonLimits()
@@ -18,7 +18,7 @@ def test_every_choice_about_limits_can_be_made() -> None:
     assert {field.name for field in dataclasses.fields(SyphonLimits)} <= set(SETTINGS)
 
 
-def test_what_is_set_reaches_the_options() -> None:
+def test_settings_reach_the_options() -> None:
     settings = WorkerSettings(
         sessions=True,
         provision=True,
@@ -51,7 +51,7 @@ def test_secrets_are_never_shown() -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_is_shown_can_be_read_again(name: str) -> None:
+def test_shown_settings_can_be_read_again(name: str) -> None:
     setting = SETTINGS[name]
     if setting.default is not None:
         assert setting.kind.parse(name, setting.shown(setting.default)) == setting.default

@@ -41,7 +41,7 @@ def test_values_are_read_with_their_lines(tmp_path: Path) -> None:
     assert file.origins["long_poll"] == "syphon.toml, line 7"
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_empty_file_sets_nothing(tmp_path: Path) -> None:
     assert read_settings_file(written(tmp_path, "")).values == {}
 
 
@@ -84,7 +84,7 @@ def test_a_value_of_the_wrong_type_is_refused_with_its_line(tmp_path: Path, line
         ("until = ['empty']", "it must be a text, empty"),
     ],
 )
-def test_what_a_value_must_be_is_said_once(tmp_path: Path, line: str, wanted: str) -> None:
+def test_error_states_the_expected_value_once(tmp_path: Path, line: str, wanted: str) -> None:
     assert refusal(tmp_path, f"\n{line}\n").endswith(wanted)
 
 
@@ -94,7 +94,7 @@ def test_a_connection_string_in_the_file_is_refused_and_not_repeated(tmp_path: P
     assert "primary_file" in said
 
 
-def test_what_is_no_toml_is_refused_and_not_repeated(tmp_path: Path) -> None:
+def test_invalid_toml_is_rejected_and_not_repeated(tmp_path: Path) -> None:
     said = refusal(tmp_path, "primary = Endpoint=sb://contoso/;SharedAccessKey=SECRET\n")
     assert "line 1" in said
     assert "SECRET" not in said

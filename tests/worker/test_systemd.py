@@ -45,7 +45,5 @@ def test_without_a_listener_nothing_fails(address: str) -> None:
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_the_watchdog_is_notified_twice_as_often_as_it_wants(
-    environment: dict[str, str], expected: float | None
-) -> None:
+def test_watchdog_is_notified_at_twice_the_required_rate(environment: dict[str, str], expected: float | None) -> None:
     assert ServiceManager({"NOTIFY_SOCKET": "/nowhere", **environment}).watchdog_s == expected

@@ -44,7 +44,7 @@ def test_an_address_selects_a_node(address: str, node: Node) -> None:
 LONGEST = subscription_path("x" * 260, "s" * 50)
 
 
-def test_the_longest_path_that_there_can_be_is_one() -> None:
+def test_path_of_the_greatest_length_is_accepted() -> None:
     path = transfer_dead_letter_path(LONGEST)
     assert node_of(f"amqps://{'h' * 255}:65535/{path}/$management") == Node(path, MANAGEMENT)
 

@@ -211,7 +211,9 @@ async def test_replies_need_no_credit_however_many_there_are(context: NamespaceC
             assert await client.put_token(queue) == 202
 
 
-async def test_a_request_without_a_reply_link_harms_nobody(context: NamespaceContext, queue: str) -> None:
+async def test_request_without_a_reply_link_does_not_affect_other_clients(
+    context: NamespaceContext, queue: str
+) -> None:
     async with connected(context) as client:
         link = await client.sender("$cbs")
         payload = encode_sections(

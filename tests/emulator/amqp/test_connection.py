@@ -252,7 +252,7 @@ async def test_many_connections_run_concurrently(context: NamespaceContext, queu
 
 
 @pytest.mark.parametrize("address", [5, "x" * 3_000, None])
-async def test_an_address_that_is_none_is_refused(context: NamespaceContext, queue: str, address: Any) -> None:
+async def test_invalid_address_is_rejected(context: NamespaceContext, queue: str, address: Any) -> None:
     async with connected(context, queue) as client:
         assert await client.refusal(await client.sender(address)) == "amqp:invalid-field"
         assert await client.refusal(await client.receiver(address)) == "amqp:invalid-field"
@@ -272,7 +272,7 @@ async def quickly_gone(client: Client, path: str) -> None:
     await asyncio.sleep(1)
 
 
-async def test_what_was_sent_right_before_the_end_is_stored(context: NamespaceContext, queue: str) -> None:
+async def test_message_sent_right_before_the_close_is_stored(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         link = await client.sender(queue)
         for number in range(20):
@@ -308,7 +308,7 @@ async def closing(client: Client, host: BrokerHost, queue: str) -> None:
     await asyncio.sleep(1)
 
 
-async def test_nothing_is_taken_for_a_client_that_does_not_answer_a_close(
+async def test_no_message_is_locked_for_a_client_that_does_not_answer_a_close(
     context: NamespaceContext, host: BrokerHost, queue: str
 ) -> None:
     async with connected(context, queue) as client:

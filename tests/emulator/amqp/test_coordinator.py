@@ -62,7 +62,7 @@ def condition_of(outcome: object) -> str:
     return outcome.error.condition
 
 
-async def test_a_commit_stores_what_was_sent(context: NamespaceContext, queue: str) -> None:
+async def test_commit_stores_sent_messages(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         coordinator, txn = await begun(client)
         link = await client.sender(queue)
@@ -83,7 +83,7 @@ async def test_a_rollback_stores_nothing(context: NamespaceContext, queue: str) 
         assert stored(context) == 0
 
 
-async def test_a_commit_settles_what_was_settled_in_it(context: NamespaceContext, queue: str) -> None:
+async def test_commit_applies_settlements(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         link = await client.sender(queue)
         await client.send(link, ServiceBusMessage("in"))
@@ -394,7 +394,7 @@ async def test_a_transaction_belongs_to_its_connection(context: NamespaceContext
         assert condition_of(refused) == "amqp:transaction:unknown-id"
 
 
-async def test_what_is_neither_declare_nor_discharge_is_refused(context: NamespaceContext, queue: str) -> None:
+async def test_message_other_than_declare_or_discharge_is_rejected(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         coordinator = await client.coordinator()
         assert condition_of(await client.transfer(coordinator, encode_sections(value="x"))) == "amqp:decode-error"
@@ -411,7 +411,7 @@ async def test_open_transactions_of_a_connection_are_bounded(context: NamespaceC
         assert condition_of(await client.declare(coordinator)) == "amqp:resource-limit-exceeded"
 
 
-async def test_a_commit_that_meets_a_fault_is_a_rollback(context: NamespaceContext, queue: str) -> None:
+async def test_commit_during_a_fault_rolls_back(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         coordinator, txn = await begun(client)
         await client.send(await client.sender(queue), ServiceBusMessage("x"), state=TransactionalState(txn))

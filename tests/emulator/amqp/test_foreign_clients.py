@@ -80,7 +80,7 @@ async def test_id_of_the_broker_counts_for_no_size(host: BrokerHost, context: Na
 @pytest.mark.parametrize(
     ("header", "durable", "first_acquirer"), [(None, 0x40, 0x40), (Header(False, 4, None, False), 0x42, 0x42)]
 )
-async def test_header_comes_back_as_sent(
+async def test_header_is_received_as_sent(
     context: NamespaceContext, queue: str, header: Header | None, durable: int, first_acquirer: int
 ) -> None:
     async with connected(context, queue) as client:

@@ -366,7 +366,7 @@ async def test_b032_update_disposition_settles_what_another_connection_received(
 EMPTY = 204, "com.microsoft:message-not-found"
 
 
-async def test_batch_delete_takes_only_what_was_enqueued_before(context: NamespaceContext, path: str) -> None:
+async def test_batch_delete_removes_only_earlier_messages(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         await put(client, path, *(ServiceBusMessage("old") for _ in range(20)))
         await asyncio.sleep(10)
@@ -380,7 +380,7 @@ async def test_batch_delete_takes_only_what_was_enqueued_before(context: Namespa
         assert Sections((await one(client, path)).payload).header.delivery_count == 0
 
 
-async def test_batch_delete_takes_no_more_than_asked(context: NamespaceContext, path: str) -> None:
+async def test_batch_delete_removes_at_most_the_requested_count(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         await put(client, path, *(ServiceBusMessage("") for _ in range(5)))
         answer = await client.ask(path, "batch-delete-messages", {"message-count": Int(3)})
@@ -635,7 +635,7 @@ async def test_the_least_recently_used_peek_position_is_dropped(
             assert (await client.ask("q", "peek-message", {}, arguments=arguments))[0] == 200
 
 
-async def test_a_link_name_that_is_none_is_ignored(context: NamespaceContext, host: BrokerHost) -> None:
+async def test_invalid_link_name_is_ignored(context: NamespaceContext, host: BrokerHost) -> None:
     make(host, "q", requires_session=False)
     async with connected(context, "") as client:
         arguments = {"associated-link-name": ["no", "name"]}

@@ -105,7 +105,7 @@ async def test_no_more_is_sent_than_there_is_credit(context: NamespaceContext, q
         assert [text(await received(client, link)) for _ in range(3)] == ["2", "3", "4"]
 
 
-async def test_a_waiting_receiver_is_sent_what_comes_later(context: NamespaceContext, queue: str) -> None:
+async def test_waiting_receiver_gets_later_messages(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         link = await client.receiver(queue, credit=1)
         await asyncio.sleep(400)
@@ -397,7 +397,7 @@ async def test_messages_of_a_link_that_ended_stay_locked(context: NamespaceConte
 
 
 @pytest.mark.parametrize("has_bug", [False, True])
-async def test_a_connection_that_the_server_closes_takes_nothing_more(
+async def test_connection_closed_by_the_server_locks_no_more_messages(
     context: NamespaceContext, sessions: str, queue: str, monkeypatch: pytest.MonkeyPatch, has_bug: bool
 ) -> None:
     host = context.host
@@ -503,7 +503,7 @@ async def test_a_receiver_waits_through_a_fragment_that_is_down(context: Namespa
         assert text(await received(client, link)) == "x"
 
 
-async def test_a_link_goes_on_after_a_delivery_was_lost(context: NamespaceContext, queue: str) -> None:
+async def test_link_continues_after_a_lost_delivery(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         lost = Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, queue, operations=(Operation.RECEIVE,), count=1)
         context.host.inject(lost)
@@ -513,7 +513,7 @@ async def test_a_link_goes_on_after_a_delivery_was_lost(context: NamespaceContex
         assert Sections(again.payload).header.delivery_count == 1
 
 
-async def test_a_dropped_confirmation_settles_and_says_nothing(context: NamespaceContext, queue: str) -> None:
+async def test_dropped_confirmation_settles_without_a_response(context: NamespaceContext, queue: str) -> None:
     await put(context, queue, ServiceBusMessage("x"))
     async with connected(context, queue) as client:
         delivery = await received(client, await client.receiver(queue, credit=1))
@@ -594,9 +594,7 @@ async def test_a_session_held_by_another_receiver_cannot_be_locked_until_it_deta
         assert Sections((await received(other, again)).payload).header.delivery_count == 0
 
 
-async def test_a_client_that_gives_up_waiting_for_a_session_holds_none(
-    context: NamespaceContext, sessions: str
-) -> None:
+async def test_client_that_stops_waiting_for_a_session_holds_none(context: NamespaceContext, sessions: str) -> None:
     async with connected(context, sessions) as client:
         attaching = asyncio.ensure_future(client.receiver(sessions, filters=session_filter(None)))
         await asyncio.sleep(1)
@@ -667,7 +665,7 @@ async def test_p054_a_pinned_message_for_a_dead_fragment_is_refused(context: Nam
 
 
 @pytest.mark.parametrize("closes", [True, False])
-async def test_what_was_settled_right_before_the_end_is_settled(
+async def test_settlement_right_before_the_close_is_applied(
     context: NamespaceContext, sessions: str, closes: bool
 ) -> None:
     await put(context, sessions, *(ServiceBusMessage(str(number), session_id="a") for number in range(5)))

@@ -359,7 +359,7 @@ class TestMistakes:
             ),
         ],
     )
-    def test_is_named_with_file_line_path_and_what_is_allowed(
+    def test_is_reported_with_file_line_path_and_allowed_values(
         self, namespace: dict[str, Any], path: str, allowed: str
     ) -> None:
         with pytest.raises(ConfigError) as caught:

@@ -129,7 +129,7 @@ class TestPurgeAndReset:
     async def test_purge_of_nonsense_is_refused(self, control: Control, said: Any) -> None:
         await control.say("POST", "purge", said, status=400)
 
-    async def test_purge_of_what_is_missing(self, control: Control) -> None:
+    async def test_purge_of_a_missing_entity(self, control: Control) -> None:
         await control.say("POST", "purge", {"entity": "nowhere"}, status=404)
 
     async def test_reset_is_done_by_the_emulator(self, control: Control) -> None:
@@ -165,7 +165,7 @@ class TestFaults:
         assert context.wire_faults.latency_s(context.clock.now()) == 0.5
         assert await control.say("PUT", "faults", []) == {"faults": []}
 
-    async def test_nothing_changes_if_one_cannot_be_read(self, control: Control) -> None:
+    async def test_one_invalid_message_changes_nothing(self, control: Control) -> None:
         await control.say("POST", "faults", {"kind": "busy"})
         await control.say("PUT", "faults", [{"kind": "down"}, {"kind": "nonsense"}], status=400)
         assert [each["kind"] for each in (await control.say("GET", "faults"))["faults"]] == ["busy"]
@@ -182,7 +182,7 @@ class TestFaults:
         await control.say("DELETE", "faults")
         assert context.host.namespace.faults.active(context.clock.now()) == []
 
-    async def test_numbers_are_never_given_twice(self, control: Control) -> None:
+    async def test_numbers_are_never_reused(self, control: Control) -> None:
         first = (await control.say("POST", "faults", {"kind": "busy"}))["faults"][0]["id"]
         await control.say("DELETE", "faults")
         assert (await control.say("POST", "faults", {"kind": "busy"}))["faults"][0]["id"] != first
@@ -204,7 +204,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         "body", [b"{", b"nonsense", b"[" * 100_000, b"5", b'{"seed": "x"}', b'{"seed": 1, "x": 2}']
     )
-    async def test_body_that_is_none_is_refused(self, control: Control, body: bytes) -> None:
+    async def test_invalid_body_is_rejected(self, control: Control, body: bytes) -> None:
         answer = await control.api.answer(request("PUT", "/$control/faults", body))
         assert answer.status == 400
 

@@ -122,7 +122,7 @@ async def test_a_fixed_setting_cannot_be_changed(control: Control, host: BrokerH
     assert refused["error"].startswith("requires_session of orders is False and cannot be changed")
 
 
-async def test_faults_affect_changes_but_not_what_is_shown(control: Control, host: BrokerHost) -> None:
+async def test_faults_affect_changes_but_not_reads(control: Control, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "orders")
     host.inject(Fault(FaultKind.DOWN))
     refused = await control.ask("DELETE", "entities?entity=orders", status=400)

@@ -58,7 +58,7 @@ class TestLook:
         assert all_pages(broker, 7, newest_first=True) == expected[::-1]
         assert all_pages(broker, 100) == expected
 
-    def test_a_page_says_that_there_are_no_more(self, broker: Driver) -> None:
+    def test_last_page_says_so(self, broker: Driver) -> None:
         broker.queue()
         broker.send("q", message("a"))
         broker.send("q", message("b"))
@@ -75,7 +75,7 @@ class TestLook:
         assert len(set(all_pages(broker, 3))) == len(all_pages(broker, 3)) == 20
         assert sorted(all_pages(broker, 3, newest_first=True)) == sorted(all_pages(broker, 3))
 
-    def test_one_fragment_can_be_looked_at(self, broker: Driver) -> None:
+    def test_messages_of_one_fragment_are_listed(self, broker: Driver) -> None:
         broker.partitioned()
         broker.send("q", message("a", partition_key=KEYS[3]))
         broker.send("q", message("b", partition_key=KEYS[4]))
@@ -84,7 +84,7 @@ class TestLook:
             page(broker, 5, fragment=16)
 
     @pytest.mark.parametrize("newest_first", [False, True])
-    def test_one_session_can_be_looked_at(self, broker: Driver, newest_first: bool) -> None:
+    def test_messages_of_one_session_are_listed(self, broker: Driver, newest_first: bool) -> None:
         broker.partitioned(requires_session=True)
         for number in range(6):
             broker.send("q", message(str(number), session_id=f"s{number % 2}"))
@@ -117,7 +117,7 @@ class TestLook:
         with pytest.raises(MessagingEntityNotFoundError):
             body_at(broker.namespace, path)
 
-    def test_places_of_another_list_are_refused(self, broker: Driver) -> None:
+    def test_positions_of_another_list_are_rejected(self, broker: Driver) -> None:
         broker.partitioned()
         with pytest.raises(InvalidOperationError):
             page(broker, 5, places=[1, 2])
@@ -162,7 +162,7 @@ class TestPurge:
 
 
 class TestResubmit:
-    def test_a_dead_letter_goes_back_as_if_it_had_just_come(self, broker: Driver) -> None:
+    def test_resubmitted_dead_letter_is_a_new_message(self, broker: Driver) -> None:
         broker.queue(max_delivery_count=2, requires_duplicate_detection=True)
         broker.send("q", message("a", message_id="m", time_to_live=timedelta(seconds=30)))
         for _ in range(2):
@@ -175,7 +175,7 @@ class TestResubmit:
         assert back.expires_at_utc == at(START + 50)
         assert broker.receive(DEAD) == []
 
-    def test_it_goes_back_into_its_fragment(self, broker: Driver) -> None:
+    def test_resubmitted_dead_letter_returns_to_its_fragment(self, broker: Driver) -> None:
         broker.partitioned()
         dead_letter(broker, "q", message("a", partition_key=KEYS[5]))
         resubmit(broker.namespace, broker.now, DEAD)
@@ -205,7 +205,7 @@ class TestResubmit:
         assert bodies(broker.receive("t/Subscriptions/one", 5)) == ["a"]
         assert bodies(broker.receive("t/Subscriptions/two", 5)) == ["a"]
 
-    def test_a_session_message_goes_back_into_its_session(self, broker: Driver) -> None:
+    def test_resubmitted_session_message_returns_to_its_session(self, broker: Driver) -> None:
         broker.queue(requires_session=True)
         broker.send("q", message("a", session_id="s"))
         lock = broker.held("q", "s")
@@ -213,7 +213,7 @@ class TestResubmit:
         resubmit(broker.namespace, broker.now, DEAD)
         assert bodies(broker.receive("q", 5, lock=lock)) == ["a"]
 
-    def test_one_without_the_session_that_its_subscription_requires_stays(self, broker: Driver) -> None:
+    def test_dead_letter_without_a_required_session_is_not_resubmitted(self, broker: Driver) -> None:
         broker.topic()
         broker.subscription(requires_session=True)
         dead = "t/Subscriptions/s/$DeadLetterQueue"

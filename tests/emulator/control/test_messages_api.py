@@ -113,7 +113,7 @@ class TestLook:
 
 
 class TestSend:
-    async def test_a_message_is_sent_and_given_an_id(self, control: Control, orders: BrokerHost) -> None:
+    async def test_sent_message_gets_an_id(self, control: Control, orders: BrokerHost) -> None:
         said = await control.send({"body": "hi", "subject": "s"})
         (received,) = await orders.receive("orders", max_message_count=5, max_wait_time_s=1)
         assert (bytes(received.content), received.content.subject) == (b"hi", "s")
@@ -177,7 +177,7 @@ class TestDeadLetters:
             settlement = Settlement(SettleMode.DEAD_LETTER, "bad", "very")
             host.namespace.settle(call, "orders", [UUID(int=received.token)], settlement)
 
-    async def test_they_are_listed_and_go_back(
+    async def test_dead_letters_are_listed_and_resubmitted(
         self, control: Control, orders: BrokerHost, context: NamespaceContext
     ) -> None:
         await self._dead_letter(orders, "a", "b")

@@ -35,7 +35,7 @@ class TestClear:
         clear(host)
         assert list(host.namespace.directory.all()) == []
 
-    async def test_it_costs_no_credits(self) -> None:
+    async def test_clearing_costs_no_credits(self) -> None:
         profile = replace(STD_2021, credits_per_second=30)
         host = BrokerHost("contoso", clock=VirtualClock(), random=Random(1), profile=profile)
         for name in "abc":

@@ -200,7 +200,7 @@ class TestCreate:
             'xmlns:i="http://www.w3.org/2001/XMLSchema-instance">'
         )
 
-    async def test_every_field_that_is_set_comes_back(self, api: ManagementApi) -> None:
+    async def test_every_field_is_returned(self, api: ManagementApi) -> None:
         said = {
             "LockDuration": "PT13S",
             "MaxSizeInMegabytes": "3072",
@@ -267,7 +267,7 @@ class TestCreate:
         assert error(answer)[0] == 400
         assert (await api.answer(request("GET", "/t/subscriptions/s"))).status == 404
 
-    async def test_ordering_comes_back_as_sent(self, api: ManagementApi) -> None:
+    async def test_ordering_is_returned_as_sent(self, api: ManagementApi) -> None:
         for partitioned, sent, shown in ((True, "true", "true"), (False, "false", "false"), (True, None, "false")):
             chosen = {} if sent is None else {"SupportOrdering": sent}
             body = described("Topic", EnablePartitioning=str(partitioned).lower(), **chosen)
@@ -474,7 +474,7 @@ class TestUpdate:
             ("EnablePartitioning", "enable_partitioning"),
         ],
     )
-    async def test_p012_what_cannot_be_changed_is_named(self, api: ManagementApi, field: str, name: str) -> None:
+    async def test_p012_error_names_the_unchangeable_property(self, api: ManagementApi, field: str, name: str) -> None:
         await made(api, ("/orders", QUEUE))
         answer = await api.answer(request("PUT", "/orders", described("Queue", **{field: "true"}), if_match="*"))
         status, detail = error(answer)
@@ -567,7 +567,7 @@ class TestRules:
         )
         assert "<CreatedAt>2023-11-14T22:13:20Z</CreatedAt><Name>r</Name></RuleDescription>" in text
 
-    async def test_correlation_filter_says_what_is_set_in_order(self, api: ManagementApi) -> None:
+    async def test_correlation_filter_lists_its_properties_in_order(self, api: ManagementApi) -> None:
         names = ["CorrelationId", "MessageId", "To", "ReplyTo", "Label", "SessionId", "ReplyToSessionId", "ContentType"]
         inner = "".join(f"<{name}>{name} x</{name}>" for name in reversed(names))
         answer = await self.put(api, f"<Filter i:type='CorrelationFilter'>{inner}</Filter>")

@@ -73,7 +73,7 @@ def test_no_bytes_break_the_reader(document: bytes) -> None:
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_whatever_is_written_is_well_formed(text: str, attribute: str) -> None:
+def test_written_xml_is_well_formed(text: str, attribute: str) -> None:
     written = tag("a", [text_tag("b", text, c=attribute), tag("d")])
     parseString(written.encode("utf-8", "replace"))
 

@@ -144,7 +144,7 @@ async def test_requests_in_one_piece_are_answered_in_order(talk: Talk) -> None:
 @pytest.mark.parametrize(
     "head", [b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"]
 )
-async def test_connection_ends_when_the_client_says_so(talk: Talk, head: bytes) -> None:
+async def test_connection_ends_on_request_of_the_client(talk: Talk, head: bytes) -> None:
     talk.say(head)
     assert status(await talk.ended()) == 200
 
@@ -198,7 +198,7 @@ class TestLimits:
         assert status(await talk.ended()) == 413
         assert talk.asked == []
 
-    async def test_request_that_trickles_in_is_given_up(self, talk: Talk) -> None:
+    async def test_slow_request_times_out(self, talk: Talk) -> None:
         talk.say(GET[:1])
         began_at = talk.clock.now()
         for at in range(1, 20):

@@ -232,7 +232,7 @@ class TestReset:
 
 
 class TestBlackHole:
-    async def test_holds_both_ways_until_it_is_healed(self, served: Served) -> None:
+    async def test_holds_data_in_both_directions_until_it_is_healed(self, served: Served) -> None:
         stream, reader, writer = await served.connect()
         served.faults.inject(WireFault(WireFaultKind.BLACK_HOLE))
         writer.write(b"question")
@@ -270,7 +270,7 @@ class TestBlackHole:
 
 
 class TestLatency:
-    async def test_holds_up_what_is_sent_and_keeps_its_order(self, served: Served) -> None:
+    async def test_delays_sent_data_in_order(self, served: Served) -> None:
         stream, reader, _ = await served.connect()
         loop = asyncio.get_running_loop()
         fault = served.faults.inject(WireFault(WireFaultKind.LATENCY, latency_s=0.2))
@@ -283,7 +283,7 @@ class TestLatency:
         stream.write(b"now")
         assert await asyncio.wait_for(reader.readexactly(3), 0.1) == b"now"
 
-    async def test_close_waits_for_what_is_held_up(self, served: Served) -> None:
+    async def test_close_waits_for_delayed_data(self, served: Served) -> None:
         stream, reader, _ = await served.connect()
         served.faults.inject(WireFault(WireFaultKind.LATENCY, latency_s=0.1))
         stream.write(b"last")

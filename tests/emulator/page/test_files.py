@@ -55,7 +55,7 @@ def test_the_page_knows_the_key_that_every_emulator_has() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".js"], ids=lambda path: path.name)
-def test_what_a_script_imports_is_there_and_is_used(path: Path) -> None:
+def test_imports_of_scripts_exist_and_are_used(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     imports = re.findall(r'^import \{([^}]+)\} from "\./([\w.]+)";', text, re.M)
     rest = re.sub(r"^import .*?;$", "", text, flags=re.M | re.S)

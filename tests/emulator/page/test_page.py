@@ -56,10 +56,10 @@ class TestWhere:
             assert answer.content_type.startswith("application/xml")
 
     @pytest.mark.parametrize("target", ["/$page", "/$page/", "/$page/no.js", "/$page/a/b", "/$page/..%2Ffront.py"])
-    async def test_what_is_not_part_of_it_is_not_found(self, site: Site, target: str) -> None:
+    async def test_unknown_file_is_not_found(self, site: Site, target: str) -> None:
         assert (await site.ask("GET", target)).status == 404
 
-    async def test_it_is_only_looked_at(self, site: Site) -> None:
+    async def test_it_is_read_only(self, site: Site) -> None:
         assert (await site.ask("POST", "/$page/main.js")).status == 405
 
     async def test_no_entity_can_be_in_its_way(self, site: Site, context: NamespaceContext) -> None:
@@ -69,7 +69,7 @@ class TestWhere:
 
 
 class TestWho:
-    async def test_the_page_needs_no_right_and_what_it_shows_does(self, site: Site) -> None:
+    async def test_page_needs_no_right_but_its_data_does(self, site: Site) -> None:
         assert (await site.ask("GET", "/")).status == 200
         assert (await site.ask("GET", "/$control/overview")).status == 401
 

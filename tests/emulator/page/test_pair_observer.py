@@ -64,7 +64,7 @@ def test_each_destination_has_its_waiting_messages_and_the_oldest_time(watched: 
     assert (seen["payments"]["waiting"], seen["payments"]["oldest_at"]) == (1, START + 30)
 
 
-def test_it_is_diverted_as_long_as_messages_come(watched: Watched, secondary: Driver) -> None:
+def test_destination_is_diverted_while_messages_arrive(watched: Watched, secondary: Driver) -> None:
     secondary.send(BACKLOG, diverted("orders"))
     assert watched.destinations()["orders"]["state"] == "diverted"
     secondary.wait(RECENT_S)
@@ -173,7 +173,7 @@ def test_destinations_cannot_fill_the_memory(
     assert len(watched.destinations()) == 3
 
 
-def test_a_queue_that_is_gone_takes_its_messages_along(watched: Watched, secondary: Driver) -> None:
+def test_messages_of_a_deleted_queue_disappear(watched: Watched, secondary: Driver) -> None:
     other = "contoso/x-servicebus-transfer/1"
     secondary.queue(other)
     secondary.send(other, diverted("orders"))

@@ -184,12 +184,12 @@ class TestOverview:
                 assert answer.status == 401
 
     @pytest.mark.parametrize(("method", "target"), [("POST", "overview"), ("GET", "watch/1"), ("DELETE", "watch")])
-    async def test_it_is_only_looked_at(self, emulated: Emulated, method: str, target: str) -> None:
+    async def test_it_is_read_only(self, emulated: Emulated, method: str, target: str) -> None:
         assert (await emulated.api.answer(request(method, f"/$control/{target}"))).status == 405
 
 
 class TestWatch:
-    async def test_everything_comes_first_and_then_what_has_changed(self, emulated: Emulated) -> None:
+    async def test_first_event_has_everything_later_ones_only_changes(self, emulated: Emulated) -> None:
         for path in ("orders", "jobs"):
             emulated.queue(path)
         viewer = await emulated.viewer()

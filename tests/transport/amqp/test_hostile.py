@@ -170,7 +170,7 @@ class Caller:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
-async def test_calls_end_in_time_whatever_the_service_sends(first: int, clock: VirtualClock) -> None:
+async def test_calls_end_in_time_for_any_responses(first: int, clock: VirtualClock) -> None:
     for seed in range(first, first + 20):
         random = Random(f"hostile {seed}")
         service = HostileService(clock, random)

@@ -213,7 +213,7 @@ class CountingClock(VirtualClock):
         return super().call_later(delay_s, action)
 
 
-async def test_release_at_half_of_the_lock_needs_one_timer_whatever_is_rounded() -> None:
+async def test_release_at_half_of_the_lock_needs_one_timer() -> None:
     service = Service(CountingClock())
     transport = service.transport()
     receiver = transport.open_receiver("orders", prefetch_count=100)
@@ -265,7 +265,7 @@ async def test_drain_that_is_never_answered_starves_no_later_call(service: Servi
     assert service.end.grants == [(10, False), (10, True), (5, False), (4, True)]
 
 
-async def test_close_releases_what_was_not_handed_out(service: Service, transport: AmqpTransport) -> None:
+async def test_close_releases_undelivered_messages(service: Service, transport: AmqpTransport) -> None:
     store(service, "a", "b", "c")
     receiver = transport.open_receiver("orders", prefetch_count=5)
     assert len(await receive(receiver, 1)) == 1
@@ -279,7 +279,7 @@ async def test_close_releases_what_was_not_handed_out(service: Service, transpor
         await receive(receiver)
 
 
-async def test_two_calls_share_what_comes(service: Service, transport: AmqpTransport) -> None:
+async def test_two_calls_share_arriving_messages(service: Service, transport: AmqpTransport) -> None:
     receiver = transport.open_receiver("orders")
     calls = [asyncio.create_task(receive(receiver, 1, 60)) for _ in range(2)]
     await transport.clock.sleep(1)

@@ -421,7 +421,7 @@ async def test_connection_lost_after_a_request_was_taken_leaves_it_in_doubt(
     assert caught.value.is_in_doubt
 
 
-async def test_closed_sender_is_refused_and_ends_what_it_had(service: Service, transport: AmqpTransport) -> None:
+async def test_closing_a_sender_fails_its_pending_sends(service: Service, transport: AmqpTransport) -> None:
     service.on_transfer = hold
     sender = transport.open_sender("orders")
     sending = asyncio.create_task(sender.send(message(), timeout_s=60))

@@ -185,7 +185,7 @@ async def test_server_that_speaks_something_else(kind: TransportType, answer: by
         await failure(local(port), transport_type=kind)
 
 
-async def test_nobody_listens() -> None:
+async def test_connection_is_refused() -> None:
     async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
 
     async with server(nothing) as port:

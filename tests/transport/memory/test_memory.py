@@ -50,7 +50,7 @@ async def receive(link: ReceiverLink, count: int = 10, wait_s: float = 0.0) -> l
     return await link.receive(max_message_count=count, max_wait_time_s=wait_s)
 
 
-def test_it_has_the_shape_of_the_port() -> None:
+def test_transport_implements_the_port() -> None:
     transport = MemoryTransport(memory_host("shape"))
     port: Transport = transport
     sender: SenderLink = transport.open_sender("q")
@@ -81,7 +81,7 @@ async def test_messages_go_in_and_come_out(transport: MemoryTransport) -> None:
     assert (await transport.administration.runtime(QUEUE)).total_message_count == 0
 
 
-async def test_a_sender_opens_when_it_is_used_and_knows_when_it_stands(transport: MemoryTransport) -> None:
+async def test_sender_opens_at_first_use_and_reports_that_it_is_ready(transport: MemoryTransport) -> None:
     sender = transport.open_sender("q")
     assert not sender.is_open
     assert (await sender.limits(timeout_s=T)).max_message_size_bytes == 2**18
@@ -175,7 +175,7 @@ async def test_b011_a_lock_is_renewed(transport: MemoryTransport) -> None:
     assert await receiver.renew_lock(held, timeout_s=T) == held.locked_until_utc + timedelta(seconds=50)
 
 
-async def test_b025_what_was_deleted_when_received_cannot_be_settled(transport: MemoryTransport) -> None:
+async def test_b025_message_received_and_deleted_cannot_be_settled(transport: MemoryTransport) -> None:
     receiver = transport.open_receiver("q", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=5)
     await send(transport, "a", "b")
     (deleted,) = await receive(receiver, 1)
@@ -246,7 +246,7 @@ async def test_a_link_without_a_session_has_no_state(transport: MemoryTransport)
         await transport.open_receiver("q").get_session_state(timeout_s=T)
 
 
-async def test_b093_what_a_lost_connection_had_in_hand_is_delivered_again(transport: MemoryTransport) -> None:
+async def test_b093_messages_locked_by_a_lost_connection_are_redelivered(transport: MemoryTransport) -> None:
     await send(transport, "a")
     other = MemoryTransport(transport.host)
     await receive(other.open_receiver("q"))
@@ -328,7 +328,7 @@ def test_a_sender_a_receiver_and_a_namespace_cost_well_under_a_millisecond() -> 
         drop_memory_host(name)
 
 
-async def test_a_receive_from_what_hangs_finds_nothing_also_at_first(transport: MemoryTransport) -> None:
+async def test_receive_from_a_hanging_entity_returns_nothing(transport: MemoryTransport) -> None:
     await send(transport, "a")
     transport.host.inject(Fault(FaultKind.HANG, "q"))
     assert await receive(transport.open_receiver("q"), wait_s=5) == []

@@ -51,11 +51,11 @@ QUEUE = QueueProperties(
 )
 
 
-def test_what_is_not_said_is_not_asked_for() -> None:
+def test_unset_properties_are_not_sent() -> None:
     assert creation_options(QueueProperties("orders", max_delivery_count=3)) == {"max_delivery_count": 3}
 
 
-def test_what_is_only_told_is_not_asked_for_at_creation() -> None:
+def test_read_only_properties_are_not_sent_at_creation() -> None:
     options = creation_options(QUEUE)
     assert not {"name", "status", "availability_status"} & options.keys()
     assert options["auto_delete_on_idle"] == "P10675199DT2H48M5.4775807S"

@@ -136,11 +136,11 @@ def test_a_refused_token_counts_by_its_status(status: int | None, expected: type
         (IndexError("list index out of range"), ServiceBusCommunicationError),
     ],
 )
-def test_what_goes_wrong_below_the_sdk_is_seen_through_it(error: Exception, expected: type[ServiceBusError]) -> None:
+def test_errors_below_the_sdk_are_translated(error: Exception, expected: type[ServiceBusError]) -> None:
     assert type(translated(as_the_sdk_raises(error), "send to 'q'")) is expected
 
 
-def test_what_the_sdk_says_by_itself_keeps_its_meaning() -> None:
+def test_errors_of_the_sdk_are_translated() -> None:
     assert type(translated(sdk.SessionLockLostError(), "receive from 'q'")) is SessionLockLostError
     assert type(translated(sdk.MessageSizeExceededError(), "send to 'q'")) is MessageSizeExceededError
     assert type(translated(sdk.MessageAlreadySettled(action="complete"), "complete")) is MessageAlreadySettled
@@ -241,7 +241,7 @@ class Answer:
         (None, "status 401"),
     ],
 )
-def test_a_refused_list_says_what_the_answer_says(body: str | None, said: str) -> None:
+def test_error_of_a_rejected_list_has_the_text_of_the_response(body: str | None, said: str) -> None:
     error = translated(HttpResponseError(response=Answer(body)), "list queues")  # type: ignore[arg-type]
     assert isinstance(error, ServiceBusAuthenticationError)
     assert said in str(error)

@@ -156,7 +156,7 @@ def test_an_annotated_message_may_have_several_data_sections() -> None:
         [2**31, -(2**63), {b"deep": 2**63 - 1}],
     ],
 )
-def test_a_value_body_arrives_as_it_was(body: Any) -> None:
+def test_value_body_arrives_unchanged(body: Any) -> None:
     message = with_body(AmqpMessageBodyType.VALUE, body)
     assert message.body_type is AmqpMessageBodyType.VALUE
     assert message.body == body
@@ -178,7 +178,7 @@ def test_a_value_body_that_the_sdk_cannot_encode_is_rejected(body: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [[[1, b"a"], [2**40]], [[]], [[None], []]])
-def test_a_sequence_body_arrives_as_it_was(body: list[list[Any]]) -> None:
+def test_sequence_body_arrives_unchanged(body: list[list[Any]]) -> None:
     message = with_body(AmqpMessageBodyType.SEQUENCE, body)
     arrived = over_the_wire(message)
     assert (message.body_type, arrived.body_type) == (AmqpMessageBodyType.SEQUENCE, AmqpMessageBodyType.SEQUENCE)
@@ -250,7 +250,7 @@ def test_a_time_to_live_beyond_the_range_is_unlimited() -> None:
     assert from_sdk(sdk.ServiceBusMessage(b"", time_to_live=timedelta.max)).time_to_live == timedelta.max
 
 
-def test_a_message_without_an_id_is_given_none_here() -> None:
+def test_message_without_an_id_stays_without() -> None:
     assert to_sdk(ServiceBusMessage(b"", scheduled_enqueue_time_utc=NEW_YEAR)).message_id is None
 
 
@@ -334,6 +334,6 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES)
-def test_there_and_back_is_the_same_message(message: ServiceBusMessage) -> None:
+def test_message_is_decoded_as_it_was_encoded(message: ServiceBusMessage) -> None:
     assert content(from_sdk(to_sdk(message))) == content(message)
     assert content(over_the_wire(message)) == content(message)
