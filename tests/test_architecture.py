@@ -105,7 +105,7 @@ def used(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def own_module(target: str) -> str | None:
-    """The module of this project that an imported name is, or lives in; None for foreign ones."""
+    """Return the module of this project that an imported name is or belongs to; None for foreign ones."""
     if target.split(".")[0] not in ("sbclient", "sbclient_spark"):
         return None
     name = target.removeprefix("sbclient.")

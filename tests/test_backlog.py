@@ -1,4 +1,4 @@
-"""Looking into the backlog, and dealing with its dead letters."""
+"""Inspect the backlog, and resubmit or purge its dead letters."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_parked_messages_and_dead_letters_are_distinguished(clock: Virtual
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await client.administration.create_queue("orders")
         await divert(pair, client, 3)
-        await dead_letter(pair, "nobody's")
+        await dead_letter(pair, "unknown destination")
         pair.primary.inject(Fault(FaultKind.DOWN, entity_path="orders"))
         await client.run_syphon(until="empty")
         (view,) = await Backlog(client.pair).survey()
@@ -63,7 +63,7 @@ async def test_parked_messages_and_dead_letters_are_distinguished(clock: Virtual
 async def test_a_message_without_a_destination_is_counted_as_unknown(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
-        await dead_letter(pair, "nobody's")
+        await dead_letter(pair, "unknown destination")
         (view,) = await Backlog(client.pair).survey()
         assert view.destinations == {"(unknown)": 1}
 
@@ -73,7 +73,7 @@ async def test_resubmitted_dead_letters_are_drained(clock: VirtualClock) -> None
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await client.administration.create_queue("parcels", requires_session=True)
         await dead_letter(pair, "no session", **{"x-ms-path": "parcels"})
-        await dead_letter(pair, "nobody's")
+        await dead_letter(pair, "unknown destination")
         await client.run_syphon(until="empty")
         assert await Backlog(client.pair).resubmit(reason="NoSuchReason") == 0
         await client.administration.delete_queue("parcels")
@@ -91,7 +91,7 @@ async def test_resubmitted_dead_letters_are_drained(clock: VirtualClock) -> None
 async def test_a_purge_deletes_dead_letters_only(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
-        await dead_letter(pair, "nobody's")
+        await dead_letter(pair, "unknown destination")
         await client.run_syphon(until="empty")
         await client.administration.create_queue("orders")
         await divert(pair, client, 2)
@@ -133,18 +133,18 @@ async def test_progress_is_reported(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         for _ in range(3):
-            await dead_letter(pair, "nobody's")
+            await dead_letter(pair, "unknown destination")
         await client.run_syphon(until="empty")
-        told: list[int] = []
-        assert await Backlog(client.pair, on_progress=told.append).purge() == 3
-        assert told == [1, 2, 3]
+        progress: list[int] = []
+        assert await Backlog(client.pair, on_progress=progress.append).purge() == 3
+        assert progress == [1, 2, 3]
 
 
 async def test_an_interrupted_resubmission_leaves_nothing_locked(clock: VirtualClock) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         for _ in range(3):
-            await dead_letter(pair, "nobody's")
+            await dead_letter(pair, "unknown destination")
         await client.run_syphon(until="empty")
         pair.secondary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
         with pytest.raises(OperationTimeoutError):
@@ -185,11 +185,11 @@ async def test_a_purge_by_reason_ends_though_locks_end_before_it_does(clock: Vir
         )
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         if order == "first":
-            await dead_letter(pair, "nobody's")
+            await dead_letter(pair, "unknown destination")
             await client.run_syphon(until="empty")
         await refused(pair, client, 700)
         if order == "last":
-            await dead_letter(pair, "nobody's")
+            await dead_letter(pair, "unknown destination")
             await client.run_syphon(until="empty")
         pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=0.9, operations=[Operation.RECEIVE]))
         backlog = Backlog(client.pair)

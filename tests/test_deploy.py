@@ -56,8 +56,8 @@ def is_variable(name: str) -> bool:
 
 
 def test_the_file_of_settings_can_be_used_as_it_is() -> None:
-    told = checked("--config", str(SYPHON_TOML))
-    set_there = {name: value for name, (value, origin) in told.items() if origin.startswith("syphon.toml, line ")}
+    settings = checked("--config", str(SYPHON_TOML))
+    set_there = {name: value for name, (value, origin) in settings.items() if origin.startswith("syphon.toml, line ")}
     assert set_there == {"http_port": "9464"}
 
 
@@ -106,8 +106,8 @@ def test_a_unit_runs_the_worker_with_options_that_there_are(path: Path) -> None:
     at = words.index("--config")
     assert Path(words[at + 1]).name == SYPHON_TOML.name
     words[at + 1] = str(SYPHON_TOML)
-    told = checked(*words[1:])
-    assert told["until"][0] == ("empty" if "once" in path.name else "")
+    settings = checked(*words[1:])
+    assert settings["until"][0] == ("empty" if "once" in path.name else "")
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
@@ -173,8 +173,8 @@ def test_the_image_runs_the_worker_itself_so_that_signals_arrive() -> None:
     assert instructions("STOPSIGNAL") == ["SIGTERM"]
     variables = variables_of_the_image()
     assert all(map(is_variable, variables))
-    told = checked(**variables)
-    assert (told["http_port"][0], told["http_host"][0]) == ("9464", "0.0.0.0")
+    settings = checked(**variables)
+    assert (settings["http_port"][0], settings["http_host"][0]) == ("9464", "0.0.0.0")
 
 
 def test_the_image_does_not_run_as_root() -> None:
@@ -207,9 +207,9 @@ def test_each_probe_asks_for_a_path_that_there_is() -> None:
 
 
 def test_a_pod_runs_the_worker_with_options_and_variables_that_there_are() -> None:
-    told = checked(*json.loads(value("args")))
-    port = told["http_port"][0]
-    assert told["http_host"][0] == "0.0.0.0"
+    settings = checked(*json.loads(value("args")))
+    port = settings["http_port"][0]
+    assert settings["http_host"][0] == "0.0.0.0"
     assert f"{{name: http, containerPort: {port}}}" in KUBERNETES
     assert json.loads(value("prometheus.io/port")) == port
     variables = re.findall(r"^\s+- name: ([A-Z_]+)$", KUBERNETES, re.M)

@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 def test_the_page_is_the_list() -> None:
-    """To mend it: python -m sbclient.deviations > docs/deviations.md"""
+    """To update the page: python -m sbclient.deviations > docs/deviations.md"""
     assert (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8") == page()
     assert all(page().count(f"`{each.id}`") == 1 for each in deviations())
 
@@ -55,7 +55,7 @@ def test_the_list_lies_beside_its_module_so_that_a_wheel_has_it() -> None:
 def test_the_emulator_lists_deviations() -> None:
     result = CliRunner().invoke(make_app(), ["emulator", "--deviations", "--json"])
     assert result.exit_code == 0
-    told = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [Deviation(**each) for each in told] == list(deviations())
+    printed = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [Deviation(**each) for each in printed] == list(deviations())
     words = CliRunner().invoke(make_app(), ["emulator", "--deviations"]).stdout
     assert all(f"{each.id}\n" in words for each in deviations())

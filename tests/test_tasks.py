@@ -62,12 +62,12 @@ async def test_a_task_may_close_its_owner() -> None:
 
 
 async def test_a_failure_is_reported_or_logged(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[BaseException] = []
-    for tasks in (OwnedTasks(on_failure=told.append), OwnedTasks()):
+    failures: list[BaseException] = []
+    for tasks in (OwnedTasks(on_failure=failures.append), OwnedTasks()):
         await asyncio.wait([tasks.start(fail(), name="fails")])
         await asyncio.sleep(0)
         await tasks.close()
-    assert [type(error) for error in told] == [ZeroDivisionError]
+    assert [type(error) for error in failures] == [ZeroDivisionError]
     assert [vars(record)["event_name"] for record in caplog.records] == ["task.failed"]
 
 

@@ -29,7 +29,7 @@ CALLERS = 200
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Counts of messages, microseconds for each, and bytes: what the client had in hand at most while it drained."""
+    """Counts of messages, microseconds for each, and bytes: the largest number in flight while the client drained."""
 
     sent: int
     diverted: int
@@ -45,7 +45,7 @@ class Result:
 
 
 async def passed_through(messages: int) -> Result:
-    """Half the messages are sent while the primary is well, half in an outage; then everything comes home."""
+    """Half the messages are sent while the primary is well, half in an outage; then everything is drained."""
     clock = VirtualClock()
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(failover_interval=timedelta(0))) as client:

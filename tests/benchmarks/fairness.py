@@ -65,7 +65,7 @@ Flood: TypeAlias = Callable[[int], Iterator[Any]]
 
 
 def serve(pipe: Any) -> None:
-    """The emulator's process: says its port, ends when told."""
+    """The emulator's process: it sends its port, and ends on request."""
 
     async def served() -> None:
         async with Emulator("contoso") as emulator:
@@ -111,7 +111,7 @@ class Attacker:
         return link
 
     def transfers(self, link: OutgoingLink, payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
-        """The frames of each message, settled, whatever the broker grants."""
+        """The frames of each message, settled, without regard to credit."""
         for number, payload in enumerate(payloads):
             frames = write_transfers(
                 self.session.channel,
@@ -346,7 +346,7 @@ async def main(seconds: float, chosen: list[str]) -> None:
         link = client.engine.begin().attach_sender("good", target=Target(address=GOOD))
         await client.attached(link)
         for name in chosen or FLOODS:
-            alone_ms = line("nobody", await latencies(client, link, seconds / 2), None)
+            alone_ms = line("none", await latencies(client, link, seconds / 2), None)
             near, other = multiprocessing.Pipe()
             attacker = spawn.Process(target=attack, args=(name, port, seconds + 1.0, other), daemon=True)
             attacker.start()

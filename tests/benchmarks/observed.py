@@ -1,9 +1,9 @@
-"""What being watched costs: a pair, an outage and a syphon, with nobody watching, with metrics, with traces, with both.
+"""The cost of telemetry: a pair, an outage and a syphon, without telemetry, with metrics, with traces, with both.
 
     python -m tests.benchmarks.observed [messages] [rounds]
 
-Each way runs in processes of its own, by turns; of each the fastest counts. Time is virtual, the cost is real:
-microseconds for each message, and how many times as much as with nobody watching.
+Each variant runs in its own processes, alternately; the fastest run of each counts. Time is virtual, the cost is real:
+microseconds for each message, and the ratio to the run without telemetry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sbclient.testing import run_virtual
 from tests.benchmarks.failover import passed_through
 
 WAYS: Final = {
-    "nobody": "OpenTelemetry is not imported",
+    "unobserved": "OpenTelemetry is not imported",
     "imported": "it is, but has no provider",
     "metrics": "a meter provider reads",
     "traces": "a tracer provider gets every span",
@@ -29,7 +29,7 @@ STEPS: Final = ("send", "divert", "drain", "receive")
 
 def watched(way: str) -> None:
     """Switch on what this way has."""
-    if way == "nobody":
+    if way == "unobserved":
         return
     from opentelemetry import metrics as _metrics_api  # noqa: F401
     from opentelemetry import trace as _trace_api  # noqa: F401
@@ -68,8 +68,8 @@ def main() -> None:
             found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             before = best.setdefault(way, found)
             best[way] = {step: min(before[step], found[step]) for step in STEPS}
-    base = best["nobody"]
-    print(f"microseconds for each of {messages:,} messages, the fastest of {rounds}; times as much as with nobody")
+    base = best["unobserved"]
+    print(f"microseconds for each of {messages:,} messages, the fastest of {rounds}; ratio to unobserved")
     print(f"{'':10}" + "".join(f"{step:>16}" for step in (*STEPS, "in all")))
     for way, each in best.items():
         cells = [f"{each[step]:8.1f} {each[step] / base[step]:6.2f}×" for step in STEPS]

@@ -262,8 +262,8 @@ def main() -> None:
                 one = measured(emulated, df, arguments.rows, write, f"round-{number}-{place}")
                 if number >= 0:
                     rounds.setdefault(name, []).append(one)
-    told = f"{arguments.rows:,} rows of {BODY_BYTES} bytes in {PARTITIONS} partitions"
-    print(f"{told}, the fastest of {arguments.rounds} rounds")
+    setup = f"{arguments.rows:,} rows of {BODY_BYTES} bytes in {PARTITIONS} partitions"
+    print(f"{setup}, the fastest of {arguments.rounds} rounds")
     print(f"{'':34} {'rows/s':>9}   {'slowest':>9}   Spark us/row   emulator us/row")
     for name, each in rounds.items():
         best, slowest = max(each), min(each)

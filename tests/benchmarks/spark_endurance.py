@@ -1,4 +1,4 @@
-"""Every row once, whatever strikes: Spark jobs on two namespaces that are processes of their own, and their account.
+"""Every row once despite faults: Spark jobs on two namespaces that are processes of their own, and their account.
 
     python -m tests.benchmarks spark_endurance [--rows 1000000] [--csv PATH] [--json]
 
@@ -51,7 +51,7 @@ class Arrival(NamedTuple):
 
 
 class ServedPair:
-    """A primary and a secondary namespace, each a process; they are controlled at a port that no fault strikes."""
+    """A primary and a secondary namespace, each a process; they are controlled at a port that no fault affects."""
 
     def __init__(self, folder: Path) -> None:
         self._primary, self._secondary = Namespace("contoso", folder), Namespace("contoso-backup", folder)
@@ -171,7 +171,7 @@ def main() -> None:
     arguments = parser.parse_args()
     accounts: list[Account] = []
 
-    def told(account: Account) -> None:
+    def report(account: Account) -> None:
         accounts.append(account)
         if not arguments.json:
             print(_line(account), flush=True)
@@ -182,10 +182,10 @@ def main() -> None:
             if not arguments.json:
                 print(HEAD)
             # So slow that there is time for an outage: it is a small file.
-            told(sessions(spark, pair, path, maxMessagesPerSecond=100, maxBatchMessages=20))
+            report(sessions(spark, pair, path, maxMessagesPerSecond=100, maxBatchMessages=20))
             rows = max(1, arguments.rows // 20 // STREAM_FILES)
-            told(stream(spark, pair, folder, files=STREAM_FILES, rows=rows, maxMessagesPerSecond=1000))
-            told(batch(spark, pair, arguments.rows))
+            report(stream(spark, pair, folder, files=STREAM_FILES, rows=rows, maxMessagesPerSecond=1000))
+            report(batch(spark, pair, arguments.rows))
     if arguments.json:
         print(json.dumps([asdict(account) | {"is_clean": account.is_clean} for account in accounts], indent=1))
     sys.exit(0 if all(account.is_clean for account in accounts) else 1)

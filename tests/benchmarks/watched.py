@@ -1,4 +1,4 @@
-"""What it costs an emulator that somebody looks at its page: 1,000 entities, 100,000 messages, and traffic beside.
+"""The cost of an open page for the emulator: 1,000 entities, 100,000 messages, and traffic beside.
 
     python -m tests.benchmarks.watched [seconds]
 
@@ -58,7 +58,7 @@ async def look(port: int, sizes: list[int]) -> None:
 
 
 async def traffic(emulator: Emulator, seconds: float) -> float:
-    """Messages sent and taken in a second of processor time, while whoever watches is served beside."""
+    """Messages sent and taken in a second of processor time, while watchers are served too."""
     host = emulator.context().host
     count, began, cpu = 0, time.monotonic(), time.process_time()
     while time.monotonic() - began < seconds:

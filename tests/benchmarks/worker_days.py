@@ -1,7 +1,7 @@
-"""What a syphon keeps and asks for in many days: `python -m tests.benchmarks.worker_days [--days 7] [--daily 2000]`.
+"""Memory and requests of a syphon over many days: `python -m tests.benchmarks.worker_days [--days 7] [--daily 2000]`.
 
 Time is virtual. Each day messages come for thousands of new entities, in plain queues and in sessions; each day brings
-an outage of the primary of 50 minutes, a restart of the secondary, messages that nobody can bring home, and messages
+an outage of the primary of 50 minutes, a restart of the secondary, messages that cannot be forwarded, and messages
 for entities that do not exist, each given up when that was known for 24 hours. One entity refuses for most of the day.
 Printed at the end of each day:
 
@@ -10,8 +10,8 @@ Printed at the end of each day:
     tasks, senders, receivers
     operations   requests of that day, for what
 
-What the broker keeps is not the syphon's. Its classes and what its files allocated are left out, and at the end of each
-day its queues are emptied, so that no message is alive that the syphon has not in hand.
+The memory of the broker is not counted: its classes and the allocations of its files are left out, and its queues are
+emptied at the end of each day, so that the only messages in memory are those in flight in the syphon.
 The list of the last events and the caches of paths, both bounded, are full from the beginning.
 
 Then, each on a fresh pair: what a day costs in operations when nothing happens, and when a destination refuses.
@@ -125,7 +125,7 @@ class Scene:
         self.put(queue, seal(message, path, native_session_id=native))
 
     def put(self, queue: str, message: ServiceBusMessage) -> None:
-        """Put something into a queue of the secondary, though a switch may be thrown."""
+        """Put a message into a queue of the secondary, also during a fault."""
         self.pair.secondary.namespace.send(self._call(Operation.SEND), queue, [message])
 
     def empty(self, host: BrokerHost, path: str) -> int:
@@ -138,7 +138,7 @@ class Scene:
 
 
 async def _day(scene: Scene, number: int, daily: int) -> None:
-    """One day: messages come each hour, faults strike, and in the end it is quiet."""
+    """Run one day: messages arrive each hour, with faults, and a quiet end."""
     began_at = scene.clock.monotonic()
     last: list[str] = []
     disabled = Fault(FaultKind.ERROR, entity_path=DISABLED, error=MessagingEntityDisabledError)

@@ -30,7 +30,7 @@ ROWS: Final = tuple(
 WITHOUT_TEST: Final[Mapping[str, str]] = {
     "P-019": "Documentation only: it speaks of a box in the portal, and there is no portal here.",
     "P-030": "Documentation only: Service Bus for Windows Server is not served.",
-    "P-031": "Client-era note: of the protocols it names only AMQP lives on, which the wire tests speak.",
+    "P-031": "Client-era note: of its protocols only AMQP is still in use, and the wire tests use it.",
     "P-058": "Documentation only: advice not to set a key without need.",
     "P-067": "Documentation only: advice on HTTP keep-alive, and messages do not travel over HTTP here.",
     "P-068": "Documentation only: advice not to partition entities with little traffic.",

@@ -1,4 +1,4 @@
-"""The switches: what strikes awaited, when it ends, and what a caller meets."""
+"""Faults: which calls they affect, when they end, and which errors callers get."""
 
 from __future__ import annotations
 

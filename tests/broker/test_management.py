@@ -815,9 +815,9 @@ def test_a_subscription_s_size_is_its_topic_s(broker: Driver) -> None:
 
 
 def test_many_spellings_of_a_path_do_not_fill_the_memory(broker: Driver) -> None:
-    letters = "abcdefghijklmno"
-    broker.queue(letters)
+    name = "abcdefghijklmno"
+    broker.queue(name)
     for number in range(20_100):
-        spelt = "".join(letter.upper() if number >> place & 1 else letter for place, letter in enumerate(letters))
+        spelt = "".join(letter.upper() if number >> place & 1 else letter for place, letter in enumerate(name))
         broker.namespace.directory.find(spelt)
     assert len(broker.namespace.directory._found) < 20_100

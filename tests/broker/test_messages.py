@@ -1,4 +1,4 @@
-"""The life of a message in a queue: locks, deliveries, expiry, dead letters, deferral, schedules, sizes.
+"""Messages in a queue: locks, deliveries, expiry, dead letters, deferral, schedules, sizes.
 
 Rows B-004 to B-035, B-057, B-080 and B-081.
 """

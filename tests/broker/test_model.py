@@ -40,7 +40,7 @@ class Kept:
 
 @dataclass
 class Model:
-    """The list: everything alive, in order of arrival; and the dead letters."""
+    """The model: the active messages in order of arrival, and the dead letters."""
 
     alive: list[Kept] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)

@@ -93,7 +93,7 @@ def test_p007_a_blocked_fragment_does_not_hold_up_another(broker: Driver) -> Non
 
 
 def scripted(broker: Driver) -> list[object]:
-    """What one client sees who reads, completes, defers, abandons and dead-letters."""
+    """Return what a client observes that receives, completes, defers, abandons and dead-letters."""
     for number in range(4):
         broker.send("q", message(str(number), partition_key="one key"))
     first, second, third, fourth = broker.receive("q", 4)

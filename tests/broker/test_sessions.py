@@ -276,7 +276,7 @@ def test_session_is_browsed_in_order_after_a_commit(queue: Driver) -> None:
 
 
 def test_browsing_a_session_that_does_not_exist_shows_nothing(queue: Driver) -> None:
-    assert queue.peek(session_id="nobody") == []
+    assert queue.peek(session_id="missing") == []
 
 
 def test_settled_messages_do_not_accumulate_in_a_session(broker: Driver) -> None:

@@ -98,7 +98,7 @@ async def diverted(pair: MemoryPair) -> list[ServiceBusReceivedMessage]:
 
 
 async def dead_letters(pair: MemoryPair, names: Sequence[str] = BACKLOG) -> list[ServiceBusReceivedMessage]:
-    """The dead letters of backlog queues, which are empty then."""
+    """Remove and return the dead letters of the backlog queues."""
     return [message for name in names for message in await taken(pair, name, secondary=True, dead=True)]
 
 

@@ -297,9 +297,9 @@ class TestNamespaces:
     async def test_http_port_lists_the_namespaces_in_the_error(self, certificates: Path) -> None:
         async with Emulator("a", "b", http_port=0, certificate_directory=certificates) as emulator:
             assert emulator.http_port
-            status, told = await asked(emulator.http_port, "GET", "/$control/state?namespace=c")
+            status, content = await asked(emulator.http_port, "GET", "/$control/state?namespace=c")
             assert status == 404
-            assert "use one of a, b" in told["error"]
+            assert "use one of a, b" in content["error"]
 
     async def test_health_leaves_nothing_in_the_namespace(self, emulator: Emulator, port: int) -> None:
         assert (await asked(port, "GET", "/health"))[0] == 200

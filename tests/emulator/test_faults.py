@@ -1,4 +1,4 @@
-"""What goes wrong on the wire: which switch strikes whom, how often and until when."""
+"""Wire faults: which connections they affect, how often and until when."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_fault_ends_at_its_time(faults: WireFaults) -> None:
 
 
 def test_probability_is_repeated_by_the_seed() -> None:
-    def strikes(seed: int) -> list[bool]:
+    def hits(seed: int) -> list[bool]:
         faults = WireFaults(Random(seed))
         faults.inject(WireFault(WireFaultKind.SERVER_BUSY, probability=0.5))
         return [faults.is_busy("q", NOW) for _ in range(200)]
 
-    assert 60 < sum(strikes(7)) < 140
-    assert strikes(7) == strikes(7) != strikes(8)
+    assert 60 < sum(hits(7)) < 140
+    assert hits(7) == hits(7) != hits(8)
 
 
 def test_healing_one_leaves_the_other(faults: WireFaults) -> None:

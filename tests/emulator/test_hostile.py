@@ -308,7 +308,7 @@ def _say_all(port: int, said: list[bytes]) -> None:
 
 
 async def test_links_to_many_addresses_use_little_memory(certificates: Path) -> None:
-    """Whoever has shown no token can ask for links, each by another long name."""
+    """A client without a token can request links with different long names."""
     async with served(certificates) as emulator, good_client(emulator):
         before = resident_bytes()
         reader, writer = await asyncio.open_connection("127.0.0.1", emulator.ports["contoso"])

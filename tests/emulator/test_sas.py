@@ -75,7 +75,7 @@ class TestSignatures:
         assert "RootManageSharedAccessKey' of the namespace: " in refusal(token("sb://h/", key="another"))
 
     def test_unknown_key_name_is_refused(self) -> None:
-        assert "is not signed" in refusal(token("sb://h/q", key_name="nobody"))
+        assert "is not signed" in refusal(token("sb://h/q", key_name="unknown"))
 
     def test_token_ends_at_its_second(self) -> None:
         text = token("sb://h/q", expires_at=NOW)
@@ -218,8 +218,8 @@ def web_token(claims: object, header: object = None) -> str:
 
 class TestModes:
     def test_mode_none_requires_no_token(self) -> None:
-        nobody = authorizer(AuthorizationMode.NONE)
-        assert nobody.authenticate("", NOW) == EVERYTHING == nobody.authenticate_key("", "")
+        unprotected = authorizer(AuthorizationMode.NONE)
+        assert unprotected.authenticate("", NOW) == EVERYTHING == unprotected.authenticate_key("", "")
 
     def test_web_tokens_are_rejected_by_default(self) -> None:
         assert "--auth sas" in refusal(web_token({"exp": NOW + 1}))

@@ -329,7 +329,7 @@ class Author:
 
 
 class Owner:
-    """A server that answers at random, in any order, whatever it may call."""
+    """A server that answers at random, in any order."""
 
     def __init__(self, random: Random, connection: Connection) -> None:
         self._random = random
@@ -410,7 +410,7 @@ def read(payload: bytes, message_format: int) -> None:
 
 
 class Judge:
-    """What must hold of every connection, whatever came in.
+    """Checks the invariants of a connection for any input.
 
     Attributes:
         heard: all events.
@@ -431,7 +431,7 @@ class Judge:
                 assert id(link) not in self._open_links
                 self._open_links[id(link)] = link
             case LinkDetached(link, _, _):
-                assert id(link) in self._open_links, "LinkDetached came twice, or for a link nobody asked for"
+                assert id(link) in self._open_links, "LinkDetached came twice, or for a link that was not requested"
                 del self._open_links[id(link)]
             case SessionEnded(session, _):
                 assert not session.is_open
@@ -477,7 +477,7 @@ class Judge:
 
 
 def run_case(seed: int, number: int) -> list[Any]:
-    """One connection from its first byte to its last; all that the owner was told.
+    """Run one connection from its first byte to its last; return all events of its owner.
 
     Raises:
         AssertionError: something does not hold; any other exception has no business to come out either.
@@ -506,7 +506,7 @@ def run_case(seed: int, number: int) -> list[Any]:
 
 
 def take(connection: Connection, owner: Owner, judge: Judge) -> None:
-    """All events; what the owner may be told about its own calls is no failure."""
+    """Yield all events; errors about the owner's own calls are no failure."""
     while (event := connection.next_event()) is not None:
         judge.hear(event)
         with contextlib.suppress(EndpointClosedError, InvalidOperationError):

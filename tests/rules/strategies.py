@@ -33,7 +33,7 @@ short_ids = st.text(max_size=128)
 moments = st.integers(0, 2**52).map(
     lambda microseconds: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
 )
-lives = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=4000))
+times_to_live = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=4000))
 awkward_names = st.sampled_from([PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_ENQUEUE_TIME, PARTITION_KEY, USER_PREFIX])
 property_names = (
     st.text(max_size=20)
@@ -68,7 +68,7 @@ def messages(draw: st.DrawFn) -> ServiceBusMessage:
         partition_key=draw(st.none() | (short_ids if session_id is None else st.just(session_id))),
         message_id=draw(st.none() | short_ids),
         scheduled_enqueue_time_utc=draw(st.none() | moments),
-        time_to_live=draw(st.none() | lives),
+        time_to_live=draw(st.none() | times_to_live),
         content_type=draw(st.none() | st.text(max_size=300)),
         correlation_id=draw(st.none() | st.text(max_size=300)),
         subject=draw(st.none() | st.text(max_size=30)),

@@ -303,7 +303,7 @@ class Model:
 
 
 class FailoverAgainstItsModel(RuleBasedStateMachine):
-    """Sends and pings begin and end in any order while time passes and somebody has his say."""
+    """Sends and pings begin and end in any order while time passes and operators intervene."""
 
     @initialize(interval_s=st.sampled_from([0, 60]), pings=st.integers(1, 3))
     def start(self, interval_s: int, pings: int) -> None:

@@ -1,4 +1,4 @@
-"""The syphon over plain backlog queues: every message is forwarded once, whatever fails."""
+"""The syphon over plain backlog queues: every message is forwarded once despite failures."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ async def test_an_outage_is_logged_from_its_first_error_to_its_end(
         pair.primary.heal()
         await clock.sleep(70.0)
         await client.run_syphon(until="empty")
-    told = logged(caplog)
-    assert [name for name in told if name != "failover.ping_refused"] == [
+    events = logged(caplog)
+    assert [name for name in events if name != "failover.ping_refused"] == [
         "pair.opened",
         "failover.suspected",
         "failover.engaged",
@@ -52,7 +52,7 @@ async def test_an_outage_is_logged_from_its_first_error_to_its_end(
         "error": "ServiceBusConnectionError",
         "reason": "outage",
     }
-    assert "failover.ping_refused" in told
+    assert "failover.ping_refused" in events
 
 
 async def _fails(work: Any) -> None:

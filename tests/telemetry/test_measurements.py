@@ -185,7 +185,7 @@ async def test_syphon_operations_are_counted(pair: MemoryPair, metric_reader: In
             async with client.get_queue_sender(queue) as sender:
                 await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
         async with pair.unpaired_client(secondary=True) as other, other.get_queue_sender(BACKLOG[0]) as sender:
-            await sender.send_messages(ServiceBusMessage("nobody's", message_id="a secret"))
+            await sender.send_messages(ServiceBusMessage("unknown destination", message_id="a secret"))
         pair.primary.inject(Fault(FaultKind.DOWN, entity_path="full"))
         await client.run_syphon(until="empty")
     assert values(metric_reader, metrics.DRAINED, metrics.DESTINATION, metrics.SERVER) == {
@@ -304,7 +304,7 @@ async def test_a_session_queue_is_counted_too(pair: MemoryPair, metric_reader: I
         async with client.get_queue_sender("sessions") as sender:
             await sender.send_messages(ServiceBusMessage("a", session_id="1"))
         async with pair.unpaired_client(secondary=True) as other, other.get_queue_sender(SESSION_BACKLOG[0]) as sender:
-            await sender.send_messages(ServiceBusMessage("nobody's", session_id="2"))
+            await sender.send_messages(ServiceBusMessage("unknown destination", session_id="2"))
         await client.run_syphon(until="empty")
     assert values(metric_reader, metrics.DRAINED, metrics.DESTINATION) == {"sessions": 1}
     assert values(metric_reader, metrics.DEAD_LETTERED, metrics.DESTINATION, metrics.REASON) == {

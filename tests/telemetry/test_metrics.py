@@ -1,4 +1,4 @@
-"""The table of instruments, who reads it, and what it costs when nobody does."""
+"""The table of instruments, its readers, and its cost without a reader."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ async def test_a_message_that_cannot_be_forwarded_ends_its_trace_with_the_reason
     caplog.set_level(logging.INFO, "sbclient")
     async with pair.client(options(backlog_queue_count=1)) as client:
         async with pair.unpaired_client(secondary=True) as other, other.get_queue_sender(BACKLOG[0]) as sender:
-            await sender.send_messages(ServiceBusMessage("nobody's"))
+            await sender.send_messages(ServiceBusMessage("unknown destination"))
         await client.run_syphon(until="empty")
     (sent,) = named(span_exporter, "ServiceBus.message")
     (dead,) = named(span_exporter, "sbclient.dead_letter")
@@ -397,7 +397,7 @@ async def test_an_event_has_the_trace_id_of_its_own_message(
         await sender.send_messages(ServiceBusMessage("a"))
         pair.primary.heal()
         await clock.sleep(66.0)
-        with application.start_as_current_span("somebody decides") as own:
+        with application.start_as_current_span("a manual decision") as own:
             client.pair.force_failover(QUEUE)
     (sent,) = named(span_exporter, "ServiceBus.message")
     assert sent.context is not None

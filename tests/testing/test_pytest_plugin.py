@@ -287,7 +287,7 @@ def test_leftovers_on_the_emulator_or_in_the_backlog_fail_the_test(stranger: pyt
                 backlog = client.pair.state.backlog_queues[0]
                 async with servicebus_pair.unpaired_client(secondary=True) as other:
                     async with other.get_queue_sender(backlog) as sender:
-                        await sender.send_messages(ServiceBusMessage("nobody's"))
+                        await sender.send_messages(ServiceBusMessage("unknown destination"))
                 await client.run_syphon(until="empty")
         """,
         *ALONE,

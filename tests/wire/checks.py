@@ -66,7 +66,7 @@ async def _outcome(check: Coroutine[Any, Any, None]) -> BaseException | None:
 
 
 class Names:
-    """Names that nobody else uses, so that checks of one namespace do not meet."""
+    """Unique names, so that checks in one namespace do not interfere."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

@@ -84,7 +84,7 @@ class ServedNamespace:
         self._thread.run(self._listener.close())
 
     def do(self, work: Callable[[], T]) -> T:
-        """Call something where the broker lives."""
+        """Call something in the broker's thread."""
 
         async def call() -> T:
             return work()
@@ -132,11 +132,11 @@ class ServedNamespace:
     # ------------------------------------------------------------------ faults
 
     def inject(self, fault: Fault) -> Fault:
-        """Throw a switch of the broker."""
+        """Inject a fault of the broker."""
         return self.do(lambda: self.host.inject(fault))
 
-    def strike(self, fault: WireFault) -> WireFault:
-        """Throw a switch of the wire."""
+    def inject_wire_fault(self, fault: WireFault) -> WireFault:
+        """Inject a wire fault."""
         return self.do(lambda: self.context.wire_faults.inject(fault))
 
 

@@ -106,7 +106,7 @@ def add(name: str, make: Callable[[Site], Any]) -> None:
 
 
 def of_error(error: type[ServiceBusError], raised: type[Exception]) -> None:
-    """The checks of one of the broker's errors, for each way in which it can be told."""
+    """Add the checks of one of the broker's errors, one for each way to report it."""
 
     async def send(site: Site) -> None:
         path = site.queue()
@@ -149,7 +149,7 @@ def of_condition(condition: str, raised: type[Exception]) -> None:
 
     async def attach(site: Site) -> None:
         path = site.queue()
-        site.namespace.strike(WireFault(WireFaultKind.DETACH, path, condition=condition))
+        site.namespace.inject_wire_fault(WireFault(WireFaultKind.DETACH, path, condition=condition))
         async with site.client() as client:
             with expect(raised):
                 async with client.get_queue_receiver(path) as receiver:
@@ -169,7 +169,7 @@ async def check_a_detach_during_a_send_is_a_connection_error(site: Site) -> None
     path = site.queue()
     async with site.client() as client, client.get_queue_sender(path) as sender:
         await sender.send_messages(ServiceBusMessage("x"))
-        site.namespace.strike(WireFault(WireFaultKind.DETACH, path, condition="amqp:internal-error"))
+        site.namespace.inject_wire_fault(WireFault(WireFaultKind.DETACH, path, condition="amqp:internal-error"))
         with expect(sdk.ServiceBusConnectionError):
             await sender.send_messages(ServiceBusMessage("x"))
 
@@ -178,7 +178,7 @@ async def check_a_detach_during_a_send_is_a_connection_error(site: Site) -> None
 async def check_a_dropped_acknowledgement_is_a_timeout_and_the_message_is_stored(site: Site) -> None:
     path = site.queue()
     async with site.client() as client, client.get_queue_sender(path) as sender:
-        site.namespace.strike(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, path))
+        site.namespace.inject_wire_fault(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, path))
         with expect(sdk.OperationTimeoutError):
             await sender.send_messages(ServiceBusMessage("x"), timeout=2)
     assert site.namespace.count(path) == 1
@@ -188,7 +188,7 @@ async def check_a_dropped_acknowledgement_is_a_timeout_and_the_message_is_stored
 async def check_a_busy_wire_is_server_busy_and_nothing_is_stored(site: Site) -> None:
     path = site.queue()
     async with site.client() as client, client.get_queue_sender(path) as sender:
-        site.namespace.strike(WireFault(WireFaultKind.SERVER_BUSY, path))
+        site.namespace.inject_wire_fault(WireFault(WireFaultKind.SERVER_BUSY, path))
         with expect(sdk.ServiceBusServerBusyError):
             await sender.send_messages(ServiceBusMessage("x"))
     assert site.namespace.count(path) == 0

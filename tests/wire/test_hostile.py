@@ -53,7 +53,7 @@ def reset(connection: socket.socket) -> None:
 
 @asynccontextmanager
 async def serving(namespace: ServedNamespace) -> AsyncIterator[None]:
-    """Whatever happens inside, the SDK goes on sending and receiving."""
+    """After any internal error the SDK continues to send and receive."""
     path = namespace.queue(names.new())
     client = ServiceBusClient.from_connection_string(namespace.connection_string, retry_total=0)
     async with client, client.get_queue_sender(path) as sender, client.get_queue_receiver(path) as receiver:

@@ -229,7 +229,7 @@ def test_client_connects_again_after_an_outage(namespace: ServedNamespace) -> No
     path = namespace.queue(names.new())
     lost = utils.BlockingConnection(url(namespace), timeout=PATIENCE_S, allowed_mechs="PLAIN")
     sender = lost.create_sender(path)
-    fault = namespace.strike(WireFault(WireFaultKind.RESET))
+    fault = namespace.inject_wire_fault(WireFault(WireFaultKind.RESET))
     with pytest.raises(proton.ProtonException):
         sender.send(Message(body="lost"))
     namespace.do(lambda: namespace.context.wire_faults.heal(fault))

@@ -144,8 +144,8 @@ def check_sessions_with_state_and_renewal(site: Site) -> None:
             assert receiver.session.get_state() == b"state"
             for message in several(receiver, 3):
                 receiver.complete_message(message)
-        nobody = client.get_queue_receiver(path, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=2)
-        with pytest.raises(OperationTimeoutError), nobody:
+        waiting = client.get_queue_receiver(path, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=2)
+        with pytest.raises(OperationTimeoutError), waiting:
             pass
     assert site.namespace.count(path) == 0
 

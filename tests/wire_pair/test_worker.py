@@ -221,12 +221,14 @@ async def test_unusable_settings_print_one_line_and_set_the_exit_status(
     await make_backlog(primary, secondary, 1)
     wrong = tmp_path / "wrong"
     wrong.write_text(secondary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=WRONG"))
-    nobody = tmp_path / "nobody"
-    nobody.write_text("Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true")
+    unreachable = tmp_path / "unreachable"
+    unreachable.write_text(
+        "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
+    )
     cases = (
         (["--secondary-file", str(wrong)], 4, "needs the Listen right"),
         (["--primary-file", str(wrong)], 2, "the same namespace"),
-        (["--secondary-file", str(nobody), "--start-timeout", "0"], 3, "localhost:1"),
+        (["--secondary-file", str(unreachable), "--start-timeout", "0"], 3, "localhost:1"),
         (["--primary-name", "fabrikam"], 5, "primary_name"),
     )
     workers = [WorkerProcess(tmp_path, primary, secondary, f"w{number}") for number in range(len(cases))]

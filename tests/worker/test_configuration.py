@@ -147,9 +147,9 @@ def test_a_connection_string_that_cannot_be_read_is_reported_with_its_origin_and
 
 
 def test_the_shown_settings_contain_no_secret() -> None:
-    told = given({"primary": "Endpoint=sb://a.b/;SharedAccessKeyName=n;SharedAccessKey=SECRET"}).rows()
-    assert "SECRET" not in str(told)
-    assert told[0] == {"name": "primary", "value": "(hidden)", "from": "option --primary"}
+    rows = given({"primary": "Endpoint=sb://a.b/;SharedAccessKeyName=n;SharedAccessKey=SECRET"}).rows()
+    assert "SECRET" not in str(rows)
+    assert rows[0] == {"name": "primary", "value": "(hidden)", "from": "option --primary"}
 
 
 @pytest.mark.parametrize(

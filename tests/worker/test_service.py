@@ -521,6 +521,6 @@ async def test_cost_of_a_quiet_day_matches_the_documentation(pair: MemoryPair, c
 
     await make_backlog(pair)
     alone, served = await day(), await day(http_port=0)
-    told = PAGE.partition("## Cost")[2].partition("\n## ")[0]
+    cost = PAGE.partition("## Cost")[2].partition("\n## ")[0]
     for number in (alone["receive"], alone["peek"], served["peek"] - alone["peek"]):
-        assert f" {number:,} " in told
+        assert f" {number:,} " in cost

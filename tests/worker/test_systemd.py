@@ -29,7 +29,7 @@ def test_an_abstract_address_is_understood() -> None:
         assert heard.recv(100) == b"READY=1\nSTATUS=running"
 
 
-@pytest.mark.parametrize("address", ["", "/nowhere/notify", "@nobody-listens-here"])
+@pytest.mark.parametrize("address", ["", "/nowhere/notify", "@no-listener"])
 def test_without_a_listener_nothing_fails(address: str) -> None:
     ServiceManager({"NOTIFY_SOCKET": address} if address else {}).is_ready("running")
 

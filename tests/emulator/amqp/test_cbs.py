@@ -105,7 +105,7 @@ async def test_every_path_can_be_an_audience(context: NamespaceContext, queue: s
 async def test_a_wrong_key_and_a_wrong_key_name_are_refused(context: NamespaceContext, queue: str) -> None:
     async with connected(context) as client:
         assert await client.put_token(queue, token(client, queue, key="guess")) == 401
-        assert await client.put_token(queue, token(client, queue, key_name="nobody")) == 401
+        assert await client.put_token(queue, token(client, queue, key_name="unknown")) == 401
 
 
 async def test_an_expired_token_is_refused(context: NamespaceContext, queue: str) -> None:

@@ -39,8 +39,8 @@ ROWS = [
 
 @pytest.mark.parametrize(("error", "condition", "status"), ROWS)
 def test_an_error_has_its_condition_and_text(error: type[errors.ServiceBusError], condition: str, status: int) -> None:
-    told = amqp_error_of(error("what happened"))
-    assert told == AmqpError(condition, "what happened")
+    converted = amqp_error_of(error("what happened"))
+    assert converted == AmqpError(condition, "what happened")
     assert status_of(condition) == status
 
 
@@ -49,18 +49,18 @@ def test_an_error_of_the_engine_keeps_its_condition_and_text() -> None:
 
 
 def test_a_message_settled_twice_is_an_argument_error() -> None:
-    told = amqp_error_of(errors.MessageAlreadySettled("twice"))
-    assert told.condition == "com.microsoft:argument-error"
+    converted = amqp_error_of(errors.MessageAlreadySettled("twice"))
+    assert converted.condition == "com.microsoft:argument-error"
 
 
 def test_unexpected_exceptions_are_internal_errors_without_their_text() -> None:
-    told = amqp_error_of(KeyError("secret"))
-    assert told.condition == "amqp:internal-error"
-    assert "secret" not in (told.description or "")
+    converted = amqp_error_of(KeyError("secret"))
+    assert converted.condition == "amqp:internal-error"
+    assert "secret" not in (converted.description or "")
 
 
 def test_an_unknown_condition_is_an_internal_error() -> None:
-    assert status_of("acme:whatever") == 500
+    assert status_of("acme:unknown-condition") == 500
 
 
 def test_only_a_namespace_that_is_gone_ends_the_connection() -> None:

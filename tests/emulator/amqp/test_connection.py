@@ -1,4 +1,4 @@
-"""Whole connections: who is let in, who is dropped, and that nobody harms anybody else."""
+"""Connections: which are accepted, which are closed, and that no client affects another."""
 
 from __future__ import annotations
 

@@ -355,11 +355,11 @@ async def test_an_unknown_transaction_is_refused_everywhere(context: NamespaceCo
     async with connected(context, queue) as client:
         link = await client.sender(queue)
         await client.send(link, ServiceBusMessage("x"))
-        state = TransactionalState(b"nobody")
+        state = TransactionalState(b"unknown")
         assert condition_of(await client.send(link, ServiceBusMessage("x"), state=state)) == unknown
         delivery = await received(client, queue)
-        assert condition_of(await client.settle(delivery, TransactionalState(b"nobody", ACCEPTED))) == unknown
-        assert condition_of(await client.discharge(await client.coordinator(), b"nobody")) == unknown
+        assert condition_of(await client.settle(delivery, TransactionalState(b"unknown", ACCEPTED))) == unknown
+        assert condition_of(await client.discharge(await client.coordinator(), b"unknown")) == unknown
         request = {"rule-name": "x"}
         assert await client.ask(queue, "remove-rule", request, state=state) == (404, unknown)
 

@@ -217,8 +217,8 @@ class TestEvents:
         await control.say("POST", "faults", {"kind": "busy"})
         await control.say("DELETE", "faults")
         await control.say("POST", "purge")
-        told = [(await anext(answer.events)).split(b"\n")[0] for _ in range(3)]
-        assert told == [b"event: fault.thrown", b"event: fault.all_healed", b"event: namespace.purged"]
+        events = [(await anext(answer.events)).split(b"\n")[0] for _ in range(3)]
+        assert events == [b"event: fault.thrown", b"event: fault.all_healed", b"event: namespace.purged"]
         await answer.events.aclose()
         assert context.events.has_room
 

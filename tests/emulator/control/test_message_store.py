@@ -1,4 +1,4 @@
-"""Looking through messages, removing some and sending dead letters back, from the inside."""
+"""Browse, remove and resubmit messages through the store."""
 
 from __future__ import annotations
 

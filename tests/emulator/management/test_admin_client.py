@@ -264,7 +264,7 @@ class TestCredentials:
 
 
 class _AnyIdentity:
-    """A credential whose tokens nobody has signed."""
+    """A credential with unsigned tokens."""
 
     async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
         parts = [base64.urlsafe_b64encode(json.dumps(part).encode()) for part in ({"alg": "none"}, {"exp": 4e9})]

@@ -749,8 +749,8 @@ async def test_changes_are_published_as_events(api: ManagementApi, context: Name
     await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION), ("/t/subscriptions/s/rules/r", TRUE_RULE))
     await api.answer(request("PUT", "/t", TOPIC, if_match="*"))
     await api.answer(request("DELETE", "/t"))
-    told = [await watcher.next() for _ in range(5)]
-    assert [(event["event"], event["kind"], event["path"]) for event in told] == [
+    events = [await watcher.next() for _ in range(5)]
+    assert [(event["event"], event["kind"], event["path"]) for event in events] == [
         ("entity.created", "topic", "t"),
         ("entity.created", "subscription", "t/Subscriptions/s"),
         ("entity.created", "rule", "t/Subscriptions/s"),

@@ -1,4 +1,4 @@
-"""However much one connection sends, by whatever protocol, everybody else has a turn in between."""
+"""A busy connection of any protocol does not block the others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TickingClock(VirtualClock):
 
 @asynccontextmanager
 async def bystander() -> AsyncIterator[list[int]]:
-    """Somebody else, whose turns are counted."""
+    """Run a task that counts how often the loop runs it."""
     turns = [0]
 
     async def stand_by() -> None:
@@ -240,7 +240,7 @@ class TestHttp:
             return Response(200)
 
         async def upgrade(*_: object) -> None:
-            raise AssertionError("nobody asks for a WebSocket here")
+            raise AssertionError("unexpected request for a WebSocket")
 
         await client.close()
         await serve_http(server, context, sent, handle, upgrade)

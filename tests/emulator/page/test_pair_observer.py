@@ -91,7 +91,7 @@ def test_the_history_of_a_destination_has_the_times_of_messages_and_pings(
     primary.queue("orders")
     secondary.wait(3)
     secondary.send(BACKLOG, diverted("orders"))
-    secondary.wait(60)  # nobody looked meanwhile
+    secondary.wait(60)  # without a reader
     states = watched.destinations()["orders"]["states"]
     assert states == [{"from": START + 3, "state": "diverted"}, {"from": START + 3 + RECENT_S, "state": "waiting"}]
     secondary.send(BACKLOG, diverted("orders"))
@@ -157,8 +157,8 @@ def test_a_long_backlog_is_read_bit_by_bit(
     monkeypatch.setattr(pairs_seen, "MAX_READ", 10)
     monkeypatch.setattr(pairs_seen, "MAX_KNOWN", 25)
     secondary.send(BACKLOG, *(diverted("orders") for _ in range(40)))
-    told = [(watched.destinations()["orders"]["waiting"], watched.look()["unread"]) for _ in range(2)]
-    assert told == [(10, 20), (25, 15)]
+    counts = [(watched.destinations()["orders"]["waiting"], watched.look()["unread"]) for _ in range(2)]
+    assert counts == [(10, 20), (25, 15)]
     for received in secondary.receive(BACKLOG, 20):
         secondary.settle(BACKLOG, received)
     assert (watched.destinations()["orders"]["waiting"], watched.look()["unread"]) == (15, 0)

@@ -93,9 +93,9 @@ def test_a_filter_of_a_kind_unknown_to_us_is_not_guessed_at() -> None:
         from_sdk_rule(unknown)
 
 
-def described(**told: Any) -> QueueProperties:
+def described(**values: Any) -> QueueProperties:
     model = to_sdk_properties(QueueProperties("q"))
-    for name, value in told.items():
+    for name, value in values.items():
         setattr(model, name, value)
     return from_sdk_properties(QueueProperties, model)
 
@@ -129,14 +129,14 @@ def test_a_status_of_the_future_is_unknown() -> None:
 
 def test_counts_that_an_entity_has_not_are_nothing() -> None:
     at = datetime(2026, 1, 2, tzinfo=UTC)
-    told = SimpleNamespace(created_at_utc=at, updated_at_utc=None, subscription_count=2, scheduled_message_count=None)
-    runtime = from_sdk_runtime("prices", told)
+    values = SimpleNamespace(created_at_utc=at, updated_at_utc=None, subscription_count=2, scheduled_message_count=None)
+    runtime = from_sdk_runtime("prices", values)
     assert (runtime.name, runtime.created_at_utc, runtime.updated_at_utc) == ("prices", at, NEVER)
     assert (runtime.subscription_count, runtime.scheduled_message_count, runtime.active_message_count) == (2, 0, 0)
 
 
 def test_a_namespace_is_described() -> None:
-    told = sdk.NamespaceProperties(
+    values = sdk.NamespaceProperties(
         "contoso",
         alias="",
         created_at_utc=datetime(2026, 1, 2),  # noqa: DTZ001 - the SDK may leave the zone out
@@ -145,7 +145,7 @@ def test_a_namespace_is_described() -> None:
         modified_at_utc=None,
         namespace_type="Messaging",
     )
-    ours = from_sdk_namespace(told)
+    ours = from_sdk_namespace(values)
     assert (ours.name, ours.messaging_sku, ours.messaging_units, ours.alias) == (
         "contoso",
         MessagingSku.PREMIUM,
