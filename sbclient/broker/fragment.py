@@ -21,6 +21,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final, TypeAlias
 
+from sbclient.broker.changes import SessionState
 from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT, Entry
 from sbclient.broker.locks import Locks
@@ -126,6 +127,36 @@ class Fragment(Storage):
         """The messages from a sequence number down, the newest first; None = from the newest one."""
         self.advance(now)
         return (self._entries[number] for number in self._entries.irange(maximum=from_number, reverse=True))
+
+    # ------------------------------------------------------------------ recovery
+
+    def stored_between(self, number: int, last: int | None = None) -> Iterator[Entry]:
+        """The messages behind a sequence number, up to the last one, in order, without applying timed changes."""
+        return (self._entries[each] for each in self._entries.irange(minimum=number + 1, maximum=last))
+
+    def states(self) -> list[SessionState]:
+        """The states of all sessions that have or had one."""
+        return [self.state_of(name) for name, session in self._sessions.all() if session.state_set_at > -math.inf]
+
+    def state_of(self, session_id: str) -> SessionState:
+        """The state of a session; None at minus infinity if there is no such session."""
+        session = self._sessions.get(session_id) or Session()
+        return SessionState(session_id, session.state, session.state_set_at)
+
+    def put_back(self, entry: Entry) -> None:
+        """Store a message from an earlier process under its number; its lock has ended."""
+        self._insert(entry, entry.number)
+        if entry.state is ServiceBusMessageState.SCHEDULED:
+            at = entry.content.scheduled_enqueue_time_utc
+            assert at is not None  # scheduled messages have one
+            self._schedule.set(entry.number, at.timestamp())
+        elif entry.state is ServiceBusMessageState.ACTIVE:
+            self._make_ready(entry, is_fresh=True)
+
+    def put_back_state(self, stored: SessionState) -> None:
+        """Store the state of a session from an earlier process, after its messages."""
+        self._sessions.set_state(stored)
+        self.usage.size_bytes += len(stored.state or b"")
 
     # ------------------------------------------------------------------ time
 
@@ -308,6 +339,8 @@ class Fragment(Storage):
         entry = self._locks.held(token)
         if settlement.properties:
             entry.properties = {**entry.properties, **settlement.properties}
+        if self.log is not None and settlement.mode is not SettleMode.COMPLETE:
+            self.log.update(entry)
         if settlement.mode is SettleMode.COMPLETE:
             self.remove(entry)
         elif settlement.mode is SettleMode.ABANDON:
@@ -364,6 +397,8 @@ class Fragment(Storage):
         self._unlock(entry)
         is_counted = is_failed and self.dead_letters is not None
         entry.delivery_count += is_counted
+        if is_counted and self.log is not None:
+            self.log.update(entry)
         if is_counted and entry.delivery_count >= self.policy.max_delivery_count:
             self.dead_letter(
                 entry,
@@ -463,7 +498,9 @@ class Fragment(Storage):
         if growth > 0:  # a smaller state fits even if the fragment is full
             self.check_room(growth)
         self.usage.size_bytes += growth
-        session.state, session.state_set_at = state, now
+        self._sessions.set_state(SessionState(lock.session_id, state, now))
+        if self.log is not None:
+            self.log.set_state(lock.session_id)
 
     def _end_session(self, session_id: str, at: float, *, is_failed: bool) -> None:
         for token in self._sessions.unlock(session_id):

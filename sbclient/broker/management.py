@@ -21,6 +21,7 @@ from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.profile import Partitioning, Profile
+from sbclient.broker.recovery import StoredNamespace
 from sbclient.broker.request_gate import RequestGate, touch
 from sbclient.broker.rulebook import Rulebook
 from sbclient.broker.topic import Subscription, Topic
@@ -115,12 +116,12 @@ class Management:
         properties = replace(properties, name=check_entity_path(address.names[-1], address.kind))
         self._check_is_new(path)
         if isinstance(properties, SubscriptionProperties):
-            return self._added(self._made_subscription(call, address, properties), call.now)
+            return self._added(self._checked_subscription(call, address, properties), call.now)
         check_api_version(properties, api_version)
         description = completed(properties, self._profile)
         self._check_entity_counts(is_partitioned=bool(description.enable_partitioning))
         self._check_forwarding(description)
-        return self._added(self._made(call, description), call.now)
+        return self._added(self._made(description, call.now), call.now)
 
     def create_legacy_partitioned(self, call: Call, properties: QueueProperties | TopicProperties) -> EntityProperties:
         """Create a partitioned entity as if it were older than a profile that does not create them.
@@ -137,7 +138,7 @@ class Management:
         older = replace(self._profile, partitioning=Partitioning.ALWAYS)
         description = completed(named, older)
         self._check_forwarding(description)
-        return self._added(self._made(call, description), call.now)
+        return self._added(self._made(description, call.now), call.now)
 
     def _check_is_new(self, path: str) -> None:
         if self._directory.get(path) is not None:
@@ -146,16 +147,39 @@ class Management:
                 "entity"
             )
 
+    def restore(self, stored: StoredNamespace, now: float) -> None:
+        """Create the entities of an earlier process in an empty namespace. Their idle times start now."""
+        for each in sorted(stored.entities.values(), key=lambda each: each.definition.topic is not None):
+            _, topic, description, created_at, updated_at, accessed_at = each.definition
+            if isinstance(description, SubscriptionProperties):
+                assert topic is not None  # recorded with each subscription
+                above = self._directory.at(EntityAddress(EntityKind.TOPIC, (topic,)))
+                entity = self._made_subscription(above, description, now)
+            else:
+                entity = self._made(description, now)
+            entity.created_at, entity.updated_at, entity.accessed_at = created_at, updated_at, accessed_at
+            self._directory.add(entity)
+            stored.fill(entity)
+        for entity in self._directory.all():
+            self._direct(entity)
+            self._gate.watch_idle(entity)
+
     def _added(self, entity: Entity, now: float) -> EntityProperties:
         self._directory.add(entity)
+        for name, body in [("", entity.body), *entity.sub_queues.items()]:
+            self._gate.record(entity.path, name, body)
+        if (changes := self._gate.changes) is not None:
+            changes.define(canonical(entity.path))
+            for key in [] if entity.subscription is None else entity.subscription.rules:
+                changes.change_rule(canonical(entity.path), key)
         self._direct(entity)
         self._gate.watch_idle(entity)
         return self._described(entity, now)
 
-    def _made(self, call: Call, description: QueueProperties | TopicProperties) -> Entity:
+    def _made(self, description: QueueProperties | TopicProperties, now: float) -> Entity:
         policy = policy_of(description, self._profile)
         usages = [Usage() for _ in range(self._profile.fragment_count if description.enable_partitioning else 1)]
-        path, now = description.name, call.now
+        path = description.name
         if isinstance(description, TopicProperties):
             topic = Topic(path, policy, usages, self._faults, self._random)
             behind: dict[str, Queue] = {}
@@ -185,6 +209,7 @@ class Management:
         def make(name: str) -> Queue | None:
             if name == "transferdeadletter":
                 behind[name] = self._new_queue(transfer_dead_letter_path(path), policy, usages, None)
+                self._gate.record(path, name, behind[name])
             elif name == "transfer":
                 if "transferdeadletter" not in behind:
                     make("transferdeadletter")
@@ -192,6 +217,7 @@ class Management:
                 transfers = self._new_queue(path, Policy(max_size_bytes=policy.max_size_bytes), usages, refused)
                 transfers.is_transfer = True
                 behind[name] = transfers
+                self._gate.record(path, name, transfers)
             return behind.get(name)
 
         return make
@@ -201,7 +227,7 @@ class Management:
             path, policy, usages, self._faults, self._random, self._on_ready, dead_letters, self._front_end_count
         )
 
-    def _made_subscription(self, call: Call, address: EntityAddress, properties: SubscriptionProperties) -> Entity:
+    def _checked_subscription(self, call: Call, address: EntityAddress, properties: SubscriptionProperties) -> Entity:
         topic = self._directory.at(EntityAddress(EntityKind.TOPIC, address.names[:1]))
         body = topic.topic_body
         if len(body.subscriptions) >= self._profile.max_subscriptions:
@@ -212,15 +238,21 @@ class Management:
         default_rule = self._rulebook.default_rule(topic, call.now)
         description = completed(properties, self._profile)
         self._check_forwarding(description)
-        path = path_of(EntityAddress(address.kind, (topic.path, description.name)))
+        made = self._made_subscription(topic, description, call.now)
+        assert made.subscription is not None  # it is one
+        made.subscription.put(canonical(DEFAULT_RULE_NAME), default_rule)
+        return made
+
+    def _made_subscription(self, topic: Entity, description: SubscriptionProperties, now: float) -> Entity:
+        """Create a subscription without rules."""
+        body = topic.topic_body
+        path = path_of(EntityAddress(EntityKind.SUBSCRIPTION, (topic.path, description.name)))
         usages = [fragment.usage for fragment in body.fragments]
         queue, sub_queues, make = self._made_queue(path, policy_of(description, self._profile, body.policy), usages)
         subscription = Subscription(
             queue, dead_letters_filter_errors=bool(description.dead_lettering_on_filter_evaluation_exceptions)
         )
-        subscription.put(canonical(DEFAULT_RULE_NAME), default_rule)
         body.subscriptions[canonical(description.name)] = subscription
-        now = call.now
         return Entity(path, description, queue, sub_queues, make, topic, subscription, now, now, now)
 
     # ------------------------------------------------------------------ describe
@@ -329,6 +361,8 @@ class Management:
         self._check_forwarding(description)
         self._apply(entity, description)
         entity.updated_at = call.now
+        if self._gate.changes is not None:
+            self._gate.changes.define(canonical(entity.path))
         touch(entity, call.now)
         self._direct(entity)
         self._gate.watch_idle(entity)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from sbclient.broker.changes import Changes, FragmentAddress
 from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.descriptions import seconds_of
 from sbclient.broker.directory import Directory, Entity
@@ -41,6 +42,9 @@ class RequestGate:
         directory, faults, forwarding, throttle: of the namespace.
         fragment_count: of a new partitioned entity.
         is_waited_for: whether a receiver waits for messages of a queue; such a queue is not idle.
+
+    Attributes:
+        changes: notes what changes in the namespace; None = changes are not recorded.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class RequestGate:
         self.forwarding = forwarding
         self.throttle = throttle
         self.operation_count = 0
+        self.changes: Changes | None = None
         self._fragment_count = fragment_count
         self._is_waited_for = is_waited_for
         self._idle_ends: Deadlines[str] = Deadlines()
@@ -89,6 +94,12 @@ class RequestGate:
         self.operation_count += 1
         touch(entity, call.now)
         return entity, target
+
+    def record(self, path: str, sub_queue: str, body: Queue | Topic) -> None:
+        """Record the changes of an entity or, with its name, of a sub-queue, if changes are recorded."""
+        if self.changes is not None:
+            for fragment in body.fragments:
+                fragment.log = self.changes.log_of(fragment, FragmentAddress(path, sub_queue, fragment.index))
 
     def check_namespace(self, call: Call) -> None:
         """Check a request that belongs to no entity."""

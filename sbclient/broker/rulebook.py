@@ -81,7 +81,7 @@ class Rulebook:
         self._change(
             call,
             address,
-            _Change(check, lambda _: self.subscription_at(address).put(canonical(name), rule)),
+            _Change(check, lambda _: self._set(address, canonical(name), rule)),
             transaction,
         )
         return replace(rule.properties)
@@ -93,13 +93,13 @@ class Rulebook:
         rule = Rule(replace(properties, name=before.name, created_at_utc=before.created_at_utc))
         if rule.is_correlation is not replaced.is_correlation:
             self._check_count(self._topic_of(address), rule)
-        self.subscription_at(address).put(canonical(before.name), rule)
+        self._set(address, canonical(before.name), rule)
         return replace(rule.properties)
 
     def delete(self, call: Call, address: EntityAddress, transaction: Transaction | None) -> None:
         """Remove a rule, now or when a transaction is committed."""
         key = canonical(address.names[2])
-        change = _Change(lambda _: self.at(address), lambda _: self.subscription_at(address).drop(key))
+        change = _Change(lambda _: self.at(address), lambda _: self._set(address, key, None))
         self._change(call, address, change, transaction)
 
     def at(self, address: EntityAddress) -> Rule:
@@ -122,6 +122,16 @@ class Rulebook:
         if subscription is None:
             raise _missing(EntityAddress(EntityKind.SUBSCRIPTION, address.names[:2]))
         return subscription
+
+    def _set(self, address: EntityAddress, key: str, rule: Rule | None) -> None:
+        """Add, replace or, with None, remove a rule."""
+        subscription = self.subscription_at(address)
+        if rule is None:
+            subscription.drop(key)
+        else:
+            subscription.put(key, rule)
+        if self._gate.changes is not None:
+            self._gate.changes.change_rule(subscription.queue.key, key)
 
     def _change(self, call: Call, address: EntityAddress, change: _Change, transaction: Transaction | None) -> None:
         change.check(call.now)

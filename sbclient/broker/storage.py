@@ -14,6 +14,7 @@ from typing import Final
 
 from sortedcontainers import SortedDict
 
+from sbclient.broker.changes import FragmentLog
 from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.deduplication import DuplicateWindow, Identity
 from sbclient.broker.entry import Entry
@@ -41,6 +42,7 @@ class Storage(ABC):
         scheduled_count: scheduled messages.
         arrived_count: messages that were ever stored; a scheduled message counts once.
         size_bytes: of all messages.
+        log: notes changes; None = they are not recorded.
     """
 
     def __init__(self, index: int, path: str, policy: Policy, usage: Usage) -> None:
@@ -52,7 +54,8 @@ class Storage(ABC):
         self.scheduled_count = 0
         self.arrived_count = 0
         self.size_bytes = 0
-        self._counter = 0
+        self.counter = 0
+        self.log: FragmentLog | None = None
         self._entries: SortedDict = SortedDict()
         self._schedule: Deadlines[int] = Deadlines()
 
@@ -95,18 +98,21 @@ class Storage(ABC):
         if self.seen.is_known(identity, now, self.policy.duplicate_window_s):
             return True
         self.seen.remember(identity, now)
+        if self.log is not None:
+            self.log.remember(identity, now)
         return False
 
     def next_number(self) -> int:
         """Return a new sequence number."""
-        self._counter = (self._counter + 1) & _COUNTER_MASK
-        return self.index << COUNTER_BITS | self._counter
+        self.counter = (self.counter + 1) & _COUNTER_MASK
+        if self.log is not None:
+            self.log.mark()
+        return self.index << COUNTER_BITS | self.counter
 
     def schedule(self, entry: Entry, number: int, at: float, now: float) -> None:
         """Store a scheduled message under a number from `next_number`; at its time it is enqueued again."""
         entry.state = _SCHEDULED
         entry.enqueued_at = now
-        self.scheduled_count += 1
         self.arrived_count += 1
         self._insert(entry, number)
         self._schedule.set(number, at)
@@ -158,6 +164,10 @@ class Storage(ABC):
         self._entries[number] = entry
         self.size_bytes += entry.size_bytes
         self.usage.size_bytes += entry.size_bytes
+        if entry.state is _SCHEDULED:
+            self.scheduled_count += 1
+        if self.log is not None:
+            self.log.store(entry)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.number]
@@ -165,3 +175,5 @@ class Storage(ABC):
         self.usage.size_bytes -= entry.size_bytes
         if entry.state is _SCHEDULED:
             self.scheduled_count -= 1
+        if self.log is not None:
+            self.log.remove(entry.number)

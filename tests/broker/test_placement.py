@@ -388,7 +388,7 @@ def test_b002_numbers_name_the_fragment_in_the_top_16_bits(broker: Driver) -> No
 def test_b002_the_counter_rolls_over_to_zero(broker: Driver) -> None:
     broker.partitioned()
     fragment = broker.body().fragments[3]
-    fragment._counter = 2**48 - 1
+    fragment.counter = 2**48 - 1
     assert fragment.next_number() == 3 << 48
 
 
