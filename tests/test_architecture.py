@@ -26,7 +26,7 @@ FLOORS: Final = (
     "emulator.events iso8601 message options",
     "rules settings telemetry transport.base",
     "amqp broker deadlines emulator.faults emulator.sas message_json prometheus rate_limit retry tasks",
-    "entity_settings hosting pairing transport.amqp transport.sdk",
+    "emulator.data entity_settings hosting pairing transport.amqp transport.sdk",
     "backlog emulator.context syphon transport.memory",
     "emulator.net transport.choice",
     "administration emulator.amqp emulator.control emulator.management",

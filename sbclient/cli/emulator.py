@@ -95,6 +95,17 @@ def emulator(
         list[str] | None,
         typer.Option(metavar="NAME", help="Further name in the certificate, besides localhost. Repeatable."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            metavar="DIR",
+            help="Directory that keeps entities and messages over a restart, also of an emulator that is killed.",
+        ),
+    ] = None,
+    fsync: Annotated[
+        bool, typer.Option("--fsync", help="With --data: acknowledged messages survive a loss of power. Slower.")
+    ] = False,
     deviations: Annotated[
         bool, typer.Option("--deviations", help="Print the differences from Service Bus and exit.")
     ] = False,
@@ -102,12 +113,13 @@ def emulator(
 ) -> None:
     """Serve namespaces of the bundled broker to any Service Bus client.
 
-    Each port accepts AMQP and HTTP, with and without TLS. Exit status: 0 ended by a signal; 2 invalid options or
-    configuration, or a port in use.
+    Each port accepts AMQP and HTTP, with and without TLS. Exit status: 0 ended by a signal; 1 cannot write to --data;
+    2 invalid options or configuration, a port or --data in use, or damaged data.
 
     \b
     Example: sbclient emulator
     Example: sbclient emulator --namespace contoso:5672 --namespace contoso-backup:5673 --config Config.json
+    Example: sbclient emulator --data ~/.local/share/sbclient
     Example: sbclient emulator --deviations
     """
     if deviations:
@@ -128,8 +140,10 @@ def emulator(
             allow_public_key=allow_public_key,
             seed=seed,
             certificate_names=tuple(tls_name or ()),
+            data=data,
+            fsync=fsync,
         )
-        asyncio.run(_serve(served, as_json=as_json))
+        asyncio.run(_serve(served, data, as_json=as_json))
     except (ServiceBusError, OSError, UnicodeDecodeError) as error:
         from sbclient.cli.common import print_error  # imports the client, which the emulator does not need
 
@@ -137,16 +151,22 @@ def emulator(
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
         raise typer.Exit from None
+    if served.failure is not None:
+        from sbclient.cli.common import print_error
+
+        print_error("emulator", f"cannot write to {data}: {served.failure}", "OSError", 1, as_json=as_json)
+        raise typer.Exit(1)
 
 
-async def _serve(served: Emulator, *, as_json: bool) -> None:
-    """Serve until SIGINT or SIGTERM."""
+async def _serve(served: Emulator, data: Path | None, *, as_json: bool) -> None:
+    """Serve until SIGINT or SIGTERM, or until `data` cannot be written."""
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):  # Windows: Ctrl-C ends the loop
             loop.add_signal_handler(number, ended.set)
+    served.on_failure = ended.set
     startup_signals.release()
     async with served:
         if served.is_exposed:
@@ -157,8 +177,8 @@ async def _serve(served: Emulator, *, as_json: bool) -> None:
         except OSError as error:
             certificate = None
             _report_no_certificate(error, as_json=as_json)
-        show: Callable[[Emulator, Path | None], None] = _show_json if as_json else _show
-        show(served, certificate)
+        show: Callable[[Emulator, Path | None, Path | None], None] = _show_json if as_json else _show
+        show(served, certificate, data)
         sys.stdout.flush()
         making = [asyncio.create_task(asyncio.to_thread(lambda: served.certificate_path))] if certificate else []
         for each in making:
@@ -190,12 +210,13 @@ def _connection_strings(served: Emulator) -> dict[str, str]:
     return found
 
 
-def _show_json(served: Emulator, certificate: Path | None) -> None:
+def _show_json(served: Emulator, certificate: Path | None, data: Path | None) -> None:
     facts: dict[str, Any] = {
         "connection_strings": _connection_strings(served),
         "ports": dict(served.ports),
         "http_port": served.http_port,
         "certificate": None if certificate is None else str(certificate),
+        "data": None if data is None else str(data),
     }
     typer.echo(json.dumps(facts))
 
@@ -212,7 +233,7 @@ def _show_deviations(*, as_json: bool) -> None:
             typer.echo(f"{each.id}\n  Service Bus {each.service}\n  here it {each.ours}\n  why: {each.why}")
 
 
-def _show(served: Emulator, certificate: Path | None) -> None:
+def _show(served: Emulator, certificate: Path | None, data: Path | None) -> None:
     width = max(map(len, served.namespaces))
     texts = _connection_strings(served)
     for name, text in texts.items():
@@ -226,4 +247,5 @@ def _show(served: Emulator, certificate: Path | None) -> None:
         typer.echo("for the management clients, which require TLS:")
         for name in TRUST_VARIABLES:
             typer.echo(f"             export {name}={certificate}")
-    typer.echo("ready; Ctrl-C ends the emulator, and its messages are lost")
+    fate = "its messages are lost" if data is None else f"{data} keeps its messages"
+    typer.echo(f"ready; Ctrl-C ends the emulator, and {fate}")

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Fault
 from sbclient.clock import Clock
+from sbclient.emulator.data.directory import DataDirectory
 from sbclient.emulator.events import EventFeed
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.sas import Authorizer
@@ -72,6 +73,7 @@ class NamespaceContext:
         random: the generator that broker and wire faults draw from.
         events: publishes what happens in the namespace.
         settings: limits.
+        data: keeps the namespaces of the emulator over a restart; None = nothing does.
         amqp_connection_count: open AMQP connections.
         newcomers: limits how many clients without a token are served in one step of the event loop, in all namespaces.
         fault_log: the times at which faults were injected or healed, and the faults that were active from then on.
@@ -83,6 +85,7 @@ class NamespaceContext:
     random: Random = field(default_factory=Random)
     events: EventFeed = field(default_factory=EventFeed)
     settings: ServerSettings = field(default_factory=ServerSettings)
+    data: DataDirectory | None = None
     amqp_connection_count: int = field(default=0, init=False)
     newcomers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NEWCOMERS))
     fault_log: deque[tuple[float, tuple[AnyFault, ...]]] = field(

@@ -28,6 +28,7 @@ from sbclient.emulator.config.namespace_choice import chosen_namespaces
 from sbclient.emulator.context import NEWCOMERS, NamespaceContext, ServerSettings, entity_rules_of
 from sbclient.emulator.control.message_store import purge
 from sbclient.emulator.control.namespace_state import clear
+from sbclient.emulator.data.directory import DataDirectory
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.listener import Listener
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
@@ -43,6 +44,7 @@ from sbclient.entities import (
 )
 from sbclient.errors import InvalidOperationError
 from sbclient.hosting.host import BrokerHost
+from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
@@ -82,6 +84,12 @@ class Emulator:
         certificate_names: host names in the certificate besides those of this machine.
         clock: for all times.
         settings: limits of the servers.
+        data: a directory that keeps entities and messages over a restart; an emulator that is killed comes back with
+            all that it has acknowledged. None = nothing is kept.
+        fsync: with `data`, acknowledged messages survive also a loss of power. Slower.
+
+    Attributes:
+        on_failure: called when the emulator stops by itself, because it cannot write to `data`.
 
     Raises:
         InvalidOperationError: a name, port, profile or mode is not valid; or `host` is not a loopback address, and the
@@ -108,6 +116,8 @@ class Emulator:
         certificate_names: Sequence[str] = (),
         clock: Clock | None = None,
         settings: ServerSettings | None = None,
+        data: str | Path | None = None,
+        fsync: bool = False,
     ) -> None:
         if not key or ";" in key:
             raise InvalidOperationError(
@@ -131,6 +141,9 @@ class Emulator:
         self._needs_http_port = needs_http_port
         self._http: Listener | None = None
         self._ports: dict[str, int] = {}
+        self.on_failure: Callable[[], None] = lambda: None
+        self._tasks = OwnedTasks()
+        self._data = None if data is None else DataDirectory(Path(data), fsync=fsync, on_failure=self._stop)
         configs = chosen_namespaces(namespaces, config, self._profile, first_port=first_port)
         self._served: dict[str, _Served] = {each.name: self._prepare(each) for each in configs}
         if self.is_exposed and not allow_public_key:
@@ -148,13 +161,17 @@ class Emulator:
         await self.close()
 
     async def start(self) -> None:
-        """Listen on every port.
+        """Restore what `data` has kept, and listen on every port.
 
         Raises:
-            InvalidOperationError: a port is in use or cannot be used.
+            InvalidOperationError: a port is in use or cannot be used; or `data` is in use, damaged, or was written by
+                another release or with another profile.
+            ConfigError: the configuration is not valid.
+            OSError: `data` cannot be read or written.
         """
         self._loop = asyncio.get_running_loop()
         try:
+            self._restore()
             for name, served in self._served.items():
                 port = served.config.port or 0
                 advice = f"choose another one with --namespace {name}:<port>, 0 for any free one"
@@ -192,10 +209,37 @@ class Emulator:
         )
 
     async def close(self) -> None:
-        """End every connection and stop listening. All messages are lost. Safe to call twice."""
+        """End every connection and stop listening. Without `data` all messages are lost. Safe to call twice."""
+        await self._tasks.close()
+        await self._close_listeners()
+        if self._data is not None:
+            await self._data.close()
+        await self._certificate.close()
+
+    async def _close_listeners(self) -> None:
         for listener in [*(served.listener for served in self._served.values()), *([self._http] if self._http else [])]:
             await listener.close()
-        await self._certificate.close()
+
+    def _restore(self) -> None:
+        if self._data is None:
+            return
+        self._data.open()
+        for served in self._served.values():
+            if self._data.keep(served.context.host.namespace, self._clock) and self._seed is not None:
+                # A generator at its start would repeat lock tokens and message ids of the earlier process.
+                served.context.random.seed(f"{self._seed} {self._clock.now()}")
+            make_entities(served.config, served.context.host)
+        self._data.write()
+
+    def _stop(self, _: Exception) -> None:
+        """End all connections, because what clients do cannot be kept."""
+        self._tasks.start(self._close_listeners(), name="stop emulator")
+        self.on_failure()
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the emulator has stopped by itself: it cannot write to `data`. None = it has not."""
+        return None if self._data is None else self._data.failure
 
     async def _listen(self, listener: Listener, port: int, what: str, advice: str) -> int:
         try:
@@ -378,11 +422,20 @@ class Emulator:
     def _in_loop(self, work: Callable[[], T]) -> T:
         """Call `work` in the thread of the event loop, which owns the sockets and the waiting receivers."""
         loop = self._loop
+        if loop is None and self._data is not None:
+            raise InvalidOperationError("an emulator with data has no entities before its start: start it first")
+
+        def written() -> T:
+            result = work()
+            if self._data is not None:
+                self._data.write()
+            return result
+
         if loop is None or not loop.is_running() or loop is _running_loop():
-            return work()
+            return written()
 
         async def called() -> T:
-            return work()
+            return written()
 
         return asyncio.run_coroutine_threadsafe(called(), loop).result()
 
@@ -403,14 +456,17 @@ class Emulator:
             profile=self._profile,
             front_end_count=self._front_end_count,
         )
-        make_entities(config, host)
+        if self._data is None:
+            make_entities(config, host)
         has_own = any(rule.key_name.casefold() == ROOT_KEY_NAME.casefold() for rule in config.rules)
         authorizer = Authorizer(
             self._mode,
             rules=config.rules if has_own else [root_rule(self._key), *config.rules],
             entity_rules=lambda path: entity_rules_of(host, path),
         )
-        context = NamespaceContext(host, authorizer, WireFaults(random), random, settings=self._settings)
+        context = NamespaceContext(
+            host, authorizer, WireFaults(random), random, settings=self._settings, data=self._data
+        )
         context.newcomers = self._newcomers
         self._registry.add(context, lambda: self.reset(config.name))
         router = Router(context, self._registry)

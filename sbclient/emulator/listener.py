@@ -149,7 +149,8 @@ class Listener:
             self._reserved = None
 
     def _new_stream(self) -> SocketStream:
-        return SocketStream(self._context.wire_faults, self._context.clock, self._accepted, self._ended)
+        context = self._context
+        return SocketStream(context.wire_faults, context.clock, self._accepted, self._ended, context.data)
 
     def _ended(self, stream: SocketStream) -> None:
         self._streams.discard(stream)

@@ -23,6 +23,7 @@ from tests.benchmarks.row import Result, Row, Sample, Settings
 FURTHER: Final = (
     "amqp",
     "broker_scale",
+    "data",
     "failover",
     "fairness",
     "fixtures",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.config.located_json import ConfigError, Located
 from sbclient.entities import (
@@ -48,19 +49,21 @@ class NamespaceConfig:
 
 
 def make_entities(config: NamespaceConfig, host: BrokerHost) -> None:
-    """Create the entities of a configuration in an empty namespace.
+    """Create the entities of a configuration that do not exist, with their rules. Those that exist stay as they are.
 
     Raises:
         ConfigError: the namespace rejects an entity; the text names its line and path.
     """
     call = Call(Operation.MANAGE, host.clock.now())
-    named = {entity.address.names[:2] for entity in config.entities if entity.address.kind is EntityKind.RULE}
-    for entity in config.entities:
+    directory = host.namespace.directory
+    missing = [entity for entity in config.entities if directory.get(path_of(entity.address)) is None]
+    named = {entity.address.names[:2] for entity in missing if entity.address.kind is EntityKind.RULE}
+    for entity in missing:
         _create(entity, host, call)
         if entity.address.kind is EntityKind.SUBSCRIPTION and entity.address.names in named:
             default = EntityAddress(EntityKind.RULE, (*entity.address.names, DEFAULT_RULE_NAME))
             host.namespace.management.delete(call, default)
-    for entity in config.entities:
+    for entity in missing:
         _set_forwarding(entity, host, call)
 
 

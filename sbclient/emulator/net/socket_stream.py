@@ -8,6 +8,7 @@ Laws:
 3. A connection that a fault ends is reset.
 4. Other connections run between two reads, also if much data is buffered.
 5. The receive buffer of a lost connection is dropped, because no answer can be sent; after an orderly end it is read.
+6. With a data directory nothing is sent before the changes that precede it are written.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from contextlib import suppress
 from typing import Final, cast
 
 from sbclient.clock import Clock
+from sbclient.emulator.data.directory import DataDirectory
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.net.stream import READ_BYTES
 
@@ -43,6 +45,7 @@ class SocketStream(asyncio.BufferedProtocol):
         clock: for faults.
         accepted: called when the connection is open.
         ended: called when the connection has ended.
+        data: keeps the changes that the answers of this connection report; None = nothing does.
     """
 
     def __init__(
@@ -51,11 +54,14 @@ class SocketStream(asyncio.BufferedProtocol):
         clock: Clock,
         accepted: Callable[[SocketStream], None],
         ended: Callable[[SocketStream], None],
+        data: DataDirectory | None = None,
     ) -> None:
         self._faults = faults
         self._clock = clock
         self._accepted = accepted
         self._ended = ended
+        self._data = data
+        self._is_waiting = False
         self._hole: WireFault | None = None
         self._received = bytearray()
         self._buffer = _NOTHING
@@ -146,7 +152,7 @@ class SocketStream(asyncio.BufferedProtocol):
         if self._is_closing or self._transport.is_closing() or not data:
             return  # a transport with an error is closing before it calls connection_lost
         latency_s = self._faults.latency_s(self._clock.now())
-        if not latency_s and not self._held and self._hole is None:
+        if not latency_s and not self._held and self._hole is None and not self._is_behind:
             self._transport.write(data)
             return
         self._held.append((self._clock.monotonic() + latency_s, data))
@@ -197,7 +203,7 @@ class SocketStream(asyncio.BufferedProtocol):
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
-        if self._hole is not None:
+        if self._hole is not None or self._is_behind:
             return
         now = self._clock.monotonic()
         while self._held and self._held[0][0] <= now:
@@ -210,6 +216,20 @@ class SocketStream(asyncio.BufferedProtocol):
             self._transport.close()
         if self._held_bytes < MAX_HELD_BYTES and not self._transport.get_write_buffer_size():
             self._can_write.set()
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether changes must be written first; `_flush` is then called."""
+        if self._data is None or not self._data.is_behind:
+            return False
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._data.when_written(self._written)
+        return True
+
+    def _written(self) -> None:
+        self._is_waiting = False
+        self._flush()
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():

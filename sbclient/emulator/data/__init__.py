@@ -1,0 +1,1 @@
+"""The data directory of the emulator: what it keeps over a restart."""
