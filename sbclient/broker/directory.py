@@ -90,6 +90,10 @@ class Entity:
             body.advance(now)
 
 
+NAMED_ENTITY: Final = "The messaging entity '"
+"""How the text of an error about a missing entity begins. Over AMQP the address of the namespace follows."""
+
+
 class Directory:
     """Queues, topics and subscriptions.
 
@@ -170,7 +174,7 @@ class Directory:
         body = None if entity is None else entity.body if sub_queue is None else entity.sub_queue(sub_queue)
         if entity is None or body is None:
             raise MessagingEntityNotFoundError(
-                f"The messaging entity '{path}' could not be found: create it, or check its name"
+                f"{NAMED_ENTITY}{path}' could not be found. Create it, or check its name."
             )
         return entity, body
 

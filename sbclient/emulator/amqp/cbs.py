@@ -77,7 +77,7 @@ class TokenNode:
             if ends_connection(error):
                 peer.flush()
                 return
-            status, description = status_of(reported.condition), error.message
+            status, description = status_of(reported.condition), reported.description or ""
         _reply(request, replies, status, description)
 
     def _put(self, request: Request) -> None:

@@ -24,6 +24,7 @@ from sbclient.amqp import (
     WireError,
 )
 from sbclient.amqp.states import DeliveryState
+from sbclient.broker.directory import NAMED_ENTITY
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction, Via
@@ -41,6 +42,8 @@ from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
+
+_MAX_HOST_LENGTH: Final = 255
 
 T = TypeVar("T")
 
@@ -244,9 +247,20 @@ class Peer:
     def report(self, error: BaseException) -> AmqpError:
         """Return the AMQP form of an error. End the connection if the error means that the namespace is unreachable."""
         reported = amqp_error_of(error)
+        reported = reported._replace(description=self._addressed(reported.description))
         if ends_connection(error):
             self.close(reported)
         return reported
+
+    def _addressed(self, text: str | None) -> str | None:
+        """Return the text of an error with the name of a missing entity as the service writes it, as an address.
+
+        Source: clients search for "The messaging entity 'sb://host/path' could not be found".
+        """
+        if text is None or not text.startswith(NAMED_ENTITY):
+            return text
+        host = (self.engine.remote and self.engine.remote.hostname) or self.host.namespace.name
+        return f"{NAMED_ENTITY}sb://{host[:_MAX_HOST_LENGTH]}/{text.removeprefix(NAMED_ENTITY)}"
 
     def fail(self, error: BaseException) -> None:
         """End this connection, and no other, because of an unexpected error in work for this client."""

@@ -270,9 +270,10 @@ async def test_missing_entity_has_the_text_that_clients_search_for(context: Name
         receiver = await client.receiver("missing")
         detached = await client.event(LinkDetached, receiver)
     assert refused["status-code"] == 404
-    assert "The messaging entity 'missing' could not be found" in refused["status-description"]
+    text = "The messaging entity 'sb://contoso/missing' could not be found. "
+    assert refused["status-description"].startswith(text)
     assert detached.error is not None
-    assert "The messaging entity 'missing' could not be found" in (detached.error.description or "")
+    assert (detached.error.description or "").startswith(text)
 
 
 async def token(client: Client, path: str) -> str:
