@@ -100,11 +100,6 @@ class ServiceBusClient:
         self._sdk_options = sdk_options
         self._is_cross_entity = enable_cross_entity_transactions
         self._transport_name = transport if isinstance(transport, str) else None
-        primary = (
-            self._open_namespace(fully_qualified_namespace, credential)
-            if transport is None or isinstance(transport, str)
-            else transport
-        )
         self._lender = secondary if isinstance(secondary, ServiceBusClient) else None
         if self._lender is not None:
             self._lender._check_lendable()
@@ -112,14 +107,30 @@ class ServiceBusClient:
             raise InvalidOperationError(
                 f"options is a {type(options).__name__}: give PairedNamespaceOptions(...), with timedelta for durations"
             )
-        partner = secondary_transport or self._secondary_transport(secondary)
-        if partner is None and options is not None:
-            raise InvalidOperationError("options= requires a secondary namespace: add secondary=")
-        state: PairState | None = None
-        if partner is not None:
-            state = PairState(primary, partner, options or PairedNamespaceOptions(), self._clock, self._random)
-        self._pair = Pair(state) if state else None
-        self._core = ClientCore(primary, state, retry, self._clock, self._random, on_open=self._start_background)
+
+        self._pair: Pair | None
+        self._core: ClientCore
+
+        def connect() -> None:
+            primary = (
+                self._open_namespace(fully_qualified_namespace, credential)
+                if transport is None or isinstance(transport, str)
+                else transport
+            )
+            partner = secondary_transport or self._secondary_transport(secondary)
+            if partner is None and options is not None:
+                raise InvalidOperationError("options= requires a secondary namespace: add secondary=")
+            state: PairState | None = None
+            if partner is not None:
+                state = PairState(primary, partner, options or PairedNamespaceOptions(), self._clock, self._random)
+            self._pair = Pair(state) if state else None
+            self._core = ClientCore(primary, state, retry, self._clock, self._random, on_open=self._start_background)
+
+        connect()
+        owns_all = (
+            (transport is None or isinstance(transport, str)) and secondary_transport is None and self._lender is None
+        )
+        self._connect_again = connect if owns_all else None
         self._borrower: ServiceBusClient | None = None
         self._entity_path: str | None = None
         if self._lender is not None:
@@ -186,6 +197,10 @@ class ServiceBusClient:
         return self._open_namespace(namespace, credential, is_secondary=True)
 
     async def __aenter__(self) -> Self:
+        """Open the client, also again after `close`. Its earlier senders and receivers stay closed."""
+        if self._core.is_closed and self._connect_again is not None and self._borrower is None:
+            await self.close()  # finishes what a cancelled call left open
+            self._connect_again()
         await self._core.open()
         return self
 
