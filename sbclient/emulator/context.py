@@ -32,6 +32,8 @@ class ServerSettings:
     Attributes:
         max_frame_size_bytes: of AMQP. Source: the service.
         amqp_idle_timeout_s: how long an AMQP client may be silent. Source: the service.
+        idle_link_timeout_s: a link to an entity is detached if nothing was transferred or settled on it, nor its credit
+            changed, for so long; None = never. The service takes 600.
         channel_max: the highest channel of an AMQP connection. Source: the service.
         handle_max: the highest handle of an AMQP session. Source: the service, which has stated 255 and 4,999.
         max_amqp_connections: of the namespace at a time. Source: the quotas of the service.
@@ -48,6 +50,7 @@ class ServerSettings:
 
     max_frame_size_bytes: int = 65_536
     amqp_idle_timeout_s: float = 240.0
+    idle_link_timeout_s: float | None = None
     channel_max: int = 4_999
     handle_max: int = 4_999
     max_amqp_connections: int = 5_000

@@ -31,6 +31,7 @@ from sbclient.amqp import (
     OutgoingLink,
 )
 from sbclient.amqp.errors import RESOURCE_LIMIT, UNAUTHORIZED
+from sbclient.amqp.link import Link
 from sbclient.emulator.amqp.attach import handler_of
 from sbclient.emulator.amqp.peer import Peer
 from sbclient.emulator.context import NamespaceContext
@@ -42,6 +43,7 @@ from sbclient.errors import (
     ServiceBusError,
 )
 
+DETACH_FORCED: Final = "amqp:link:detach-forced"
 MAX_LINKS: Final = 10_000
 MAX_RETAINED_BYTES: Final = 2**25
 
@@ -99,6 +101,8 @@ class _Connection:
         self._engine = Connection.server(options, now=self._clock.monotonic())
         self._engine.limits = BEFORE_TOKEN
         self._peer = Peer(stream, context, self._engine)
+        self._uses: dict[Link, tuple[tuple[int, int, int], float]] = {}
+        """The state of each link to an entity, and since when it is unchanged."""
         if context.authorizer.is_open:
             self._peer.admit("", EVERYTHING)
 
@@ -162,6 +166,10 @@ class _Connection:
             deadline = engine.next_deadline()
             wait_s = math.inf if deadline is None else deadline - clock.monotonic()
             wait_s = min(wait_s, peer.grants.next_expiry_at - clock.now(), MAX_WAIT_S)
+            idle_s = self._context.settings.idle_link_timeout_s
+            if idle_s is not None:
+                self._detach_idle_links(idle_s)
+                wait_s = min(wait_s, idle_s / 2)
             with suppress(TimeoutError):
                 async with clock.timeout(max(0.0, wait_s)):
                     await peer.has_new_deadline.wait()
@@ -172,6 +180,20 @@ class _Connection:
                 peer.close(AmqpError(UNAUTHORIZED, text))
             self._handle_events()
             peer.write_out()
+
+    def _detach_idle_links(self, idle_s: float) -> None:
+        """End the links to entities that were not used for so long. Source: the service, after 10 minutes."""
+        now, before = self._clock.monotonic(), self._uses
+        self._uses = {}
+        for link, handler in list(self._peer.handlers.items()):
+            if handler.entity_path is None or not isinstance(link, IncomingLink | OutgoingLink):
+                continue
+            use = (link.delivery_count, link.credit, len(link.unsettled))
+            known, since = before.get(link, (None, now))
+            self._uses[link] = use, since if known == use else now
+            if known == use and now - since >= idle_s:
+                text = f"the link was idle for {idle_s:g} s: attach again"
+                self._peer.end(link, AmqpError(DETACH_FORCED, text))
 
     # ------------------------------------------------------------------ events
 
