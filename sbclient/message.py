@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any, Self, TypeAlias
 from uuid import UUID
 
+from sbclient.annotated_message import (
+    ATTRIBUTES_BY_ANNOTATION,
+    AmqpAnnotatedMessage,
+    AmqpMessageHeader,
+    AmqpMessageProperties,
+)
+from sbclient.annotated_message import AmqpMessageBodyType as AmqpMessageBodyType
 from sbclient.errors import InvalidOperationError
 
 PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | UUID | Decimal | None
@@ -30,14 +37,6 @@ class ServiceBusMessageState(IntEnum):
     ACTIVE = 0
     DEFERRED = 1
     SCHEDULED = 2
-
-
-class AmqpMessageBodyType(Enum):
-    """How the body is encoded in AMQP 1.0."""
-
-    DATA = "data"
-    SEQUENCE = "sequence"
-    VALUE = "value"
 
 
 Body: TypeAlias = bytes | tuple[bytes, ...] | Any
@@ -509,6 +508,32 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     def dead_letter_error_description(self) -> str | None:
         """Details of the reason: the application property `DeadLetterErrorDescription`."""
         return self._text_property(DEAD_LETTER_DESCRIPTION)
+
+    @property
+    def raw_amqp_message(self) -> AmqpAnnotatedMessage:
+        """The sections of the message: over AMQP all that was received, otherwise what the attributes have."""
+        noted = {name: getattr(self, attribute) for name, attribute in ATTRIBUTES_BY_ANNOTATION.items()}
+        ttl = self.time_to_live
+        return AmqpAnnotatedMessage(
+            properties=AmqpMessageProperties(
+                message_id=self.message_id,
+                to=self.to,
+                subject=self.subject,
+                reply_to=self.reply_to,
+                correlation_id=self.correlation_id,
+                content_type=self.content_type,
+                group_id=self.session_id,
+                reply_to_group_id=self.reply_to_session_id,
+            ),
+            header=AmqpMessageHeader(
+                delivery_count=self.delivery_count,
+                time_to_live=None if ttl is None else ttl // timedelta(milliseconds=1),
+            ),
+            annotations={name: value for name, value in noted.items() if value is not None},
+            application_properties=dict(self.application_properties),
+            body=self.body,
+            body_type=self.body_type,
+        )
 
     def _text_property(self, name: str) -> str | None:
         value = (self._application_properties or {}).get(name)

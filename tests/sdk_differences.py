@@ -53,7 +53,7 @@ REASONS: Final = {
     "*(client_identifier=) is missing": "names one AMQP link; links are shared and replaced here",
     "*(socket_timeout=) is missing": "one AMQP link has no socket of its own; `timeout` of a call limits it",
     "*.message is missing": "deprecated in azure-servicebus",
-    "*.raw_amqp_message is missing": "attributes have all that the service reads; `AmqpAnnotatedMessage` can be sent",
+    "ServiceBusMessage.raw_amqp_message is missing": "received messages have it; `AmqpAnnotatedMessage` can be sent",
     "ServiceBusReceivedMessage.from_bytes is missing": "receivers create received messages",
     "ServiceBusSender(*=) is missing": "a client creates its senders",
     "ServiceBusReceiver(*=) is missing": "a client creates its receivers",

@@ -15,6 +15,7 @@ import sbclient
 
 MODULES: Final = [
     "administration",
+    "annotated_message",
     "backlog",
     "client.batch",
     "client.client",

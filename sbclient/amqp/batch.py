@@ -14,15 +14,17 @@ from sbclient.amqp.errors import INVALID_FIELD, WireError
 from sbclient.amqp.fields import encode_composite
 from sbclient.amqp.message import VIA_PARTITION_KEY_ANNOTATION, WireMessage, encode_message
 from sbclient.amqp.sections import Properties, Sections
+from sbclient.annotated_message import PARTITION_KEY_ANNOTATION
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.size import PARTITION_KEY_ANNOTATION
 
 
-def join_batch(messages: Sequence[ServiceBusMessage], via_partition_key: str | None = None) -> bytes:
+def join_batch(
+    messages: Sequence[ServiceBusMessage], via_partition_key: str | None = None, *, created_at_ms: int = 0
+) -> bytes:
     """Encode messages as one payload, which is empty for no messages.
 
     Args:
-        via_partition_key: see `encode_message`.
+        via_partition_key, created_at_ms: see `encode_message`.
 
     Raises:
         EncodeError: a message has a value without an AMQP type.
@@ -31,7 +33,9 @@ def join_batch(messages: Sequence[ServiceBusMessage], via_partition_key: str | N
         return b""
     first = messages[0]
     parts = [_head(first.message_id, first.session_id, first.partition_key, via_partition_key)]
-    parts.extend(encode_section(encode_message(message, via_partition_key)) for message in messages)
+    parts.extend(
+        encode_section(encode_message(message, via_partition_key, created_at_ms=created_at_ms)) for message in messages
+    )
     return b"".join(parts)
 
 

@@ -36,6 +36,14 @@ from sbclient.amqp.sections import (
     rewritten_map,
 )
 from sbclient.amqp.types import milliseconds_of
+from sbclient.annotated_message import (
+    DEAD_LETTER_SOURCE_ANNOTATION,
+    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
+    ENQUEUED_TIME_ANNOTATION,
+    LOCKED_UNTIL_ANNOTATION,
+    MESSAGE_STATE_ANNOTATION,
+    SEQUENCE_NUMBER_ANNOTATION,
+)
 from sbclient.message import (
     PropertyValue,
     ServiceBusMessageState,
@@ -43,12 +51,6 @@ from sbclient.message import (
 )
 from sbclient.rules.size import MAX_TTL_MS
 
-ENQUEUED_TIME_ANNOTATION: Final = "x-opt-enqueued-time"
-SEQUENCE_NUMBER_ANNOTATION: Final = "x-opt-sequence-number"
-ENQUEUE_SEQUENCE_NUMBER_ANNOTATION: Final = "x-opt-enqueue-sequence-number"
-LOCKED_UNTIL_ANNOTATION: Final = "x-opt-locked-until"
-DEAD_LETTER_SOURCE_ANNOTATION: Final = "x-opt-deadletter-source"
-MESSAGE_STATE_ANNOTATION: Final = "x-opt-message-state"
 LOCK_TOKEN_ANNOTATION: Final = "x-opt-lock-token"
 
 _OURS: Final = frozenset(
@@ -259,11 +261,12 @@ def encode_received(message: ServiceBusReceivedMessage) -> bytes:
     """
     locked_until = message.locked_until_utc
     time_to_live = message.time_to_live
+    enqueued_at_ms = milliseconds_of(message.enqueued_time_utc)
     return encode_delivery(
-        Sections(encode_message(message)),
+        Sections(encode_message(message, created_at_ms=enqueued_at_ms)),
         BrokerAnnotations(
             sequence_number=message.sequence_number,
-            enqueued_at_ms=milliseconds_of(message.enqueued_time_utc),
+            enqueued_at_ms=enqueued_at_ms,
             delivery_count=message.delivery_count,
             ttl_ms=None if time_to_live is None else time_to_live // _MILLISECOND,
             locked_until_ms=None if locked_until is None else milliseconds_of(locked_until),

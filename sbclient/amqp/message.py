@@ -29,14 +29,18 @@ from sbclient.amqp.encode import (
 from sbclient.amqp.errors import INVALID_FIELD, WireError
 from sbclient.amqp.sections import APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, Sections, map_entries
 from sbclient.amqp.types import Timestamp, TypedInteger
+from sbclient.annotated_message import PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 from sbclient.message import MAX_ID_LENGTH, AmqpMessageBodyType, PropertyValue, ServiceBusMessage
-from sbclient.rules.size import MAX_TTL_MS, PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
+from sbclient.rules.size import LONGEST_HEADER_TTL, MAX_TTL_MS
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _PARTITION_KEY: Final = encode_symbol(PARTITION_KEY_ANNOTATION)
 _SCHEDULE: Final = encode_symbol(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
 VIA_PARTITION_KEY_ANNOTATION: Final = "x-opt-via-partition-key"
 _VIA_PARTITION_KEY: Final = encode_symbol(VIA_PARTITION_KEY_ANNOTATION)
+
+_LATEST_EXPIRY_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, the last one that a `datetime` has."""
 
 _NULLS: Final = tuple(b"\x40" * count for count in range(13))
 
@@ -46,11 +50,14 @@ _names: dict[str, bytes] = {}
 """Encoded names of application properties, which recur in many messages; number and length are limited."""
 
 
-def encode_message(message: ServiceBusMessage, via_partition_key: str | None = None) -> bytes:
+def encode_message(
+    message: ServiceBusMessage, via_partition_key: str | None = None, *, created_at_ms: int = 0
+) -> bytes:
     """Encode a message; for a `WireMessage` return the received bytes.
 
     Args:
         via_partition_key: selects the partition of the entity through which the message passes in a transaction.
+        created_at_ms: milliseconds since 1970, from which a time to live counts that the header cannot hold.
 
     Raises:
         EncodeError: a property or the body has a value without an AMQP type.
@@ -65,7 +72,11 @@ def encode_message(message: ServiceBusMessage, via_partition_key: str | None = N
     partition_key, schedule = message._partition_key, message._scheduled_enqueue_time_utc
     if partition_key is not None or schedule is not None or via_partition_key is not None:
         parts.append(b"\x00\x53\x72" + _annotations(partition_key, schedule, via_partition_key))
-    parts.append(_properties(message))
+    lasting = b""
+    if time_to_live is not None and time_to_live > LONGEST_HEADER_TTL:
+        expires_at_ms = min(created_at_ms + time_to_live // _MILLISECOND, _LATEST_EXPIRY_MS)
+        lasting = encode_timestamp(expires_at_ms) + encode_timestamp(created_at_ms)
+    parts.append(_properties(message, lasting))
     properties = message._application_properties
     received = message.received if type(message) is CopiedMessage else None
     if properties:
@@ -138,8 +149,11 @@ def _annotations(partition_key: str | None, schedule: datetime | None, via_parti
     return sized_map(content, count)
 
 
-def _properties(message: ServiceBusMessage) -> bytes:
+def _properties(message: ServiceBusMessage, lasting: bytes) -> bytes:
     """Encode the properties section; empty if nothing is set. Trailing nulls are omitted.
+
+    Args:
+        lasting: the encoded absolute-expiry-time and creation-time; empty = both are null.
 
     Few are set, so each is asked for by itself; a null stands for each field that was left out before it.
     """
@@ -163,6 +177,9 @@ def _properties(message: ServiceBusMessage) -> bytes:
     if message._content_type is not None:
         parts += _NULLS[6 - last], encode_symbol(message._content_type)
         last = 7
+    if lasting:
+        parts += _NULLS[8 - last], lasting
+        last = 10
     if message._session_id is not None:
         parts += _NULLS[10 - last], encode_string(message._session_id)
         last = 11

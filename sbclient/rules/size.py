@@ -21,8 +21,8 @@ Sections, each after a descriptor of 3 bytes (00 53 xx), in this order:
     72 message-annotations     those that are set: x-opt-partition-key, x-opt-scheduled-enqueue-time; keys are symbols
     73 properties              if any is set: list up to the last one that is set, of message-id, user-id (null), to,
                                subject, reply-to, correlation-id, content-type (symbol), content-encoding (null),
-                               absolute-expiry-time (null), creation-time (null), group-id = session id,
-                               group-sequence (null), reply-to-group-id
+                               absolute-expiry-time and creation-time (only for a time to live that the header cannot
+                               hold), group-id = session id, group-sequence (null), reply-to-group-id
     74 application-properties  if there are any: map; bytes are sent as str
     75 data                    one for each part of the body, an empty section if there is no part; or
     76 amqp-sequence           one list for each part of a body of type SEQUENCE; or
@@ -37,13 +37,15 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from sbclient.annotated_message import PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
 
-PARTITION_KEY_ANNOTATION: Final = "x-opt-partition-key"
-SCHEDULED_ENQUEUE_TIME_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
-
 MAX_TTL_MS: Final = 2**32 - 1
-"""The longest time to live that the header can hold, 49.7 days. A longer one is sent as this value."""
+"""The longest time to live that the header can hold, 49.7 days.
+
+A longer one is sent as this value, and as the time from the creation of the message to its absolute expiry. Source: the
+clients for .NET and Java.
+"""
 
 SECTION_BYTES: Final = 8
 """The most bytes that the data section around each message of a batch takes."""
@@ -51,6 +53,7 @@ SECTION_BYTES: Final = 8
 _DESCRIPTOR = 3
 _TIMESTAMP = 9
 _MILLISECOND = timedelta(milliseconds=1)
+LONGEST_HEADER_TTL: Final = MAX_TTL_MS * _MILLISECOND
 _PARTITION_KEY_WIDTH = 2 + len(PARTITION_KEY_ANNOTATION)
 _SCHEDULE_WIDTH = 2 + len(SCHEDULED_ENQUEUE_TIME_ANNOTATION) + _TIMESTAMP
 
@@ -71,6 +74,7 @@ def encoded_size(message: ServiceBusMessage) -> int:
         message._content_type,
         message._session_id,
         message._reply_to_session_id,
+        is_lasting=message._time_to_live is not None and message._time_to_live > LONGEST_HEADER_TTL,
     )
     if message._partition_key is not None or message._scheduled_enqueue_time_utc is not None:
         size += _annotations(message._partition_key, message._scheduled_enqueue_time_utc is not None)
@@ -131,6 +135,8 @@ def _property_list(
     content_type: str | None,
     session_id: str | None,
     reply_to_session_id: str | None,
+    *,
+    is_lasting: bool = False,
 ) -> int:
     """Return the size of the properties section. Each unset field before the last set one is a null of one byte.
 
@@ -159,6 +165,10 @@ def _property_list(
         inside += _text(content_type)
         nulls += 6 - last
         last = 7
+    if is_lasting:
+        inside += 2 * _TIMESTAMP
+        nulls += 8 - last
+        last = 10
     if session_id is not None:
         inside += _text(session_id)
         nulls += 10 - last

@@ -103,8 +103,7 @@ def test_message_is_decoded_as_it_was_encoded(sent: ServiceBusMessage) -> None:
     assert list(read.body) == (list(sent.body) or [b""])
     life = sent.time_to_live
     if life is not None:
-        shown = min(life // timedelta(milliseconds=1), 2**32 - 1)
-        assert read.time_to_live == timedelta(milliseconds=shown)
+        assert read.time_to_live == timedelta(milliseconds=life // timedelta(milliseconds=1))
     assert encode_message(read) == encode_message(sent)
 
 
@@ -163,6 +162,29 @@ def test_time_to_live_is_read_from_headers_of_all_forms(ttl_ms: int | None) -> N
         assert WireMessage.of(encode_composite(header)).time_to_live == life
     if ttl_ms is not None:
         assert WireMessage.of(encode_message(ServiceBusMessage(b"", time_to_live=life))).time_to_live == life
+
+
+@pytest.mark.parametrize("life", [timedelta(milliseconds=2**32), timedelta(days=400)])
+@pytest.mark.parametrize("others", [{}, {"content_type": "text"}, {"session_id": "s", "message_id": "m"}])
+def test_time_to_live_beyond_the_header_is_written_as_creation_and_expiry(
+    life: timedelta, others: dict[str, Any]
+) -> None:
+    message = ServiceBusMessage(b"", time_to_live=life, **others)
+    encoded = encode_message(message, created_at_ms=1_700_000_000_000)
+    sections = Sections(encoded)
+    assert (sections.ttl_ms, sections.properties.creation_time) == (
+        2**32 - 1,
+        datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
+    )
+    read = WireMessage.of(encoded)
+    assert (read.time_to_live, read.session_id, read.content_type) == (life, message.session_id, message.content_type)
+    assert len(encoded) == encoded_size(message)
+    assert split_batch(join_batch([message], created_at_ms=1_700_000_000_000)) == [encoded]
+
+
+def test_the_longest_time_to_live_ends_with_the_year_9999() -> None:
+    sections = Sections(encode_message(ServiceBusMessage(b"", time_to_live=timedelta.max), created_at_ms=5))
+    assert sections.properties.absolute_expiry_time == datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
 
 
 def test_time_to_live_beyond_the_header_is_read_from_creation_and_expiry() -> None:

@@ -141,6 +141,7 @@ class Memory(NamespaceKind):
         "all property types",
         "faults",
         "full transactions",
+        "long lives",
         "pair",
         "partitioning",
         "pings dropped",
@@ -169,7 +170,7 @@ class Memory(NamespaceKind):
 
 class Amqp(NamespaceKind):
     name = "amqp"
-    capabilities = ON_NETWORK | {"all property types", "full transactions", "session lists"}
+    capabilities = ON_NETWORK | {"all property types", "full transactions", "long lives", "session lists"}
 
     def __init__(self, thread: EmulatorThread) -> None:
         super().__init__()
@@ -206,7 +207,7 @@ class Service(NamespaceKind):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        capabilities = {*EVERYWHERE, "all property types", "full transactions", "keys", "session lists"}
+        capabilities = {*EVERYWHERE, "all property types", "full transactions", "long lives", "keys", "session lists"}
         if os.environ.get("SERVICEBUS_SECONDARY_CONNECTION_STRING"):
             capabilities.add("pair")
         self.capabilities = frozenset(capabilities)

@@ -272,3 +272,21 @@ async def test_a_closed_receiver_receives_no_more(kind: NamespaceKind) -> None:
         await receiver.receive_messages(1)
     with pytest.raises(InvalidOperationError):
         await receiver.complete_message(message)
+
+
+async def test_the_sections_of_a_received_message_can_be_read(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    ttl = timedelta(hours=1)
+    sent = ServiceBusMessage("x", message_id="m", subject="s", time_to_live=ttl, application_properties={"n": 1})
+    async with kind.plain.get_queue_sender(queue) as sender, kind.plain.get_queue_receiver(queue) as receiver:
+        await sender.send_messages(sent)
+        (message,) = await receiver.receive_messages(max_wait_time=kind.patience_s)
+        await receiver.complete_message(message)
+    raw = message.raw_amqp_message
+    assert (raw.properties.message_id, raw.properties.subject, raw.properties.group_id) == ("m", "s", None)
+    assert (raw.header.time_to_live, raw.header.delivery_count) == (3_600_000, 0)
+    assert raw.annotations["x-opt-sequence-number"] == message.sequence_number
+    assert raw.annotations["x-opt-enqueued-time"] == message.enqueued_time_utc
+    assert raw.application_properties == {"n": 1}
+    assert (list(raw.body), raw.body_type) == ([b"x"], message.body_type)
+    assert "body=" not in repr(raw)

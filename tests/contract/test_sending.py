@@ -258,3 +258,26 @@ async def test_namespace_faults_apply_to_missing_entities(kind: NamespaceKind, f
             async with client.get_queue_sender("lacking") as sender:
                 await sender.send_messages(ServiceBusMessage("x"))
     assert caught.value.is_outage
+
+
+@pytest.mark.needs("long lives")
+async def test_a_time_to_live_of_more_than_49_days_is_kept(kind: NamespaceKind) -> None:
+    queue, life = await kind.queue(), timedelta(days=400)
+    async with kind.plain.get_queue_sender(queue) as sender, kind.plain.get_queue_receiver(queue) as receiver:
+        await sender.send_messages([ServiceBusMessage("x", time_to_live=life), ServiceBusMessage("y")])
+        await sender.send_messages(ServiceBusMessage("z", time_to_live=life))
+        lives = [message.time_to_live for message in await receiver.peek_messages(3)]
+        assert lives == [life, None, life]
+
+
+async def test_a_closed_client_can_be_entered_again(kind: NamespaceKind) -> None:
+    queue, client = await kind.queue(), kind.client()
+    async with client:
+        sender = client.get_queue_sender(queue)
+        await sender.send_messages(ServiceBusMessage("x"))
+    with pytest.raises(InvalidOperationError):
+        client.get_queue_sender(queue)
+    async with client, client.get_queue_receiver(queue) as receiver:
+        assert [str(message) for message in await receiver.peek_messages()] == ["x"]
+        with pytest.raises(InvalidOperationError):
+            await sender.send_messages(ServiceBusMessage("y"))

@@ -34,6 +34,9 @@ def foreign(body: Any, body_type: AmqpMessageBodyType) -> ServiceBusMessage:
     return message
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 class Symbol(str):
     """A str that AMQP writes as a symbol."""
 
@@ -106,8 +109,16 @@ def without_trailing_nulls(fields: list[Any]) -> list[Any]:
 
 def encoded_properties(message: ServiceBusMessage) -> list[Any]:
     content_type = message.content_type
-    fields = [message.message_id, None, message.to, message.subject, message.reply_to, message.correlation_id]
-    fields += [None if content_type is None else Symbol(content_type), None, None, None]
+    fields: list[Any] = [
+        message.message_id,
+        None,
+        message.to,
+        message.subject,
+        message.reply_to,
+        message.correlation_id,
+    ]
+    is_lasting = message.time_to_live is not None and message.time_to_live > timedelta(milliseconds=MAX_TTL_MS)
+    fields += [None if content_type is None else Symbol(content_type), None, *[EPOCH if is_lasting else None] * 2]
     return without_trailing_nulls([*fields, message.session_id, None, message.reply_to_session_id])
 
 
@@ -181,7 +192,12 @@ def test_a_value_that_amqp_cannot_encode_has_no_size() -> None:
         (plain(time_to_live=timedelta(microseconds=999)), bytes.fromhex("005370 c0 04 03 40 40 43") + PLAIN),
         (plain(time_to_live=timedelta(milliseconds=255)), bytes.fromhex("005370 c0 05 03 40 40 52 ff") + PLAIN),
         (plain(time_to_live=timedelta(milliseconds=256)), bytes.fromhex("005370 c0 08 03 40 40 70 00000100") + PLAIN),
-        (plain(time_to_live=timedelta.max), bytes.fromhex("005370 c0 08 03 40 40 70 ffffffff") + PLAIN),
+        (
+            plain(time_to_live=timedelta.max),
+            bytes.fromhex("005370 c0 08 03 40 40 70 ffffffff 005373 c0 1b 0a 4040404040404040")
+            + 2 * bytes.fromhex("83 0000000000000000")
+            + PLAIN,
+        ),
         (plain(application_properties={"a": True}), bytes.fromhex("005374 c1 05 02 a1 01 61 41") + PLAIN),
         (plain(application_properties={"a": -128}), bytes.fromhex("005374 c1 06 02 a1 01 61 54 80") + PLAIN),
         (plain(application_properties={"a": 128}), bytes.fromhex("005374 c1 09 02 a1 01 61 71 00000080") + PLAIN),

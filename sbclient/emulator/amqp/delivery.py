@@ -41,14 +41,18 @@ def encode_entry(entry: Entry, *, is_peeked: bool = False, without_body: bool = 
         without_body: leave out the body.
     """
     content = entry.content
-    sections = content.sections if isinstance(content, WireMessage) else Sections(encode_message(content))
+    enqueued_at_ms = _milliseconds(entry.enqueued_at)
+    if isinstance(content, WireMessage):
+        sections = content.sections
+    else:
+        sections = Sections(encode_message(content, created_at_ms=enqueued_at_ms))
     token = UUID(int=entry.token) if entry.token and not is_peeked else None
     locked_until_ms = None
     if token is not None and entry.locked_until < math.inf:
         locked_until_ms = _milliseconds(entry.locked_until)
     annotations = BrokerAnnotations(
         entry.number,
-        _milliseconds(entry.enqueued_at),
+        enqueued_at_ms,
         entry.delivery_count,
         _time_to_live_ms(entry),
         locked_until_ms,

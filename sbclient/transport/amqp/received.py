@@ -9,19 +9,23 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from sbclient.amqp import IncomingDelivery, Sections, WireError
-from sbclient.amqp.broker_annotations import (
-    DEAD_LETTER_SOURCE_ANNOTATION,
-    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
-    ENQUEUED_TIME_ANNOTATION,
-    LOCK_TOKEN_ANNOTATION,
-    LOCKED_UNTIL_ANNOTATION,
-    MESSAGE_STATE_ANNOTATION,
-    SEQUENCE_NUMBER_ANNOTATION,
-)
+from sbclient.amqp.broker_annotations import LOCK_TOKEN_ANNOTATION
 from sbclient.amqp.decimals import of_service
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.message import ReceivedContent, body_of, copied, read_content
+from sbclient.amqp.sections import HEADER, list_fields
 from sbclient.amqp.types import Opaque, Timestamp
+from sbclient.annotated_message import (
+    DEAD_LETTER_SOURCE_ANNOTATION,
+    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
+    ENQUEUED_TIME_ANNOTATION,
+    LOCKED_UNTIL_ANNOTATION,
+    MESSAGE_STATE_ANNOTATION,
+    SEQUENCE_NUMBER_ANNOTATION,
+    AmqpAnnotatedMessage,
+    AmqpMessageHeader,
+    AmqpMessageProperties,
+)
 from sbclient.errors import InvalidOperationError
 from sbclient.message import (
     PropertyValue,
@@ -82,6 +86,23 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
     def _application_properties(self, value: dict[str, PropertyValue] | None) -> None:
         self._properties_read = value
 
+    @property
+    def raw_amqp_message(self) -> AmqpAnnotatedMessage:
+        sections = self.sections
+        set_fields = [raw != _NULL for raw in list_fields(sections.raw_value(HEADER) or _EMPTY_LIST)]
+        fields: list[tuple[str, Any]] = list(sections.header._asdict().items())
+        known = dict(field for field, is_set in zip(fields, set_fields, strict=False) if is_set)
+        return AmqpAnnotatedMessage(
+            properties=AmqpMessageProperties(**sections.properties._asdict()),
+            header=AmqpMessageHeader(time_to_live=known.pop("ttl", None), **known),
+            footer=sections.footer,
+            annotations=sections.message_annotations,
+            delivery_annotations=sections.delivery_annotations,
+            application_properties=dict(self.application_properties),
+            body=self.body,
+            body_type=self.body_type,
+        )
+
     def _new_copy(self) -> ServiceBusMessage:
         return copied(ReceivedContent(self.sections, self.application_properties))
 
@@ -132,6 +153,8 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
 
 
 _UNREAD: Final = object()
+_NULL: Final = b"\x40"
+_EMPTY_LIST: Final = b"\x45"
 
 
 def read_delivery(delivery: IncomingDelivery, *, is_locked: bool, has_session: bool) -> AmqpReceivedMessage | None:

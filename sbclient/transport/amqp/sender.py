@@ -125,11 +125,12 @@ class AmqpSender(SenderLink):
             return Transfer(messages.payload, message_format=message_format, deadline=deadline, doing=self._sending)
         first = messages[0]
         message_format = 0
+        created_at_ms = int(self._clock.now() * 1000)
         try:
             if len(messages) == 1:
-                payload = encode_message(first, via_key)
+                payload = encode_message(first, via_key, created_at_ms=created_at_ms)
             else:
-                payload = join_batch(messages, via_key)
+                payload = join_batch(messages, via_key, created_at_ms=created_at_ms)
                 message_format = BATCH_FORMAT
         except EncodeError as error:
             raise InvalidOperationError(f"message {first.message_id!r} cannot be sent: {error}") from error
@@ -144,7 +145,8 @@ class AmqpSender(SenderLink):
         self._check_open()
         doing = f"schedule for {self.path!r}"
         deadline = self._clock.monotonic() + timeout_s
-        entries = [_entry(message) for message in messages]
+        created_at_ms = int(self._clock.now() * 1000)
+        entries = [_entry(message, created_at_ms) for message in messages]
         end = await self._transfers.open(deadline)  # a node knows no entity that cannot be sent to
         state = None
         if transaction is not None:
@@ -216,7 +218,7 @@ class AmqpSender(SenderLink):
         return end
 
 
-def _entry(message: ServiceBusMessage) -> dict[str, Any]:
+def _entry(message: ServiceBusMessage, created_at_ms: int) -> dict[str, Any]:
     """A message in the body of a request to schedule messages."""
     entry: dict[str, Any] = {"message-id": message.message_id}
     if message.session_id is not None:
@@ -224,7 +226,7 @@ def _entry(message: ServiceBusMessage) -> dict[str, Any]:
     if message.partition_key is not None:
         entry["partition-key"] = message.partition_key
     try:
-        entry["message"] = encode_message(message)
+        entry["message"] = encode_message(message, created_at_ms=created_at_ms)
     except EncodeError as error:
         raise InvalidOperationError(f"message {message.message_id!r} cannot be sent: {error}") from error
     return entry

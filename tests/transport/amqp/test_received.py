@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from sbclient.amqp import Sections, WireMessage, encode_message
+from sbclient.amqp import Header, Properties, Sections, WireMessage, encode_message, encode_sections
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.types import (
@@ -31,7 +31,8 @@ from sbclient.amqp.types import (
     ULong,
     UShort,
 )
-from sbclient.message import ServiceBusMessage
+from sbclient.annotated_message import AmqpMessageHeader
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.envelope import seal, unseal
 from sbclient.transport.amqp.received import AmqpReceivedMessage
 
@@ -138,3 +139,23 @@ def test_copy_of_a_copy_keeps_the_bytes() -> None:
     encoded = Sections(encode_message(message))
     assert (encoded.raw_body, encoded.properties.subject) == (BODIES["wide"], "s")
     assert encoded.application_properties["n"] == b"\xff"
+
+
+def test_a_received_message_shows_every_section() -> None:
+    payload = encode_sections(
+        header=Header(priority=7, ttl=1000),
+        delivery_annotations={"d": 1},
+        message_annotations={"x-opt-sequence-number": 5, "mine": "a"},
+        properties=Properties(message_id=UUID(int=1), user_id=b"u", group_sequence=3),
+        application_properties={"n": 1},
+        value=[1, "x"],
+        footer={"f": 2},
+    )
+    raw = AmqpReceivedMessage.read(payload, lock_token=None, has_session=False).raw_amqp_message
+    assert (raw.header.priority, raw.header.time_to_live, raw.header.first_acquirer) == (7, 1000, False)
+    assert (raw.properties.message_id, raw.properties.user_id, raw.properties.group_sequence) == (UUID(int=1), b"u", 3)
+    assert (raw.annotations, raw.delivery_annotations) == ({"x-opt-sequence-number": 5, "mine": "a"}, {"d": 1})
+    assert (raw.footer, raw.application_properties) == ({"f": 2}, {"n": 1})
+    assert (raw.body, raw.body_type) == ([1, "x"], AmqpMessageBodyType.VALUE)
+    bare = AmqpReceivedMessage.read(encode_message(ServiceBusMessage("x")), lock_token=None, has_session=False)
+    assert bare.raw_amqp_message.header == AmqpMessageHeader()

@@ -1,0 +1,88 @@
+"""A received message as AMQP 1.0 describes it, section by section, with the names of `azure.servicebus.amqp`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+PARTITION_KEY_ANNOTATION: Final = "x-opt-partition-key"
+SCHEDULED_ENQUEUE_TIME_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
+ENQUEUED_TIME_ANNOTATION: Final = "x-opt-enqueued-time"
+SEQUENCE_NUMBER_ANNOTATION: Final = "x-opt-sequence-number"
+ENQUEUE_SEQUENCE_NUMBER_ANNOTATION: Final = "x-opt-enqueue-sequence-number"
+LOCKED_UNTIL_ANNOTATION: Final = "x-opt-locked-until"
+DEAD_LETTER_SOURCE_ANNOTATION: Final = "x-opt-deadletter-source"
+MESSAGE_STATE_ANNOTATION: Final = "x-opt-message-state"
+
+ATTRIBUTES_BY_ANNOTATION: Final = {
+    PARTITION_KEY_ANNOTATION: "partition_key",
+    SCHEDULED_ENQUEUE_TIME_ANNOTATION: "scheduled_enqueue_time_utc",
+    ENQUEUED_TIME_ANNOTATION: "enqueued_time_utc",
+    SEQUENCE_NUMBER_ANNOTATION: "sequence_number",
+    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION: "enqueued_sequence_number",
+    LOCKED_UNTIL_ANNOTATION: "locked_until_utc",
+    DEAD_LETTER_SOURCE_ANNOTATION: "dead_letter_source",
+    MESSAGE_STATE_ANNOTATION: "state",
+}
+"""The attribute of a received message for each annotation. Source: the AMQP guide of Service Bus."""
+
+
+class AmqpMessageBodyType(Enum):
+    """How the body is encoded in AMQP 1.0."""
+
+    DATA = "data"
+    SEQUENCE = "sequence"
+    VALUE = "value"
+
+
+@dataclass(slots=True, kw_only=True)
+class AmqpMessageHeader:
+    """The header section. `time_to_live` is in milliseconds; None = the field is not set."""
+
+    delivery_count: int | None = None
+    time_to_live: int | None = None
+    durable: bool | None = None
+    first_acquirer: bool | None = None
+    priority: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class AmqpMessageProperties:
+    """The properties section, with AMQP's names: `group_id` is the session id. None = the field is not set."""
+
+    message_id: str | int | UUID | bytes | None = None
+    user_id: bytes | None = None
+    to: str | None = None
+    subject: str | None = None
+    reply_to: str | None = None
+    correlation_id: str | int | UUID | bytes | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    absolute_expiry_time: datetime | int | None = None
+    creation_time: datetime | int | None = None
+    group_id: str | None = None
+    group_sequence: int | None = None
+    reply_to_group_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmqpAnnotatedMessage:
+    """The sections of a received message. Changing them does not change the message.
+
+    Attributes:
+        body: an iterator over the data sections, a list of sequences, or a value, depending on `body_type`.
+        annotations: of the message, by name; timestamps as `datetime`.
+    """
+
+    properties: AmqpMessageProperties
+    header: AmqpMessageHeader
+    footer: Mapping[str, Any] = field(default_factory=dict)
+    annotations: Mapping[str, Any]
+    delivery_annotations: Mapping[str, Any] = field(default_factory=dict)
+    application_properties: Mapping[str, Any]
+    body: Any = field(repr=False)
+    body_type: AmqpMessageBodyType
