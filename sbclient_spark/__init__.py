@@ -14,14 +14,17 @@ from pyspark.sql import SparkSession
 
 from sbclient_spark.drain import drain, drain_continuously
 from sbclient_spark.java import ensure_java
+from sbclient_spark.job_description import activate
 from sbclient_spark.orphans import find_orphans
 from sbclient_spark.preparation import prepare
+from sbclient_spark.progress import ProgressListener, report_progress
 from sbclient_spark.reported_write import write_with_report
 from sbclient_spark.reports import log_event
 from sbclient_spark.source import ServiceBusDataSource
 from sbclient_spark.table_options import defaults_of
 
 __all__ = [
+    "ProgressListener",
     "ServiceBusDataSource",
     "drain",
     "drain_continuously",
@@ -29,6 +32,7 @@ __all__ = [
     "find_orphans",
     "prepare",
     "register",
+    "report_progress",
     "write_with_report",
 ]
 
@@ -36,7 +40,8 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Register the format `servicebus` in a session. The package must be installed on the executors too.
 
-    The configuration of Spark is read once: after a change of `spark.servicebus.<option>`, register again.
+    Call it once in each Python thread that uses the format, too: Spark looks for formats in the active session of the
+    thread. The configuration of Spark is read once: after a change of `spark.servicebus.<option>`, register again.
 
     Logs a warning if `spark.speculation` is on: two attempts of a task may then send the same rows. Equal message ids
     and duplicate detection drop the second copy.
@@ -44,6 +49,7 @@ def register(spark: SparkSession) -> None:
     Raises:
         InvalidOperationError: the configuration has an unknown option, a secret, or the name of a queue or topic.
     """
+    activate(spark)
     found: dict[str, str] = spark.conf.getAll
     facts = {
         "defaults": defaults_of(found),

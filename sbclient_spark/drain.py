@@ -42,7 +42,7 @@ PROBE_S: Final = 15.0
 
 DRAIN_SCHEMA: Final = (
     "queue string, moved long, failed long, dead_lettered long, remaining long, is_complete boolean, seconds double, "
-    "attempt int, executor string"
+    "attempt int, executor string, is_lower_bound boolean"
 )
 NO_QUEUE: Final = ""
 """The value of `queue` in the row that reports an unreachable secondary; `unreachable` has the error."""
@@ -116,8 +116,9 @@ def drain(
     Returns:
         One row per queue: `queue`, `moved`, `failed` (parked because the destination rejects them), `dead_lettered`,
         `remaining` (the count of the service; None without the right to read it), `is_complete`, `seconds`, `attempt`,
-        `executor`. Messages moved by a killed attempt show only in `remaining`. With `dry_run`: `queue`, `waiting`,
-        `parked`, `dead_letters`, `destinations`, `unreachable`.
+        `executor`, `is_lower_bound` (an earlier attempt of the task was lost together with its counts, so `moved`,
+        `failed` and `dead_lettered` may be higher). With `dry_run`: `queue`, `waiting`, `parked`, `dead_letters`,
+        `destinations`, `unreachable`.
 
     Raises:
         InvalidOperationError: an option is invalid.
@@ -337,7 +338,8 @@ class DrainReader(DataSourceReader):
         assert isinstance(partition, _Share)  # Spark returns the objects of `partitions`
         clients = worker_clients()
         context = TaskContext.get()
-        where = (context.attemptNumber() if context is not None else 0, platform.node())
+        attempt = context.attemptNumber() if context is not None else 0
+        where = (attempt, platform.node(), attempt > 0)
         return iter([row + where for row in clients.run(self.drain(partition, clients.clock))])
 
     async def drain(self, share: _Share, clock: Clock) -> list[tuple[Any, ...]]:

@@ -92,6 +92,7 @@ _SUMS: Final = [
     "retried",
     "throttled",
     "row_errors",
+    "in_doubt",
     "failovers",
     "recoveries",
 ]

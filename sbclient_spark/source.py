@@ -10,13 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, WriterCommitMessage
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient.errors import InvalidOperationError
@@ -38,6 +33,9 @@ from sbclient_spark.write_options import WRITE_TABLE
 from sbclient_spark.write_task import TaskResult, WritePlan, check_sessions, current_place, plan_write, run_task
 
 FORMAT = "servicebus"
+
+STREAM_WRITER: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
+"""The base class of a stream writer of record batches; None before PySpark 4.1."""
 
 
 @dataclass
@@ -78,17 +76,22 @@ class ServiceBusDataSource(DataSource):
         return (PeekStreamReader if options.mode == "peek" else ReceiveStreamReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        plan = plan_write(schema, self._for_write(schema), is_streaming=False, overwrite=overwrite)
+        plan = plan_write(schema, self.for_write(schema), is_streaming=False, overwrite=overwrite)
         return ServiceBusWriter(plan)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        plan = plan_write(schema, self._for_write(schema), is_streaming=True, overwrite=overwrite)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ServiceBusStreamWriter:  # noqa: N802
+        if STREAM_WRITER is None:
+            raise InvalidOperationError(
+                "a stream is written in record batches, which needs PySpark 4.1: update PySpark, or write each "
+                "micro-batch with foreachBatch and messageIdMode 'column', 'keys' or 'content'"
+            )
+        plan = plan_write(schema, self.for_write(schema), is_streaming=True, overwrite=overwrite)
         return ServiceBusStreamWriter(plan)
 
     def _for_read(self, schema: StructType) -> dict[str, str]:
         return merged(known_defaults(self.defaults, READ_TABLE), options_of_table(schema), self.options)
 
-    def _for_write(self, schema: StructType) -> dict[str, str]:
+    def for_write(self, schema: StructType) -> dict[str, str]:
         """Return the options of a write.
 
         Raises:
@@ -120,7 +123,7 @@ class ServiceBusWriter(DataSourceArrowWriter):
         _abort(self._plan, messages, None)
 
 
-class ServiceBusStreamWriter(DataSourceStreamArrowWriter):
+class ServiceBusStreamWriter(STREAM_WRITER or object):  # type: ignore[misc]
     """The writer of a streaming query; Spark makes one for each micro-batch."""
 
     def __init__(self, plan: WritePlan) -> None:

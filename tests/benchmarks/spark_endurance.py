@@ -1,12 +1,14 @@
 """Every row once despite faults: Spark jobs on two namespaces that are processes of their own, and their account.
 
-    python -m tests.benchmarks spark_endurance [--rows 1000000] [--csv PATH] [--json]
+    python -m tests.benchmarks spark_endurance [--rows 1000000] [--source-rows 100000] [--only sink|source] [--json]
 
 One after the other: a frame of numbers; the lines of a CSV that has a column InvoiceNo, a session for each invoice,
 with `prepare` and `ordering=session`; and a stream. In the middle of each job the primary is cut off, with its store
 kept, and restored. In the middle of the batch jobs a Python worker of Spark is killed with SIGKILL; the query is
 stopped and started again from its checkpoint. All the time a `sbclient syphon` runs beside them. In the end all
 messages are received and compared with the rows: 1 if any is missing, is there twice or is out of order.
+
+Then a queue is read as a stream into files, in both modes: a worker is killed and the query started again.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from tests.benchmarks.spark import session
 from tests.processes.namespaces import Namespace, connection_string
 from tests.processes.programs import SBCLIENT, Program
 from tests.spark.emulated import connected_to
-from tests.spark.endurance import Account, batch, sessions, stream
+from tests.spark.endurance import Account, batch, sessions, source, stream
 
 AT_ONCE: Final = 1000
 WAIT_S: Final = 2.0
@@ -166,6 +168,8 @@ def _invoices(given: Path | None) -> Iterator[Path]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks spark_endurance")
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the frame; the stream has a twentieth")
+    parser.add_argument("--source-rows", type=int, default=100_000, help="messages of each stream that reads a queue")
+    parser.add_argument("--only", choices=["sink", "source"], help="leave the other jobs out")
     parser.add_argument("--csv", type=Path, help="with a column InvoiceNo; otherwise one is made up")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     arguments = parser.parse_args()
@@ -181,11 +185,15 @@ def main() -> None:
         with ServedPair(folder) as pair, session(name, "local[2,4]") as spark:
             if not arguments.json:
                 print(HEAD)
-            # So slow that there is time for an outage: it is a small file.
-            report(sessions(spark, pair, path, maxMessagesPerSecond=100, maxBatchMessages=20))
-            rows = max(1, arguments.rows // 20 // STREAM_FILES)
-            report(stream(spark, pair, folder, files=STREAM_FILES, rows=rows, maxMessagesPerSecond=1000))
-            report(batch(spark, pair, arguments.rows))
+            if arguments.only != "source":
+                # So slow that there is time for an outage: it is a small file.
+                report(sessions(spark, pair, path, maxMessagesPerSecond=100, maxBatchMessages=20))
+                rows = max(1, arguments.rows // 20 // STREAM_FILES)
+                report(stream(spark, pair, folder, files=STREAM_FILES, rows=rows, maxMessagesPerSecond=1000))
+                report(batch(spark, pair, arguments.rows))
+            if arguments.only != "sink":
+                report(source(spark, pair, folder, arguments.source_rows, mode="peek", enable_partitioning=True))
+                report(source(spark, pair, folder, arguments.source_rows, mode="receive"))
     if arguments.json:
         print(json.dumps([asdict(account) | {"is_clean": account.is_clean} for account in accounts], indent=1))
     sys.exit(0 if all(account.is_clean for account in accounts) else 1)

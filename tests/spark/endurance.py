@@ -233,6 +233,42 @@ def stream(spark: SparkSession, pair: Pair, folder: Path, *, files: int, rows: i
     return account
 
 
+def source(spark: SparkSession, pair: Pair, folder: Path, rows: int, *, mode: str, **properties: Any) -> Account:
+    """A queue that is read as a stream into files: a worker is killed in the middle, the query is stopped and started
+    again."""
+    account = Account(job=f"a source, {mode}", rows=rows)
+    queue = pair.create_queue(mode, **properties)
+    body = spark.range(0, rows, 1, 8).selectExpr("cast(id as string) as body", "cast(id as string) as message_id")
+    options = pair.options(queue=queue, requireDuplicateDetection="off")
+    body.write.format("servicebus").mode("append").options(**options).save()
+    place = folder / f"source-{mode}"
+    given = pair.reading(queue=queue, mode=mode, maxMessagesPerTrigger=max(rows // 20, 1), bodyType="string")
+    if mode == "receive":
+        given["orphans"] = "take"
+
+    def start(**trigger: Any) -> StreamingQuery:
+        reading = spark.readStream.format("servicebus").options(**given).load().select("body")
+        writer = reading.writeStream.format("parquet").option("checkpointLocation", str(place / "checkpoint"))
+        return writer.trigger(**trigger).start(str(place / "found"))
+
+    began_at = time.monotonic()
+    query = start(processingTime="0 seconds")
+    while len(list((place / "checkpoint" / "commits").glob("[0-9]*"))) < 5:
+        assert query.isActive, query.exception()
+        time.sleep(LOOK_S)
+    os.kill(max(pair.senders()), signal.SIGKILL)
+    account.killed += 1
+    time.sleep(10 * LOOK_S)
+    query.stop()
+    account.restarts += 1
+    assert start(availableNow=True).awaitTermination(3600)
+    account.seconds = round(time.monotonic() - began_at, 1)
+    found = spark.read.parquet(str(place / "found")).collect()
+    account.take_stock((str(number) for number in range(rows)), ((None, row.body) for row in found))
+    assert pair.count(queue) == (0 if mode == "receive" else rows)
+    return account
+
+
 def _written(
     spark: SparkSession, pair: Pair, df: DataFrame, queue: str, account: Account, options: dict[str, Any]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -137,7 +138,6 @@ def descriptions(spark: SparkSession) -> set[str]:
 
 
 def test_the_account_of_each_task_comes_back(spark: SparkSession, pair: EmulatedPair) -> None:
-    pytest.importorskip("pandas", reason="mapInArrow needs pandas")
     orders = pair.create_queue("orders")
     reports = sbclient_spark.write_with_report(frame(spark, 1000), pair.options(queue=orders)).collect()
     assert sorted(report.partition for report in reports) == [0, 1]
@@ -147,7 +147,6 @@ def test_the_account_of_each_task_comes_back(spark: SparkSession, pair: Emulated
 
 
 def test_a_worker_keeps_its_client(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
-    pytest.importorskip("pandas", reason="mapInArrow needs pandas")
     orders = pair.create_queue("orders")
     options = pair.options(queue=orders, idleTimeout="299 s")
     connecting = [
@@ -168,6 +167,22 @@ def test_metrics_and_worker_logs_tell_of_each_commit(spark: SparkSession, pair: 
     assert (line["outcome"], line["sent"], line["tasks"], line["destination"]) == ("commit", 100, 2, orders)
     logged = spark.tvf.python_worker_logs().where("logger = 'sbclient_spark'").collect()
     assert any(row.context["event_name"] == "task.ended" and row.context["sent"] for row in logged)
+
+
+def test_any_thread_and_any_session_can_write(spark: SparkSession, pair: EmulatedPair) -> None:
+    orders = pair.create_queue("orders")
+
+    def work(session: SparkSession, first: int) -> int:
+        rows = session.range(first, first + 50).selectExpr("string(id) as body", "string(id) as message_id")
+        reports = sbclient_spark.write_with_report(rows, pair.options(queue=orders)).collect()
+        sbclient_spark.register(session)
+        write(rows, pair, queue=orders)
+        return sum(int(row.sent) for row in reports)
+
+    with ThreadPoolExecutor(3) as threads:
+        sessions = (spark, spark, spark.newSession())
+        assert list(threads.map(work, sessions, (0, 50, 100))) == [50, 50, 50]
+    assert numbers(pair, orders) == sorted([*range(150)] * 2)
 
 
 # -- what is refused before any task -----------------------------------------------------------------------------

@@ -7,7 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from sbclient_spark.progress import ProgressListener
 from sbclient_spark.reports import REPORT_SCHEMA, TaskReport, publish, summary
 
 
@@ -35,6 +38,36 @@ def test_metrics_are_one_line_for_each_commit(tmp_path: Path) -> None:
         publish(report, metrics_path=str(path), metrics_log=False)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line["outcome"], line["batch_id"], line["sent"]) for line in lines] == [("commit", 0, 3), ("commit", 1, 3)]
+
+
+def test_a_listener_reports_each_micro_batch_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "metrics.jsonl"
+    publish(summary("commit", "orders", [TaskReport(sent=9)], batch_id=6), metrics_path=str(path), metrics_log=False)
+    reader = InMemoryMetricReader()
+    listener = ProgressListener(str(path), MeterProvider([reader]))
+    report = TaskReport(rows=5, sent=3, diverted=2, retried=1, in_doubt=1, max_ms=8.5)
+    with caplog.at_level(logging.INFO, "sbclient_spark"):
+        publish(summary("commit", "orders", [report], batch_id=7), metrics_path=str(path), metrics_log=False)
+        with path.open("a") as file:
+            file.write("{")  # a line that is being written
+        listener.onQueryProgress(None)
+        listener.onQueryTerminated(None)
+    (record,) = caplog.records
+    context = vars(record)["context"]
+    assert [context[name] for name in ("batch_id", "rows", "diverted", "retried", "in_doubt")] == [
+        "7",
+        "5",
+        "2",
+        "1",
+        "1",
+    ]
+    found = reader.get_metrics_data()
+    assert found is not None
+    metrics = {
+        one.name: one.data for each in found.resource_metrics for scope in each.scope_metrics for one in scope.metrics
+    }
+    assert [point.value for point in metrics["sbclient.spark.sent"].data_points] == [3]  # type: ignore[union-attr]
+    assert [point.max for point in metrics["sbclient.spark.transfer.max"].data_points] == [8.5]  # type: ignore[union-attr]
 
 
 def test_metrics_that_cannot_be_written_fail_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -17,6 +18,9 @@ from sbclient.errors import InvalidOperationError
 from sbclient_spark.table_options import defaults_of, merged
 from tests.spark.emulated import EmulatedPair
 
+partial_inserts = pytest.mark.skipif(
+    pyspark.__version__.startswith("4.0."), reason="PySpark 4.0 requires all columns of a table in an INSERT"
+)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
@@ -42,6 +46,7 @@ def statements() -> list[str]:
     return [one.strip() for block in blocks for one in block.split(";") if one.strip()]
 
 
+@partial_inserts
 def test_the_documented_statements_work(configured: SparkSession, pair: EmulatedPair) -> None:
     orders, invoices = pair.create_queue("orders"), pair.create_queue("invoices")
     results: list[list[Any]] = []
@@ -51,12 +56,13 @@ def test_the_documented_statements_work(configured: SparkSession, pair: Emulated
     assert [[row.asDict() for row in rows] for rows in results if rows] == [
         [{"message_id": "1", "body": "first"}, {"message_id": "2", "body": "second"}],
         [{"waiting": 1}],
-        [{"waiting": 2}],
+        [{"waiting": 3}],
     ]
-    assert sorted(str(message) for message in pair.take(invoices)) == ["first", "second", "third"]
+    assert sorted(str(message) for message in pair.take(invoices)) == ["first", "fourth", "second", "third"]
     assert pair.count(orders) == 2
 
 
+@partial_inserts
 def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: SparkSession, pair: EmulatedPair) -> None:
     one, other = pair.create_queue("one"), pair.create_queue("other")
     for name, queue in (("one_table", one), ("other_table", other)):
