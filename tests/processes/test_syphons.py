@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # the messages are forwarded at a limited rate
 ]
 
-MESSAGES: Final = 1_000
+MESSAGES: Final = 500
 RATE: Final = 20.0
 """For each syphon: draining takes about as long as starting a syphon five times."""
 
