@@ -29,6 +29,8 @@ const FIGURES = [
   ["sessions", "sessions"],
 ];
 
+const STORED = ["active", "scheduled", "deferred", "dead", "transfer", "transfer_dead"];
+
 /** The figures that a topic has, which stores only scheduled messages. */
 const OF_TOPIC = ["scheduled"];
 
@@ -164,14 +166,20 @@ export function entityView(namespace, path, go) {
     );
   }
 
+  /** The number of all messages, or of the dead letters, of the entity and of its subscriptions. */
+  function countOf(what) {
+    const names = what === "dead" ? ["dead"] : STORED;
+    const isHere = (row) => row.path === path || row.path.startsWith(`${path}/Subscriptions/`);
+    const rows = [...state.namespaces.get(namespace).rows.values()].filter(isHere);
+    return rows.flatMap((row) => names.map((name) => row[name])).reduce((sum, each) => sum + each, 0);
+  }
+
   const send = () => openSend(namespace, path, messages.reload);
   const purge = async () => {
-    const row = rowOf(namespace, path);
-    const all = row.active + row.scheduled + row.deferred + row.dead + row.transfer + row.transfer_dead;
-    const below = row.kind === "topic" ? ", and those of its subscriptions," : "";
+    const below = rowOf(namespace, path).kind === "topic" ? " of it and of its subscriptions" : "";
+    const [all, buried] = [plural(countOf("stored"), "message"), plural(countOf("dead"), "dead letter")];
     const explanation =
-      `${plural(all, "message")}${below} will be deleted, with ${plural(row.dead, "dead letter")} ` +
-      "and with locked messages. This cannot be undone.";
+      `${all}${below} will be deleted, with ${buried} and with locked messages. This cannot be undone.`;
     if (!(await confirmed(`Purge ${path}?`, explanation, "Purge"))) return;
     const done = await attempt(() => ask("POST", "purge", { namespace }, { entity: path }));
     if (done) notify(`Purged ${plural(done.purged, "message")} of ${path}.`);
@@ -187,11 +195,10 @@ export function entityView(namespace, path, go) {
   );
   const change = () => openChange(namespace, path);
   const remove = async () => {
-    const row = rowOf(namespace, path);
-    const all = row.active + row.scheduled + row.deferred + row.dead + row.transfer + row.transfer_dead;
-    const parts = [plural(all, "message")];
-    if (row.kind === "topic") parts.push(plural(state.detail?.subscriptions?.length ?? 0, "subscription"));
-    const explanation = `The ${row.kind} will be deleted with ${parts.join(" and ")}, and receivers are disconnected.`;
+    const { kind } = rowOf(namespace, path);
+    const parts = [plural(countOf("stored"), "message")];
+    if (kind === "topic") parts.push(plural(state.detail?.subscriptions?.length ?? 0, "subscription"));
+    const explanation = `The ${kind} will be deleted with ${parts.join(" and ")}.`;
     if (await deleteEntity(namespace, path, explanation)) go.show("#/");
   };
   const content = h(
