@@ -92,6 +92,10 @@ def _operations() -> Iterator[HttpOperation]:
         ("send a message", "POST", f"messages?entity={QUEUE}", '{"body": "sent"}'),
         ("resubmit", "POST", "resubmit", f'{{"entity": "{QUEUE}/$DeadLetterQueue"}}'),
         ("sessions", "GET", f"sessions?entity={SESSIONS}", ""),
+        ("show an entity", "GET", f"entities?entity={QUEUE}", ""),
+        ("create an entity", "POST", "entities", '{"kind": "queue", "names": ["made"]}'),
+        ("change an entity", "PUT", f"entities?entity={QUEUE}", '{"settings": {"max_delivery_count": 5}}'),
+        ("delete an entity", "DELETE", f"entities?entity={QUEUE}", ""),
         ("overview", "GET", "overview", ""),
         ("watch", "GET", f"watch?namespace=contoso&entity={QUEUE}", ""),
     ):

@@ -88,7 +88,7 @@ export function ruleList(namespace, path) {
       h("div", { class: "toolbar" }, h("button", { type: "button", onclick: create }, "New rule…")),
       h("div", { class: "scroll" }, table),
       empty,
-      h("p", { class: "note" }, "A message is accepted if a rule matches; every action that matches makes a copy."),
+      h("p", { class: "note" }, "A message is accepted if a rule matches; each matching action adds a copy."),
     ),
     update({ rules }) {
       const listed = rules ?? [];
