@@ -821,7 +821,7 @@ def test_frames_in_flight_are_taken_off_the_window() -> None:
     for number in range(5):
         link.send(MESSAGE, tag=bytes([number]))
     assert len(peer.answers()) == 2
-    peer.send(Flow(0, 2, 0, 9))  # written before the two had come
+    peer.send(Flow(0, 2, 0, 9))  # written before the two transfers arrived
     assert peer.answers() == []
     peer.send(Flow(1, 3, 0, 9))
     assert len(peer.answers()) == 2

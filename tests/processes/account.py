@@ -279,7 +279,7 @@ class _Judge:
                         "I1", f"{uid} is in the {arrival.origin} of {arrival.path} with the reason {reason!r}"
                     )
 
-    # -- more than once ------------------------------------------------------------------------------------------
+    # -- duplicates ----------------------------------------------------------------------------------------------
 
     def _copies(self) -> Iterator[Violation]:
         """Check that an event explains every copy beyond the first at a destination."""
@@ -289,7 +289,7 @@ class _Judge:
                 continue
             stored: dict[str, set[Any]] = defaultdict(set)
             for arrival in arrivals:
-                # Among the dead letters a copy has another number; it is still known by the moment of its storing.
+                # A dead letter has a new sequence number; its enqueue time identifies the copy.
                 stored[arrival.path].add(arrival.facts["stored_at"])
             for path, copies in stored.items():
                 extra = len(copies) - 1
@@ -324,12 +324,12 @@ class _Judge:
     def _may_come_again(self, first: Arrival, second: Arrival) -> bool:
         last = first.settlings[-1] if first.settlings else None
         if last is None or last["mode"] == "abandon" or last["event"] == "settling" or last["outcome"] != "ok":
-            # A session is let go at once with its connection; without one a message is locked until its lock ends.
+            # Closing the connection releases a session at once; without sessions a message stays locked.
             until = None if self._evidence.has_sessions else first.facts["locked_until"]
             return last is not None or until is None or second.at >= until - EARLY_S
         return False
 
-    # -- order and place -----------------------------------------------------------------------------------------
+    # -- order and fragments -------------------------------------------------------------------------------------
 
     def _order(self) -> Iterator[Violation]:
         if not self._evidence.keeps_order:

@@ -217,7 +217,7 @@ class Run:
                 syphon.kill()
                 return
 
-    # -- what is known -------------------------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------------------
 
     def _evidence(self, injected: list[InjectedFault], left: dict[str, int]) -> Evidence:
         configuration, scene = self._configuration, self._scene

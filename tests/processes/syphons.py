@@ -142,7 +142,7 @@ class Syphoning:
             status = await sender.ended(self._within_s)
             assert status == 0, f"{sender.name} had status {status}: {sender.output()}"
 
-    # -- home ----------------------------------------------------------------------------------------------------
+    # -- drain ---------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> list[int | None]:
         """Run the syphons until the backlog is empty; return the exit statuses of the one that gets SIGTERM."""
@@ -190,7 +190,7 @@ class Syphoning:
         await self._scene.ready([syphon])
         begin = time.time()
         syphon.kill()
-        # What it held comes back when the locks end, and until then may be sent a second time.
+        # Its messages are delivered again when their locks end, and may be sent a second time until then.
         self._injected.append(InjectedFault(Fault(0.0, 0.0, Kind.KILL, syphon.name), begin, begin + LOCK_S))
 
     def _check_end(self, syphon: Program, status: int | None) -> None:

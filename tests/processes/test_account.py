@@ -279,7 +279,7 @@ def test_second_copy_despite_duplicate_detection_is_a_violation() -> None:
     assert record.broken(detects_duplicates=True) == ["I7"]
 
 
-# -- copies by way of the backlog --------------------------------------------------------------------------------------
+# -- diverted copies ---------------------------------------------------------------------------------------------------
 
 
 def diverted() -> RunRecord:
@@ -317,7 +317,7 @@ def test_copies_in_primary_and_backlog_without_a_reason_are_a_violation() -> Non
     assert record.faults(Kind.RESET, "sender-1>primary", 1.0, 2.5).broken() == []
 
 
-# -- one copy again ----------------------------------------------------------------------------------------------------
+# -- redeliveries ------------------------------------------------------------------------------------------------------
 
 
 def again(record: RunRecord, at: float) -> RunRecord:

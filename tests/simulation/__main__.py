@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         seconds = time.perf_counter() - began
         print(tally.as_text())
-        print("\n".join(ledger.told()))
+        print("\n".join(ledger.lines()))
         runs = tally.runs - before
         if runs:
             print(
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 def _chunks(
     seeds: range, only: Sequence[str], jobs: int, size: int, *, wire: bool
 ) -> Iterator[tuple[list[Result], float]]:
-    """The results by rising seed, whatever the number of jobs, and the processor time of each chunk."""
+    """Yield the results by rising seed for any number of jobs, and the processor time of each chunk."""
     chunks = [seeds[at : at + size] for at in range(0, len(seeds), size)]
     run = partial(_run_chunk, only=only, wire=wire)
     if jobs == 1:
@@ -136,10 +136,10 @@ def _plan_of(seed: int, only: Sequence[str], *, wire: bool) -> Plan:
 
 
 def _described(plan: Plan) -> str:
-    """The plan for somebody to read."""
+    """Return the plan as text."""
     lines = [f"seed {plan.seed}: {', '.join(plan.kinds)}"]
     lines += [f"  lane {lane}" for lane in plan.lanes]
-    lines += [f"  {strike}" for strike in plan.strikes]
+    lines += [f"  {incident}" for incident in plan.incidents]
     lines += [f"  {death}" for death in plan.deaths]
     lines.append(f"  {plan.options}")
     names = (

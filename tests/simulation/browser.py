@@ -1,6 +1,6 @@
-"""Somebody who looks through the entities, page by page, while all else goes on.
+"""A client that browses the entities, page by page, while traffic goes on.
 
-While he looks, he cannot always reach every fragment. Whatever is there from the first page to the last, in a fragment
+While it browses, some fragments are unreachable. A message that is there from the first page to the last, in a fragment
 that is reached whenever the look goes on from one to another, must be shown, and nothing must be shown twice.
 """
 
@@ -36,7 +36,7 @@ class Browser:
         self._random = random
         self._paths = paths
 
-    async def live(self, looks: int, within_s: float) -> None:
+    async def run(self, looks: int, within_s: float) -> None:
         """Look so many times, over so many seconds."""
         for _ in range(looks):
             await self._history.clock.sleep(self._random.uniform(0.1, 1.0) * within_s / looks)
@@ -116,7 +116,7 @@ class _Look:
         return self.host.namespace.directory.get(self.path) is not self._entity
 
     def note_struck(self) -> None:
-        """Take note of the fragments that may not be reached now, for whatever reason."""
+        """Record the fragments that may be unreachable now."""
         now = self.host.clock.now()
         for fault in self.host.namespace.faults.active(now):
             if fault.fragments is not None:

@@ -1,4 +1,4 @@
-"""Looks straight into the stores of a namespace: what is there, counted by nobody but us."""
+"""Count the messages in the stores of a namespace, independent of the broker's own counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stored:
 
 
 def stored(host: BrokerHost, path: str | None = None) -> Iterator[Stored]:
-    """Everything that a namespace, or one entity, holds in whatever state."""
+    """Return all messages of a namespace or entity, in any state."""
     entity = host.namespace.directory.get(path) if path is not None else None
     entities = host.namespace.directory.all() if path is None else [] if entity is None else [entity]
     for each in entities:

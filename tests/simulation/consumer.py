@@ -1,4 +1,4 @@
-"""The application that receives: it completes, abandons, defers, dead-letters, renews, and lets locks run out."""
+"""The application that receives: it completes, abandons, defers, dead-letters, renews, and lets locks expire."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Consumer:
         self._history = history
         self.is_calm = False
 
-    async def live(self, program: Program) -> None:
+    async def run(self, program: Program) -> None:
         async with program.client(paired=False) as client, asyncio.TaskGroup() as group:
             for lane in self._lanes:
                 for _ in range(lane.receivers):

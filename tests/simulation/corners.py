@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sbclient.broker.profile import Profile
 from sbclient.errors import ServiceBusAuthorizationError
 from sbclient.testing import FaultKind, Operation
-from tests.simulation.weather import OUTAGES, Strike
+from tests.simulation.weather import OUTAGES, Incident
 
 if TYPE_CHECKING:
     from tests.simulation.plan import Plan
@@ -39,36 +39,36 @@ def with_corners(plan: Plan, random: Random, *, small: Profile) -> Plan:
 
 
 def _with_silent_secondary(plan: Plan, silent_s: float) -> Plan:
-    """Nobody answers where the first question about each session goes, and a send has less time than such an answer."""
+    """The first query about each session gets no response, and sends have shorter timeouts than such a query."""
     asking = (Operation.OPEN, Operation.PEEK)
-    silence = Strike(
+    silence = Incident(
         kind="black_hole", side="secondary", at_s=0.0, span_s=silent_s, what=FaultKind.HANG, operations=asking
     )
-    return replace(plan, timeout_s=8.0, strikes=_in_order(*plan.strikes, silence))
+    return replace(plan, timeout_s=8.0, incidents=_in_order(*plan.incidents, silence))
 
 
 def _with_short_locks(plan: Plan, busy_s: float, what: FaultKind) -> Plan:
     """Backlog queues whose locks end sooner than a busy server is left alone, or a slow one has answered, and a primary
     that is so when it is back."""
     busy = [
-        Strike(
-            kind=strike.kind,
-            at_s=min(strike.at_s + strike.span_s, 0.8 * plan.traffic_s),
+        Incident(
+            kind=incident.kind,
+            at_s=min(incident.at_s + incident.span_s, 0.8 * plan.traffic_s),
             span_s=busy_s,
             what=what,
             latency_s=7.0,
         )
-        for strike in plan.strikes
-        if strike.kind in OUTAGES and strike.side == "primary" and strike.what is not FaultKind.BUSY
+        for incident in plan.incidents
+        if incident.kind in OUTAGES and incident.side == "primary" and incident.what is not FaultKind.BUSY
     ]
-    return replace(plan, backlog_lock_s=5.0, strikes=_in_order(*plan.strikes, *busy))
+    return replace(plan, backlog_lock_s=5.0, incidents=_in_order(*plan.incidents, *busy))
 
 
 def _with_crowded_doubt(plan: Plan, small: Profile) -> Plan:
     """Messages that leave together, some of them too large for the backlog only, while acknowledgements are lost."""
     lanes = tuple(replace(lane, senders=3) if lane.kind == "plain" else lane for lane in plan.lanes)
     doubt = [
-        Strike(
+        Incident(
             kind="send_acknowledgement_lost",
             at_s=0.0,
             span_s=plan.traffic_s,
@@ -81,13 +81,13 @@ def _with_crowded_doubt(plan: Plan, small: Profile) -> Plan:
         if lane.kind == "plain"
     ]
     options = replace(plan.options, reserve_backlog_headroom=False, failover_interval=timedelta())
-    return replace(plan, lanes=lanes, options=options, profile=small, strikes=_in_order(*plan.strikes, *doubt))
+    return replace(plan, lanes=lanes, options=options, profile=small, incidents=_in_order(*plan.incidents, *doubt))
 
 
 def _with_refusals_after_doubt(plan: Plan) -> Plan:
     """Connections that break before an answer has come, and a right that is missing when they are opened anew."""
-    breaks = Strike(kind="wire_cut", at_s=0.0, span_s=plan.traffic_s, what="cut", probability=0.15)
-    missing = Strike(
+    breaks = Incident(kind="wire_cut", at_s=0.0, span_s=plan.traffic_s, what="cut", probability=0.15)
+    missing = Incident(
         kind="token_expired",
         at_s=0.0,
         span_s=plan.traffic_s,
@@ -97,8 +97,8 @@ def _with_refusals_after_doubt(plan: Plan) -> Plan:
         error=ServiceBusAuthorizationError,
     )
     options = replace(plan.options, failover_interval=timedelta())
-    return replace(plan, options=options, strikes=_in_order(*plan.strikes, breaks, missing))
+    return replace(plan, options=options, incidents=_in_order(*plan.incidents, breaks, missing))
 
 
-def _in_order(*strikes: Strike) -> tuple[Strike, ...]:
-    return tuple(sorted(strikes, key=lambda strike: strike.at_s))
+def _in_order(*incidents: Incident) -> tuple[Incident, ...]:
+    return tuple(sorted(incidents, key=lambda incident: incident.at_s))

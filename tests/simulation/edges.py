@@ -82,7 +82,7 @@ class Edges:
         return await self._sends(client, [*messages, last])
 
     async def message_id(self, client: ServiceBusClient, beyond: int) -> bool:
-        """The characters of an id; told to whoever writes it, before anything is sent."""
+        """Return the length of an id, before anything is sent."""
         message = ServiceBusMessage(CANARY)
         try:
             setattr(message, self._random.choice(IDS), "i" * (LONGEST_ID + beyond))

@@ -1,6 +1,6 @@
 """What happened in one run: every message with its tries, and everything that crossed the wire, in order.
 
-Two views are kept apart. A `Letter` is what the application knows: it tried, and was told something. An `Attempt`, a
+Two views are kept apart. A `Submission` is what the application knows: each attempt and its outcome. An `Attempt`, a
 `Handed` and a `Settled` are what crossed the wire between a client and a namespace, which no application sees. The
 checkers compare the two.
 """
@@ -31,7 +31,7 @@ CANARY: Final = "canary-b0dy-4711"
 """In every body; it must never be seen outside a message."""
 
 FORGED: Final = "forged"
-"""The uids of what nobody sent through a client begin with it."""
+"""Prefix of the uids of messages that no client sent."""
 
 
 GAVE_UP: Final = "gave up"
@@ -74,15 +74,15 @@ class Try:
 
 
 @dataclass(slots=True, eq=False)
-class Letter:
-    """One message of an application, with all that it was told of it.
+class Submission:
+    """One message of an application, with the outcome of each attempt.
 
     Attributes:
         uid: in the body, so that no part of the system can change it unseen.
         message: as it was handed to the sender.
         position: rises within its lane and key.
-        unit: of letters that are sent together; those of one transaction live and die together.
-        cancelled: what became of taking back its schedule; None = nobody tried to.
+        unit: of submissions that are sent together; those of one transaction are stored together or not at all.
+        cancelled: the outcome of cancelling its schedule; None = not attempted.
         edge: of a message at the edge of the size limits: `below`, `fits`, `over_reserve` or `over_limit`.
     """
 
@@ -257,7 +257,7 @@ class StateNote:
 
 @dataclass(slots=True, eq=False)
 class TransactionStory:
-    """One transaction. `fate` is what its application was told: ok, refused or doubt; rolled back is refused."""
+    """One transaction. `fate` is the outcome for its application: ok, refused or doubt; rolled back is refused."""
 
     number: int
     uids: tuple[str, ...]
@@ -278,7 +278,7 @@ def copy_of(path: str, message: ServiceBusReceivedMessage) -> tuple[str, int, fl
 
 
 def uid_of(message: ServiceBusMessage) -> str:
-    """The uid in the body; empty for a message that nobody here made, as a ping, or one of the vandal's."""
+    """The uid in the body; empty for other messages, as pings or those of the vandal."""
     if message.body_type is not AmqpMessageBodyType.DATA:
         return ""
     head, bar, _ = bytes(message).partition(b"|")
@@ -292,11 +292,11 @@ class History:
         epoch: what the clock says when the run begins, so that moments can be printed from 0.
         deleted: how many copies of each uid were deleted together with their entity.
         ended_at: when each client that sends was closed.
-        resting: which backlog queues a client told to be in quarantine, and when.
+        resting: which backlog queues a client reported as quarantined, and when.
         cuts: how often each side's connections break within a call, from 0 to 1.
         violations: what was seen to be broken while it happened; the checkers find the rest.
-        telling: the errors, by name, that told a body.
-        trace: whether lines are kept for somebody to read.
+        telling: the errors, by name, that contained a body.
+        trace: whether readable lines are kept.
     """
 
     def __init__(self, clock: Clock, *, trace: bool = False) -> None:
@@ -304,7 +304,7 @@ class History:
         self.epoch = 0.0
         self.trace = trace
         self.lines: list[str] = []
-        self.letters: dict[str, Letter] = {}
+        self.submissions: dict[str, Submission] = {}
         self.attempts: list[Attempt] = []
         self.handed: list[Handed] = []
         self.handed_uids: set[str] = set()
@@ -313,7 +313,7 @@ class History:
         self.states: list[StateNote] = []
         self.transactions: dict[int, TransactionStory] = {}
         self.pair_events: dict[str, list[PairEvent]] = {}
-        self.diverted_told: dict[str, int] = {}
+        self.diverted_reported: dict[str, int] = {}
         self.ended_at: dict[str, float] = {}
         self.resting: list[tuple[float, str, tuple[str, ...]]] = []
         self.logged: list[str] = []

@@ -57,7 +57,7 @@ class Ledger:
         fresh.write_text(json.dumps(state, indent=1))
         fresh.replace(self._file)
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Which state of the code ran which seeds, if it is kept."""
         return [f"code {code}     seeds {first} to {last}" for code, first, last in self.parts if code]
 

@@ -1,4 +1,4 @@
-"""Whether a program of the world still lives: it is killed at a call on the wire, before or after that is done."""
+"""The life of a program: it is killed at a call on the wire, before or after that is done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class RunawayError(BaseException):
 
 
 class Lifeline:
-    """One program of the world, as far as the wire knows it: dead programs reach nobody.
+    """One program of the world, as far as the wire knows it: a dead program reaches no namespace.
 
     Args:
         name: of the program and which life of it.
@@ -53,6 +53,6 @@ class Lifeline:
             self.on_death()
 
     async def die(self) -> None:
-        """Be killed here; whoever waits for the answer waits until he is cancelled."""
+        """Kill the program here; its pending calls wait until they are cancelled."""
         self.end()
         await asyncio.Event().wait()

@@ -2,7 +2,7 @@
 """Transactions over several entities while connections are lost: `python -m tests.simulation.moves --seeds 0:100`.
 
 Movers receive from one queue, complete each message and send it to two others, in one transaction. At the end each
-message is either in the first queue or once in both of the others, whatever the network did.
+message is either in the first queue or once in both of the others, despite network faults.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.simulation.network import Network
 from tests.simulation.operator import Operator
 from tests.simulation.plan import draw_wire_plan
 from tests.simulation.program import Signer
-from tests.simulation.weather import Strike
+from tests.simulation.weather import Incident
 
 SOURCE: Final = "source"
 TARGETS: Final = ("left", "right")
@@ -76,10 +76,10 @@ async def _run(seed: int, moves: Moves) -> None:
     plan = draw_wire_plan(seed)
     line = plan.network
     assert line is not None
-    strikes = [replace(one, path=None) for one in plan.strikes if one.side == "primary" and one.what != "delete"]
+    incidents = [replace(one, path=None) for one in plan.incidents if one.side == "primary" and one.what != "delete"]
     share = random.choice((0.02, 0.1))
-    strikes.append(Strike(kind="cuts", what="cuts", at_s=0.0, span_s=plan.traffic_s, probability=share))
-    plan = replace(plan, lanes=(), deaths=(), strikes=tuple(strikes))
+    incidents.append(Incident(kind="cuts", what="cuts", at_s=0.0, span_s=plan.traffic_s, probability=share))
+    plan = replace(plan, lanes=(), deaths=(), incidents=tuple(incidents))
     host, other = (BrokerHost(name, clock=clock, random=Random(random.getrandbits(64))) for name in ("one", "two"))
     network = Network(host, line, Random(random.getrandbits(64)))
     operator = Operator(plan, MemoryPair(host, other, clock, random), History(clock), {"primary": network})
@@ -91,10 +91,10 @@ async def _run(seed: int, moves: Moves) -> None:
         uid = f"move-{number}"
         moves.outcomes[uid] = []
         host.namespace.send(Call(Operation.SEND, clock.now()), SOURCE, [ServiceBusMessage(f"{uid}|")])
-    for strike in strikes:
-        at_s = max(0.0, strike.at_s)
-        clock.call_later(at_s, lambda strike=strike: operator.begin(strike))  # type: ignore[misc]
-        clock.call_later(at_s + strike.span_s, lambda strike=strike: operator.end(strike))  # type: ignore[misc]
+    for incident in incidents:
+        at_s = max(0.0, incident.at_s)
+        clock.call_later(at_s, lambda incident=incident: operator.begin(incident))  # type: ignore[misc]
+        clock.call_later(at_s + incident.span_s, lambda incident=incident: operator.end(incident))  # type: ignore[misc]
     movers = [
         asyncio.ensure_future(_move_all(host, network, clock, Random(random.getrandbits(64)), moves, plan.traffic_s))
         for _ in range(MOVERS)

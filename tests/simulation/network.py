@@ -31,7 +31,7 @@ from sbclient.transport.amqp.connection import Sink
 from tests.simulation.history import Grant, History
 
 if TYPE_CHECKING:
-    from tests.simulation.weather import Strike
+    from tests.simulation.weather import Incident
 
 UPSTREAM: Final = "upstream"
 DOWNSTREAM: Final = "downstream"
@@ -83,28 +83,28 @@ class Network:
             random=random,
             settings=ServerSettings(max_frame_size_bytes=line.max_frame_bytes, amqp_idle_timeout_s=SERVER_IDLE_S),
         )
-        self._strikes: list[Strike] = []
+        self._incidents: list[Incident] = []
         self._connections: dict[_Connection, None] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._tasks = OwnedTasks()
 
     # -- faults --------------------------------------------------------------------------------------------------
 
-    def begin(self, strike: Strike) -> None:
+    def begin(self, incident: Incident) -> None:
         """Apply a fault; those that happen at once end with that."""
-        if strike.what in ("restart", "half_open"):
+        if incident.what in ("restart", "half_open"):
             for connection in list(self._connections):
-                if strike.what == "restart":
+                if incident.what == "restart":
                     connection.reset()
-                elif self.random.random() < strike.probability:
+                elif self.random.random() < incident.probability:
                     connection.is_dead = True
-        if strike.what != "half_open":
-            self._strikes.append(strike)
+        if incident.what != "half_open":
+            self._incidents.append(incident)
 
-    def end(self, strike: Strike) -> None:
+    def end(self, incident: Incident) -> None:
         """End a fault; what was held back arrives."""
-        if strike in self._strikes:
-            self._strikes.remove(strike)
+        if incident in self._incidents:
+            self._incidents.remove(incident)
         for connection in list(self._connections):
             connection.resume()
         waiting, self._waiting = self._waiting, []
@@ -115,33 +115,33 @@ class Network:
     def heal(self) -> None:
         """End every fault."""
         self.context.heal()
-        for strike in list(self._strikes):
-            self.end(strike)
+        for incident in list(self._incidents):
+            self.end(incident)
 
     def holds(self, direction: str) -> bool:
         """Whether bytes in a direction are held back now."""
-        return any(strike.what in ("hole", f"hole_{direction}") for strike in self._strikes)
+        return any(incident.what in ("hole", f"hole_{direction}") for incident in self._incidents)
 
     def is_struck(self, what: str) -> bool:
         """Whether a fault is active."""
-        return any(strike.what == what for strike in self._strikes)
+        return any(incident.what == what for incident in self._incidents)
 
     def cut_at(self, count: int) -> int | None:
         """After how many of some bytes the connection breaks; None if it does not."""
-        for strike in self._strikes:
-            if strike.what == "cuts" and self.random.random() < strike.probability:
+        for incident in self._incidents:
+            if incident.what == "cuts" and self.random.random() < incident.probability:
                 return self.random.randint(0, count)
         return None
 
     def delay_s(self) -> float:
         """How long the next piece takes."""
-        lag_s = sum(strike.latency_s for strike in self._strikes if strike.what == "lag")
+        lag_s = sum(incident.latency_s for incident in self._incidents if incident.what == "lag")
         latest_s = self.line.latency_s + lag_s
         return self.random.random() * latest_s if latest_s else 0.0
 
     def bytes_per_s(self) -> float:
         """How fast one direction of a connection is."""
-        return min((strike.bytes_per_s for strike in self._strikes if strike.what == "slow"), default=math.inf)
+        return min((incident.bytes_per_s for incident in self._incidents if incident.what == "slow"), default=math.inf)
 
     def pieces(self, data: bytes) -> Sequence[bytes]:
         """The data, perhaps in pieces."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.testing import FaultKind
 from sbclient.transport.amqp.inbox import DRAIN_S
-from tests.simulation.weather import KILLED, KINDS, Draw, Sky, Strike
+from tests.simulation.weather import KILLED, KINDS, Draw, Incident, Sky
 
 if TYPE_CHECKING:
     from tests.simulation.plan import Plan
@@ -34,49 +34,50 @@ HOLES: Final = ("hole", "hole_upstream", "hole_downstream", "slow", "lag")
 
 
 def _network(kind: str, what: str, **facts: object) -> Draw:
-    return lambda sky: [sky.strike(kind, what, **facts)]
+    return lambda sky: [sky.incident(kind, what, **facts)]
 
 
 def _of_side(kind: str, what: str) -> Draw:
-    def draw(sky: Sky) -> list[Strike]:
+    def draw(sky: Sky) -> list[Incident]:
         side = sky.random.choice(("primary", "primary", "secondary"))
-        return [sky.strike(kind, what, side=side, probability=sky.random.choice((0.01, 0.05, 0.2)))]
+        return [sky.incident(kind, what, side=side, probability=sky.random.choice((0.01, 0.05, 0.2)))]
 
     return draw
 
 
-def _half_open(sky: Sky) -> list[Strike]:
+def _half_open(sky: Sky) -> list[Incident]:
     return [
-        sky.strike("half_open", "half_open", side=side, span_s=0.0, probability=sky.random.choice((0.5, 1.0)))
+        sky.incident("half_open", "half_open", side=side, span_s=0.0, probability=sky.random.choice((0.5, 1.0)))
         for side in sky.random.choice((("primary",), ("primary", "secondary"), ("primary", "primary")))
     ]
 
 
-def _restarts(sky: Sky) -> list[Strike]:
+def _restarts(sky: Sky) -> list[Incident]:
     side = sky.random.choice(("primary", "primary", "secondary"))
     return [
-        sky.strike("server_restart", "restart", side=side, span_s=sky.random.choice((0.0, 0.5, 3.0))) for _ in range(3)
+        sky.incident("server_restart", "restart", side=side, span_s=sky.random.choice((0.0, 0.5, 3.0)))
+        for _ in range(3)
     ]
 
 
-def _slow(sky: Sky) -> list[Strike]:
-    return [sky.strike("slow_line", "slow", bytes_per_s=sky.random.choice((300.0, 2_000.0, 20_000.0)))]
+def _slow(sky: Sky) -> list[Incident]:
+    return [sky.incident("slow_line", "slow", bytes_per_s=sky.random.choice((300.0, 2_000.0, 20_000.0)))]
 
 
-def _lag(sky: Sky) -> list[Strike]:
+def _lag(sky: Sky) -> list[Incident]:
     side = sky.random.choice(("primary", "secondary"))
-    return [sky.strike("lag", "lag", side=side, latency_s=sky.random.choice((0.3, 2.0, 6.0)))]
+    return [sky.incident("lag", "lag", side=side, latency_s=sky.random.choice((0.3, 2.0, 6.0)))]
 
 
-def _detach(sky: Sky) -> list[Strike]:
+def _detach(sky: Sky) -> list[Incident]:
     return [
-        sky.strike("detached", "detach", path=sky.random.choice((None, sky.path())), span_s=span_s)
+        sky.incident("detached", "detach", path=sky.random.choice((None, sky.path())), span_s=span_s)
         for span_s in (0.0, 0.0, sky.random.choice((0.0, 5.0, 20.0)))
     ]
 
 
-def _unanswered(sky: Sky) -> list[Strike]:
-    return [sky.strike("unanswered", "unanswered", probability=sky.random.choice((0.05, 0.3)), path=sky.path())]
+def _unanswered(sky: Sky) -> list[Incident]:
+    return [sky.incident("unanswered", "unanswered", probability=sky.random.choice((0.05, 0.3)), path=sky.path())]
 
 
 NETWORK_KINDS: Final[dict[str, Draw]] = {
@@ -86,14 +87,14 @@ NETWORK_KINDS: Final[dict[str, Draw]] = {
     "hole_downstream": _network("hole_downstream", "hole_downstream"),
     "secondary_hole": _network("secondary_hole", "hole", side="secondary", span_s=20.0),
     "half_open": _half_open,
-    "refused": lambda sky: [sky.strike("refused", "refuse"), sky.strike("refused", "restart", span_s=0.0)],
+    "refused": lambda sky: [sky.incident("refused", "refuse"), sky.incident("refused", "restart", span_s=0.0)],
     "server_restart": _restarts,
     "slow_line": _slow,
     "lag": _lag,
     "detached": _detach,
     "unanswered": _unanswered,
     "forced": lambda sky: [
-        sky.strike(
+        sky.incident(
             "forced", FaultKind.ERROR, error=ServiceBusConnectionError, probability=sky.random.choice((0.02, 0.1))
         )
     ],
@@ -143,7 +144,7 @@ def loses_deliveries(plan: Plan) -> bool:
     if plan.network is None:
         return False
     return (
-        any(strike.what in (*LOSES, *HOLES) or strike.what is FaultKind.ERROR for strike in plan.strikes)
+        any(incident.what in (*LOSES, *HOLES) or incident.what is FaultKind.ERROR for incident in plan.incidents)
         or "tokens_expire" in plan.kinds
         or any(kind in KILLED for kind in plan.kinds)
     )
@@ -153,5 +154,5 @@ def transit_s(plan: Plan) -> float:
     """How long a message may be under way at most, with the wait for the answer to a drain."""
     if plan.network is None:
         return 0.0
-    spans_s = [strike.span_s + strike.latency_s for strike in plan.strikes if strike.what in HOLES]
+    spans_s = [incident.span_s + incident.latency_s for incident in plan.incidents if incident.what in HOLES]
     return sum(spans_s) + plan.network.latency_s + DRAIN_S

@@ -1,4 +1,4 @@
-"""The operator of the world: makes its entities, lets the weather strike them, and puts everything right again."""
+"""The operator of the world: makes its entities, applies the incidents to them, and heals everything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.simulation.history import CANARY, FORGED, History, uid_of
 from tests.simulation.network import Network
 from tests.simulation.plan import Lane, Plan
 from tests.simulation.strangers import VANDALIZED, own_rule
-from tests.simulation.weather import Strike
+from tests.simulation.weather import Incident
 
 FORGERIES: Final[Sequence[dict[str, Any]]] = (
     {},
@@ -74,8 +74,8 @@ class Operator:
         self._pair = pair
         self._history = history
         self._random = Random(f"operator {plan.seed}")
-        self._undo: dict[Strike, Undo] = {}
-        self._active: dict[Strike, list[Fault]] = {}
+        self._undo: dict[Incident, Undo] = {}
+        self._active: dict[Incident, list[Fault]] = {}
         name = plan.options.primary_name or pair.primary.namespace.name
         count = plan.options.backlog_queue_count
         self.backlog_queues = backlog_queue_names(name, count)
@@ -92,9 +92,9 @@ class Operator:
         if "malformed_frames" in self._plan.kinds:
             for name in VANDALIZED:
                 self._manage(self._pair.primary, "create", _queue(name), QueueProperties(name))
-        for strike in self._plan.strikes:
-            if strike.what == "odd":
-                self._strike_odd(strike)
+        for incident in self._plan.incidents:
+            if incident.what == "odd":
+                self._make_odd(incident)
         plan = self._plan
         if plan.options.provision != "create" or plan.has_partitioned_backlog or plan.backlog_lock_s is not None:
             self._build_backlog()
@@ -151,57 +151,59 @@ class Operator:
 
     # -- weather -------------------------------------------------------------------------------------------------
 
-    def begin(self, strike: Strike) -> None:
+    def begin(self, incident: Incident) -> None:
         """Let something go wrong."""
-        self._history.note("weather", strike)
-        if isinstance(strike.what, FaultKind):
-            self._inject(strike, strike.what)
-        elif strike.what == "disable":
-            self._undo[strike] = self._changed(strike, status=self._random.choice(_CLOSED))
-        elif strike.what == "update":
+        self._history.note("weather", incident)
+        if isinstance(incident.what, FaultKind):
+            self._inject(incident, incident.what)
+        elif incident.what == "disable":
+            self._undo[incident] = self._changed(incident, status=self._random.choice(_CLOSED))
+        elif incident.what == "update":
             lock_s = self._random.choice((5, 30, 120))
-            self._undo[strike] = self._changed(strike, lock_duration=timedelta(seconds=lock_s), max_delivery_count=20)
-        elif strike.what == "delete":
-            self._delete(strike)
-        elif strike.what == "lose_front_end":
-            self._host(strike).namespace.lose_front_end(self._random.randrange(self._plan.front_ends))
-        elif strike.what == "forge":
-            self._forge(strike)
-        elif strike.what == "cut":
-            self._history.cuts[strike.side] = strike.probability
-            self._undo[strike] = self._mended(strike.side)
-        elif strike.what == "miss":
-            for name in self._names(strike)[:1]:
-                self._lose(self._host(strike), name)
-        elif strike.what in _EMULATED:
-            context = self._networks[strike.side].context
+            self._undo[incident] = self._changed(
+                incident, lock_duration=timedelta(seconds=lock_s), max_delivery_count=20
+            )
+        elif incident.what == "delete":
+            self._delete(incident)
+        elif incident.what == "lose_front_end":
+            self._host(incident).namespace.lose_front_end(self._random.randrange(self._plan.front_ends))
+        elif incident.what == "forge":
+            self._forge(incident)
+        elif incident.what == "cut":
+            self._history.cuts[incident.side] = incident.probability
+            self._undo[incident] = self._healed(incident.side)
+        elif incident.what == "miss":
+            for name in self._names(incident)[:1]:
+                self._lose(self._host(incident), name)
+        elif incident.what in _EMULATED:
+            context = self._networks[incident.side].context
             fault = WireFault(
-                _EMULATED[strike.what],
-                strike.path,
-                probability=strike.probability,
-                until_at=context.clock.now() + max(strike.span_s, 1e-6),
+                _EMULATED[incident.what],
+                incident.path,
+                probability=incident.probability,
+                until_at=context.clock.now() + max(incident.span_s, 1e-6),
             )
             context.inject(fault)
-        elif strike.side in self._networks:
-            self._networks[strike.side].begin(strike)
+        elif incident.side in self._networks:
+            self._networks[incident.side].begin(incident)
 
-    def end(self, strike: Strike) -> None:
+    def end(self, incident: Incident) -> None:
         """Put it right again."""
-        for fault in self._active.pop(strike, []):
-            self._host(strike).heal(fault)
-        if strike.side in self._networks:
-            self._networks[strike.side].end(strike)
-        undo = self._undo.pop(strike, None)
+        for fault in self._active.pop(incident, []):
+            self._host(incident).heal(fault)
+        if incident.side in self._networks:
+            self._networks[incident.side].end(incident)
+        undo = self._undo.pop(incident, None)
         if undo is not None and not undo():
-            self._undo[strike] = undo
+            self._undo[incident] = undo
 
     def end_all(self) -> None:
         self._pair.primary.heal()
         self._pair.secondary.heal()
         for network in self._networks.values():
             network.heal()
-        for strike in [*self._active, *self._undo]:
-            self.end(strike)
+        for incident in [*self._active, *self._undo]:
+            self.end(incident)
         self._history.note("weather ends")
 
     def clear_up(self) -> None:
@@ -210,36 +212,36 @@ class Operator:
             for name in VANDALIZED:
                 self._manage(self._pair.primary, "delete", _queue(name))
 
-    def _host(self, strike: Strike) -> BrokerHost:
-        return self._pair.primary if strike.side == "primary" else self._pair.secondary
+    def _host(self, incident: Incident) -> BrokerHost:
+        return self._pair.primary if incident.side == "primary" else self._pair.secondary
 
-    def _names(self, strike: Strike) -> list[str]:
-        """The entities of a strike; a backlog queue stands for the session queue with its index too."""
-        if strike.path is None:
+    def _names(self, incident: Incident) -> list[str]:
+        """Return the entities of an incident; a backlog queue stands for the session queue with its index too."""
+        if incident.path is None:
             return []
-        if not strike.path.startswith("#"):
-            return [strike.path]
-        index = int(strike.path[1:])
+        if not incident.path.startswith("#"):
+            return [incident.path]
+        index = int(incident.path[1:])
         return [names[index] for names in (self.backlog_queues, self.session_backlog_queues) if index < len(names)]
 
-    def _inject(self, strike: Strike, kind: FaultKind) -> None:
-        host = self._host(strike)
-        paths: list[str | None] = [*self._names(strike)] or [None]
-        fragments = strike.fragments
+    def _inject(self, incident: Incident, kind: FaultKind) -> None:
+        host = self._host(incident)
+        paths: list[str | None] = [*self._names(incident)] or [None]
+        fragments = incident.fragments
         for path in paths:
             entity = host.namespace.directory.get(path) if path is not None else None
             if fragments is not None and entity is not None and not entity.is_partitioned:
                 fragments = (0,)
-            fault = strike.fault(path, math.inf)
+            fault = incident.fault(path, math.inf)
             fault.fragments = fragments
-            self._active.setdefault(strike, []).append(host.inject(fault))
+            self._active.setdefault(incident, []).append(host.inject(fault))
 
-    def _lane(self, strike: Strike) -> Lane | None:
-        return next((lane for lane in self._plan.lanes if lane.name == strike.path), None)
+    def _lane(self, incident: Incident) -> Lane | None:
+        return next((lane for lane in self._plan.lanes if lane.name == incident.path), None)
 
-    def _changed(self, strike: Strike, **changes: Any) -> Undo:
+    def _changed(self, incident: Incident, **changes: Any) -> Undo:
         """Change an entity's description; returns what changes it back."""
-        lane, host = self._lane(strike), self._host(strike)
+        lane, host = self._lane(incident), self._host(incident)
         changed: list[tuple[EntityAddress, EntityProperties]] = []
         for address, properties in descriptions(lane) if lane is not None else []:
             fitting = {name: value for name, value in changes.items() if hasattr(properties, name)}
@@ -251,15 +253,15 @@ class Operator:
 
         return undo
 
-    def _mended(self, side: str) -> Undo:
+    def _healed(self, side: str) -> Undo:
         def undo() -> bool:
             self._history.cuts.pop(side, None)
             return True
 
         return undo
 
-    def _delete(self, strike: Strike) -> None:
-        lane, host = self._lane(strike), self._host(strike)
+    def _delete(self, incident: Incident) -> None:
+        lane, host = self._lane(incident), self._host(incident)
         if lane is None:
             return
         self._lose(host, lane.name, EntityKind.TOPIC if lane.kind == "topic" else EntityKind.QUEUE)
@@ -268,7 +270,7 @@ class Operator:
             self._create(lane)
             return all(self._manage(host, "get", address) is not None for address, _ in descriptions(lane))
 
-        self._undo[strike] = undo
+        self._undo[incident] = undo
 
     def _lose(self, host: BrokerHost, path: str, kind: EntityKind = EntityKind.QUEUE) -> None:
         """Delete an entity with all that is in it."""
@@ -283,18 +285,18 @@ class Operator:
                 if hold.side == side and hold.path in (path, *below):
                     hold.ended_at = min(hold.ended_at, self._history.now())
 
-    def _strike_odd(self, strike: Strike) -> None:
-        """A backlog queue that somebody made before, in his own way."""
-        for name, sessions in zip(self._names(strike), (False, True), strict=False):
+    def _make_odd(self, incident: Incident) -> None:
+        """Create a backlog queue in advance, with unusual options."""
+        for name, sessions in zip(self._names(incident), (False, True), strict=False):
             odd = replace(
                 backlog_queue(name, requires_session=sessions),
                 lock_duration=timedelta(seconds=self._random.choice((5, 20))),
                 enable_partitioning=self._random.random() < 0.5,
             )
-            self._manage(self._host(strike), "create", _queue(name), odd)
+            self._manage(self._host(incident), "create", _queue(name), odd)
 
-    def _forge(self, strike: Strike) -> None:
-        host, path = self._host(strike), self._names(strike)[0]
+    def _forge(self, incident: Incident) -> None:
+        host, path = self._host(incident), self._names(incident)[0]
         message = ServiceBusMessage(
             f"{FORGED}-{self.forged}|{CANARY}", application_properties=self._random.choice(FORGERIES), message_id="f"
         )
@@ -320,27 +322,30 @@ class Operator:
                 self._survey_status(address, path, lost)
 
     def _survey_counts(self, address: EntityAddress, path: str, reached: list[int]) -> None:
-        told = self._manage(self._pair.primary, "runtime", address)
-        if told is None:
+        result = self._manage(self._pair.primary, "runtime", address)
+        if result is None:
             return
         for name, count in count_of(self._pair.primary, path, reached).items():
-            if getattr(told, name) != count:
-                self._history.violated("I17", f"{path} tells {name} {getattr(told, name)} and holds {count}")
+            if getattr(result, name) != count:
+                self._history.violated("I17", f"{path} reports {name} {getattr(result, name)} and holds {count}")
 
     def _survey_status(self, address: EntityAddress, path: str, lost: set[int]) -> None:
-        told = self._manage(self._pair.primary, "get", address)
+        result = self._manage(self._pair.primary, "get", address)
         expected = EntityAvailabilityStatus.LIMITED if lost else EntityAvailabilityStatus.AVAILABLE
-        if told is not None and told.availability_status is not expected:
+        if result is not None and result.availability_status is not expected:
             self._history.violated(
-                "I17", f"{path} tells {told.availability_status} while fragments {sorted(lost)} cannot be reached"
+                "I17", f"{path} reports {result.availability_status} while fragments {sorted(lost)} cannot be reached"
             )
 
     def _unreachable(self, path: str, fragment_count: int) -> set[int]:
         dead = (FaultKind.DOWN, FaultKind.HANG)
         return {
             index
-            for strike, faults in self._active.items()
-            if strike.what in dead and strike.operations is None and strike.side == "primary" and strike.path == path
+            for incident, faults in self._active.items()
+            if incident.what in dead
+            and incident.operations is None
+            and incident.side == "primary"
+            and incident.path == path
             for fault in faults
             for index in fault.fragments or ()
             if index < fragment_count

@@ -21,12 +21,12 @@ from tests.simulation.timing import with_timing
 from tests.simulation.weather import (
     KILLED,
     OF_TRANSACTIONS,
+    Incident,
     Sky,
-    Strike,
     draw_aftermath,
+    draw_incidents,
     draw_killed,
     draw_kinds,
-    draw_strikes,
 )
 
 SMALL_FRAGMENTS: Final = 4
@@ -94,7 +94,7 @@ class Death:
     """A program is killed, and starts again after a pause.
 
     Attributes:
-        at_call: at which of its calls on the wire it is killed; None = at some moment, whatever it waits for then.
+        at_call: at which of its calls on the wire it is killed; None = at a random time.
         only_sends: whether only the calls count that send something.
         after_work: whether that call is still carried out, and only its answer never seen.
         at_s: how long after its life began, if not at a call.
@@ -122,7 +122,7 @@ class Plan:
         skew_s: what the clients' wall clock is ahead of the broker's.
         has_partitioned_backlog: whether an operator has made the backlog queues before, as partitioned ones.
         backlog_lock_s: the locks of backlog queues that an operator has made before; None = as a client makes them.
-        looks: how often somebody looks through an entity, page by page.
+        looks: how often an entity is browsed, page by page.
         kinds: of the weather, for the coverage.
         network: between clients and namespaces; None = clients call the brokers directly.
         sends_bursts: whether messages that are due at one time are sent without waiting for each other.
@@ -146,7 +146,7 @@ class Plan:
     backlog_lock_s: float | None
     looks: int
     kinds: tuple[str, ...]
-    strikes: tuple[Strike, ...]
+    incidents: tuple[Incident, ...]
     deaths: tuple[Death, ...]
     network: Line | None = None
     sends_bursts: bool = False
@@ -157,13 +157,13 @@ class Plan:
         return self.options.ordering == "session"
 
     def without(self, dropped: Collection[int]) -> Plan:
-        """The same plan without some of its lanes, strikes and deaths, which are counted through in that order."""
-        parts = [*self.lanes, *self.strikes, *self.deaths]
+        """The same plan without some of its lanes, incidents and deaths, which are counted through in that order."""
+        parts = [*self.lanes, *self.incidents, *self.deaths]
         kept = [part for number, part in enumerate(parts) if number not in dropped]
         return replace(
             self,
             lanes=tuple(part for part in kept if isinstance(part, Lane)),
-            strikes=tuple(part for part in kept if isinstance(part, Strike)),
+            incidents=tuple(part for part in kept if isinstance(part, Incident)),
             deaths=tuple(part for part in kept if isinstance(part, Death)),
         )
 
@@ -174,7 +174,7 @@ class Plan:
 
     @property
     def part_count(self) -> int:
-        return len(self.lanes) + len(self.strikes) + len(self.deaths)
+        return len(self.lanes) + len(self.incidents) + len(self.deaths)
 
 
 def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
@@ -196,8 +196,8 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         queue_count=options.backlog_queue_count,
         interval_s=options.failover_interval.total_seconds(),
     )
-    strikes = draw_strikes(kinds, sky)
-    strikes = tuple(sorted((*strikes, *draw_aftermath(strikes, more, sky)), key=lambda strike: strike.at_s))
+    incidents = draw_incidents(kinds, sky)
+    incidents = tuple(sorted((*incidents, *draw_aftermath(incidents, more, sky)), key=lambda incident: incident.at_s))
     has_edge = "size_edge" in kinds or random.random() < 0.04
     if "backlog_queue_missing" in kinds and options.provision == "verify":
         options = replace(options, provision="create")  # otherwise no program could ever begin again
@@ -224,12 +224,12 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         backlog_lock_s=None,
         looks=more.choice((0, 0, 0, 12)),
         kinds=kinds,
-        strikes=strikes,
+        incidents=incidents,
         deaths=tuple(_death(random, kind, traffic_s) for kind in draw_killed(kinds, random)),
     )
     plan = with_corners(plan, more, small=_SMALL)
     plan = with_timing(plan, Random(f"time {seed}"), Death)
-    if any(strike.harms_receiving for strike in plan.strikes):
+    if any(incident.harms_receiving for incident in plan.incidents):
         plan = replace(plan, lanes=tuple(replace(lane, deletes=False) for lane in plan.lanes))
     return plan
 
@@ -253,10 +253,10 @@ def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         queue_count=options.backlog_queue_count,
         interval_s=options.failover_interval.total_seconds(),
     )
-    strikes = tuple(
-        sorted((strike for kind in kinds for strike in WIRE_KINDS[kind](sky)), key=lambda strike: strike.at_s)
+    incidents = tuple(
+        sorted((incident for kind in kinds for incident in WIRE_KINDS[kind](sky)), key=lambda incident: incident.at_s)
     )
-    is_lossy = any(strike.what in LOSES or strike.harms_receiving for strike in strikes) or len(kinds) > 2
+    is_lossy = any(incident.what in LOSES or incident.harms_receiving for incident in incidents) or len(kinds) > 2
     return Plan(
         seed=seed,
         lanes=tuple(replace(lane, messages=12, deletes=lane.deletes and not is_lossy) for lane in lanes),
@@ -275,7 +275,7 @@ def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         backlog_lock_s=None,
         looks=0,
         kinds=kinds,
-        strikes=strikes,
+        incidents=incidents,
         deaths=tuple(_death(random, kind, traffic_s) for kind in draw_killed(kinds, random)),
         sends_bursts=random.random() < 0.5,
         network=Line(
@@ -332,7 +332,7 @@ def _lane(random: Random, kind: LaneKind) -> Lane:
 
 
 def _with_habits(lanes: Sequence[Lane], random: Random, *, is_ordered: bool, has_front_ends: bool) -> tuple[Lane, ...]:
-    """The same lanes; in some runs receivers take their time, and lives are such that it matters.
+    """Return the same lanes; in some runs receivers are slow, and the times to live are short enough to matter.
 
     Args:
         random: its own, so that all else of a seed stays as it was drawn.

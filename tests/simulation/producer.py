@@ -12,9 +12,9 @@ from typing import Final
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError, ServiceBusError
-from tests.simulation.history import GAVE_UP, History, Letter, Outcome, TransactionStory, Try, reported_outcome
-from tests.simulation.post import Unit
+from tests.simulation.history import GAVE_UP, History, Outcome, Submission, TransactionStory, Try, reported_outcome
 from tests.simulation.program import Program
+from tests.simulation.traffic import Unit
 
 _OWN_MISTAKES: Final = ("MessageSizeExceededError", "InvalidOperationError")
 
@@ -55,7 +55,7 @@ class Producer:
     def is_done(self) -> bool:
         return not any(self._lines.values())
 
-    async def live(self, program: Program) -> None:
+    async def run(self, program: Program) -> None:
         """One life: send what is left, then stay until it is ended, so that its failovers can be watched."""
         async with program.client(paired=True) as client:
             self.client = client
@@ -76,8 +76,8 @@ class Producer:
             finally:
                 self._history.pair_events[name] = client.pair.events()
                 self._history.ended_at[name] = self._history.now()
-                told = client.pair.status().entities.values()
-                self._history.diverted_told[name] = sum(entity.diverted for entity in told)
+                entities = client.pair.status().entities.values()
+                self._history.diverted_reported[name] = sum(entity.diverted for entity in entities)
 
     async def _send_all(
         self, name: str, client: ServiceBusClient, sender: ServiceBusSender, line: deque[Unit], random: Random
@@ -127,15 +127,15 @@ class Producer:
         waits_s: float | None,
     ) -> bool:
         """Send a unit once; whether it was accepted, or will never be."""
-        tries = [Try(self._history.now(), name) for _ in unit.letters]
+        tries = [Try(self._history.now(), name) for _ in unit.submissions]
         first = len(self._history.attempts)
-        for letter, one in zip(unit.letters, tries, strict=True):
-            letter.tries.append(one)
+        for submission, one in zip(unit.submissions, tries, strict=True):
+            submission.tries.append(one)
         outcome, error = Outcome.DOUBT, ""
         try:
             async with self._history.clock.timeout(waits_s):
                 if unit.kind == "transaction":
-                    outcome = await self._transact(client, sender, unit.letters, rolls_back=unit.rolls_back)
+                    outcome = await self._transact(client, sender, unit.submissions, rolls_back=unit.rolls_back)
                 else:
                     await self._hand_over(sender, unit)
                     outcome = Outcome.OK
@@ -146,19 +146,21 @@ class Producer:
             self._history.refused(failure)
             self._judge_size(unit, failure)
             if isinstance(failure, BacklogUnavailableError) and not failure.causes:
-                self._history.violated("I16", f"{unit.letters[0].uid} was refused for the backlog, which was not asked")
+                self._history.violated(
+                    "I16", f"{unit.submissions[0].uid} was refused for the backlog, which was not asked"
+                )
         finally:
             attempts = range(first, len(self._history.attempts))
             for one in tries:
                 one.end, one.outcome, one.error, one.attempts = self._history.now(), outcome, error, attempts
-            uids = ",".join(letter.uid for letter in unit.letters)
+            uids = ",".join(submission.uid for submission in unit.submissions)
             self._history.note(name, unit.kind, uids, outcome, error)
         if outcome is Outcome.OK:
             self._witness(unit)
         return outcome is Outcome.OK or unit.rolls_back or error in _OWN_MISTAKES
 
     async def _hand_over(self, sender: ServiceBusSender, unit: Unit) -> None:
-        messages = [letter.message for letter in unit.letters]
+        messages = [submission.message for submission in unit.submissions]
         if unit.schedule is not None:
             for message in messages:
                 message.scheduled_enqueue_time_utc = unit.schedule
@@ -172,17 +174,19 @@ class Producer:
             await sender.send_messages(messages if len(messages) > 1 else messages[0])
 
     async def _transact(
-        self, client: ServiceBusClient, sender: ServiceBusSender, letters: Sequence[Letter], *, rolls_back: bool
+        self, client: ServiceBusClient, sender: ServiceBusSender, submissions: Sequence[Submission], *, rolls_back: bool
     ) -> Outcome:
-        """Send letters in one transaction; until the commit is asked for nothing is in doubt."""
+        """Send submissions in one transaction; until the commit is asked for nothing is in doubt."""
         history = self._history
-        story = TransactionStory(next(history.numbers), tuple(letter.uid for letter in letters), Outcome.REFUSED)
+        story = TransactionStory(
+            next(history.numbers), tuple(submission.uid for submission in submissions), Outcome.REFUSED
+        )
         history.transactions[story.number] = story
         transaction = client.transaction()
         try:
             async with transaction:
-                for letter in letters:
-                    await sender.send_messages(letter.message, transaction=transaction)
+                for submission in submissions:
+                    await sender.send_messages(submission.message, transaction=transaction)
                 if rolls_back:
                     await transaction.rollback()
                 else:
@@ -197,31 +201,31 @@ class Producer:
 
     async def _take_back(self, sender: ServiceBusSender, unit: Unit, random: Random) -> None:
         await self._history.clock.sleep(random.choice((0.0, 2.0, 20.0)))
-        for letter in unit.letters:
-            letter.cancelled = Outcome.DOUBT
+        for submission in unit.submissions:
+            submission.cancelled = Outcome.DOUBT
         try:
             await sender.cancel_scheduled_messages(unit.numbers)
         except ServiceBusError as error:
             self._history.refused(error)
-            for letter in unit.letters:
-                letter.cancelled = reported_outcome(error)
+            for submission in unit.submissions:
+                submission.cancelled = reported_outcome(error)
         else:
-            for letter in unit.letters:
-                letter.cancelled = Outcome.OK
+            for submission in unit.submissions:
+                submission.cancelled = Outcome.OK
 
     def _judge_size(self, unit: Unit, failure: ServiceBusError) -> None:
         """What fits is never refused for its size; only one that grows too large for the backlog may be."""
         reserves = self.client is not None and self.client.pair.state.options.reserve_backlog_headroom
-        edge = unit.letters[0].edge
+        edge = unit.submissions[0].edge
         fits = not edge or (edge in ("below", "fits") and reserves)
         if isinstance(failure, MessageSizeExceededError) and fits:
-            self._history.violated("I18", f"{unit.letters[0].uid} fits and was refused: {failure}")
+            self._history.violated("I18", f"{unit.submissions[0].uid} fits and was refused: {failure}")
 
     def _witness(self, unit: Unit) -> None:
         """What was acknowledged must be stored by now, or must have been."""
-        for letter in unit.letters:
-            if not (unit.rolls_back or letter.cancelled or self._is_stored(letter.uid)):
-                self._history.violated("I2", f"{letter.uid} was acknowledged and is stored nowhere")
+        for submission in unit.submissions:
+            if not (unit.rolls_back or submission.cancelled or self._is_stored(submission.uid)):
+                self._history.violated("I2", f"{submission.uid} was acknowledged and is stored nowhere")
 
 
 def _take_out(line: deque[Unit], unit: Unit, sending: asyncio.Task[None]) -> None:
@@ -230,7 +234,7 @@ def _take_out(line: deque[Unit], unit: Unit, sending: asyncio.Task[None]) -> Non
 
 
 def patience_s(random: Random) -> float | None:
-    """How long an application waits for a call that it may give up, in the middle of whatever is awaited then."""
+    """Return after how long an application cancels a call, or None for never."""
     if random.random() < 0.7:
         return None
     return random.choice((0.0, 0.01, 0.1, 1.0, 6.0)) * random.random()

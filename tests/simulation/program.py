@@ -77,7 +77,7 @@ class Program:
         self.pair = pair
         self.history = history
         self.random = Random(f"{name} {plan.seed}")
-        self.lives = 0
+        self.run_count = 0
         self.client_name = name
         self._work = work
         self._networks = networks or {}
@@ -135,7 +135,7 @@ class Program:
         )
 
     async def run(self) -> None:
-        """Live, and live again after each death, until the work is done."""
+        """Run, and run again after each death, until the work is done."""
         while True:
             death = self._deaths.pop(0) if self._deaths else None
             self._begin_life(death)
@@ -187,9 +187,9 @@ class Program:
             self.history.violated("I15", f"{self.client_name} took {took_s:.1f} s to stop")
 
     def _begin_life(self, death: Death | None) -> None:
-        self.lives += 1
+        self.run_count += 1
         self._stopped_at = None
-        self.client_name = f"{self.name}.{self.lives}"
+        self.client_name = f"{self.name}.{self.run_count}"
         self._life = Lifeline(
             self.client_name,
             dies_at_call=death.at_call if death is not None else None,
@@ -204,4 +204,4 @@ class Program:
 
     def rename(self, suffix: str) -> None:
         """Tell one run of a syphon from the next within the same life."""
-        self._life.name = self.client_name = f"{self.name}.{self.lives}.{suffix}"
+        self._life.name = self.client_name = f"{self.name}.{self.run_count}.{suffix}"

@@ -31,8 +31,8 @@ class Result:
     """What is known of one run; sums of them are the report.
 
     Attributes:
-        in_doubt: tries whose application was told that it is open whether its message arrived.
-        excused: accepted messages that nobody need ever see.
+        in_doubt: tries with an error in doubt.
+        excused: accepted messages that need not arrive.
     """
 
     seed: int
@@ -91,7 +91,7 @@ def _garbage_afterwards() -> Iterator[None]:
 def _judged(plan: Plan, complaints: list[str], *, trace: bool) -> Result:
     """
     Args:
-        complaints: gains what the loop tells of tasks that failed and nobody asked; some only when they are collected.
+        complaints: gains what the loop tells of tasks that failed without a waiter; some only when they are collected.
     """
     world = World(plan, trace=trace)
     history = world.history
@@ -125,7 +125,7 @@ def _complaint(context: dict[str, Any]) -> str:
 
 
 class _PatientLoop(VirtualLoop):
-    """A virtual loop on which nobody may go on for ever at one moment."""
+    """A virtual loop that detects endless work without progress of time."""
 
     def __init__(self) -> None:
         super().__init__(horizon_s=HORIZON_S)
@@ -186,10 +186,10 @@ class _Ear(logging.Handler):
 
 def _result(world: World, violations: list[Violation]) -> Result:
     history = world.history
-    letters = history.letters.values()
-    tries = [one for letter in letters for one in letter.tries]
+    submissions = history.submissions.values()
+    tries = [one for submission in submissions for one in submission.tries]
     arrivals = arrived(world)
-    accepted = [letter for letter in letters if letter.is_accepted]
+    accepted = [submission for submission in submissions if submission.is_accepted]
     excused = excused_uids(world)
     by_invariant = Counter(violation.invariant for violation in violations)
     return Result(
@@ -199,15 +199,15 @@ def _result(world: World, violations: list[Violation]) -> Result:
         violations=violations,
         tries=len(tries),
         in_doubt=sum(one.outcome is Outcome.DOUBT for one in tries),
-        sent=sum(bool(letter.tries) for letter in letters),
+        sent=sum(bool(submission.tries) for submission in submissions),
         accepted=len(accepted),
-        delivered=sum(letter.uid in arrivals for letter in letters),
+        delivered=sum(submission.uid in arrivals for submission in submissions),
         lost=by_invariant["I1"],
-        unexpected=sum(uid not in history.letters for uid in arrivals),
+        unexpected=sum(uid not in history.submissions for uid in arrivals),
         duplicates=sum(len({one.copy for one in each}) > 1 for each in arrivals.values()),
         unexplained=by_invariant["I6"] + by_invariant["I7"],
-        excused=sum(letter.uid in excused and letter.uid not in arrivals for letter in accepted),
-        diverted=sum(history.diverted_told.values()),
+        excused=sum(submission.uid in excused and submission.uid not in arrivals for submission in accepted),
+        diverted=sum(history.diverted_reported.values()),
         failovers=sum(event.name == "failover.engaged" for events in history.pair_events.values() for event in events),
         wire_calls=history.wire_calls,
         lines=history.lines,
@@ -215,7 +215,7 @@ def _result(world: World, violations: list[Violation]) -> Result:
 
 
 def shrink(plan: Plan, invariants: Collection[str], *, runs: int = 60) -> Plan:
-    """Leave out lanes, strikes and deaths, one by one, for as long as one of the invariants is still broken."""
+    """Leave out lanes, incidents and deaths, one by one, for as long as one of the invariants is still broken."""
     current = plan
     number = current.part_count
     while number > 0 and runs > 0:

@@ -75,7 +75,7 @@ class Forger:
             host, random, Authorizer(rules=rules, entity_rules=lambda at: entity_rules_of(host, at))
         )
 
-    async def live(self, within_s: float) -> None:
+    async def run(self, within_s: float) -> None:
         """Try a few tokens over so many seconds."""
         for _ in range(FORGERIES):
             await self._host.clock.sleep(self._random.uniform(0.1, 1.0) * within_s / FORGERIES)
@@ -129,9 +129,9 @@ class Forger:
         """Put a token; what is answered tells nothing of it."""
         arguments = {"type": "servicebus.windows.net:sastoken", "name": f"{HOST}/{path}"}
         answer, _ = await client.request("$cbs", "put-token", token, arguments=arguments)
-        told = str(answer)
+        text = str(answer)
         signature = token.partition("sig=")[2].partition("&")[0]
-        if any(secret in told for secret in (signature, unquote_plus(signature), *self._keys.values()) if secret):
+        if any(secret in text for secret in (signature, unquote_plus(signature), *self._keys.values()) if secret):
             self._history.violated("I20", f"the answer to a token for {path} tells its signature or a key")
         status: int = answer["status-code"]
         return status
@@ -177,7 +177,7 @@ TOKENS: Final[dict[str, Callable[[Forger, str], str]]] = {
     "for what would lie below": lambda forger, path: forger.token(f"{path}/below"),
     "signed with a wrong key": lambda forger, path: forger.foreign(path, ROOT, "wrong"),
     "signed with the key of another entity": lambda forger, path: forger.foreign(path, OWN, f"key-of-{path[:-1]}"),
-    "signed with an unknown key": lambda forger, path: forger.foreign(path, "nobody", "nothing"),
+    "signed with an unknown key": lambda forger, path: forger.foreign(path, "unknown", "nothing"),
     "no token at all": lambda _, path: f"SharedAccessSignature sr={path}",
 }
 """What is put on `$cbs`; none of them counts."""
@@ -193,7 +193,7 @@ RIGHTS: Final[dict[str, tuple[str, AccessRights]]] = {
 class Vandal:
     """Sends bytes of no meaning, or of too much, and hangs up.
 
-    Nobody asks him for a token: he shares his own two queues with nobody, and the broker with everybody.
+    It needs no token. It has two queues of its own, and shares the broker with all other clients.
     """
 
     def __init__(self, host: BrokerHost, history: History, random: Random) -> None:
@@ -202,7 +202,7 @@ class Vandal:
         self._random = random
         self.context = _context(host, random, Authorizer(AuthorizationMode.NONE))
 
-    async def live(self, within_s: float) -> None:
+    async def run(self, within_s: float) -> None:
         """Hold a few conversations over so many seconds."""
         for number in range(CONVERSATIONS):
             await self._host.clock.sleep(self._random.uniform(0.1, 1.0) * within_s / CONVERSATIONS)
@@ -232,7 +232,7 @@ class Vandal:
         if len(heard) > MOST_BYTES:
             self._history.violated("I21", f"a vandal was sent {len(heard)} bytes for {len(spoken)}")
         if CANARY.encode() in heard:
-            self._history.violated("I21", "a vandal was told a body")
+            self._history.violated("I21", "a response to a vandal contained a body")
 
 
 def _context(host: BrokerHost, random: Random, authorizer: Authorizer) -> NamespaceContext:

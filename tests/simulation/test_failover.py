@@ -70,5 +70,5 @@ def test_an_outage_allows_a_failover(one: Attempt) -> None:
     ],
     ids=["busy", "accepted late", "opened in time"],
 )
-def test_a_failover_without_an_outage_is_a_violation(one: Attempt) -> None:
+def test_failover_without_an_outage_is_a_violation(one: Attempt) -> None:
     assert found(one) == ["I16"]

@@ -1,4 +1,4 @@
-"""What the simulation found in the code and what was mended since: the seeds that find each bug if it is put back, and
+"""Defects that the simulation found and that were fixed: the seeds that find each bug if it is put back, and
 what no seed of today finds again. A bug of a checker says so.
 
 Each of the others is a planted bug, too, unless hardly any seed finds it. Which seed finds it changes whenever what a
@@ -22,12 +22,12 @@ from tests.simulation.run import run_seed
     ("seed", "once"),
     [
         (0, "a wait too short for a float of seconds ended at the moment it began, for ever"),
-        (1, "a diversion in doubt was told as a refusal"),
+        (1, "a diversion in doubt was reported as a refusal"),
         (15, "a refusal of a link that was opened anew hid that the stale one had left it in doubt"),
         (30, "a later refusal hid that an earlier try was in doubt"),
         (33, "a secondary that was silent took all the time there was, and the primary was not asked"),
         (39, "a look through the fragments of a backlog queue broke off when one of them was lost"),
-        (100, "a front end gave out what it had kept, though its life had ended there"),
+        (100, "a front end delivered cached messages that had expired"),
         (117, "a life did not shrink while the ordered syphon waited for a busy destination"),
         (148, "messages that shared a transfer were not held to the size of a single one"),
         (220, "a refusal of one message hid that the shared transfer before it was in doubt"),

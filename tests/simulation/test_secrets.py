@@ -1,4 +1,4 @@
-"""No key, signature or body is told by an error, a repr, a log event, a status or a pickle of an error.
+"""No key, signature or body is shown by an error, a repr, a log event, a status or a pickle of an error.
 
 Bodies are watched in every run of the simulation; here it is keys and signatures, in connection strings that are
 damaged in every way that a hand can damage one.
@@ -104,7 +104,7 @@ def test_no_error_shows_an_invalid_connection_string(parts: Sequence[str], logge
             refused += 1
             assert_silent(told_by(error), f"the error of {text!r}")
         else:
-            shown = replace(parsed, entity_path=None)  # it is a path of the application, whatever stands there
+            shown = replace(parsed, entity_path=None)  # it is a path of the application
             assert_silent(f"{shown!r} {shown} {shown.namespace}", f"the repr of {text!r}")
     assert refused > 1000
     assert_silent(logged.getvalue(), "the log")

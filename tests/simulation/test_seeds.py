@@ -35,11 +35,11 @@ def tally() -> Tally:
 
 
 @pytest.mark.parametrize("invariant", INVARIANTS)
-def test_what_must_hold_holds(tally: Tally, invariant: str) -> None:
+def test_every_invariant_holds(tally: Tally, invariant: str) -> None:
     assert not tally.violations[invariant], tally.as_text()
 
 
-def test_the_zeros_mean_something(tally: Tally) -> None:
+def test_runs_have_losses_doubts_and_failovers(tally: Tally) -> None:
     """There was much to lose, enough of it in doubt, and hardly a run without a failover."""
     assert tally.runs == SEEDS
     assert tally.sums["accepted"] > 30 * SEEDS
@@ -50,7 +50,7 @@ def test_the_zeros_mean_something(tally: Tally) -> None:
     assert tally.share("excused", "accepted") < 0.02
 
 
-def test_a_seed_is_the_same_history_in_every_process_whatever_hashes_strings() -> None:
+def test_seed_determines_the_history_for_every_hash_seed() -> None:
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "100:120", "--json"]
     reports = [
         subprocess.run(
@@ -62,24 +62,22 @@ def test_a_seed_is_the_same_history_in_every_process_whatever_hashes_strings() -
     assert reports[0] == reports[1]
 
 
-def test_different_seeds_are_different_histories() -> None:
+def test_different_seeds_have_different_histories() -> None:
     assert len({run_seed(seed).digest for seed in range(8)}) == 8
 
 
-def test_every_two_kinds_of_weather_meet_in_ten_thousand_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_pair_of_weather_kinds_occurs_in_ten_thousand_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "0:10000", "--pairs"]) == 0
     pairs = len(KINDS) * (len(KINDS) - 1) // 2
     assert capsys.readouterr().out.startswith(f"{pairs} pairs of {len(KINDS)} kinds meet, each 3 times at least")
 
 
-def test_pairs_that_never_meet_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_of_kinds_that_never_occur_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "0:10", "--pairs"]) == 1
     assert "never: backlog_reset and both_down" in capsys.readouterr().out
 
 
-def test_a_range_that_was_interrupted_goes_on_where_it_stood(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_range_continues_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = str(tmp_path / "state.json")
     assert main(["--seeds", "20:24", "--json"]) == 0
     whole = capsys.readouterr().out
@@ -92,11 +90,11 @@ def test_a_range_that_was_interrupted_goes_on_where_it_stood(
         main(["--seeds", "21:24", "--state", state])
 
 
-def test_leaving_out_all_weather_leaves_a_run_without_it() -> None:
+def test_removing_all_weather_leaves_a_calm_run() -> None:
     plan = draw_plan(3)
     calm = plan.without(range(len(plan.lanes), plan.part_count))
     assert calm.lanes == plan.lanes
-    assert not calm.strikes
+    assert not calm.incidents
     assert not calm.deaths
     result = run_plan(calm)
     assert not result.violations
@@ -105,6 +103,6 @@ def test_leaving_out_all_weather_leaves_a_run_without_it() -> None:
 
 def test_a_replay_prints_the_history(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--replay", "5"]) == 0
-    told = capsys.readouterr().out
-    assert "weather ends" in told
-    assert f"history {run_seed(5).digest}" in told
+    output = capsys.readouterr().out
+    assert "weather ends" in output
+    assert f"history {run_seed(5).digest}" in output

@@ -44,7 +44,7 @@ async def test_no_forged_token_is_accepted(pair: MemoryPair, clock: VirtualClock
 
 
 @pytest.mark.parametrize("right", list(AccessRights))
-async def test_with_a_token_that_counts_each_step_succeeds_and_is_noticed(
+async def test_each_step_succeeds_with_a_valid_token_and_is_noticed(
     pair: MemoryPair, clock: VirtualClock, right: AccessRights
 ) -> None:
     history = History(clock)
@@ -57,16 +57,16 @@ async def test_with_a_token_that_counts_each_step_succeeds_and_is_noticed(
     assert [violation.invariant for violation in history.violations] == ["I19"]
 
 
-async def test_a_vandal_comes_and_goes(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_vandal_opens_and_closes_connections(pair: MemoryPair, clock: VirtualClock) -> None:
     history = History(clock, trace=True)
     for number in range(20):
-        await Vandal(pair.primary, history, Random(number)).live(10.0)
+        await Vandal(pair.primary, history, Random(number)).run(10.0)
     assert not history.violations
     assert len([line for line in history.lines if "vandal" in line]) == 80
 
 
 @pytest.mark.parametrize("name", CHECKS)
-async def test_each_limit_is_met_from_both_sides(clock: VirtualClock, name: str) -> None:
+async def test_each_limit_is_reached_from_both_sides(clock: VirtualClock, name: str) -> None:
     plan = next(plan for plan in map(draw_plan, range(1000)) if plan.has_edge)
     history = History(clock)
     edges = Edges(memory_pair(clock=clock, seed=1, profile=plan.profile), plan.profile, history, Random(1))

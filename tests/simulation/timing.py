@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from sbclient.options import SyphonLimits
-from tests.simulation.weather import Strike
+from tests.simulation.weather import Incident
 
 if TYPE_CHECKING:
     from tests.simulation.plan import Death, Lane, Plan
@@ -88,10 +88,10 @@ def _with_two_deletions(plan: Plan, random: Random) -> Plan:
     first_at_s = random.uniform(0.1, 0.2) * plan.traffic_s
     second_at_s = first_at_s + spans_s[0] + random.uniform(8.0, 0.15 * plan.traffic_s)
     gone = [
-        Strike(kind="entity_deleted", at_s=at_s, span_s=span_s, what="delete", path=lane.name)
+        Incident(kind="entity_deleted", at_s=at_s, span_s=span_s, what="delete", path=lane.name)
         for at_s, span_s in zip((first_at_s, second_at_s), spans_s, strict=True)
     ]
-    others = [one for one in plan.strikes if one.what != "delete" or one.path != lane.name]
+    others = [one for one in plan.incidents if one.what != "delete" or one.path != lane.name]
     grace_s = random.choice((0.0, 0.4, 0.8, 1.3)) * spans_s[1]
     options = replace(plan.options, missing_entity_grace=timedelta(seconds=grace_s))
-    return replace(plan, options=options, strikes=tuple(sorted((*others, *gone), key=lambda strike: strike.at_s)))
+    return replace(plan, options=options, incidents=tuple(sorted((*others, *gone), key=lambda incident: incident.at_s)))

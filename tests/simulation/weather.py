@@ -1,7 +1,7 @@
-"""The faults of a run: which kinds there are, when they strike, and how they end.
+"""The faults of a run: their kinds, their times and how they end.
 
 Most are switches of the broker (`sbclient.broker.faults`); the others change entities, as an operator would, or what
-the front ends keep. Everything that strikes is healed when the traffic ends.
+the front ends keep. Every fault is healed when the traffic ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HARMS_RECEIVING: Final = (FaultKind.LOSE_ACKNOWLEDGEMENT, FaultKind.SLOW, "cut")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
+class Incident:
     """One thing that goes wrong for a while.
 
     Attributes:
@@ -111,7 +111,7 @@ class Sky:
         return self.random.uniform(0.02, 0.6) * self.traffic_s
 
     def outage(self) -> dict[str, object]:
-        """When an outage strikes that mostly lasts until something fails over."""
+        """Return times of an outage that usually lasts until a failover."""
         if self.random.random() < 0.08:
             return {}
         span_s = self.interval_s * 1.1 + self.traffic_s * self.random.uniform(0.3, 0.7)
@@ -127,53 +127,53 @@ class Sky:
         count = self.random.choice((1, 2, self.fragment_count))
         return tuple(sorted(self.random.sample(range(self.fragment_count), count)))
 
-    def strike(self, kind: str, what: FaultKind | str, **facts: object) -> Strike:
+    def incident(self, kind: str, what: FaultKind | str, **facts: object) -> Incident:
         facts = {"at_s": self.at(), "span_s": self.span(), **facts}
-        return Strike(kind=kind, what=what, **facts)  # type: ignore[arg-type]  # the facts are the fields of a Strike
+        return Incident(kind=kind, what=what, **facts)  # type: ignore[arg-type]  # the facts are the fields of a Incident
 
 
-Draw = Callable[[Sky], list[Strike]]
+Draw = Callable[[Sky], list[Incident]]
 
 
 def _one(kind: str, what: FaultKind | str, **facts: object) -> Draw:
-    return lambda sky: [sky.strike(kind, what, **(sky.outage() if kind in OUTAGES else {}), **facts)]
+    return lambda sky: [sky.incident(kind, what, **(sky.outage() if kind in OUTAGES else {}), **facts)]
 
 
 def _entity(kind: str, what: FaultKind | str, **facts: object) -> Draw:
-    return lambda sky: [sky.strike(kind, what, path=sky.path(), **(sky.outage() if kind in OUTAGES else {}), **facts)]
+    return lambda sky: [sky.incident(kind, what, path=sky.path(), **(sky.outage() if kind in OUTAGES else {}), **facts)]
 
 
 def _fragments(kind: str, what: FaultKind, **facts: object) -> Draw:
-    return lambda sky: [sky.strike(kind, what, path=sky.path(), fragments=sky.some_fragments(), **facts)]
+    return lambda sky: [sky.incident(kind, what, path=sky.path(), fragments=sky.some_fragments(), **facts)]
 
 
 def _backlog(kind: str, what: FaultKind | str, **facts: object) -> Draw:
-    return lambda sky: [sky.strike(kind, what, side="secondary", path=sky.queue(), **facts)]
+    return lambda sky: [sky.incident(kind, what, side="secondary", path=sky.queue(), **facts)]
 
 
-def _flapping(sky: Sky) -> list[Strike]:
+def _flapping(sky: Sky) -> list[Incident]:
     path, begin, fragments = sky.path(), sky.at(), sky.random.choice((None, sky.some_fragments()))
     return [
-        sky.strike("flaps", FaultKind.DOWN, path=path, fragments=fragments, at_s=begin + number * 9.0, span_s=5.0)
+        sky.incident("flaps", FaultKind.DOWN, path=path, fragments=fragments, at_s=begin + number * 9.0, span_s=5.0)
         for number in range(4)
     ]
 
 
-def _both_down(sky: Sky) -> list[Strike]:
-    primary = sky.strike("both_down", FaultKind.DOWN, **sky.outage())
+def _both_down(sky: Sky) -> list[Incident]:
+    primary = sky.incident("both_down", FaultKind.DOWN, **sky.outage())
     begin, span = primary.at_s + primary.span_s / 3, primary.span_s / 3
-    return [primary, sky.strike("both_down", FaultKind.DOWN, side="secondary", at_s=begin, span_s=span)]
+    return [primary, sky.incident("both_down", FaultKind.DOWN, side="secondary", at_s=begin, span_s=span)]
 
 
-def _back_during_switch(sky: Sky) -> list[Strike]:
+def _back_during_switch(sky: Sky) -> list[Incident]:
     """The primary returns just when its entities fail over."""
     span = max(sky.interval_s, 1.0) + sky.random.uniform(-1.0, 3.0)
-    return [sky.strike("back_during_switch", FaultKind.DOWN, span_s=span)]
+    return [sky.incident("back_during_switch", FaultKind.DOWN, span_s=span)]
 
 
-def _restart(sky: Sky) -> list[Strike]:
+def _restart(sky: Sky) -> list[Incident]:
     side = sky.random.choice(("primary", "secondary"))
-    return [sky.strike("restart", FaultKind.DOWN, side=side, span_s=sky.random.uniform(0.5, 3.0)) for _ in range(2)]
+    return [sky.incident("restart", FaultKind.DOWN, side=side, span_s=sky.random.uniform(0.5, 3.0)) for _ in range(2)]
 
 
 def _share(sky: Sky) -> float:
@@ -182,7 +182,7 @@ def _share(sky: Sky) -> float:
 
 def _lossy(kind: str, what: FaultKind, **facts: object) -> Draw:
     return lambda sky: [
-        sky.strike(kind, what, probability=_share(sky), path=sky.random.choice((None, sky.path())), **facts)
+        sky.incident(kind, what, probability=_share(sky), path=sky.random.choice((None, sky.path())), **facts)
     ]
 
 
@@ -225,7 +225,7 @@ KINDS: Final[dict[str, Draw]] = {
     "clock_skew": lambda sky: [],
     "restart": _restart,
     "front_end_lost": lambda sky: [
-        sky.strike("front_end_lost", "lose_front_end", at_s=sky.at(), span_s=0.0) for _ in range(3)
+        sky.incident("front_end_lost", "lose_front_end", at_s=sky.at(), span_s=0.0) for _ in range(3)
     ],
     "entity_disabled": _entity("entity_disabled", "disable"),
     "entity_deleted": _entity("entity_deleted", "delete"),
@@ -247,9 +247,9 @@ KINDS: Final[dict[str, Draw]] = {
     "backlog_queue_odd": _backlog("backlog_queue_odd", "odd", at_s=-1.0, span_s=0.0),
     "both_down": _both_down,
     "back_during_switch": _back_during_switch,
-    "wire_cut": lambda sky: [sky.strike("wire_cut", "cut", probability=_share(sky) / 4)],
+    "wire_cut": lambda sky: [sky.incident("wire_cut", "cut", probability=_share(sky) / 4)],
     "secondary_wire_cut": lambda sky: [
-        sky.strike("secondary_wire_cut", "cut", side="secondary", probability=_share(sky) / 4)
+        sky.incident("secondary_wire_cut", "cut", side="secondary", probability=_share(sky) / 4)
     ],
     "size_edge": lambda sky: [],
     "caller_gives_up": lambda sky: [],
@@ -259,12 +259,12 @@ KINDS: Final[dict[str, Draw]] = {
     "producer_killed": lambda sky: [],
     "receiver_killed": lambda sky: [],
     "forged_backlog": lambda sky: [
-        sky.strike("forged_backlog", "forge", side="secondary", path=sky.queue(), span_s=0.0) for _ in range(4)
+        sky.incident("forged_backlog", "forge", side="secondary", path=sky.queue(), span_s=0.0) for _ in range(4)
     ],
     "forged_tokens": lambda sky: [],
     "malformed_frames": lambda sky: [],
 }
-"""Every kind of weather, and how it draws its strikes. Those without any are drawn with the programs."""
+"""Every kind of weather, and how it draws its incidents. Those without any are drawn with the programs."""
 
 PAIRS: Final = tuple(combinations(KINDS, 2))
 
@@ -309,23 +309,25 @@ def draw_kinds(random: Random, number: int, only: Sequence[str] = ()) -> tuple[s
     return tuple(kinds)
 
 
-def draw_strikes(kinds: Sequence[str], sky: Sky) -> tuple[Strike, ...]:
+def draw_incidents(kinds: Sequence[str], sky: Sky) -> tuple[Incident, ...]:
     """What the kinds bring, in order of time."""
-    return tuple(sorted((strike for kind in kinds for strike in KINDS[kind](sky)), key=lambda strike: strike.at_s))
+    return tuple(
+        sorted((incident for kind in kinds for incident in KINDS[kind](sky)), key=lambda incident: incident.at_s)
+    )
 
 
-def draw_aftermath(strikes: Sequence[Strike], random: Random, sky: Sky) -> tuple[Strike, ...]:
+def draw_aftermath(incidents: Sequence[Incident], random: Random, sky: Sky) -> tuple[Incident, ...]:
     """What comes behind some outages: a namespace that is back is busy with all that has waited for it.
 
     Args:
         random: its own, so that all else of a seed stays as it was drawn.
     """
     found = []
-    for strike in strikes:
-        if strike.kind in OUTAGES and strike.side == "primary" and random.random() < 0.4:
-            back_at_s = min(strike.at_s + strike.span_s, 0.8 * sky.traffic_s)
+    for incident in incidents:
+        if incident.kind in OUTAGES and incident.side == "primary" and random.random() < 0.4:
+            back_at_s = min(incident.at_s + incident.span_s, 0.8 * sky.traffic_s)
             span_s = random.uniform(5.0, 0.4 * sky.traffic_s)
-            found.append(Strike(kind=strike.kind, at_s=back_at_s, span_s=span_s, what=FaultKind.BUSY))
+            found.append(Incident(kind=incident.kind, at_s=back_at_s, span_s=span_s, what=FaultKind.BUSY))
     return tuple(found)
 
 

@@ -23,7 +23,7 @@ from tests.simulation.links import WiredReceiver, WiredSender, WiredTransaction
 T = TypeVar("T")
 
 MOST_CALLS: Final = 60_000
-"""More calls on the wire than any honest run makes: somebody asks again and again without a pause."""
+"""More calls on the wire than any normal run makes; a client loops without a pause."""
 
 
 class Wire:
@@ -73,7 +73,7 @@ class Wire:
         """One request and its answer."""
         life, history = self.life, self.history
         if life.is_dead:
-            raise ServiceBusConnectionError(f"the program {life.name} is dead and reaches nobody")
+            raise ServiceBusConnectionError(f"the program {life.name} is dead and reaches no namespace")
         history.wire_calls += 1
         if history.wire_calls > MOST_CALLS:
             raise RunawayError(f"more than {MOST_CALLS} calls on the wire")

@@ -29,10 +29,10 @@ from tests.simulation.history import Delivery, History, uid_of
 from tests.simulation.network import Network, watch_sessions
 from tests.simulation.operator import Operator
 from tests.simulation.plan import Lane, Plan
-from tests.simulation.post import Unit, write_post
 from tests.simulation.producer import Producer
 from tests.simulation.program import Program
 from tests.simulation.strangers import Forger, Vandal
+from tests.simulation.traffic import Unit, write_traffic
 
 SURVEYS: Final = 5
 SENT_WITHIN_S: Final = 3600.0
@@ -51,7 +51,7 @@ class World:
         history: what happened.
         operator: knows the entities.
         left: what is still stored at the end, as text.
-        diverted_told: what `client.pair.status()` said at the end, by client.
+        diverted_reported: what `client.pair.status()` said at the end, by client.
         copies: for each uid, how many copies each rule of an audited subscription has made.
     """
 
@@ -97,8 +97,8 @@ class World:
         self.operator.build()
         units: list[Unit] = []
         for lane in plan.lanes:
-            units += write_post(plan, lane, epoch, len(units))
-        history.letters = {letter.uid: letter for unit in units for letter in unit.letters}
+            units += write_traffic(plan, lane, epoch, len(units))
+        history.submissions = {submission.uid: submission for unit in units for submission in unit.submissions}
         shares = [[unit for unit in units if unit.key % plan.producers == n] for n in range(plan.producers)]
         gives_up = "caller_gives_up" in plan.kinds
         producers = [
@@ -107,8 +107,8 @@ class World:
         ]
         consumer = Consumer(plan.lanes, history, gives_up=gives_up)
 
-        senders = [self._start(f"producer-{n}", one.live) for n, one in enumerate(producers)]
-        receivers = [self._start("receivers", consumer.live)]
+        senders = [self._start(f"producer-{n}", one.run) for n, one in enumerate(producers)]
+        receivers = [self._start("receivers", consumer.run)]
         syphons = [self._start(f"syphon-{n}", self._syphon(how)) for n, how in enumerate(plan.syphons)]
         strangers = [asyncio.get_running_loop().create_task(one) for one in self._strangers()]
         tasks = [*senders, *receivers, *syphons, *strangers]
@@ -120,7 +120,7 @@ class World:
             await self._until(lambda: all(one.is_done for one in producers), SENT_WITHIN_S, tasks, "send everything")
             await self._until(lambda: _all_healthy(producers), RECOVERED_WITHIN_S, tasks, "recover every entity")
             await self._end(senders)
-            schedules = [letter.message.scheduled_enqueue_time_utc for letter in history.letters.values()]
+            schedules = [submission.message.scheduled_enqueue_time_utc for submission in history.submissions.values()]
             latest = max((moment.timestamp() for moment in schedules if moment is not None), default=0.0)
             await self.clock.sleep(max(LONGEST_LOCK_S, latest + 1 - self.clock.now()))
             if set(plan.syphons) != {"empty"}:  # of those, one run alone must bring everything home, below
@@ -142,11 +142,13 @@ class World:
 
     def _is_stored(self, uid: str) -> bool:
         history = self.history
-        may_expire = history.letters[uid].message.time_to_live is not None
-        may_expire = may_expire or history.letters[uid].lane in self._deleting  # it may be on its way to its receiver
+        may_expire = history.submissions[uid].message.time_to_live is not None
+        may_expire = (
+            may_expire or history.submissions[uid].lane in self._deleting
+        )  # it may be on its way to its receiver
         if may_expire or uid in history.handed_uids or uid in history.deleted:
             return True
-        likely = stored(self.pair.primary, self._paths[history.letters[uid].lane])
+        likely = stored(self.pair.primary, self._paths[history.submissions[uid].lane])
         return any(uid_of(one.entry.content) == uid for one in chain(likely, *map(stored, self._hosts)))
 
     def _strangers(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -157,14 +159,14 @@ class World:
             host, paths = pair.primary, [(lane.name, delivery_path(lane)) for lane in plan.lanes]
             if random.random() < 0.3:
                 host, paths = pair.secondary, [(queue, queue) for queue in self.operator.backlog_queues]
-            yield Forger(host, history, random, paths).live(plan.traffic_s)
+            yield Forger(host, history, random, paths).run(plan.traffic_s)
         if "malformed_frames" in plan.kinds:
-            yield Vandal(pair.primary, history, random).live(plan.traffic_s)
+            yield Vandal(pair.primary, history, random).run(plan.traffic_s)
         if plan.looks:
             places = [(pair.primary, delivery_path(lane)) for lane in plan.lanes]
             backlog = (*self.operator.backlog_queues, *self.operator.session_backlog_queues)
             places += [(pair.secondary, queue) for queue in backlog]
-            yield Browser(history, Random(f"browser {plan.seed}"), places).live(plan.looks, plan.traffic_s)
+            yield Browser(history, Random(f"browser {plan.seed}"), places).run(plan.looks, plan.traffic_s)
 
     def _start(self, name: str, work: Callable[[Program], Awaitable[None]]) -> asyncio.Task[None]:
         program = Program(name, self.plan, self.pair, self.history, work, self._networks)
@@ -178,15 +180,15 @@ class World:
                 await task
 
     async def _weather(self, tasks: list[asyncio.Task[None]], producers: list[Producer]) -> None:
-        """Let every strike begin and end when it is due, and look around in between."""
+        """Let every incident begin and end when it is due, and look around in between."""
         plan, operator = self.plan, self.operator
         turns: list[tuple[float, Callable[[], None]]] = []
-        for strike in plan.strikes:
-            if strike.at_s < 0:
+        for incident in plan.incidents:
+            if incident.at_s < 0:
                 continue
-            turns.append((strike.at_s, lambda strike=strike: operator.begin(strike)))  # type: ignore[misc]
-            end_s = min(strike.at_s + strike.span_s, plan.traffic_s)
-            turns.append((end_s, lambda strike=strike: operator.end(strike)))  # type: ignore[misc]
+            turns.append((incident.at_s, lambda incident=incident: operator.begin(incident)))  # type: ignore[misc]
+            end_s = min(incident.at_s + incident.span_s, plan.traffic_s)
+            turns.append((end_s, lambda incident=incident: operator.end(incident)))  # type: ignore[misc]
         random = Random(f"surveys {plan.seed}")
         turns += [(random.random() * plan.traffic_s, operator.survey) for _ in range(SURVEYS)]
         for _ in range(SURVEYS):
@@ -220,7 +222,7 @@ class World:
     def _syphon(self, how: str) -> Callable[[Program], Awaitable[None]]:
         """A program that brings the backlog home in one of three ways."""
 
-        async def live(program: Program) -> None:
+        async def run(program: Program) -> None:
             options = self._options(enable_syphon=how == "option")
             async with program.client(paired=True, options=options) as client:
                 if how == "option":
@@ -235,17 +237,17 @@ class World:
                     pauses_s = (0.5, 10.0, 40.0) if report.drained else (10.0, 40.0)
                     await self.clock.sleep(program.random.choice(pauses_s))
 
-        return live
+        return run
 
     def _options(self, **changes: Any) -> PairedNamespaceOptions:
         return replace(self.plan.options, **changes)
 
     async def _last_syphon(self) -> None:
-        async def live(program: Program) -> None:
+        async def run(program: Program) -> None:
             async with program.client(paired=True, options=self._options(provision="create")) as client:
                 await client.run_syphon(until="empty")
 
-        program = Program("last-syphon", self.plan, self.pair, self.history, live, self._networks)
+        program = Program("last-syphon", self.plan, self.pair, self.history, run, self._networks)
         try:
             async with self.clock.timeout(DRAINED_WITHIN_S):
                 await program.run()

@@ -46,7 +46,7 @@ INVARIANTS: Final[dict[str, str]] = {
     "I10": "never delivered after expiry, and no life grows in the backlog",
     "I11": "never delivered before its time",
     "I12": "a transaction: all or nothing, one fragment, never in the backlog",
-    "I13": "one live lock for each message and session; a stale token settles nothing",
+    "I13": "one valid lock for each message and session; a stale token settles nothing",
     "I14": "at the end the backlog is empty and all counters are 0",
     "I15": "everything ends within a bound of virtual time; no crash, no hang, no busy loop",
     "I16": "failover only for outage errors, after the interval without success, and until the ping",

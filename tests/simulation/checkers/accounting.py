@@ -1,4 +1,4 @@
-"""I1 and I3: every accepted message has arrived, and whatever was refused for certain has not."""
+"""I1 and I3: every accepted message arrives, and no message that was rejected for certain does."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from sbclient.delivery import SettleMode
 from sbclient.rules.envelope import TTL_EXPIRED
 from tests.simulation.consumer import REASON
-from tests.simulation.history import GAVE_UP, Delivery, Handed, Letter, Outcome, Violation
+from tests.simulation.history import GAVE_UP, Delivery, Handed, Outcome, Submission, Violation
 from tests.simulation.network_weather import loses_deliveries
 from tests.simulation.plan import Lane
-from tests.simulation.weather import Strike
+from tests.simulation.weather import Incident
 from tests.simulation.world import World
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
@@ -22,19 +22,19 @@ def check_accounting(world: World) -> Iterator[Violation]:
     arrivals = arrived(world)
     excused = excused_uids(world)
     attempts = world.history.attempts_of()
-    for letter in world.history.letters.values():
-        came = letter.uid in arrivals
-        if letter.is_accepted and not came and letter.uid not in excused:
-            yield Violation("I1", f"{letter.uid} was accepted and is lost")
-        stored = came or letter.uid in world.history.handed_uids
-        if letter.is_refused and stored:
-            errors = ", ".join(one.error for one in letter.tries)
-            yield Violation("I3", f"{letter.uid} was refused ({errors}) and stored all the same")
-        is_once = len(letter.tries) == 1 and len(attempts.get(letter.uid, ())) == 1
-        if letter.cancelled is Outcome.OK and came and is_once:
-            yield Violation("I3", f"{letter.uid} was taken back and delivered all the same")
+    for submission in world.history.submissions.values():
+        came = submission.uid in arrivals
+        if submission.is_accepted and not came and submission.uid not in excused:
+            yield Violation("I1", f"{submission.uid} was accepted and is lost")
+        stored = came or submission.uid in world.history.handed_uids
+        if submission.is_refused and stored:
+            errors = ", ".join(one.error for one in submission.tries)
+            yield Violation("I3", f"{submission.uid} was refused ({errors}) and stored all the same")
+        is_once = len(submission.tries) == 1 and len(attempts.get(submission.uid, ())) == 1
+        if submission.cancelled is Outcome.OK and came and is_once:
+            yield Violation("I3", f"{submission.uid} was taken back and delivered all the same")
     for uid in arrivals:
-        if uid not in world.history.letters:
+        if uid not in world.history.submissions:
             yield Violation("I3", f"{uid!r} was delivered and never sent")
     yield from _check_what_was_told(world)
     yield from _check_reasons(world)
@@ -48,14 +48,14 @@ def _check_what_was_told(world: World) -> Iterator[Violation]:
     answer for it.
     """
     attempts = world.history.attempts_of()
-    for letter in world.history.letters.values():
-        sends = [one for one in attempts.get(letter.uid, []) if one.transaction is None and one.what != "open"]
+    for submission in world.history.submissions.values():
+        sends = [one for one in attempts.get(submission.uid, []) if one.transaction is None and one.what != "open"]
         doubtful = [one for one in sends if one.outcome is Outcome.DOUBT]
-        for call in letter.tries:
+        for call in submission.tries:
             begin = max(
                 (
                     one.begin + world.plan.timeout_s
-                    for one in letter.tries
+                    for one in submission.tries
                     if one.error == GAVE_UP and one.end <= call.end
                 ),
                 default=call.begin,
@@ -64,29 +64,29 @@ def _check_what_was_told(world: World) -> Iterator[Violation]:
                 one.client == call.client and one.number in call.attempts and begin <= one.begin and one.end <= call.end
                 for one in doubtful
             ):
-                yield Violation("I3", f"{letter.uid} was told to be refused ({call.error}) and a try was in doubt")
+                yield Violation("I3", f"{submission.uid} was reported as refused ({call.error}) and a try was in doubt")
 
 
 def arrived(world: World) -> dict[str, list[Delivery]]:
     """What came out of the destinations and their dead-letter queues, and what was dead-lettered in the backlog."""
     arrivals = world.history.arrivals()
     for delivery in world.backlog_dead:
-        if delivery.uid in world.history.letters:
+        if delivery.uid in world.history.submissions:
             arrivals.setdefault(delivery.uid, []).append(delivery)
     return arrivals
 
 
 def excused_uids(world: World) -> set[str]:
-    """Accepted messages that nobody need ever see: expired where that leaves no trace, deleted with their entity, taken
-    back, or handed to a program that deletes what it receives and was killed with it in its hands."""
+    """Return accepted messages that need not arrive: expired without a trace, deleted with their entity, cancelled, or
+    delivered to a program that deletes messages on receipt and was killed."""
     history = world.history
     lanes = {lane.name: lane for lane in world.plan.lanes}
     dead = {client for _, client in history.deaths}
     excused = {handed.uid for handed in history.handed if handed.token is None and handed.client in dead}
-    for uid, letter in history.letters.items():
-        lane = lanes[letter.lane]
-        expires_silently = letter.message.time_to_live is not None and not lane.dead_letters_expired
-        if expires_silently or uid in history.deleted or letter.cancelled is not None:
+    for uid, submission in history.submissions.items():
+        lane = lanes[submission.lane]
+        expires_silently = submission.message.time_to_live is not None and not lane.dead_letters_expired
+        if expires_silently or uid in history.deleted or submission.cancelled is not None:
             excused.add(uid)
     return excused
 
@@ -102,51 +102,51 @@ def _check_reasons(world: World) -> Iterator[Violation]:
         handed.uid for handed in world.history.handed for settled in handed.settles if settled.mode == "dead_letter"
     }
     for delivery in world.history.deliveries:
-        letter = world.history.letters.get(delivery.uid)
-        if delivery.origin != "dead_letter" or letter is None:
+        submission = world.history.submissions.get(delivery.uid)
+        if delivery.origin != "dead_letter" or submission is None:
             continue
-        lane, reason = lanes[letter.lane], delivery.message.dead_letter_reason
+        lane, reason = lanes[submission.lane], delivery.message.dead_letter_reason
         is_true = (
             (reason == REASON and delivery.uid in unwanted)
-            or (reason == TTL_EXPIRED and letter.message.time_to_live is not None)
+            or (reason == TTL_EXPIRED and submission.message.time_to_live is not None)
             or (reason == MAX_DELIVERIES and _has_failed_enough(world, lane, handed_count.get(delivery.uid, 0)))
         )
         if not is_true:
             yield Violation("I1", f"{delivery.uid} was dead-lettered in {delivery.path} for {reason!r}")
     for delivery in world.backlog_dead:
-        letter = world.history.letters.get(delivery.uid)
-        if letter is not None and not _is_true_in_backlog(world, letter, delivery):
+        submission = world.history.submissions.get(delivery.uid)
+        if submission is not None and not _is_true_in_backlog(world, submission, delivery):
             reason = delivery.message.dead_letter_reason
             yield Violation("I1", f"{delivery.uid} was dead-lettered in the backlog for {reason!r}")
 
 
 def _has_failed_enough(world: World, lane: Lane, handed_count: int) -> bool:
-    """Deliveries that nobody saw count too: those whose answer was lost, and those that were fetched ahead."""
+    """Unseen deliveries count too: those with a lost response, and prefetched ones."""
     unseen = (
         lane.prefetch > 0
         or loses_deliveries(world.plan)
-        or any(may_lose_received(strike) for strike in world.plan.strikes)
+        or any(may_lose_received(incident) for incident in world.plan.incidents)
     )
     return unseen or handed_count >= lane.max_deliveries
 
 
-def may_lose_received(strike: Strike) -> bool:
-    """Whether messages may be locked in somebody's name who never hears of them."""
+def may_lose_received(incident: Incident) -> bool:
+    """Whether messages may be locked for a receiver that never gets them."""
     return (
-        strike.side == "primary"
-        and strike.harms_receiving
-        and (strike.operations is None or "receive" in strike.operations)
+        incident.side == "primary"
+        and incident.harms_receiving
+        and (incident.operations is None or "receive" in incident.operations)
     )
 
 
-def _is_true_in_backlog(world: World, letter: Letter, delivery: Delivery) -> bool:
+def _is_true_in_backlog(world: World, submission: Submission, delivery: Delivery) -> bool:
     reason = delivery.message.dead_letter_reason
     if reason == TTL_EXPIRED:
-        life = letter.message.time_to_live
+        life = submission.message.time_to_live
         return life is not None
     if reason == MISSING:  # whether it was gone for long enough is checked with the other spans
-        return any(strike.what == "delete" and strike.path == letter.lane for strike in world.plan.strikes)
-    return reason == "MessageSizeExceeded" and letter.edge == "over_limit"
+        return any(incident.what == "delete" and incident.path == submission.lane for incident in world.plan.incidents)
+    return reason == "MessageSizeExceeded" and submission.edge == "over_limit"
 
 
 def _check_last_hands(world: World) -> Iterator[Violation]:
@@ -162,14 +162,14 @@ def _check_last_hands(world: World) -> Iterator[Violation]:
         if handed.side == "primary" and handed.token is not None and not handed.is_stale:
             last[handed.copy] = handed
     for handed in last.values():
-        letter = world.history.letters.get(handed.uid)
-        if letter is None or handed.uid in world.history.deleted:
+        submission = world.history.submissions.get(handed.uid)
+        if submission is None or handed.uid in world.history.deleted:
             continue
         ways = {settled.mode: settled.outcome for settled in handed.settles if settled.outcome is not Outcome.REFUSED}
         is_found = bool(found[handed.uid] & {"drain", "deferred", "dead_letter"})
         if ways.get(SettleMode.DEAD_LETTER) is Outcome.OK and "dead_letter" not in found[handed.uid]:
             yield Violation("I1", f"{handed.uid} was dead-lettered in {handed.path} and is not there")
-        elif not is_found and not ways.keys() & _ENDS and letter.message.time_to_live is None:
+        elif not is_found and not ways.keys() & _ENDS and submission.message.time_to_live is None:
             yield Violation("I1", f"{handed.uid} was given back to {handed.path} and is lost")
 
 

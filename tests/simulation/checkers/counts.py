@@ -17,14 +17,14 @@ def check_counts(world: World) -> Iterator[Violation]:
     for one in world.history.attempts:
         if one.side == "secondary" and one.what == "send" and one.outcome is Outcome.OK:
             diverted[one.client] += len(one.uids)
-    for client, told in world.history.diverted_told.items():
+    for client, reported in world.history.diverted_reported.items():
         dead = any(name == client for _, name in world.history.deaths)
-        if told != diverted[client] and not (dead and told == diverted[client] - 1):
-            yield Violation("I17", f"{client} tells {told} diverted messages and diverted {diverted[client]}")
+        if reported != diverted[client] and not (dead and reported == diverted[client] - 1):
+            yield Violation("I17", f"{client} reports {reported} diverted messages and diverted {diverted[client]}")
 
 
 def _check_forged(world: World) -> Iterator[Violation]:
-    """What cannot be brought home is dead-lettered in the backlog, with a reason."""
+    """Messages that cannot be forwarded are dead-lettered in the backlog, with a reason."""
     forged = [one for one in world.backlog_dead if one.uid.startswith(FORGED)]
     deleted = sum(count for uid, count in world.history.deleted.items() if uid.startswith(FORGED))
     if len(forged) + deleted != world.operator.forged:

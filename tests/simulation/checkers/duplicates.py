@@ -25,18 +25,20 @@ def check_duplicates(world: World) -> Iterator[Violation]:
     copies = copies_of(world)
     attempts = world.history.attempts_of()
     lanes = {lane.name: lane for lane in world.plan.lanes}
-    for uid, letter in world.history.letters.items():
+    for uid, submission in world.history.submissions.items():
         mine = attempts.get(uid, [])
         if any(one.transaction is not None for one in mine):
             continue
-        yield from _check_sends(world.history, uid, mine, len(letter.tries))
+        yield from _check_sends(world.history, uid, mine, len(submission.tries))
         possible = sum(
             one.uids.count(uid) for one in mine if one.side == "primary" and one.outcome is not Outcome.REFUSED
         )
         count = len(copies.get(uid, ()))
         if count > possible:
-            yield Violation("I6", f"{uid} was stored {count} times in {letter.path}, and sent {possible} times at most")
-        lane = lanes[letter.lane]
+            yield Violation(
+                "I6", f"{uid} was stored {count} times in {submission.path}, and sent {possible} times at most"
+            )
+        lane = lanes[submission.lane]
         if lane.detects_duplicates and not _is_deleted(world, lane):
             window_s = WINDOW_S if lane.window_s is None else lane.window_s
             yield from _check_window(uid, sorted(copies.get(uid, ())), window_s)
@@ -46,7 +48,7 @@ def check_duplicates(world: World) -> Iterator[Violation]:
 
 
 def copies_of(world: World) -> Copies:
-    """A dead letter has another number, and is told from its other copies by the time of storing."""
+    """A dead letter has a new sequence number; its enqueue time identifies the copy."""
     copies: Copies = defaultdict(dict)
     paths = {delivery_path(lane).casefold() for lane in world.plan.lanes}
     for handed in world.history.handed:
@@ -66,7 +68,7 @@ def _check_sends(history: History, uid: str, attempts: list[Attempt], try_count:
     sent = [one for one in attempts if one.client.startswith("producer") and one.outcome is Outcome.OK]
     if len(sent) > try_count:
         yield Violation("I6", f"{uid} was sent {len(sent)} times with success in {try_count} calls")
-    expected = history.letters[uid].message.message_id
+    expected = history.submissions[uid].message.message_id
     for one in attempts:
         if one.ids[one.uids.index(uid)] != expected:
             yield Violation("I4", f"{uid} has message id {expected!r} and was sent with another one")
@@ -98,7 +100,7 @@ def _check_window(uid: str, copies: list[tuple[float, int]], window_s: float) ->
 
 def _is_deleted(world: World, lane: Lane) -> bool:
     """An entity that was deleted and made again has forgotten what it saw."""
-    return any(strike.what == "delete" and strike.path == lane.name for strike in world.plan.strikes)
+    return any(incident.what == "delete" and incident.path == lane.name for incident in world.plan.incidents)
 
 
 def _check_syphons(history: History, attempts: dict[str, list[Attempt]]) -> Iterator[Violation]:

@@ -41,19 +41,22 @@ def check_failovers(world: World) -> Iterator[Violation]:
             own = [one for one in mine if one.path == path]
             its_events = [event for event in events if event.path == path]
             yield from _check_path(world.plan, path, its_events, own, _calls(world, client, path))
-            if all(strike.side == "primary" for strike in world.plan.strikes):
+            if all(incident.side == "primary" for incident in world.plan.incidents):
                 yield from _check_served(world, client, path, its_events)
     yield from _check_asked(world)
-    if all(strike.side == "primary" for strike in world.plan.strikes) and not world.plan.options.failover_interval:
+    if (
+        all(incident.side == "primary" for incident in world.plan.incidents)
+        and not world.plan.options.failover_interval
+    ):
         yield from _check_diverted_at_once(world)
 
 
 def _calls(world: World, client: str, path: str) -> dict[str, list[float]]:
     """When the application began its calls, by uid."""
     return {
-        letter.uid: [one.begin for one in letter.tries if one.client == client]
-        for letter in world.history.letters.values()
-        if letter.path == path
+        submission.uid: [one.begin for one in submission.tries if one.client == client]
+        for submission in world.history.submissions.values()
+        if submission.path == path
     }
 
 
@@ -83,35 +86,35 @@ def _check_path(
 def _check_served(world: World, client: str, path: str, events: Sequence[PairEvent]) -> Iterator[Violation]:
     """While an entity is failed over to a secondary that nothing has struck, what is sent is accepted."""
     moments = [(event.at_utc.timestamp() - world.plan.skew_s, event.name) for event in events]
-    for letter in world.history.letters.values():
-        for call in letter.tries if letter.path == path else ():
+    for submission in world.history.submissions.values():
+        for call in submission.tries if submission.path == path else ():
             before = [name for at, name in moments if at < call.begin - GRAIN_S and name.startswith("failover.")]
             meanwhile = [at for at, _ in moments if call.begin - GRAIN_S <= at <= call.end + GRAIN_S]
             is_failed_over = before[-1:] == ["failover.engaged"] and not meanwhile
             if call.client == client and is_failed_over and call.error and call.error not in _NOT_FOR_THE_BACKLOG:
-                yield Violation("I16", f"{letter.uid} met {call.error} while {path} was failed over")
+                yield Violation("I16", f"{submission.uid} met {call.error} while {path} was failed over")
 
 
 def _check_asked(world: World) -> Iterator[Violation]:
-    """Nobody's time is over before his message has left: to look into the backlog first takes a part of it only."""
+    """No send times out before its message is transferred: the backlog query takes only a part of the timeout."""
     attempts = world.history.attempts_of()
-    for letter in world.history.letters.values():
-        for call in letter.tries:
+    for submission in world.history.submissions.values():
+        for call in submission.tries:
             if call.error == "NotTriedError" and not any(
-                one.number in call.attempts and one.client == call.client for one in attempts.get(letter.uid, [])
+                one.number in call.attempts and one.client == call.client for one in attempts.get(submission.uid, [])
             ):
-                yield Violation("I16", f"{letter.uid} was given up before anybody was asked to take it")
+                yield Violation("I16", f"{submission.uid} was given up before anybody was asked to take it")
 
 
 def _check_diverted_at_once(world: World) -> Iterator[Violation]:
-    """With an interval of 0 nobody hears of an outage of the primary alone, but for what is never diverted."""
+    """With an interval of 0 an outage of the primary causes no errors, except for sends that are never diverted."""
     transactional = {lane.name for lane in world.plan.lanes if lane.kind == "transactional"}
-    for letter in world.history.letters.values():
-        if letter.path in transactional or letter.message.scheduled_enqueue_time_utc is not None:
+    for submission in world.history.submissions.values():
+        if submission.path in transactional or submission.message.scheduled_enqueue_time_utc is not None:
             continue
-        for call in letter.tries:
+        for call in submission.tries:
             if call.error in _TOLD_ONLY_WITHOUT_BACKLOG:
-                yield Violation("I16", f"{letter.uid} met {call.error}, and the backlog could have taken it")
+                yield Violation("I16", f"{submission.uid} met {call.error}, and the backlog could have taken it")
 
 
 _TOLD_ONLY_WITHOUT_BACKLOG = (

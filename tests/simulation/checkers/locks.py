@@ -39,7 +39,7 @@ def _check_states(world: World) -> Iterator[Violation]:
     notes: dict[tuple[str, str], list[StateNote]] = defaultdict(list)
     for note in world.history.states:
         notes[note.path, note.session_id].append(note)
-    deleted = {strike.path for strike in world.plan.strikes if strike.what == "delete"}
+    deleted = {incident.path for incident in world.plan.incidents if incident.what == "delete"}
     for (path, session_id), mine in notes.items():
         for number, read in enumerate(mine):
             if not read.is_read or (read.state is None and path in deleted):

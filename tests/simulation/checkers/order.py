@@ -9,17 +9,17 @@ from itertools import chain, pairwise
 from tests.simulation.checkers.accounting import may_lose_received
 from tests.simulation.checkers.duplicates import copies_of
 from tests.simulation.consumer import delivery_path
-from tests.simulation.history import Handed, Letter, Outcome, Violation
+from tests.simulation.history import Handed, Outcome, Submission, Violation
 from tests.simulation.network_weather import loses_deliveries
 from tests.simulation.plan import Lane
 from tests.simulation.world import World
 
 
 def check_order(world: World) -> Iterator[Violation]:
-    if any(may_lose_received(strike) for strike in world.plan.strikes):
-        return  # somebody holds messages and never hears of them; others overtake these
+    if any(may_lose_received(incident) for incident in world.plan.incidents):
+        return  # messages may be locked for a receiver that never gets them; others overtake these
     diverted = {uid for one in world.history.attempts if one.side == "secondary" for uid in one.uids}
-    deleted = {strike.path for strike in world.plan.strikes if strike.what in ("delete", "miss")}
+    deleted = {incident.path for incident in world.plan.incidents if incident.what in ("delete", "miss")}
     first: dict[str, int] = {}
     for number, handed in enumerate(world.history.handed):
         if handed.side == "primary":
@@ -41,45 +41,45 @@ def _sees_order(world: World, lane: Lane) -> bool:
 
 def _check_sessions(world: World, lane: Lane, first: dict[str, int], diverted: set[str]) -> Iterator[Violation]:
     keeps_order = world.plan.is_ordered and not _may_forget(world)
-    sessions: dict[str | None, list[Letter]] = defaultdict(list)
-    for letter in _in_order(world, lane):
-        if letter.uid in first and (keeps_order or letter.uid not in diverted):
-            sessions[letter.key].append(letter)
-    for letters in sessions.values():
-        for before, after in _accepted_pairs(letters):
+    sessions: dict[str | None, list[Submission]] = defaultdict(list)
+    for submission in _in_order(world, lane):
+        if submission.uid in first and (keeps_order or submission.uid not in diverted):
+            sessions[submission.key].append(submission)
+    for submissions in sessions.values():
+        for before, after in _accepted_pairs(submissions):
             if first[after.uid] < first[before.uid]:
                 yield Violation("I8", f"{after.uid} overtook {before.uid} in session {before.key!r} of {lane.name}")
 
 
-def _in_order(world: World, lane: Lane) -> list[Letter]:
-    letters = [one for one in world.history.letters.values() if one.lane == lane.name and one.tries]
-    unscheduled = [one for one in letters if one.message.scheduled_enqueue_time_utc is None]
+def _in_order(world: World, lane: Lane) -> list[Submission]:
+    submissions = [one for one in world.history.submissions.values() if one.lane == lane.name and one.tries]
+    unscheduled = [one for one in submissions if one.message.scheduled_enqueue_time_utc is None]
     return sorted(unscheduled, key=lambda one: one.tries[0].begin)
 
 
 def _may_forget(world: World) -> bool:
     """A producer that starts again while the secondary cannot be asked does not know what it has diverted."""
     dead_producer = any(client.startswith("producer") for _, client in world.history.deaths)
-    return (dead_producer and any(strike.side == "secondary" for strike in world.plan.strikes)) or any(
-        strike.what == "miss" for strike in world.plan.strikes
+    return (dead_producer and any(incident.side == "secondary" for incident in world.plan.incidents)) or any(
+        incident.what == "miss" for incident in world.plan.incidents
     )
 
 
-def _accepted_pairs(letters: Sequence[Letter]) -> Iterator[tuple[Letter, Letter]]:
+def _accepted_pairs(submissions: Sequence[Submission]) -> Iterator[tuple[Submission, Submission]]:
     """Neighbours of which the first was accepted before the second was first tried."""
-    for before, after in pairwise(letters):
+    for before, after in pairwise(submissions):
         accepted_at = min((one.end for one in before.tries if one.outcome is Outcome.OK), default=None)
         if accepted_at is not None and accepted_at < after.tries[0].begin and before.unit != after.unit:
             yield before, after
 
 
-def _called_pairs(letters: Sequence[Letter]) -> Iterator[tuple[Letter, Letter]]:
+def _called_pairs(submissions: Sequence[Submission]) -> Iterator[tuple[Submission, Submission]]:
     """Neighbours with one key that were both accepted, of which the second was sent while the first was under way.
 
     A batch asks for its limits before it is sent, so that it may be overtaken.
     """
-    sizes = Counter(letter.unit for letter in letters)
-    for before, after in pairwise(letters):
+    sizes = Counter(submission.unit for submission in submissions)
+    for before, after in pairwise(submissions):
         if sizes[before.unit] > 1:
             continue
         calls = before.tries[0], after.tries[0]
@@ -89,7 +89,7 @@ def _called_pairs(letters: Sequence[Letter]) -> Iterator[tuple[Letter, Letter]]:
 
 
 def _check_fragments(world: World, lane: Lane) -> Iterator[Violation]:
-    """What nobody had before is handed out by rising numbers."""
+    """First deliveries have rising sequence numbers."""
     if any(client.startswith("receivers") for _, client in world.history.deaths):
         return
     path = delivery_path(lane).casefold()
@@ -110,15 +110,15 @@ def _check_fragments(world: World, lane: Lane) -> Iterator[Violation]:
 def _check_storing(world: World, lane: Lane, diverted: set[str]) -> Iterator[Violation]:
     """What was accepted before the next was sent has the lower number."""
     copies = copies_of(world)
-    keys: dict[str | None, list[Letter]] = defaultdict(list)
-    for letter in _in_order(world, lane):
-        if letter.uid not in diverted and len(copies.get(letter.uid, ())) == 1 and len(letter.tries) == 1:
-            keys[letter.key].append(letter)
-    for key, letters in keys.items():
+    keys: dict[str | None, list[Submission]] = defaultdict(list)
+    for submission in _in_order(world, lane):
+        if submission.uid not in diverted and len(copies.get(submission.uid, ())) == 1 and len(submission.tries) == 1:
+            keys[submission.key].append(submission)
+    for key, submissions in keys.items():
         if key is None and lane.is_partitioned:
             continue
         has_call_order = key is not None and lane.kind != "transactional"
-        for before, after in chain(_accepted_pairs(letters), _called_pairs(letters) if has_call_order else ()):
+        for before, after in chain(_accepted_pairs(submissions), _called_pairs(submissions) if has_call_order else ()):
             numbers = [next(iter(copies[one.uid]))[1] for one in (before, after)]
             if min(numbers) > 0 and numbers[0] > numbers[1]:
                 yield Violation("I9", f"{after.uid} was stored before {before.uid}, which was accepted first")

@@ -66,7 +66,7 @@ def _check_choices(world: World, client: str, attempts: list[Attempt], terms: Te
 
 
 def _has_refused(attempts: list[Attempt], one: Attempt, timeout_s: float) -> bool:
-    """Whether the queue did not take the same message within the same call, for whatever reason."""
+    """Whether the queue did not accept the same message within the same call."""
     return any(
         set(other.uids) & set(one.uids)
         and other.outcome is not Outcome.OK

@@ -62,15 +62,15 @@ def _check_in_time(world: World) -> Iterator[Violation]:
     names = {error.__name__ for error in OUTAGES}
     attempts = _by_client_and_path(world, "producer")
     transactional = {lane.name for lane in world.plan.lanes if lane.kind == "transactional"}
-    for letter in history.letters.values():
-        if letter.lane in transactional or (world.plan.is_ordered and letter.message.session_id is not None):
+    for submission in history.submissions.values():
+        if submission.lane in transactional or (world.plan.is_ordered and submission.message.session_id is not None):
             continue
-        for call in letter.tries:
+        for call in submission.tries:
             if call.error not in names or call.client not in history.pair_events:
                 continue
-            mine = attempts[call.client][letter.path]
+            mine = attempts[call.client][submission.path]
             last = max(
-                (one for one in mine if one.number in call.attempts and letter.uid in one.uids),
+                (one for one in mine if one.number in call.attempts and submission.uid in one.uids),
                 key=lambda one: one.end,
                 default=None,
             )
@@ -87,8 +87,10 @@ def _check_in_time(world: World) -> Iterator[Violation]:
                 for one in mine
             )
             is_over = history.ended_at.get(call.client, 0.0) <= by_at
-            if not (has_answered or is_over or _was_failed_over(world, call.client, letter.path, call.end, by_at)):
-                yield Violation("I16", f"{letter.path} failed {letter.uid} and was not failed over in {interval_s:g} s")
+            if not (has_answered or is_over or _was_failed_over(world, call.client, submission.path, call.end, by_at)):
+                yield Violation(
+                    "I16", f"{submission.path} failed {submission.uid} and was not failed over in {interval_s:g} s"
+                )
 
 
 def _was_failed_over(world: World, client: str, path: str, begin: float, end: float) -> bool:
@@ -121,10 +123,10 @@ def _check_graces(world: World, syphons: dict[str, dict[str, list[Attempt]]]) ->
             if settled.mode == "dead_letter" and settled.reason == MISSING:
                 given_up[handed.client, handed.uid].append(settled.begin)
     for (client, uid), moments in given_up.items():
-        letter = world.history.letters.get(uid)
-        for at in moments if letter is not None else ():
-            assert letter is not None
-            missing_s = _missing_at_most_s([one for one in syphons[client][letter.path] if one.end <= at + GRAIN_S])
+        submission = world.history.submissions.get(uid)
+        for at in moments if submission is not None else ():
+            assert submission is not None
+            missing_s = _missing_at_most_s([one for one in syphons[client][submission.path] if one.end <= at + GRAIN_S])
             if missing_s < grace_s - GRAIN_S:
                 yield Violation("I1", f"{client} gave {uid} up after {missing_s:.1f} s, the grace is {grace_s:g} s")
     dead = {client: at for at, client in world.history.deaths}
@@ -154,7 +156,7 @@ def _missing_at_most_s(attempts: Sequence[Attempt]) -> float:
 
 
 def _refused_after(attempts: Sequence[Attempt], grace_s: float) -> Iterator[Attempt]:
-    """The sends refused after the entity was known to be missing for the grace at least, whatever ran beside them."""
+    """Yield the sends that were refused after the entity was known to be missing for at least the grace."""
     known_s, before, is_first = 0.0, None, True
     for one in sorted(attempts, key=lambda one: one.end):
         if one.error is MessagingEntityNotFoundError:
@@ -208,7 +210,7 @@ def _check_lost_locks(world: World) -> Iterator[Violation]:
     """A syphon that has lost the lock of a message does not send it; another one may."""
     slow = (FaultKind.HANG, FaultKind.SLOW, FaultKind.LOSE_ACKNOWLEDGEMENT, "cut")
     if world.plan.network is not None or any(
-        one.side == "secondary" and one.what in slow for one in world.plan.strikes
+        one.side == "secondary" and one.what in slow for one in world.plan.incidents
     ):
         return
     held: dict[tuple[str, str], list[Handed]] = defaultdict(list)
@@ -232,9 +234,9 @@ def _check_copies(world: World) -> Iterator[Violation]:
     """Matching rules without an action make one copy together, and each rule with one its own."""
     lanes: dict[str, Lane] = {lane.name: lane for lane in world.plan.lanes}
     for uid, copies in world.copies.items():
-        letter = world.history.letters.get(uid)
-        if letter is None:
+        submission = world.history.submissions.get(uid)
+        if submission is None:
             continue
-        expected = {(None, None)} | {(name, name) for name in lanes[letter.lane].rules if name.startswith("tag-")}
+        expected = {(None, None)} | {(name, name) for name in lanes[submission.lane].rules if name.startswith("tag-")}
         if set(copies) != expected or len(set(copies.values())) != 1:
-            yield Violation("I6", f"the rules {lanes[letter.lane].rules} made of {uid} the copies {dict(copies)}")
+            yield Violation("I6", f"the rules {lanes[submission.lane].rules} made of {uid} the copies {dict(copies)}")

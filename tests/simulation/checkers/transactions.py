@@ -13,12 +13,12 @@ from tests.simulation.world import World
 def check_transactions(world: World) -> Iterator[Violation]:
     history = world.history
     copies = copies_of(world)
-    deleted = {strike.path for strike in world.plan.strikes if strike.what == "delete"}
+    deleted = {incident.path for incident in world.plan.incidents if incident.what == "delete"}
     stories: dict[tuple[str, ...], list[TransactionStory]] = defaultdict(list)
     for story in history.transactions.values():
         stories[story.uids].append(story)
     for uids, mine in stories.items():
-        if history.letters[uids[0]].path in deleted:
+        if history.submissions[uids[0]].path in deleted:
             continue
         counts = [len(copies.get(uid, ())) for uid in uids]
         committed = sum(story.fate is Outcome.OK for story in mine)

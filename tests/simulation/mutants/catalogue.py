@@ -253,7 +253,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _TRANSACTION,
-        "a failed commit is told as done",
+        "a failed commit is reported as done",
         (
             "client/transaction.py",
             "        except BaseException:\n            self._undone()\n            raise\n",
@@ -341,7 +341,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _BACKLOG,
-        "the aliases are left in what is brought home",
+        "the aliases are left in forwarded messages",
         ("rules/envelope.py", "elif name not in _ALIASES and name != PARTITION_KEY:", "else:"),
     ),
     _mutant(
@@ -469,7 +469,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _FAILOVER,
-        "nobody pings",
+        "no client pings",
         (
             "rules/failover.py",
             "            self._ping_at = now if after is FailoverState.FAILED_OVER else None\n",
@@ -487,7 +487,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _FAILOVER,
-        "a doubt is told as a refusal by the diversion",
+        "the diversion reports a doubt as a refusal",
         (
             "pairing/diversion.py",
             "        error.is_in_doubt = is_in_doubt\n",
@@ -704,7 +704,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _COUNT,
-        "an entity is told to be available while fragments are down",
+        "an entity is reported as available while fragments are down",
         (
             "broker/faults.py",
             "            if fault.fragments is not None and fault.kind in lost and not fault.operations\n",
@@ -813,7 +813,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "first_s=LONGEST_PAUSE_S, longest_s=LONGEST_PAUSE_S)",
         ),
     ),
-    # -- found by the simulation once, and mended -----------------------------------------------------------------
+    # -- found by the simulation once, and fixed ------------------------------------------------------------------
     _mutant(
         _PROGRESS,
         "a look through fragments breaks off when one of them is lost",
@@ -1038,7 +1038,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _SECRET,
-        "a refused token is told by its error",
+        "the error of a refused token contains it",
         (
             "emulator/sas.py",
             'raise _refuse(f"is not signed with a key named',

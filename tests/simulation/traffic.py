@@ -11,7 +11,7 @@ from uuid import UUID
 from sbclient.message import ServiceBusMessage
 from sbclient.options import BACKLOG_HEADROOM_BYTES
 from sbclient.rules.size import encoded_size
-from tests.simulation.history import CANARY, Letter
+from tests.simulation.history import CANARY, Submission
 from tests.simulation.plan import Lane, Plan, UnitKind
 
 
@@ -33,7 +33,7 @@ class Unit:
     number: int
     kind: UnitKind
     lane: Lane
-    letters: list[Letter]
+    submissions: list[Submission]
     key: int
     sender: int
     due_s: float
@@ -45,7 +45,7 @@ class Unit:
     numbers: list[int] = field(default_factory=list)
 
 
-def write_post(plan: Plan, lane: Lane, epoch: float, first_unit: int) -> list[Unit]:
+def write_traffic(plan: Plan, lane: Lane, epoch: float, first_unit: int) -> list[Unit]:
     """Everything that is sent to one lane, in order of time."""
     random = Random(f"post {plan.seed} {lane.name}")
     units: list[Unit] = []
@@ -74,10 +74,10 @@ def write_post(plan: Plan, lane: Lane, epoch: float, first_unit: int) -> list[Un
         if kind == "schedule":
             unit.schedule = datetime.fromtimestamp(epoch + due_s + random.choice((8.0, 40.0, 150.0)), UTC)
         for _ in range(size):
-            unit.letters.append(_letter(random, plan, lane, unit, written, epoch))
+            unit.submissions.append(_submission(random, plan, lane, unit, written, epoch))
             written += 1
         if kind == "edge":
-            _to_the_edge(random, plan, unit.letters[0])
+            _to_the_edge(random, plan, unit.submissions[0])
         units.append(unit)
     return units
 
@@ -92,7 +92,7 @@ def _kind(random: Random, plan: Plan, lane: Lane) -> UnitKind:
     return random.choices(("single", "list", "batch", "schedule"), (76, 10, 8, 6))[0]
 
 
-def _letter(random: Random, plan: Plan, lane: Lane, unit: Unit, position: int, epoch: float) -> Letter:
+def _submission(random: Random, plan: Plan, lane: Lane, unit: Unit, position: int, epoch: float) -> Submission:
     uid = f"{lane.kind}-{position}"
     message = ServiceBusMessage(
         f"{uid}|{CANARY} {random.getrandbits(32)}",
@@ -107,14 +107,14 @@ def _letter(random: Random, plan: Plan, lane: Lane, unit: Unit, position: int, e
         message.partition_key = key
     if random.random() < 0.3:
         message.subject, message.correlation_id = "invoice", f"cor-{position}"
-        message.content_type, message.to, message.reply_to = "text/plain", "somebody", "nobody"
+        message.content_type, message.to, message.reply_to = "text/plain", "receiver", "sender"
         message.reply_to_session_id = "later"
     if lane.life_s is not None and unit.kind in ("single", "list", "batch") and random.random() < 0.6:
         message.time_to_live = timedelta(seconds=lane.life_s)
     if unit.kind == "single" and random.random() < lane.scheduled_share:
         moment = epoch + unit.due_s + random.choice((1.0, 15.0, 60.0, 150.0))
         message.scheduled_enqueue_time_utc = datetime.fromtimestamp(moment, UTC)
-    return Letter(uid, lane.name, lane.name, position, unit.number, message)
+    return Submission(uid, lane.name, lane.name, position, unit.number, message)
 
 
 def _properties(random: Random, position: int) -> dict[str, object]:
@@ -134,27 +134,27 @@ def _properties(random: Random, position: int) -> dict[str, object]:
     return properties
 
 
-def _to_the_edge(random: Random, plan: Plan, letter: Letter) -> None:
+def _to_the_edge(random: Random, plan: Plan, submission: Submission) -> None:
     """Make a message as large as it may be, or one byte larger: than what is kept free allows, or than any entity."""
     limit = plan.profile.max_message_size_bytes
     allowed = limit - BACKLOG_HEADROOM_BYTES if plan.options.reserve_backlog_headroom else limit
     sizes = {"below": allowed - 1, "fits": allowed, "over_reserve": allowed + 1, "over_limit": limit + 1}
-    letter.edge = random.choice(list(sizes))
-    _stretch(letter, sizes[letter.edge])
+    submission.edge = random.choice(list(sizes))
+    _stretch(submission, sizes[submission.edge])
 
 
-def _stretch(letter: Letter, size_bytes: int) -> None:
+def _stretch(submission: Submission, size_bytes: int) -> None:
     """Make a message's encoded size exactly so many bytes."""
-    message = letter.message
-    message.message_id = message.message_id or f"edge-{letter.uid}"
+    message = submission.message
+    message.message_id = message.message_id or f"edge-{submission.uid}"
     head = bytes(message)
     for _ in range(4):
         padding = size_bytes - encoded_size(message) + len(bytes(message)) - len(head)
         message = ServiceBusMessage(head + b"." * padding)
         for name in _COPIED:
-            setattr(message, name, getattr(letter.message, name))
+            setattr(message, name, getattr(submission.message, name))
     assert encoded_size(message) == size_bytes
-    letter.message = message
+    submission.message = message
 
 
 _COPIED: Sequence[str] = (
