@@ -164,6 +164,21 @@ async def test_f2_a_full_try_without_an_answer_is_a_timeout_though_it_was_busy_b
         await policy(clock, retry_total=1).run(service, deadline=60.0)
 
 
+async def test_f2_after_a_busy_answer_other_errors_are_retried_as_usual(clock: VirtualClock) -> None:
+    for _ in range(2):
+        gone = [ServiceBusInternalError("gone") for _ in range(10)]
+        service = Service(
+            clock, [ServiceBusServerBusyError("busy"), gone[0], ServiceBusServerBusyError("busy"), *gone[1:]]
+        )
+        with pytest.raises(ServiceBusInternalError):
+            await policy(clock).run(service, deadline=clock.monotonic() + 120.0)
+        busy, first, busy_again, second, third = pauses(service)
+        assert [busy, busy_again] == pytest.approx([10.0, 10.0])
+        assert 0.4 <= first <= 0.8
+        assert 0.8 <= second <= 1.6
+        assert 1.6 <= third <= 3.2
+
+
 async def test_busy_after_other_errors_waits_10_s_too(clock: VirtualClock) -> None:
     service = Service(clock, [ServiceBusInternalError("hm"), ServiceBusServerBusyError("busy")])
     assert await policy(clock).run(service, deadline=60.0) == "done"

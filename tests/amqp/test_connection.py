@@ -1217,6 +1217,26 @@ def test_frames_of_a_large_delivery_may_be_written_by_hand() -> None:
     assert len(event.delivery.payload) == 9_000
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_large_message_goes_on_when_the_window_opens_and_the_output_is_limited(count: int) -> None:
+    limited = ConnectionOptions(container_id="client", max_output_bytes=4096, max_frame_size=512)
+    pipe = Pipe(
+        server=ConnectionOptions(container_id="server", max_frame_size=512, incoming_window=100), client=limited
+    )
+    link, _ = pipe.sending()
+    for number in range(count):
+        link.send(b"x" * 70_000, tag=bytes([number]))  # about 150 frames, of which one write takes 8
+    arrived = []
+    for _ in range(20):
+        output = b"".join(iter(lambda: pipe.client.bytes_to_send(now=NOW), b""))  # until the window is used up
+        pipe.server.receive_bytes(output, now=NOW)
+        arrived += of_kind(list(iter(pipe.server.next_event, None)), DeliveryReceived)
+        pipe.client.receive_bytes(pipe.server.bytes_to_send(now=NOW), now=NOW)
+        assert not of_kind(list(iter(pipe.client.next_event, None)), SessionEnded)
+    assert link.session.held_bytes == 0
+    assert [len(event.delivery.payload) for event in arrived] == [70_000] * count
+
+
 def test_sessions_take_turns_where_the_output_is_limited() -> None:
     limited = ConnectionOptions(container_id="client", max_output_bytes=4096, max_frame_size=512)
     server = ConnectionOptions(container_id="server", max_frame_size=512, incoming_window=1000)

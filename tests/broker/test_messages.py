@@ -148,6 +148,18 @@ def test_b014_ended_locks_count_as_failed(broker: Driver) -> None:
     assert broker.one(DEAD).dead_letter_reason == "MaxDeliveryCountExceeded"
 
 
+def test_each_settlement_adds_its_properties_to_those_of_earlier_ones(queue: Driver) -> None:
+    queue.send("q", message(application_properties={"mine": 1}))
+    for settlement in (
+        Settlement(SettleMode.ABANDON, properties={"attempt": 1, "host": "a"}),
+        Settlement(SettleMode.ABANDON, properties={"attempt": 2}),
+        Settlement(SettleMode.DEAD_LETTER, properties={"last": "c"}),
+    ):
+        queue.settle("q", queue.one(), how=settlement)
+    dead = queue.one("q/$deadletterqueue")
+    assert dead.application_properties == {"mine": 1, "attempt": 2, "host": "a", "last": "c"}
+
+
 def test_b016_reason_and_description_are_properties_and_cut(queue: Driver) -> None:
     queue.send("q", message(application_properties={"mine": 1}))
     queue.settle("q", queue.one(), how=Settlement(SettleMode.DEAD_LETTER, "r" * 5000, "d" * 5000))

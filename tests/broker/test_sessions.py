@@ -257,6 +257,20 @@ def test_releasing_a_lost_session_or_one_of_a_deleted_queue_is_ignored(queue: Dr
     queue.release("other", lock)
 
 
+def test_a_late_release_of_a_lost_session_leaves_it_to_its_next_holder(queue: Driver) -> None:
+    fill(queue, "s", "s")
+    first = queue.held("q", "s")
+    for _ in range(2):
+        queue.wait(61)
+        second = queue.held("q", "s")
+        one = queue.one(lock=second)
+        queue.release("q", first)
+        queue.settle("q", one, lock=second)
+        assert queue.renew_session("q", second) == queue.now + 60
+        first = second
+    assert queue.sessions() == []
+
+
 def test_a_session_is_browsed_alone(queue: Driver) -> None:
     fill(queue, "a", "b", "a", "a")
     assert bodies(queue.peek(session_id="a")) == ["a0", "a2", "a3"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -78,6 +79,21 @@ def test_b071_matching_rules_without_action_make_one_copy_and_each_with_action_i
         "{'x': 2, 'y': 5, 'RuleName': 'five'}",
         "{'x': 2}",
     ]
+
+
+@pytest.mark.parametrize("order", list(permutations(("plain-1", "plain-2", "tag-1", "tag-2"))))
+def test_b071_the_order_of_rules_makes_no_difference(order: tuple[str, ...]) -> None:
+    topic = Driver()
+    topic.topic()
+    topic.subscription()
+    for name in order:
+        action = SqlRuleAction(f"SET tag = '{name}'") if name.startswith("tag") else None
+        topic.rule(SUB, name, filter=TrueRuleFilter(), action=action)
+    topic.delete(DEFAULT)
+    for _ in range(2):
+        topic.send("t", message("a"))
+        tags = [each.application_properties.get("tag", "none") for each in topic.drain(SUB)]
+        assert sorted(tags) == ["none", "tag-1", "tag-2"]
 
 
 def test_b072_a_filter_sees_system_and_user_properties(topic: Driver) -> None:

@@ -240,6 +240,42 @@ def test_b052_two_minutes_from_the_first_operation(broker: Driver, span_s: float
     assert len(broker.body()) == is_in_time
 
 
+def test_b052_later_operations_do_not_extend_the_two_minutes(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("a"))
+    for settles in (False, True):
+        transaction = broker.begin()
+        broker.wait(300)
+        broker.send("q", message("b"), transaction=transaction)
+        broker.wait(50)
+        if settles:
+            broker.settle("q", broker.one(), transaction=transaction)
+        broker.send("q", message("c"), transaction=transaction)
+        broker.wait(70)
+        with pytest.raises(InvalidOperationError):
+            broker.commit(transaction)
+    assert bodies(broker.browse()) == ["a"]
+
+
+@pytest.mark.parametrize("is_settled_first", [False, True])
+def test_p083_a_settlement_does_not_change_the_key_of_a_transaction(broker: Driver, is_settled_first: bool) -> None:
+    broker.partitioned()
+    key, other = KEYS[9], same_fragment_as(KEYS[9])
+    for number in range(2):
+        broker.send("q", message(f"old {number}", partition_key=key))
+    received = broker.receive("q", 2)
+    transaction = broker.begin()
+    if is_settled_first:
+        broker.settle("q", received[0], transaction=transaction)
+    broker.send("q", message("a", partition_key=key), transaction=transaction)
+    broker.settle("q", received[1], transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        broker.send("q", message("b", partition_key=other), transaction=transaction)
+    broker.send("q", message("c", partition_key=key), transaction=transaction)
+    broker.commit(transaction)
+    assert sorted(bodies(broker.drain())) == ["a", "c"]
+
+
 def test_b054_one_entity_only(broker: Driver) -> None:
     broker.queue("a")
     broker.queue("b")
@@ -395,6 +431,27 @@ def test_a_transaction_on_an_entity_that_was_made_again_is_undone(broker: Driver
     with pytest.raises(InvalidOperationError):
         broker.commit(transaction)
     assert broker.counts("q").total_message_count == 0
+
+
+@pytest.mark.parametrize("settles_first", [False, True])
+def test_a_transaction_on_a_subscription_that_was_made_again_is_undone(broker: Driver, settles_first: bool) -> None:
+    broker.topic()
+    for _ in range(2):
+        broker.subscription()
+        broker.send("t", message("a"))
+        received = broker.one("t/Subscriptions/s")
+        transaction = broker.begin()
+        if settles_first:
+            broker.settle("t/Subscriptions/s", received, transaction=transaction)
+        broker.send("t", message("b"), transaction=transaction)
+        if not settles_first:
+            broker.settle("t/Subscriptions/s", received, transaction=transaction)
+        broker.delete(address("t/Subscriptions/s"))
+        broker.subscription()
+        with pytest.raises(InvalidOperationError):
+            broker.commit(transaction)
+        assert broker.peek("t/Subscriptions/s") == []
+        broker.delete(address("t/Subscriptions/s"))
 
 
 def test_a_transaction_on_a_deleted_entity_is_undone(broker: Driver) -> None:

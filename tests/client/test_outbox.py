@@ -373,6 +373,16 @@ async def test_a_first_attempt_that_fails_is_repeated_before_later_messages(cloc
     assert not outbox._lanes
 
 
+async def test_messages_that_waited_for_a_link_that_is_lost_keep_their_order(clock: VirtualClock) -> None:
+    wire = Wire(clock, is_ready=True)
+    outbox = Outbox(wire, "orders", clock)
+    tasks = started(outbox, *"abcd", key="k")
+    await asyncio.sleep(0.5)
+    wire.is_ready = False
+    assert await asyncio.gather(*tasks) == [ROUTE] * 4
+    assert wire.transfers == [["a"], ["b", "c", "d"]]
+
+
 async def test_closing_reports_transfers_that_have_left_as_in_doubt(clock: VirtualClock) -> None:
     wire = Wire(clock, is_ready=True)
     outbox = Outbox(wire, "orders", clock)

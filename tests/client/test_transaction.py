@@ -103,6 +103,24 @@ async def test_b052_operations_after_two_minutes_are_rejected_before_sending(
     assert await taken(pair) == []
 
 
+async def test_b052_two_minutes_count_from_the_first_operation(
+    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
+        await clock.sleep(150.0)
+        await sender.send_messages(ServiceBusMessage("1"), transaction=transaction)
+        await clock.sleep(100.0)
+        await sender.send_messages(ServiceBusMessage("2"), transaction=transaction)
+    assert texts(await taken(pair)) == ["1", "2"]
+    async with client.get_queue_sender(QUEUE) as sender:
+        transaction = client.transaction()
+        for _ in range(2):
+            await sender.send_messages(ServiceBusMessage("3"), transaction=transaction)
+            await clock.sleep(60.0)
+        with pytest.raises(InvalidOperationError, match="older than 120 s"):
+            await sender.send_messages(ServiceBusMessage("4"), transaction=transaction)
+
+
 async def test_a_transaction_includes_scheduling(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:

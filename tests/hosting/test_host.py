@@ -40,6 +40,7 @@ from tests.broker.driver import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER,
+    DEFER,
     KEYS,
     address,
     at,
@@ -112,6 +113,18 @@ async def test_a_receive_waits_for_its_wait_time_at_most(running: Running) -> No
     assert await running.receive(0.0) == []
     assert elapsed() == 7.0
     assert not running.host._waiting.has_waiters
+
+
+async def test_a_waiting_receiver_gets_what_becomes_available_after_other_timed_changes(running: Running) -> None:
+    running.create("once", lock_duration=seconds(5), max_delivery_count=1)
+    await running.send(message("dead-lettered"), message("deferred", time_to_live=seconds(10)), path="once")
+    _, deferred = await running.taken(count=2, path="once")
+    running.settle(deferred, DEFER, path="once")
+    due = at(running.host.clock.now() + 20)
+    await running.send(message("scheduled", scheduled_enqueue_time_utc=due), path="once")
+    assert await running.receive(60, path="once") == ["scheduled"]
+    assert elapsed() == 20
+    assert await running.receive(0, path="once/$deadletterqueue") == ["dead-lettered"]
 
 
 async def test_a_send_wakes_a_receiver_which_gets_the_whole_batch(running: Running) -> None:

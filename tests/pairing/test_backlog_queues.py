@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from random import Random
 
 import pytest
 
 from sbclient.broker.faults import Operation
+from sbclient.broker.profile import PREM_2021, STD_2021
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
+    MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     PairedClientError,
@@ -22,6 +25,7 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusServerBusyError,
 )
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
 from sbclient.pairing.backlog_queues import ATTEMPT_S, LONGEST_PAUSE_S, OPENING_S
@@ -87,6 +91,24 @@ async def test_queues_are_provisioned_when_the_secondary_answers(
         pair.primary.inject(Fault(FaultKind.DOWN))
         await sender.send_messages(ServiceBusMessage("a"))
     assert texts(await diverted(pair)) == ["a"]
+
+
+async def test_messages_must_fit_the_backlog_as_soon_as_its_queues_are_provisioned(clock: VirtualClock) -> None:
+    hosts = [
+        BrokerHost(name, clock=clock, random=Random(1), profile=profile)
+        for name, profile in (("contoso", PREM_2021), ("contoso-backup", STD_2021))
+    ]
+    pair = MemoryPair(*hosts, clock, Random(1))
+    await make_queue(pair)
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    large = b"x" * 300_000
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage(large))
+        pair.secondary.heal()
+        await until(clock, lambda: client.pair.status().is_provisioned, at_most_s=60)
+        with pytest.raises(MessageSizeExceededError):
+            await sender.send_messages(ServiceBusMessage(large))
+        await sender.send_messages(ServiceBusMessage(b"x" * 200_000))
 
 
 async def test_the_pauses_between_attempts_grow(pair: MemoryPair, clock: VirtualClock) -> None:

@@ -345,6 +345,21 @@ async def test_quarantined_queues_are_tried_when_all_others_fail(pair: MemoryPai
     assert texts(held[second]) == ["b"]
 
 
+async def test_a_busy_queue_in_quarantine_is_tried_again_after_10_s(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(options(backlog_queue_count=2)) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        backlog_down(pair, *BACKLOG[:2])
+        with pytest.raises(BacklogUnavailableError):
+            await sender.send_messages(ServiceBusMessage("a"))
+        assert set(client.pair.status().quarantined) == set(BACKLOG[:2])
+        pair.secondary.heal()
+        began_at = clock.monotonic()
+        pair.secondary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=2))
+        await sender.send_messages(ServiceBusMessage("b"))
+        assert clock.monotonic() - began_at == 20.0
+        assert texts(await diverted(pair)) == ["b"]
+
+
 async def test_a_failed_link_closes_after_its_last_transfer(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -234,6 +234,24 @@ async def test_failover_interrupts_the_back_off_of_a_send(pair: MemoryPair, cloc
     assert texts(await diverted(pair)) == ["patient"]
 
 
+async def test_a_send_in_doubt_stays_in_doubt_when_a_failover_interrupts_it_and_no_backlog_queue_answers(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
+    async with (
+        pair.client(options(failover_interval=60), retry_total=100, retry_backoff_factor=30.0) as client,
+        client.get_queue_sender(QUEUE) as sender,
+    ):
+        sending = asyncio.ensure_future(sender.send_messages(ServiceBusMessage("1"), timeout=120.0))
+        await clock.sleep(25.0)  # the first attempt ends after 20 s, and the pause lasts for 15 s at least
+        pair.secondary.inject(Fault(FaultKind.ERROR, error=ServiceBusQuotaExceededError))
+        client.pair.mark_unhealthy(QUEUE)
+        with pytest.raises(BacklogUnavailableError) as caught:
+            await sending
+    assert caught.value.is_in_doubt
+    assert texts(await taken(pair)) == ["1"]
+
+
 async def test_a_send_whose_last_attempt_ends_after_the_failover_is_diverted(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:

@@ -1,4 +1,4 @@
-"""One backlog queue alone: its counts for the metrics while it is scanned."""
+"""One backlog queue alone: its counts for the metrics while it is scanned, and messages that come or go twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sbclient.syphon.forwarder import Forwarder
 from sbclient.syphon.queue_source import BacklogSource
 from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from tests.client.scene import BACKLOG, QUEUE, options
+from tests.client.scene import BACKLOG, QUEUE, options, texts
 
 PAGE_S = 5.0
 
@@ -58,3 +58,47 @@ async def test_messages_received_during_a_scan_do_not_count_as_parked(pair: Memo
         await scan
         assert depths(source) == {"waiting": 0, "parked": 50}
         await source.close()
+
+
+async def test_a_message_that_comes_again_after_its_lock_has_ended_takes_one_place(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages([ServiceBusMessage(text) for text in "abc"])
+        source = BacklogSource(client.pair.state, BACKLOG[0], Forwarder(client.pair.state), Window(5, 1e9))
+        for _ in range(4):
+            in_flight = await source.take(await source.receive(max_message_count=5, max_wait_time_s=1.0))
+            assert texts([one.message for one in in_flight]) == ["a", "b", "c"]
+            assert source.room == 2
+            await clock.sleep(61.0)  # nothing renews the locks
+        for one in in_flight:
+            await source.complete(one)
+        assert source.room == 5
+        await source.close()
+
+
+async def test_parked_messages_are_received_though_some_of_them_are_gone_or_locked(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages([ServiceBusMessage(text) for text in "abcde"])
+        source, other = (
+            BacklogSource(client.pair.state, BACKLOG[0], Forwarder(client.pair.state), Window(1000, 1e9))
+            for _ in range(2)
+        )
+        in_flight = await source.take(await source.receive(max_message_count=5, max_wait_time_s=1.0))
+        numbers = [one.message.sequence_number for one in in_flight]
+        for one in in_flight:
+            assert await source.park(one)
+        (gone,) = await other.take(await other.receive_parked(numbers[1:2]))
+        await other.complete(gone)
+        await other.receive_parked(numbers[3:4])
+        assert texts(await source.receive_parked(numbers)) == ["a", "c", "e"]
+        await clock.sleep(61.0)
+        assert texts(await source.receive_parked(numbers)) == ["a", "c", "d", "e"]
+        for link in (source, other):
+            await link.close()

@@ -207,6 +207,29 @@ async def test_f15_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair
     assert await left(pair) == []
 
 
+async def test_f15_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    chosen = options(ordering="session", backlog_queue_count=1, missing_entity_grace=300)
+    async with pair.client(chosen) as client:
+        await make_queue(pair, "gone")
+        run = asyncio.ensure_future(client.run_syphon())
+        for text in ("a1", "a2", "b1"):
+            await client.administration.delete_queue("gone")
+            await divert(client, text, queue="gone")
+            await clock.sleep(250.0)
+            await make_queue(pair, "gone")
+            await clock.sleep(70.0)
+            assert texts(await taken(pair, "gone")) == [text]
+        await client.administration.delete_queue("gone")
+        await divert(client, "b2", queue="gone")
+        await clock.sleep(290.0)
+        assert await dead_letters(pair, [HOME]) == []
+        await clock.sleep(120.0)
+        assert texts(await dead_letters(pair, [HOME])) == ["b2"]
+        await ended(run)
+
+
 async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:

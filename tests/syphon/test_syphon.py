@@ -516,6 +516,48 @@ async def test_f15_entity_recreated_within_the_grace_gets_its_messages(
     await ended(run)
 
 
+async def test_f15_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(options(backlog_queue_count=1, missing_entity_grace=300)) as client:
+        await make_queue(pair, "gone")
+        run = asyncio.ensure_future(client.run_syphon())
+        for number in range(3):
+            await client.administration.delete_queue("gone")
+            await divert(client, number, queue="gone")
+            await clock.sleep(250.0)
+            await make_queue(pair, "gone")
+            await clock.sleep(70.0)
+            assert texts(await taken(pair, "gone")) == expected(number, queue="gone")
+        await client.administration.delete_queue("gone")
+        await divert(client, 3, queue="gone")
+        await clock.sleep(290.0)
+        assert await dead_letters(pair, BACKLOG[:1]) == []
+        await clock.sleep(120.0)
+        assert texts(await dead_letters(pair, BACKLOG[:1])) == expected(3, queue="gone")
+        await ended(run)
+
+
+async def test_messages_of_one_key_keep_their_order_through_busy_answers(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(8))
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=3))
+        assert (await client.run_syphon(until="empty")).drained == 8
+    assert texts(await taken(pair)) == expected(*range(8))
+
+
+async def test_a_small_message_does_not_overtake_a_large_one_of_its_key(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    sizes = [30_000, 190_000, 10_000, 190_000, 190_000, 20_000]
+    client.pair.force_failover(QUEUE)
+    async with client.get_queue_sender(QUEUE) as sender:
+        for size in sizes:
+            await sender.send_messages(ServiceBusMessage(b"x" * size, session_id="s"))
+    await client.run_syphon(until="empty")
+    assert [len(bytes(message)) for message in await taken(pair)] == sizes
+
+
 async def test_a_busy_destination_is_retried_after_10_s_and_stays_available(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
@@ -602,6 +644,21 @@ async def test_queued_message_with_a_lost_lock_is_not_sent_but_redelivered(
         report = await client.run_syphon(until="empty")
     assert report.drained == 10
     assert sorted(texts(await taken(pair))) == expected(*range(10))
+
+
+async def test_a_lock_that_is_lost_while_its_message_waits_for_the_rate_limit_is_left_to_another_syphon(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as one, pair.client(ONE) as other:
+        await divert(one, *range(3))
+        slow = asyncio.ensure_future(one.run_syphon(limits=SyphonLimits(max_messages_per_second=0.01)))
+        await clock.sleep(30.0)  # the first message is sent, the second one waits for 100 s
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.RENEW], until_at=clock.now() + 40.0))
+        await clock.sleep(60.0)
+        await other.run_syphon(until="empty")
+        await clock.sleep(200.0)
+        await ended(slow)
+    assert sorted(texts(await taken(pair))) == expected(*range(3))
 
 
 @pytest.mark.parametrize("error", [MessageAlreadySettled("settled"), MessageLockLostError("not locked")])
@@ -723,6 +780,26 @@ async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: Memor
         pair.secondary.heal(fault)
         await clock.sleep(70.0)
         assert texts(await taken(pair)) == expected(*range(5))
+        await ended(run)
+
+
+async def test_a_second_outage_of_a_backlog_queue_begins_like_the_first(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client)
+        run = asyncio.ensure_future(client.run_syphon())
+        for number in range(3):
+            fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+            await clock.sleep(300.0)
+            pair.secondary.heal(fault)
+            await clock.sleep(70.0)
+            fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+            await clock.sleep(0.5)
+            pair.secondary.heal(fault)
+            await divert(client, number)
+            await clock.sleep(3.0)
+            assert texts(await taken(pair)) == expected(number), "the first pause is short"
+        unreachable = [event for event in client.pair.events() if event.name == "syphon.queue_unreachable"]
+        assert len(unreachable) == 6
         await ended(run)
 
 

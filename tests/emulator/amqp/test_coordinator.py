@@ -75,6 +75,20 @@ async def test_commit_stores_sent_messages(context: NamespaceContext, queue: str
         assert stored(context) == 3
 
 
+async def test_a_connection_is_read_on_after_many_bytes_in_transactions(
+    context: NamespaceContext, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbclient.emulator.amqp.peer.MAX_WORK_BYTES", 10_000)
+    async with connected(context, queue) as client:
+        link = await client.sender(queue)
+        for _ in range(2):
+            coordinator, txn = await begun(client)
+            for _ in range(10):
+                await client.send(link, ServiceBusMessage(b"x" * 3_000), state=TransactionalState(txn))
+            assert await client.discharge(coordinator, txn) == ACCEPTED
+    assert stored(context) == 20
+
+
 async def test_a_rollback_stores_nothing(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         coordinator, txn = await begun(client)

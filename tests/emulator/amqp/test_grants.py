@@ -56,6 +56,27 @@ def test_a_newer_token_replaces_the_older_one() -> None:
     assert grants.rights("a", NOW) == LISTEN
 
 
+@pytest.mark.parametrize(
+    ("older", "newer", "allows_less"),
+    [
+        (SEND, SEND, False),
+        (SEND, SEND | LISTEN, False),
+        (SEND | LISTEN, SEND, True),
+        (SEND, LISTEN, True),
+        (LISTEN, SEND, True),
+        (SEND, NOTHING, True),
+    ],
+)
+def test_a_token_that_lacks_a_right_of_the_one_before_allows_less(
+    older: frozenset[AccessRights], newer: frozenset[AccessRights], allows_less: bool
+) -> None:
+    grants = Grants()
+    assert not grants.add("a", grant("a", older))
+    assert grants.add("a", grant("a", newer)) is allows_less
+    assert not grants.add("a", grant("a", newer)), "the same again"
+    assert grants.add("a", grant("a/b", newer)), "for less"
+
+
 def test_a_token_ends_at_its_time_and_no_earlier() -> None:
     grants = Grants()
     grants.add("a", grant("a", SEND, NOW + 10))

@@ -43,6 +43,25 @@ async def test_peer_that_answers_the_probe_is_kept(service: Service, transport: 
     assert len(service.ends) == 1
 
 
+async def test_peer_that_has_answered_probes_is_probed_again(service: Service, transport: AmqpTransport) -> None:
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10)
+    answering, service.on_transfer = service.on_transfer, hold
+    for _ in range(2):
+        with pytest.raises(OperationTimeoutError):
+            await sender.send(X, timeout_s=10)
+        await transport.clock.sleep(6)
+        assert sender.is_open
+    service.end.is_deaf = True
+    with pytest.raises(OperationTimeoutError):
+        await sender.send(X, timeout_s=10)
+    await transport.clock.sleep(6)
+    assert not sender.is_open
+    service.on_transfer = answering
+    await sender.send(X, timeout_s=10)
+    assert len(service.ends) == 2
+
+
 async def test_idle_frames_keep_the_connection(service: Service, transport: AmqpTransport) -> None:
     service.options = ConnectionOptions(container_id="service", idle_timeout_s=30.0)
     sender = transport.open_sender("orders")
