@@ -29,7 +29,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules import accepted
-from sbclient.syphon import budget, destination, destination_table, queue_drain, queue_source, syphon
+from sbclient.syphon import destination, destination_table, queue_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import BACKLOG, QUEUE, dead_letters, diverted, make_queue, options, taken, texts, waiting
@@ -298,7 +298,7 @@ async def test_unavailable_fragment_pauses_its_entity(pair: MemoryPair, clock: V
         before = pair.primary.namespace.operation_count
         run = asyncio.ensure_future(client.run_syphon())
         await clock.sleep(0.5)
-        assert pair.primary.namespace.operation_count - before <= destination.CONCURRENT_KEYS + 1
+        assert pair.primary.namespace.operation_count - before <= 5
         pair.primary.heal()
         await clock.sleep(60.0)
         await ended(run)
@@ -461,7 +461,7 @@ async def test_f15a_unremembered_deferred_messages_are_found_after_the_recovery(
         states = Counter(message.state for message in await diverted_one(pair))
         assert states == {ServiceBusMessageState.DEFERRED: 35}
         pair.primary.heal(fault)
-        await clock.sleep(60.0 + 4 * queue_drain.SCAN_PAUSE_S)
+        await clock.sleep(300.0)
         assert sorted(texts(await taken(pair))) == sorted(expected(*range(35)))
         await ended(run)
 
@@ -726,7 +726,7 @@ async def test_a_syphon_cancelled_at_any_time_loses_nothing(pair: MemoryPair, cl
                 await asyncio.sleep(0)
             began_at = clock.monotonic()
             await ended(run)
-            assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + queue_source.RELEASE_S)
+            assert clock.monotonic() - began_at <= 20.0
         for host in (pair.primary, pair.secondary):
             host.heal()
         await client.run_syphon(until="empty")
@@ -741,7 +741,7 @@ async def test_cancelled_syphon_releases_messages_in_flight_at_once(pair: Memory
         run = asyncio.ensure_future(client.run_syphon())
         await clock.sleep(3.0)
         await ended(run)
-        assert clock.monotonic() <= 3.0 + syphon.SHUT_DOWN_S + 1.0
+        assert clock.monotonic() <= 9.0
         pair.primary.heal()
         report = await client.run_syphon(until="empty")
         assert report.drained == 50
@@ -758,7 +758,7 @@ async def test_syphon_ends_in_bounded_time_without_responses(pair: MemoryPair, c
         pair.secondary.inject(Fault(FaultKind.HANG))
         began_at = clock.monotonic()
         await ended(run)
-        assert clock.monotonic() - began_at <= 2 * (syphon.SHUT_DOWN_S + queue_source.RELEASE_S)
+        assert clock.monotonic() - began_at <= 20.0
         pair.primary.heal()
         pair.secondary.heal()
         await clock.sleep(70.0)
@@ -992,7 +992,7 @@ async def test_syphon_polls_a_limited_number_of_queues_in_rotation(
         assert {queue.polled_at is not None for queue in run.status().queues} == {True, False}
         for queue in BACKLOG[:6]:
             await foreign(pair, ServiceBusMessage(queue, application_properties={"x-ms-path": QUEUE}), queue)
-        await clock.sleep(3 * budget.SHARED_POLL_S)
+        await clock.sleep(60.0)
         assert sorted(texts(await taken(pair))) == sorted(BACKLOG[:6])
         await ended(task)
 
