@@ -96,13 +96,19 @@ def _check_served(world: World, client: str, path: str, events: Sequence[PairEve
 
 
 def _check_asked(world: World) -> Iterator[Violation]:
-    """No send times out before its message is transferred: the backlog query takes only a part of the timeout."""
+    """No send times out before its message is transferred: the backlog query takes only a part of the timeout.
+
+    A message that waits for the transfer of an earlier one may time out.
+    """
     attempts = world.history.attempts_of()
+    sends = [one for one in world.history.attempts if one.what == "send"]
     for submission in world.history.submissions.values():
         for call in submission.tries:
-            if call.error == "NotTriedError" and not any(
+            if call.error != "NotTriedError" or any(
                 one.number in call.attempts and one.client == call.client for one in attempts.get(submission.uid, [])
             ):
+                continue
+            if not any(one.client == call.client and one.begin < call.end and one.end > call.begin for one in sends):
                 yield Violation("I16", f"{submission.uid} was given up before anybody was asked to take it")
 
 

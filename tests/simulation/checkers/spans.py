@@ -70,7 +70,7 @@ def _check_in_time(world: World) -> Iterator[Violation]:
                 continue
             mine = attempts[call.client][submission.path]
             last = max(
-                (one for one in mine if one.number in call.attempts and submission.uid in one.uids),
+                (one for one in mine if submission.uid in one.uids and call.begin <= one.begin and one.end <= call.end),
                 key=lambda one: one.end,
                 default=None,
             )
