@@ -652,12 +652,13 @@ async def test_a_lock_that_is_lost_while_its_message_waits_for_the_rate_limit_is
     async with pair.client(ONE) as one, pair.client(ONE) as other:
         await divert(one, *range(3))
         slow = asyncio.ensure_future(one.run_syphon(limits=SyphonLimits(max_messages_per_second=0.01)))
-        await clock.sleep(30.0)  # the first message is sent, the second one waits for 100 s
-        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.RENEW], until_at=clock.now() + 40.0))
-        await clock.sleep(60.0)
-        await other.run_syphon(until="empty")
+        await clock.sleep(20.0)  # the first message is sent, the second one waits for 100 s
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.RENEW], until_at=clock.now() + 60.0))
+        await clock.sleep(30.0)
+        quick = asyncio.ensure_future(other.run_syphon())  # receives the second message when its lock ends after 60 s
         await clock.sleep(200.0)
-        await ended(slow)
+        for run in (slow, quick):
+            await ended(run)
     assert sorted(texts(await taken(pair))) == expected(*range(3))
 
 
