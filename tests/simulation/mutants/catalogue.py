@@ -66,7 +66,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the diversion takes any answer of a backlog queue for an acknowledgement",
         (
             "pairing/diversion.py",
-            "                    causes[queue] = error\n                    await self._drop(queue, link)\n",
+            "                    causes[queue] = error\n                    await self._pair.backlog_links.drop(queue, link)\n",
             "                    return queue\n",
         ),
     ),
@@ -606,8 +606,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a send that succeeded is repeated",
         (
             "client/primary_link.py",
-            "        await self._link.send([copy.message for copy in transfer], timeout_s=left_s, transaction=transaction)\n",
-            "        messages = [copy.message for copy in transfer]\n"
+            "        await self._link.send(messages_of(transfer), timeout_s=left_s, transaction=transaction)\n",
+            "        messages = messages_of(transfer)\n"
             "        await self._link.send(messages, timeout_s=left_s, transaction=transaction)\n"
             "        if len(messages) > 2 and transaction is None:\n"
             "            await self._link.send(messages, timeout_s=left_s)\n",
@@ -874,7 +874,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _FAILOVER,
         "a secondary that is silent takes all the time there is, and the primary is not asked",
-        ("pairing/session_order.py", "max((deadline - now) / 4, 0.001)", "max(deadline - now, 0.001)"),
+        (
+            "pairing/session_order.py",
+            "_is_clear(session_id, min(ASK_S, max((deadline - now) / 4, 0.001)))",
+            "_is_clear(session_id, min(ASK_S, max(deadline - now, 0.001)))",
+        ),
+        (
+            "pairing/session_order.py",
+            "timeout_s = min(ASK_S, max((deadline - now) / 4, 0.001))",
+            "timeout_s = min(ASK_S, max(deadline - now, 0.001))",
+        ),
     ),
     _mutant(
         _FAILOVER,
