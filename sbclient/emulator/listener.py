@@ -154,14 +154,15 @@ class Listener:
 
     def _ended(self, stream: SocketStream) -> None:
         self._streams.discard(stream)
-        self._has_room.set()
+        if self._has_room_for(1):
+            self._has_room.set()
 
     def _accepted(self, stream: SocketStream) -> None:
         if self._tasks.is_closed:
             stream.cut()
             return
         self._streams.add(stream)
-        if len(self._streams) == self._context.settings.max_connections:
+        if not self._has_room_for(1):  # sockets of several addresses may accept one too many
             self._has_room.clear()
             self._report_full("max_connections")
         self._tasks.start(self._serve(stream), name=f"serve {stream.peer}")

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import h11
@@ -22,9 +23,13 @@ from sbclient.broker.profile import STD_2021
 from sbclient.emulator import Emulator
 from sbclient.emulator.config.located_json import ConfigError
 from sbclient.emulator.config.namespace_choice import DEFAULT_NAMESPACE, chosen_namespaces
-from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.emulator.context import NamespaceContext, ServerSettings
+from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
+from sbclient.emulator.listener import Listener
+from sbclient.emulator.sas import Authorizer
 from sbclient.entities import EntityKind
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient.hosting.host import BrokerHost
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create
 from tests.emulator.requests import FOREVER
@@ -512,3 +517,51 @@ async def test_partitioned_entities_of_an_older_profile_are_served() -> None:
         host = emulator.context().host
         assert [host.namespace.is_partitioned(name) for name in ("new", "old", "topic")] == [False, True, True]
         assert {host.connect() for _ in range(50)} == {0, 1}
+
+
+async def is_answered(reader: asyncio.StreamReader, within_s: float) -> bool:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(reader.readexactly(8), within_s)
+        return True
+    return False
+
+
+async def test_the_limit_of_connections_holds_after_connections_have_ended() -> None:
+    context = NamespaceContext(
+        host=BrokerHost("contoso"),
+        authorizer=Authorizer(),
+        wire_faults=WireFaults(Random(1)),
+        settings=ServerSettings(max_connections=2),
+    )
+    listener = Listener(context, no_http, None)
+    for _ in range(2):
+        await listener.start("127.0.0.1", 0)
+    ports = [listening.getsockname()[1] for listening in listener._sockets]
+
+    async def client(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await opened(port)
+        writer.write(AMQP_HEADER)
+        return reader, writer
+
+    try:
+        for _ in range(3):
+            clients = [await client(ports[0]), await client(ports[0])]
+            assert [await is_answered(reader, 5) for reader, _ in clients] == [True, True]
+            # The socket of the other port waits for a client already, so that it accepts one too many.
+            clients.append(await client(ports[1]))
+            assert await is_answered(clients[2][0], 5)
+            clients += [await client(port) for port in ports]
+            clients[0][1].close()
+            assert not any([await is_answered(reader, 0.05) for reader, _ in clients[3:]])
+            for _, writer in clients[1:3]:
+                writer.close()
+            assert [await is_answered(reader, 5) for reader, _ in clients[3:]] == [True, True]
+            for _, writer in clients[3:]:
+                writer.close()
+            await asyncio.sleep(0.2)
+    finally:
+        await listener.close()
+
+
+async def no_http(*_: Any) -> Any:
+    raise NotImplementedError("this test speaks AMQP only")
