@@ -13,8 +13,8 @@ from tests.cli.calling import PRIMARY, call, lines, on
 
 
 def one(*arguments: str) -> dict[str, Any]:
-    (told,) = lines(call("admin", *arguments, "--json"))
-    return told
+    (result,) = lines(call("admin", *arguments, "--json"))
+    return result
 
 
 def test_create_show_update_list_and_delete_a_queue() -> None:
@@ -88,8 +88,8 @@ def test_status_is_accepted_by_value_and_by_name(text: str) -> None:
 
 
 def test_error_lists_the_values_of_a_setting() -> None:
-    told = call("admin", "create", "queue", "q", "--set", "status=closed", status=2).stderr
-    listed = re.findall(r"it must be one of (.*)", told)[0].split(", ")
+    error = call("admin", "create", "queue", "q", "--set", "status=closed", status=2).stderr
+    listed = re.findall(r"it must be one of (.*)", error)[0].split(", ")
     for value in ("Active", "Disabled", "SendDisabled", "ReceiveDisabled"):
         assert value in listed
         assert one("create", "queue", f"q-{value}", "--set", f"status={value}")["status"] == value

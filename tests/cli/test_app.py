@@ -38,7 +38,7 @@ ALL: Final = [
     for name in COMMANDS
     for command in [f"{name} {each}" for each in SUBCOMMANDS.get(name, [""])]
 ]
-NOBODY: Final = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
+UNREACHABLE: Final = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
 STAYS: Final = ("emulator", "syphon", "demo", "verify")
 """Run until a signal, take long or need a network: each has tests of its own."""
 
@@ -78,9 +78,9 @@ def test_help_of_a_group_describes_each_command(group: tuple[str, ...]) -> None:
     result = CliRunner().invoke(make_app(), [*group, "--help"], terminal_width=80)
     assert re.search(rf"^ *Example: {' '.join(('sbclient', *group))}", result.output, re.M)
     listed = result.output.partition("Commands:\n")[2].partition("\n\n")[0]
-    told = dict(line.split(maxsplit=1) for line in listed.splitlines())
-    assert set(told) == set(SUBCOMMANDS[group[0]] if group else COMMANDS)
-    assert [line for line in told.values() if line.endswith("...")] == []
+    result = dict(line.split(maxsplit=1) for line in listed.splitlines())
+    assert set(result) == set(SUBCOMMANDS[group[0]] if group else COMMANDS)
+    assert [line for line in result.values() if line.endswith("...")] == []
 
 
 def runnable() -> Iterator[Any]:
@@ -155,13 +155,13 @@ def test_exit_status_of_each_error(error: Exception, status: Exit | None) -> Non
         (("nonsense",), "UsageError", 2),
         (("peek", "--primary", "memory://a"), "InvalidOperationError", 2),
         (("peek", "--primary", "memory://a", "--queue", "q"), "MessagingEntityNotFoundError", 5),
-        (("peek", "--primary", NOBODY, "--queue", "q"), "ServiceBusConnectionError", 3),
+        (("peek", "--primary", UNREACHABLE, "--queue", "q"), "ServiceBusConnectionError", 3),
         (("receive", "--primary", "memory://a", "--queue", "q"), "MessagingEntityNotFoundError", 5),
         (("send", "--primary", "memory://a", "--queue", "q", "--input", "missing"), "FileNotFoundError", 2),
         (("send", "--primary", "memory://a", "--queue", "q", "--set", "x"), "InvalidOperationError", 2),
         (("admin", "show", "queue", "q", "--primary", "memory://a"), "MessagingEntityNotFoundError", 5),
         (("admin", "delete", "queue", "q", "--primary", "memory://a"), "InvalidOperationError", 2),  # no terminal
-        (("admin", "list", "queue", "--primary", NOBODY), "ServiceBusConnectionError", 3),
+        (("admin", "list", "queue", "--primary", UNREACHABLE), "ServiceBusConnectionError", 3),
         (("backlog", "--primary", "memory://a"), "InvalidOperationError", 2),  # no --secondary
         (("backlog", "purge", "--primary", "memory://a", "--secondary", "memory://a"), "InvalidOperationError", 2),
         (("backlog", "--primary", "memory://a", "--secondary", "memory://b"), "MessagingEntityNotFoundError", 5),
@@ -180,8 +180,8 @@ def test_exit_status_of_each_error(error: Exception, status: Exit | None) -> Non
 def test_errors_are_json_with_json_option(arguments: tuple[str, ...], kind: str, status: int) -> None:
     run = program(*arguments, "--json")
     assert (run.returncode, run.stdout) == (status, "")
-    (told,) = [line for line in map(json.loads, run.stderr.splitlines()) if "event" not in line]  # what it logs
-    error = told["error"]
+    (result,) = [line for line in map(json.loads, run.stderr.splitlines()) if "event" not in line]  # what it logs
+    error = result["error"]
     assert (error["type"], error["exit_status"]) == (kind, status)
     assert arguments[0] in error["command"]
     assert error["message"]
@@ -265,9 +265,11 @@ def test_values_are_completed(line: str, expected: list[str], filled: str) -> No
 
 def test_completion_of_an_unreachable_namespace_is_empty() -> None:
     run = program(
-        SERVICEBUS_CONNECTION_STRING=NOBODY, _SBCLIENT_COMPLETE="complete_bash", COMP_WORDS="sbclient send --queue ",
+        SERVICEBUS_CONNECTION_STRING=UNREACHABLE,
+        _SBCLIENT_COMPLETE="complete_bash",
+        COMP_WORDS="sbclient send --queue ",
         COMP_CWORD="3",
-    )  # fmt: skip
+    )
     assert (run.stdout.strip(), run.stderr) == ("", "")
 
 

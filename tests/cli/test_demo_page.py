@@ -1,4 +1,4 @@
-"""`sbclient demo --page` without a browser: what its page is told, and how it ends."""
+"""`sbclient demo --page` without a browser: the data of its page, and its exit."""
 
 from __future__ import annotations
 

@@ -128,9 +128,9 @@ def test_body_can_be_any_json() -> None:
     ],
 )
 def test_invalid_message_is_rejected_with_its_place(fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOperationError) as told:
+    with pytest.raises(InvalidOperationError) as raised:
         message_of("orders.jsonl, line 3", fields)
-    assert "orders.jsonl, line 3: " in str(told.value)
+    assert "orders.jsonl, line 3: " in str(raised.value)
 
 
 def test_set_attributes_and_properties_by_name() -> None:

@@ -71,9 +71,9 @@ def test_until_empty_has_status_1_when_messages_remain() -> None:
 def test_dry_run_reports_and_moves_nothing() -> None:
     make_backlog(5)
     for _ in range(2):
-        told = json.loads(call("--dry-run", "--json").stdout)
-        assert (told["would_move"], told["would_stay"]) == (5, 0)
-        assert told["destinations"] == {"orders": "accepts messages"}
+        result = json.loads(call("--dry-run", "--json").stdout)
+        assert (result["would_move"], result["would_stay"]) == (5, 0)
+        assert result["destinations"] == {"orders": "accepts messages"}
     assert "would move 5, would leave 0; nothing was moved\n" in call("--dry-run").stdout
 
 
@@ -89,12 +89,12 @@ def test_dry_run_creates_no_queues() -> None:
 def test_check_config_prints_settings_and_origins(tmp_path: Path) -> None:
     (tmp_path / "syphon.toml").write_text('long_poll = "5 min"\n')
     result = call("--check-config", "--json", "--config", str(tmp_path / "syphon.toml"), "--sessions")
-    told = {one["name"]: (one["value"], one["from"]) for one in json.loads(result.stdout)["settings"]}
-    assert list(told) == list(SETTINGS)
-    assert told["primary"] == ("(hidden)", "environment variable SERVICEBUS_CONNECTION_STRING")
-    assert told["long_poll"] == ("5 min", "syphon.toml, line 1")
-    assert told["sessions"] == ("true", "option --sessions")
-    assert told["queue"] == ("", "default")
+    values = {one["name"]: (one["value"], one["from"]) for one in json.loads(result.stdout)["settings"]}
+    assert list(values) == list(SETTINGS)
+    assert values["primary"] == ("(hidden)", "environment variable SERVICEBUS_CONNECTION_STRING")
+    assert values["long_poll"] == ("5 min", "syphon.toml, line 1")
+    assert values["sessions"] == ("true", "option --sessions")
+    assert values["queue"] == ("", "default")
     text = call("--check-config").stdout
     assert PRIMARY not in text
     assert len(text.splitlines()) == len(SETTINGS)

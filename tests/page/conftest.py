@@ -1,6 +1,6 @@
 """A browser, an emulator and a page for each test; skipped where there is no browser or nothing to drive it with.
 
-After each test the page must have said nothing on the console, and asked nobody but the emulator.
+After each test the page must have said nothing on the console, and sent requests only to the emulator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Every text on the screen whose contrast with what is behind it is too low: 4.5 to 1, or 3 to 1 for large letters.
+// Every text on the screen whose contrast with what is behind it is too low: 4.5 to 1, or 3 to 1 for large text.
 () => {
     const parse = (text) => {
         const parts = text.match(/[\d.]+/g).map(Number);

@@ -30,7 +30,7 @@ SCENES: Final = (
     ("failover-3-failed-over", "04:00"),
     ("failover-4-draining", "06:30"),
 )
-"""The pair while the story is told, by the moment that the page shows."""
+"""The state of the pair at each picture."""
 
 AT_LEAST: Final = "(moment) => document.querySelector('.story-time')?.textContent >= moment"
 

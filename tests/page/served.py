@@ -42,7 +42,7 @@ class Served:
 
     @property
     def url(self) -> str:
-        """Where the page is, on the port that no fault strikes."""
+        """Where the page is, on the port without faults."""
         return f"http://localhost:{self.emulator.http_port}/"
 
     def url_of(self, namespace: str) -> str:

@@ -44,10 +44,10 @@ def test_the_failover_is_watched_from_start_to_end(page: Page, demo: Demo) -> No
     expect(page.locator(".activity")).to_contain_text("payments has recovered")
 
     ages = page.locator("[data-at]")
-    told = ages.all_inner_texts()
-    assert told
+    shown = ages.all_inner_texts()
+    assert shown
     page.wait_for_timeout(2_500)  # more than two minutes of the story, if it went on
-    assert ages.all_inner_texts() == told
+    assert ages.all_inner_texts() == shown
 
     page.reload()  # who comes late sees how it began
     chart = page.locator(".throughput svg").first

@@ -1,4 +1,4 @@
-"""What can be done on the page: what destroys asks first, and a refusal is told in the broker's words."""
+"""What can be done on the page: what destroys asks first, and a rejection shows the broker's text."""
 
 from __future__ import annotations
 

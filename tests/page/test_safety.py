@@ -1,4 +1,4 @@
-"""The page is safe: what is hostile stays text, nobody else is asked, and the right is got without showing a secret."""
+"""The page is safe: hostile input stays text, only the emulator gets requests, and no secret is shown."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.Mon
         changed.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         changed.setenv("SPARK_HOME", str(_spark_home(tmp_path_factory.mktemp("spark"))))
         if (home := os.environ.get("JAVA_HOME")) is not None:
-            changed.setenv("JAVA_HOME", home)  # so that it is given back, whatever the next line does
+            changed.setenv("JAVA_HOME", home)  # restored even if the next line fails
         else:
             changed.delenv("JAVA_HOME", raising=False)
         sbclient_spark.ensure_java()

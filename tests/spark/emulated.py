@@ -49,7 +49,7 @@ class EmulatedPair:
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine where the emulator lives."""
+        """Run a coroutine on the emulator's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     # -- where it is ---------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class EmulatedPair:
     # -- what is in it -------------------------------------------------------------------------------------------
 
     def client(self, namespace: str = PRIMARY) -> ServiceBusClient:
-        """A client inside the emulator's own process, whatever is wrong with the wire."""
+        """A client inside the emulator's own process, independent of wire faults."""
         return ServiceBusClient(transport=MemoryTransport(self._emulator.context(namespace).host))
 
     def create_queue(self, stem: str, **properties: Any) -> str:

@@ -68,13 +68,13 @@ class Account:
     Attributes:
         rows: that were written.
         arrived: messages in the queue at the end.
-        lost, duplicates, strangers: rows that never arrived; copies beyond the first; messages that nobody wrote.
+        lost, duplicates, strangers: rows that never arrived; copies beyond the first; messages that were never written.
         misordered: messages that arrived behind a later one of their session.
         most_waiting: the most messages that were seen in the backlog.
         killed: workers that were killed.
         failed_tasks: attempts that failed, and were made again.
         restarts: of the query.
-        drained: messages that the drain at the end brought home, after what the syphon beside the job had moved.
+        drained: messages that the final drain forwarded, after those that the concurrent syphon had moved.
     """
 
     job: str
@@ -117,8 +117,8 @@ class Account:
 
 
 @dataclass
-class Strikes:
-    """What strikes a job, by how much of it has arrived: from when it is entered until it is left. Then all is well."""
+class FaultSchedule:
+    """Injects faults into a job at given shares of its progress; they are healed on exit."""
 
     pair: Pair
     queue: str
@@ -127,7 +127,7 @@ class Strikes:
     failure: BaseException | None = None
     _is_over: threading.Event = field(default_factory=threading.Event)
 
-    def __enter__(self) -> Strikes:
+    def __enter__(self) -> FaultSchedule:
         self._base = self.pair.count(self.queue)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -223,7 +223,7 @@ def stream(spark: SparkSession, pair: Pair, folder: Path, *, files: int, rows: i
         time.sleep(LOOK_S)
     query.stop()
     account.restarts += 1
-    with Strikes(pair, readings, account, kills=False):
+    with FaultSchedule(pair, readings, account, kills=False):
         assert start(availableNow=True).awaitTermination(3600)
     _brought_home(spark, pair, account)
     account.seconds = round(time.monotonic() - began_at, 1)
@@ -272,13 +272,13 @@ def source(spark: SparkSession, pair: Pair, folder: Path, rows: int, *, mode: st
 def _written(
     spark: SparkSession, pair: Pair, df: DataFrame, queue: str, account: Account, options: dict[str, Any]
 ) -> None:
-    """Write under strikes, and bring home what waits then."""
+    """Write during faults, and drain the backlog afterwards."""
     began_at = time.monotonic()
     group = f"{account.job} to {queue}"
     context: Any = spark.sparkContext
     context.setJobGroup(group, group)
     try:
-        with Strikes(pair, queue, account):
+        with FaultSchedule(pair, queue, account):
             df.write.format("servicebus").mode("append").options(**pair.options(queue=queue, **options)).save()
     finally:
         for each in GROUP_PROPERTIES:

@@ -1,4 +1,4 @@
-"""Every row once, whatever strikes, in small; `python -m tests.benchmarks spark_endurance` does the same in full."""
+"""Every row once despite faults, in small; `python -m tests.benchmarks spark_endurance` does the same in full."""
 
 from __future__ import annotations
 

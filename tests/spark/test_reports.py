@@ -27,8 +27,8 @@ def test_percentiles_are_of_the_transfers() -> None:
 
 
 def test_a_summary_adds_up_what_is_known_and_counts_what_is_not() -> None:
-    told = summary("abort", "orders", [TaskReport(sent=3, max_ms=5.0), None, TaskReport(sent=4)], batch_id=7)
-    assert (told.tasks, told.failed_tasks, told.totals["sent"], told.max_ms) == (2, 1, 7, 5.0)
+    totals = summary("abort", "orders", [TaskReport(sent=3, max_ms=5.0), None, TaskReport(sent=4)], batch_id=7)
+    assert (totals.tasks, totals.failed_tasks, totals.totals["sent"], totals.max_ms) == (2, 1, 7, 5.0)
 
 
 def test_metrics_are_one_line_for_each_commit(tmp_path: Path) -> None:

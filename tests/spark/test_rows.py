@@ -60,10 +60,10 @@ def test_binary_and_large_columns_are_read() -> None:
 
 
 def test_one_bad_row_does_not_touch_the_others() -> None:
-    told = reasons({"body": ["a", None, "c"], "message_id": ["1", "2", "x" * 129]})
-    assert told[0] is None
-    assert "body is null" in (told[1] or "")
-    assert "129" in (told[2] or "")
+    found = reasons({"body": ["a", None, "c"], "message_id": ["1", "2", "x" * 129]})
+    assert found[0] is None
+    assert "body is null" in (found[1] or "")
+    assert "129" in (found[2] or "")
 
 
 def test_a_bad_row_is_kept_with_its_columns() -> None:
@@ -86,14 +86,14 @@ def test_a_bad_row_is_kept_with_its_columns() -> None:
         {"body": ["a"], "scheduled_enqueue_time": pa.array([2**62], pa.timestamp("us", "UTC"))},
     ],
 )
-def test_what_no_message_can_hold_is_the_rows_own_fault(columns: dict[str, Any]) -> None:
+def test_value_that_no_message_can_hold_is_an_error_of_the_row(columns: dict[str, Any]) -> None:
     assert reasons(columns)[0] is not None
 
 
-def test_an_empty_id_is_no_id_whatever_stands_before_it() -> None:
+def test_empty_id_with_a_prefix_is_rejected() -> None:
     prefixed = MessageIdPlan(mode="column", prefix="nightly-")
-    told = reasons({"body": ["a", "b", "c"], "message_id": ["", "", "1"]}, ids=prefixed)
-    assert [reason is None for reason in told] == [False, False, True]
+    found = reasons({"body": ["a", "b", "c"], "message_id": ["", "", "1"]}, ids=prefixed)
+    assert [reason is None for reason in found] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ LATE = 2**62
 def test_a_moment_that_cannot_be_read_is_the_fault_of_the_row_whose_property_it_is() -> None:
     kind = pa.timestamp("us", "UTC")
     column = pa.array([[("k", 0)], [("a", 0), ("k", LATE)], None, [("k", 1)]], pa.map_(pa.string(), kind))
-    told = reasons({"body": list("wxyz"), "properties": column})
-    assert [reason is None for reason in told] == [True, False, True, True]
-    assert "'k'" in (told[1] or "")
+    found = reasons({"body": list("wxyz"), "properties": column})
+    assert [reason is None for reason in found] == [True, False, True, True]
+    assert "'k'" in (found[1] or "")
     columns = {"body": list("xyz"), "at": pa.array([0, LATE, None], kind), "n": [1, 2, 3]}
     rows = read(columns, extra_properties=(("at", 1), ("n", 2)))
     assert [isinstance(row, Row) for row in rows] == [True, False, True]
@@ -179,9 +179,9 @@ def test_a_variant_that_cannot_be_read_is_the_rows_own_fault() -> None:
     values = (good.value, late, b"", None)
     pairs: list[Any] = [[("v", value and {"value": value, "metadata": good.metadata})] for value in values]
     pairs[2] = [("v", {"value": b"", "metadata": good.metadata})]
-    told = reasons({"body": list("wxyz"), "properties": pa.array(pairs, kind)})
-    assert [reason is None for reason in told] == [True, False, False, True]
-    assert "'v'" in (told[1] or "")
+    found = reasons({"body": list("wxyz"), "properties": pa.array(pairs, kind)})
+    assert [reason is None for reason in found] == [True, False, False, True]
+    assert "'v'" in (found[1] or "")
 
 
 def test_columns_become_one_json_body() -> None:
@@ -254,15 +254,15 @@ def test_a_time_of_day_is_a_text_in_a_body_and_in_a_bad_record() -> None:
     assert bad.record["t"] == "01:02:03"
 
 
-def test_what_json_cannot_say_is_the_rows_own_fault() -> None:
+def test_value_without_json_form_is_an_error_of_the_row() -> None:
     columns = {"x": [1.0, float("nan")]}
-    told = reasons(columns, body=None, json_fields=(("x", 0),))
-    assert told[0] is None
-    assert "'x'" in (told[1] or "")
+    found = reasons(columns, body=None, json_fields=(("x", 0),))
+    assert found[0] is None
+    assert "'x'" in (found[1] or "")
     late = {"at": pa.array([0, 2**62], pa.timestamp("us", "UTC"))}
-    told = reasons(late, body=None, json_fields=(("at", 0),))
-    assert told[0] is None
-    assert told[1] is not None
+    found = reasons(late, body=None, json_fields=(("at", 0),))
+    assert found[0] is None
+    assert found[1] is not None
 
 
 def test_unknown_columns_become_properties() -> None:

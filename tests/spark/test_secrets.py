@@ -19,7 +19,7 @@ from tests.spark.emulated import EmulatedPair
 
 @pytest.fixture
 def capture(spark: SparkSession, event_logs: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[OutputCapture]:
-    """Hears what is told while a test runs: by errors and logs, and, at its end, all that Spark has kept."""
+    """Capture errors and logs of a test and, at its end, all files of Spark."""
     before = {path: path.stat().st_size for path in event_logs.rglob("*") if path.is_file()}
     with capture_output() as capture:
         logging.getLogger("py4j").setLevel(logging.INFO)  # it tells each command to Java, the options with them
@@ -51,7 +51,7 @@ def rows(spark: SparkSession, queue: str) -> DataFrame:
 
 
 @pytest.mark.usefixtures("worker_logs")
-def test_a_key_that_is_refused_before_any_task_is_not_told(
+def test_error_before_any_task_does_not_show_the_key(
     spark: SparkSession, pair: EmulatedPair, capture: OutputCapture
 ) -> None:
     orders = pair.create_queue("orders")
@@ -63,7 +63,7 @@ def test_a_key_that_is_refused_before_any_task_is_not_told(
 
 
 @pytest.mark.usefixtures("worker_logs")
-def test_a_key_that_is_refused_in_a_task_is_not_told(
+def test_error_in_a_task_does_not_show_the_key(
     spark: SparkSession, pair: EmulatedPair, capture: OutputCapture, tmp_path: Path
 ) -> None:
     orders = pair.create_queue("orders")
@@ -76,7 +76,7 @@ def test_a_key_that_is_refused_in_a_task_is_not_told(
     assert spark.tvf.python_worker_logs().where("context['event_name'] = 'task.failed'").count()
 
 
-def test_plans_tell_no_key(spark: SparkSession, pair: EmulatedPair, capture: OutputCapture) -> None:
+def test_plans_show_no_key(spark: SparkSession, pair: EmulatedPair, capture: OutputCapture) -> None:
     orders = pair.create_queue("orders")
     options = keyed(pair, queue=orders)
     del options["requireDuplicateDetection"]
@@ -98,7 +98,7 @@ def test_plans_tell_no_key(spark: SparkSession, pair: EmulatedPair, capture: Out
 KEYS = ("connectionString", "secondaryConnectionString")
 
 
-def test_a_query_that_fails_tells_no_key(
+def test_failed_query_shows_no_key(
     spark: SparkSession, pair: EmulatedPair, capture: OutputCapture, tmp_path: Path
 ) -> None:
     orders = pair.create_queue("orders")

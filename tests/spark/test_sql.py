@@ -83,7 +83,7 @@ def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: Spar
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "error"),
     [
         (
             "CREATE TABLE t USING servicebus OPTIONS (queue 'a', connectionString 'Endpoint=sb://x')",
@@ -93,8 +93,8 @@ def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: Spar
         ("CREATE TABLE t USING servicebus OPTIONS (queue 'a') AS SELECT 'b' AS body, '1' AS message_id", "destination"),
     ],
 )
-def test_what_a_table_cannot_do_is_told_in_words(configured: SparkSession, statement: str, told: str) -> None:
-    with pytest.raises(AnalysisException, match=told):
+def test_unsupported_table_statement_raises_a_clear_error(configured: SparkSession, statement: str, error: str) -> None:
+    with pytest.raises(AnalysisException, match=error):
         configured.sql(statement)
 
 

@@ -1,4 +1,4 @@
-"""`readStream` in Spark: each message once over restarts, whatever the mode."""
+"""`readStream` in Spark: each message once over restarts, in every mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured Streaming: every row once, whatever stops the query and wherever it starts again."""
+"""Structured Streaming: every row once over stops and restarts of the query."""
 
 from __future__ import annotations
 

@@ -96,8 +96,8 @@ def test_an_unknown_option_of_the_client_is_refused_with_the_known_ones() -> Non
 )
 def test_a_value_that_cannot_be_used_is_refused_by_its_name(name: str, value: str) -> None:
     text = refused(**{name: value})
-    told = text.lower().replace("_", "")
-    assert name.removeprefix("sbclient.").lower().replace("_", "") in told or repr(value) in text
+    message = text.lower().replace("_", "")
+    assert name.removeprefix("sbclient.").lower().replace("_", "") in message or repr(value) in text
 
 
 def test_columns_of_keys_belong_to_the_mode_keys() -> None:

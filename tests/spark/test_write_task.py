@@ -237,8 +237,8 @@ def test_a_plan_shows_no_secret(tmp_path: Path) -> None:
 def test_a_worker_does_not_load_the_broker() -> None:
     """It would take a third longer to begin, and Spark begins workers anew after a failure or a minute without work."""
     asked = "import sys, sbclient_spark.source as _; print([name for name in sys.modules if '.broker' in name])"
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 def test_two_attempts_of_a_task_side_by_side_leave_one_set_of_messages(clients: WorkerClients) -> None:
