@@ -101,8 +101,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "a list loses its last message",
         "sender.py",
-        "payload = join_batch(messages, via_key)",
-        "payload = join_batch(messages[:-1], via_key)",
+        "payload = join_batch(messages, via_key, ",
+        "payload = join_batch(messages[:-1], via_key, ",
     ),
     _mutant(
         "sequence numbers are returned in the wrong order",
