@@ -163,4 +163,5 @@ export function openHelp(shortcuts, isOn, turn) {
 export function refuseIn(place, error) {
   place.hidden = !error;
   write(place, error?.message ?? "");
+  if (error) place.scrollIntoView({ block: "nearest" });
 }
