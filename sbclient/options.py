@@ -191,10 +191,19 @@ def check_seconds(name: str, seconds: float | None) -> None:
         raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, more than 0 and finite")
 
 
+_REPLACEMENTS: Final = {
+    "logging_enable": "set the level of the logger 'sbclient' instead",
+    "socket_timeout": "remove it; the timeout of a call limits its time",
+    "uamqp_transport": "remove it; this client has its own AMQP engine",
+}
+"""Options of azure-servicebus that only its own transport has."""
+
+
 def unknown_option(name: str, known: Iterable[str]) -> InvalidOperationError:
-    """Return the error for an option that a client does not have, with the option of the most similar name."""
+    """Return the error for an option that a client does not have, with a replacement or the most similar name."""
     near = get_close_matches(name, [*known, *_CLIENT_OPTIONS], n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
+    similar = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
+    advice = _REPLACEMENTS.get(name, similar)
     return InvalidOperationError(f"{name!r} is not an option of a client: {advice}")
 
 

@@ -14,6 +14,7 @@ from sbclient.options import (
     PairedNamespaceOptions,
     RetryOptions,
     SyphonLimits,
+    unknown_option,
 )
 
 
@@ -133,3 +134,13 @@ def test_limits_of_a_syphon_keep_their_ranges(name: str, wrong: list[Any]) -> No
         with pytest.raises(InvalidOperationError) as caught:
             SyphonLimits(**{name: value})
         assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("logging_enable", "the logger 'sbclient'"), ("retry_totl", "'retry_total'"), ("colour", "use one of user_agent")],
+)
+def test_unknown_option_has_advice(name: str, advice: str) -> None:
+    error = unknown_option(name, ["user_agent"])
+    assert advice in str(error)
+    assert not error.is_outage
