@@ -70,15 +70,14 @@ CONTENT: Final = (*ATTRIBUTES, "application_properties", "body", "body_base64")
 
 def content_json(message: ServiceBusMessage) -> dict[str, Any]:
     """The attributes of a message that are set, and its body: text, or base64 if the body is not UTF-8."""
-    fields: dict[str, Any] = {name: getattr(message, name) for name in TEXTS}
-    if (time_to_live := message.time_to_live) is not None:
-        fields["time_to_live"] = duration_text(time_to_live)
+    fields: dict[str, Any] = {name: value for name in TEXTS if (value := getattr(message, name)) is not None}
+    if (time_to_live := message.time_to_live) is not None and (text := duration_text(time_to_live)) is not None:
+        fields["time_to_live"] = text
     if (schedule := message.scheduled_enqueue_time_utc) is not None:
         fields["scheduled_enqueue_time_utc"] = timestamp_text(schedule)
-    fields["application_properties"] = {
-        name: property_json(value) for name, value in message.application_properties.items()
-    } or None
-    return {name: value for name, value in fields.items() if value is not None} | _body_json(message)
+    if properties := message.application_properties:
+        fields["application_properties"] = {name: property_json(value) for name, value in properties.items()}
+    return fields | _body_json(message)
 
 
 def _body_json(message: ServiceBusMessage) -> dict[str, Any]:

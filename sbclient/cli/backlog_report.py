@@ -15,6 +15,7 @@ from rich.text import Text
 
 from sbclient.backlog import BacklogQueueView, DestinationView
 from sbclient.cli.common import cell, make_console, print_json
+from sbclient.telemetry.log import shortened
 
 Report: TypeAlias = dict[str, Any]
 
@@ -90,9 +91,9 @@ def show_report(*, as_json: bool, is_live: bool) -> Iterator[Callable[[Report], 
 def _tables(report: Report) -> list[Table | Text]:
     parts: list[Table | Text] = []
     if report["destinations"]:
-        parts.append(_table("destination", report["destinations"].items()))
+        parts.append(backlog_table("destination", report["destinations"].items()))
     queues = [(queue["queue"], queue) for queue in report["queues"]]
-    parts.append(_table("backlog queue", [each for each in queues if _has_messages(each[1])]))
+    parts.append(backlog_table("backlog queue", [each for each in queues if _has_messages(each[1])]))
     missing = sum(not queue["is_present"] for _, queue in queues)
     parts.append(Text(_verdict(report, len(queues), missing)))
     return [part for part in parts if isinstance(part, Text) or part.row_count]
@@ -102,7 +103,8 @@ def _has_messages(queue: Report) -> bool:
     return bool(queue["depth"] or queue["dead_letters"])
 
 
-def _table(title: str, rows: Any) -> Table:
+def backlog_table(title: str, rows: Any) -> Table:
+    """Return a table of destinations or queues; long names are shortened."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(title, overflow="fold")
     for column in ("waiting", "parked", "oldest"):
@@ -112,11 +114,11 @@ def _table(title: str, rows: Any) -> Table:
         more = "" if row.get("is_complete", True) else "+"
         age = row["oldest_age_seconds"]
         table.add_row(
-            cell(name),
+            cell(shortened(name)),
             f"{row['waiting']:,}{more}",
             f"{row['parked']:,}",
             "" if age is None else str(timedelta(seconds=age)),
-            cell(", ".join(f"{number:,} {reason}" for reason, number in row["dead_letters"].items())),
+            cell(", ".join(f"{number:,} {shortened(reason)}" for reason, number in row["dead_letters"].items())),
         )
     return table
 

@@ -51,20 +51,31 @@ class Tally:
 class BulkSender:
     """Sends messages and counts them.
 
+    Args:
+        progress: shows rejections.
+        first: the number of the first record, for reports.
+
     Attributes:
+        in_flight: messages whose outcome is not known yet.
+        unaccepted: the number of the first record that was read and not accepted for another reason than the message
+            itself; None = none.
         tally: the counts so far.
         failed: receives the messages that are not accepted; None = no file.
     """
 
-    def __init__(self, progress: Progress, failed: FailedFile | None = None) -> None:
+    def __init__(self, progress: Progress, failed: FailedFile | None = None, *, first: int = 1) -> None:
         self.tally = Tally()
         self.failed = failed
+        self.in_flight = 0
+        self.unaccepted: int | None = None
+        self._first = first
+        self._reading: asyncio.Task[None] | None = None
         self._progress = progress
         self._stopped_by: Exception | None = None
         self._held: ServiceBusMessage | None = None
 
     async def send(self, sender: ServiceBusSender, messages: AsyncIterator[ServiceBusMessage]) -> None:
-        """Send messages until there are no more. After an error the messages in flight still complete.
+        """Send messages until there are no more, or until `stop`. The messages in flight always complete.
 
         A rejection of a single message is reported and counted; it is no error.
 
@@ -78,10 +89,10 @@ class BulkSender:
             try:
                 await self._send_one(sender, number, message)
             finally:
+                self.in_flight -= 1
                 room.release()
-                self._progress.show(f"accepted {self.tally.accepted:,}")
 
-        async with asyncio.TaskGroup() as group:
+        async def read() -> None:
             try:
                 async for message in messages:
                     self._held = message
@@ -89,27 +100,38 @@ class BulkSender:
                     if self._stopped_by is not None:
                         break
                     self._held = None
+                    self.in_flight += 1
+                    group.create_task(send_one(self._first + self.tally.read, message))
                     self.tally.read += 1
-                    group.create_task(send_one(self.tally.read, message))
             except (InvalidOperationError, OSError) as error:
                 self._stopped_by = self._stopped_by or error
+
+        async with asyncio.TaskGroup() as group:
+            self._reading = group.create_task(read())
         if self._stopped_by is not None:
             raise self._stopped_by
 
+    def stop(self) -> bool:
+        """End `send` when the messages in flight have completed; return False if it has not begun."""
+        if self._reading is None:
+            return False
+        self._progress.show(f"ending: {self.in_flight:,} in flight; Ctrl-C again does not wait for them")
+        self._reading.cancel()
+        return True
+
     async def keep_rest(
-        self, messages: AsyncIterator[ServiceBusMessage], lines: Iterator[str], *, is_interrupted: bool
+        self, messages: AsyncIterator[ServiceBusMessage], lines: Iterator[str], *, quiet_s: float | None
     ) -> None:
         """Write and count the unsent rest of an input that cannot be read again.
 
         Args:
             messages: the iterator that `send` received.
             lines: the input from a record on that cannot be parsed; these lines are written unchanged.
-            is_interrupted: stop when nothing arrives for `QUIET_S`.
+            quiet_s: stop when nothing arrives for so many seconds; None = at the end of the input.
         """
         if self.failed is None:
             return
         self._progress.show(f"writing the rest to {self.failed.path}")
-        quiet_s = QUIET_S if is_interrupted else None
         if self._held is not None:
             self._keep_unsent(self._held)
         try:
@@ -136,15 +158,18 @@ class BulkSender:
             if isinstance(error, ValueError):
                 self._count_rejection(number, error)
             else:
-                self.tally.failed += 1
-                self.tally.in_doubt += error.is_in_doubt
+                self._count_failure(number, is_in_doubt=error.is_in_doubt)
                 self._stopped_by = self._stopped_by or error
             self._keep(message)
         except asyncio.CancelledError:
-            self.tally.failed += 1
-            self.tally.in_doubt += 1
+            self._count_failure(number, is_in_doubt=True)
             self._keep(message)
             raise
+
+    def _count_failure(self, number: int, *, is_in_doubt: bool) -> None:
+        self.tally.failed += 1
+        self.tally.in_doubt += is_in_doubt
+        self.unaccepted = min(number, self.unaccepted or number)
 
     def _count_rejection(self, number: int, error: ServiceBusError) -> None:
         self.tally.refused += 1

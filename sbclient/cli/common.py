@@ -7,9 +7,10 @@ import errno
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import IntEnum
 from random import SystemRandom
@@ -183,6 +184,76 @@ async def terminable(work: Awaitable[T]) -> T:
         signal.signal(signal.SIGTERM, previous)
 
 
+@asynccontextmanager
+async def interruptible(stop: Callable[[], object]) -> AsyncIterator[None]:
+    """Let the first SIGINT or SIGTERM call `stop`, which ends the body soon. The second one cancels the body.
+
+    Raises:
+        KeyboardInterrupt: after the body, if there was a signal; `Terminated` after SIGTERM.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None  # a coroutine runs in a task
+    received: list[int] = []
+
+    def end(number: int) -> None:
+        received.append(number)
+        if len(received) == 1:
+            stop()
+        else:
+            task.cancel()
+
+    handled = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    with suppress(NotImplementedError):  # Windows: Ctrl-C ends the loop
+        for number in handled:
+            loop.add_signal_handler(number, end, number)
+    startup_signals.release()
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not received:
+            raise
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+    if received:
+        raise startup_signals.Terminated if received[0] == signal.SIGTERM else KeyboardInterrupt
+
+
+def is_interruption(end: typer.Exit) -> bool:
+    """Return whether a signal ended the command."""
+    return end.exit_code in (Exit.INTERRUPTED, Exit.TERMINATED)
+
+
+def resuming_line(context: typer.Context, **changed: Any) -> str:
+    """Return the command line of this call with other values for some parameters; None leaves one out.
+
+    Connection strings are left out, because they contain keys.
+    """
+    words = ["sbclient"]
+    for each in (context.parent, context):
+        if each is None:
+            continue
+        words += [each.info_name] if each is context and each.info_name else []
+        for parameter in each.command.params:
+            name = parameter.name or ""
+            source = each.get_parameter_source(name)
+            is_given = name in changed or (source is not None and source.name == "COMMANDLINE")
+            value = changed.get(name, each.params.get(name))
+            if is_given and name not in _SECRET and value is not None and value is not False:
+                words += _words(parameter.opts[0], value)
+    return shlex.join(words)
+
+
+_SECRET: Final = ("primary", "secondary")
+
+
+def _words(option: str, value: Any) -> list[str]:
+    if value is True:
+        return [option]
+    values = value if isinstance(value, list | tuple) else [value]
+    return [word for each in values for word in (option, str(each))]
+
+
 @contextmanager
 def reported_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
     """Print an error of the body in one line.
@@ -293,6 +364,11 @@ def print_json(value: Any) -> None:
     _print(printable_json(value, plain))
 
 
+def print_json_lines(values: Iterable[Any]) -> None:
+    """Print JSON values, one per line, in one write; like `print_json`."""
+    _print("\n".join(printable_json(value, plain) for value in values))
+
+
 def print_line(line: str) -> None:
     """Print one `printable` line on stdout and flush; raises `OutputClosed` like `print_json`."""
     _print(printable(line))
@@ -303,12 +379,13 @@ def print_note(line: str) -> None:
     typer.echo(printable(line), err=True)
 
 
-def print_body(body: bytes | str) -> None:
-    """Print a body on stdout and flush: unchanged into a file or a pipe, with its lines `printable` on a terminal."""
+def print_bodies(bodies: Iterable[bytes | str]) -> None:
+    """Print bodies on stdout and flush: unchanged into a file or a pipe, with their lines `printable` on a terminal."""
+    encoded = b"\n".join(body.encode() if isinstance(body, str) else body for body in bodies)
     if sys.stdout.isatty():
-        text = body if isinstance(body, str) else body.decode(errors="replace")
-        body = "\n".join(map(printable, text.split("\n")))
-    _print(body)
+        _print("\n".join(map(printable, encoded.decode(errors="replace").split("\n"))))
+    else:
+        _print(encoded)
 
 
 def _print(line: str | bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import signal
 import sys
@@ -26,10 +25,6 @@ HTTP_PORT: Final = 5300
 
 HIDDEN_KEY: Final = "<your key>"
 EXPOSED: Final = "warning: other machines can reach this emulator, which is made for one machine: see docs/security.md"
-COLLECT_AFTER: Final = 50_000
-"""Allocations between two cycle collections; Python's default is 700. Stored messages hold no cycles, and collections
-took a third of the time of a full emulator."""
-
 CONNECTION_VARIABLES: Final = ("SERVICEBUS_CONNECTION_STRING", "SERVICEBUS_SECONDARY_CONNECTION_STRING")
 """Variables from which the commands read the primary and the secondary."""
 
@@ -160,7 +155,6 @@ def emulator(
 
 async def _serve(served: Emulator, data: Path | None, *, as_json: bool) -> None:
     """Serve until SIGINT or SIGTERM, or until `data` cannot be written."""
-    gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

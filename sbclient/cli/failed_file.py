@@ -37,7 +37,9 @@ class FailedFile:
             self._was_there = path.exists()
             if self._was_there and path.stat().st_size:
                 raise InvalidOperationError(f"--failed {path} is not empty: send its messages, or name another file")
-            self._file = os.fdopen(_private(path), "w", encoding="utf-8", buffering=1)  # writes each line at once
+            self._file = os.fdopen(
+                _private(path), "w", encoding="utf-8", errors="surrogateescape", buffering=1
+            )  # writes each line at once, and bytes that could not be decoded as they were
         except OSError as error:
             raise InvalidOperationError(
                 f"--failed {path} cannot be written ({error.strerror}): name another file"

@@ -10,6 +10,8 @@ from contextlib import suppress
 from threading import Event, Semaphore, Thread
 from typing import Final, Generic, TextIO, TypeVar
 
+from sbclient.cli.records import open_text, text_of
+
 T = TypeVar("T")
 
 AHEAD: Final = 1000
@@ -61,15 +63,20 @@ class Feed(AsyncIterator[T], Generic[T]):
 
 
 class StandardInput(Iterator[str]):
-    """The lines of stdin, decoded as UTF-8 whatever the locale is."""
+    """The lines of stdin, for `records.decoded`.
 
-    def __init__(self) -> None:
+    Args:
+        encoding: of stdin, whatever the locale is.
+    """
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
         self._text: TextIO | None = None
         self._latest: str | None = None
 
     def __next__(self) -> str:
         if self._text is None:
-            self._text = _open_stdin()
+            self._text = _open_stdin(self._encoding)
         self._latest = None
         self._latest = next(self._text)
         return self._latest
@@ -81,10 +88,10 @@ class StandardInput(Iterator[str]):
         yield from self
 
 
-def _open_stdin() -> TextIO:
+def _open_stdin(encoding: str) -> TextIO:
     """Open stdin anew: a thread that blocks in `sys.stdin` would delay the exit of the process."""
     try:
         number = sys.stdin.fileno()
     except (io.UnsupportedOperation, ValueError):
-        return sys.stdin
-    return open(number, encoding="utf-8-sig", newline="", closefd=False)
+        return text_of(sys.stdin.buffer, encoding)  # of a test
+    return open_text(number, encoding)

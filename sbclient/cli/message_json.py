@@ -31,6 +31,7 @@ FACTS: Final = (
     "dead_letter_source",
     "body_type",
 )
+_PLAIN_FACTS: Final = tuple(name for name in FACTS if name not in ("state", "body_type"))
 
 
 def message_json(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = False) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def message_json(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = F
     Args:
         is_dead_letter: leave the properties out in which the broker stores the reason and the description.
     """
-    facts: dict[str, Any] = {name: getattr(message, name) for name in FACTS if name not in ("state", "body_type")}
+    facts: dict[str, Any] = {name: value for name in _PLAIN_FACTS if (value := getattr(message, name)) is not None}
     facts["state"] = message.state.name.lower()
     content = content_json(message)
     if is_dead_letter:
@@ -47,7 +48,7 @@ def message_json(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = F
         own = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
         if kept := {name: value for name, value in properties.items() if name not in own}:
             content["application_properties"] = kept
-    return {name: value for name, value in facts.items() if value is not None} | content
+    return facts | content
 
 
 def message_of(place: str, fields: Mapping[str, Any]) -> ServiceBusMessage:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sbclient.cli.common import AsJson, Primary, open_client, print_json, run
+from sbclient.cli.common import AsJson, Primary, open_client, print_json_lines, run
 from sbclient.cli.message_json import message_json
-from sbclient.cli.progress import Progress
+from sbclient.cli.progress import Amount, Progress
 from sbclient.cli.source import DeadLetter, Queue, Source, Subscription, Topic, TransferDeadLetter
 
 PAGE = 100
@@ -45,11 +45,10 @@ async def _peek(primary: str, source: Source, count: int, first: int, progress: 
     with source.explained_errors():
         async with open_client(primary) as client, source.receiver(client) as receiver:
             seen, number = 0, first
+            progress.follow(lambda: Amount(f"peeked {seen:,}", seen, count))
             while seen < count and (
                 page := await receiver.peek_messages(min(count - seen, PAGE), sequence_number=number)
             ):
-                for message in page:
-                    print_json(message_json(message, is_dead_letter=source.is_sub_queue))
+                print_json_lines(message_json(message, is_dead_letter=source.is_sub_queue) for message in page)
                 seen += len(page)
                 number = page[-1].sequence_number + 1
-                progress.show(f"peeked {seen:,}")

@@ -1,11 +1,16 @@
-"""A progress line on stderr for a person at a terminal: shown after one second, erased at the end."""
+"""A progress line on stderr for a person at a terminal: text, time, rate and remaining time.
+
+It is shown after one second and erased at the end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import sys
-from typing import Final, Self
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Self
 
 import typer
 
@@ -16,11 +21,28 @@ DELAY_S: Final = 1.0
 """Work that ends sooner shows nothing."""
 
 REDRAW_S: Final = 0.2
+RATE_SAMPLES: Final = 25
+"""The rate is measured over this many redraws: five seconds."""
+
 _ERASE_LINE: Final = "\r\x1b[K"
 
 
+class Amount(NamedTuple):
+    """How much is done.
+
+    Attributes:
+        text: what and how much, such as "accepted 3".
+        done: the number in the text.
+        total: its value at the end; None = unknown.
+    """
+
+    text: str
+    done: int
+    total: float | None = None
+
+
 class Progress:
-    """A line with a text and the elapsed seconds. Shows nothing if stderr is not a terminal.
+    """A line with a text, the elapsed seconds and, of an amount, the rate. Shows nothing if stderr is not a terminal.
 
     Args:
         text: what the command does.
@@ -29,6 +51,8 @@ class Progress:
 
     def __init__(self, text: str, *, is_wanted: bool = True) -> None:
         self._text = text
+        self._amount: Callable[[], Amount] | None = None
+        self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES)
         self._is_wanted = is_wanted and sys.stderr.isatty()
         self._clock = Clock()
         self._began_at = 0.0
@@ -48,7 +72,11 @@ class Progress:
 
     def show(self, text: str) -> None:
         """Change the text; it is shown at the next redraw."""
-        self._text = text
+        self._text, self._amount = text, None
+
+    def follow(self, amount: Callable[[], Amount]) -> None:
+        """Show an amount, which each redraw asks for."""
+        self._amount = amount
 
     def note(self, line: str) -> None:
         """Print a line on stderr that stays above the progress line."""
@@ -56,14 +84,38 @@ class Progress:
         typer.echo(printable(line), err=True)
 
     def _draw(self) -> None:
-        line = f"{self._text}  {self._clock.monotonic() - self._began_at:.0f} s"
+        line = self.line(self._clock.monotonic())
         sys.stderr.write(_ERASE_LINE + printable(line)[: shutil.get_terminal_size().columns - 1])
         sys.stderr.flush()
         self._is_drawn = True
         self._timer = self._clock.call_later(REDRAW_S, self._draw)
+
+    def line(self, now: float) -> str:
+        """Return the line for a time in monotonic seconds. The rate is that since the first of the last calls."""
+        amount = self._amount() if self._amount is not None else None
+        line = f"{self._text if amount is None else amount.text}  {now - self._began_at:.0f} s"
+        if amount is None:
+            return line
+        self._samples.append((now, amount.done))
+        (began_at, before) = self._samples[0]
+        if now == began_at:
+            return line
+        rate = (amount.done - before) / (now - began_at)
+        line += f", {rate:,.0f} per second"
+        if rate and amount.total is not None:
+            line += f", {span_text(max(0.0, amount.total - amount.done) / rate)} left"
+        return line
 
     def _erase(self) -> None:
         if self._is_drawn:
             sys.stderr.write(_ERASE_LINE)
             sys.stderr.flush()
             self._is_drawn = False
+
+
+def span_text(seconds: float) -> str:
+    """Return a time as a person reads it: `12 s`, `3 min`, `2 h 5 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

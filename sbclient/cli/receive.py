@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Annotated
 
 import typer
 
-from sbclient.cli.common import AsJson, Exit, Primary, open_client, run
+from sbclient.cli.common import (
+    AsJson,
+    Exit,
+    Primary,
+    interruptible,
+    is_interruption,
+    open_client,
+    print_note,
+    resuming_line,
+    run,
+)
 from sbclient.cli.progress import Progress
 from sbclient.cli.reception import Form, Reception, Settle
 from sbclient.cli.source import DeadLetter, Queue, Source, Subscription, Topic, TransferDeadLetter
 
 
 def receive(
+    context: typer.Context,
     primary: Primary,
     queue: Queue = None,
     topic: Topic = None,
@@ -60,12 +72,20 @@ def receive(
     )
 
     async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None  # a coroutine runs in a task
         with reception.source.explained_errors():
-            async with open_client(primary) as client:
+            async with interruptible(task.cancel), open_client(primary) as client:
                 await reception.run(client, sequence_number or [])
 
     try:
-        run("receive", work(), as_json=as_json, progress=progress)
+        run("receive", work(), as_json=as_json, progress=progress, handles_signals=True)
+    except typer.Exit as end:
+        left = None if count is None else count - reception.received
+        if is_interruption(end) and not as_json and left != 0:
+            print_note("resume with:")
+            print_note(f"  {resuming_line(context, count=left)}")
+        raise
     finally:
         if sys.stderr.isatty() and not as_json:
             typer.echo(f"received {reception.received:,}", err=True)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from sbclient.cli.common import print_body, print_json
+from sbclient.cli.common import print_bodies, print_json_lines
 from sbclient.cli.message_json import message_json
-from sbclient.cli.progress import Progress
+from sbclient.cli.progress import Amount, Progress
 from sbclient.cli.source import ANY_SESSION, Source
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import InvalidOperationError, MessageAlreadySettled, OperationTimeoutError, ServiceBusError
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
 
-BATCH: Final = 100
+BATCH: Final = 500
 FOLLOWING_WAIT_S: Final = 60.0
 NEXT_SESSION_AFTER_S: Final = 1.0
 """Without a message in a session; then the next session is accepted."""
@@ -60,6 +61,7 @@ class Reception:
     progress: Progress
     received: int = 0
     unsettled: int = 0
+    _settling: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def run(self, client: ServiceBusClient, deferred: list[int]) -> None:
         """Receive until `count` or `wait_s` is reached.
@@ -73,9 +75,13 @@ class Reception:
         """
         if self.reason is not None and self.settle is not Settle.DEAD_LETTER:
             raise InvalidOperationError(f"--reason has no effect with --settle {self.settle}: use --settle dead-letter")
+        self.progress.follow(lambda: Amount(f"received {self.received:,}", self.received, self.count))
         if deferred:
             async with self.source.receiver(client) as receiver:
-                await self._handle(receiver, await receiver.receive_deferred_messages(deferred))
+                try:
+                    await self._handle(receiver, await receiver.receive_deferred_messages(deferred))
+                finally:
+                    await self._settled()
         elif self.source.session == ANY_SESSION:
             await self._each_session(client)
         else:
@@ -105,16 +111,39 @@ class Reception:
 
     async def _drain(self, receiver: ServiceBusReceiver, wait_s: float | None) -> None:
         """Read a receiver until no message arrives for `wait_s` seconds; None = no end."""
+        if self.settle is Settle.ABANDON:
+            await self._drain_once(receiver, wait_s)
+            return
+        coming = asyncio.create_task(self._receive(receiver, wait_s, self._wanted))
+        try:
+            while messages := await coming:
+                coming = asyncio.create_task(self._receive(receiver, wait_s, self._wanted - len(messages)))
+                await asyncio.sleep(0)  # asks for the next messages before these are printed
+                await self._handle(receiver, messages)
+        finally:
+            coming.cancel()
+            await asyncio.wait([coming])
+            await self._settled()
+            if not coming.cancelled() and coming.exception() is None:
+                await _abandon(receiver, coming.result())
+
+    async def _receive(
+        self, receiver: ServiceBusReceiver, wait_s: float | None, wanted: int
+    ) -> list[ServiceBusReceivedMessage]:
+        """Return at most `wanted` messages, and none only if none arrives for `wait_s` seconds or none is wanted."""
+        messages: list[ServiceBusReceivedMessage] = []
+        while wanted and not messages:
+            messages = await receiver.receive_messages(min(wanted, BATCH), wait_s or FOLLOWING_WAIT_S)
+            if wait_s is not None:
+                break
+        return messages
+
+    async def _drain_once(self, receiver: ServiceBusReceiver, wait_s: float | None) -> None:
+        """Print each message once, and abandon them all at the end: an abandoned message would be delivered again."""
         abandoned: list[ServiceBusReceivedMessage] = []
         numbers: set[int] = set()
         try:
-            while self._wanted:
-                messages = await receiver.receive_messages(self._wanted, wait_s or FOLLOWING_WAIT_S)
-                if not messages and wait_s is not None:
-                    return
-                if self.settle is not Settle.ABANDON:
-                    await self._handle(receiver, messages)
-                    continue
+            while messages := await self._receive(receiver, wait_s, self._wanted):
                 abandoned += messages
                 if numbers.intersection(message.sequence_number for message in messages):
                     return  # their locks expired, and the messages are delivered again
@@ -124,22 +153,31 @@ class Reception:
             await _abandon(receiver, abandoned)
 
     async def _handle(self, receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:
-        """Print messages, then settle them even if cancelled. Messages that were not printed are abandoned."""
+        """Print messages and begin to settle them. Then wait for the messages before, so that two batches overlap.
+
+        Messages that were not printed are abandoned.
+        """
         try:
             self._print(messages)
-            settling = asyncio.ensure_future(self._settle_all(receiver, messages))
-            try:
-                await asyncio.shield(settling)
-            except asyncio.CancelledError:
-                await settling
-                raise
-        finally:
+        except BaseException:
             await _abandon(receiver, messages)
+            raise
+        before = set(self._settling)
+        settling = asyncio.create_task(self._settle_all(receiver, messages))
+        self._settling.add(settling)
+        settling.add_done_callback(self._settling.discard)
+        for each in before:
+            await asyncio.shield(each)
+
+    async def _settled(self) -> None:
+        """Wait for the settlements in flight, also in a task that was cancelled. Another cancellation ends the wait."""
+        await asyncio.gather(*self._settling)
 
     async def _settle_all(self, receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for message in messages:
-                group.create_task(self._settle(receiver, message))
+        try:
+            await asyncio.gather(*(self._settle(receiver, message) for message in messages))
+        finally:
+            await _abandon(receiver, messages)
 
     async def _settle(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
         try:
@@ -154,18 +192,18 @@ class Reception:
             self.progress.note(f"message {message.sequence_number} was printed but not settled: {error}")
 
     def _print(self, messages: list[ServiceBusReceivedMessage]) -> None:
-        for message in messages:
-            if self.form is Form.LINES:
-                print_body(bytes(message) if message.body_type is AmqpMessageBodyType.DATA else str(message))
-            else:
-                print_json(message_json(message, is_dead_letter=self.source.is_sub_queue))
-            self.received += 1
-        self.progress.show(f"received {self.received:,}")
+        if not messages:
+            return
+        if self.form is Form.LINES:
+            print_bodies(bytes(each) if each.body_type is AmqpMessageBodyType.DATA else str(each) for each in messages)
+        else:
+            print_json_lines(message_json(each, is_dead_letter=self.source.is_sub_queue) for each in messages)
+        self.received += len(messages)
 
     @property
     def _wanted(self) -> int:
         """The number of messages to request; 0 = `count` is reached."""
-        return BATCH if self.count is None else min(self.count - self.received, BATCH)
+        return sys.maxsize if self.count is None else self.count - self.received
 
 
 async def _abandon(receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, TextIO
 
 from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
@@ -72,13 +75,63 @@ def format_of(path: Path) -> Format:
 
 
 def read_records(path: Path, columns: Columns) -> Iterator[Record]:
-    """Yield the records of a file like `records_of`.
+    """Yield the records of a file in UTF-8 like `records_of`.
 
     Raises:
         OSError: the file cannot be opened.
     """
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        yield from records_of(lines, path.name, format_of(path), columns)
+    with open_text(path, UTF_8) as lines:
+        yield from records_of(decoded(lines, path.name, UTF_8), path.name, format_of(path), columns)
+
+
+def open_text(file: Path | int, encoding: str) -> TextIO:
+    """Open a file, or a descriptor that stays open, for `decoded`.
+
+    Raises:
+        InvalidOperationError: there is no such encoding.
+        OSError: the file cannot be opened.
+    """
+    return text_of(open(file, "rb", closefd=not isinstance(file, int)), encoding)
+
+
+def text_of(stream: BinaryIO, encoding: str) -> TextIO:
+    """Return the text of a stream; like `open_text`."""
+    try:
+        # A byte order mark is no part of the first line. Bytes that cannot be decoded become surrogates.
+        name = codecs.lookup(encoding).name
+        return TextIOWrapper(stream, "utf-8-sig" if name == "utf-8" else name, errors="surrogateescape", newline="")
+    except LookupError as error:
+        raise InvalidOperationError(
+            f"there is no text encoding {encoding!r:.80}: give a name such as utf-8, utf-16, latin-1 or cp1252"
+        ) from error
+
+
+def decoded(lines: Iterable[str], name: str, encoding: str) -> Iterator[str]:
+    """Yield lines of `open_text` as far as their bytes belong to the encoding.
+
+    Raises:
+        InvalidOperationError: a line has other bytes. The text names file, line and byte.
+    """
+    number = 0
+    try:
+        for number, line in enumerate(lines, start=1):
+            if not line.isascii() and (found := _UNDECODED.search(line)) is not None:
+                byte, column = ord(found[0]) - _FIRST_UNDECODED, found.start() + 1
+                raise InvalidOperationError(
+                    f"{name}, line {number}: byte {byte:#04x} at column {column} is not {encoding}: name the encoding "
+                    "of the input with --encoding, or save it as UTF-8"
+                )
+            yield line
+    except UnicodeDecodeError:  # of encodings with more than one byte for each character
+        raise InvalidOperationError(
+            f"{name}, after line {number}: the text is not {encoding}: see --encoding"
+        ) from None
+
+
+UTF_8: Final = "UTF-8"
+_FIRST_UNDECODED: Final = 0xDC00
+_UNDECODED: Final = re.compile("[\udc80-\udcff]")
+"""What "surrogateescape" makes of a byte that cannot be decoded."""
 
 
 def records_of(lines: Iterator[str], name: str, form: Format, columns: Columns) -> Iterator[Record]:
@@ -98,31 +151,29 @@ def records_of(lines: Iterator[str], name: str, form: Format, columns: Columns) 
         )
     if form is Format.LINES and columns.any_named:
         raise InvalidOperationError(f"{name} is read as lines, which have no columns: use CSV or JSON Lines")
-    try:
-        if form is Format.CSV:
-            yield from _csv_records(name, csv.DictReader(lines), columns)
-        elif form is Format.JSONL:
-            yield from _json_records(name, lines, columns)
-        else:
-            yield from (Record(text.encode()) for line in lines if (text := line.rstrip("\r\n")))
-    except UnicodeDecodeError as error:
-        raise InvalidOperationError(
-            f"{name} is not UTF-8 (byte {error.object[error.start]:#04x}): save it as UTF-8"
-        ) from None  # the error contains the input
+    if form is Format.CSV:
+        yield from _csv_records(name, lines, columns)
+    elif form is Format.JSONL:
+        yield from _json_records(name, lines, columns)
+    else:
+        yield from (Record(line.rstrip("\r\n").encode()) for line in lines)
 
 
-def _csv_records(name: str, rows: csv.DictReader[str], columns: Columns) -> Iterator[Record]:
+def _csv_records(name: str, lines: Iterator[str], columns: Columns) -> Iterator[Record]:
     csv.field_size_limit(LARGEST_FIELD)
+    rows = csv.reader(lines)
     try:
-        known = rows.fieldnames or []
+        known = next(rows, [])
         for column in columns.named:
             if column not in known:
                 raise InvalidOperationError(f"{name} has no column {column!r}; it has {', '.join(known) or 'none'}")
         for row in rows:
             place = f"{name}, line {rows.line_num}"
-            if None in row or None in row.values():
+            if not row:
+                raise _empty(place)
+            if len(row) != len(known):
                 raise InvalidOperationError(f"{place}: the row does not have {len(known)} fields like the first line")
-            yield _record(place, row, columns)
+            yield _record(place, dict(zip(known, row, strict=True)), columns)
     except csv.Error as error:
         raise InvalidOperationError(f"{name}, line {rows.line_num}: invalid CSV: {error}") from error
 
@@ -136,15 +187,15 @@ def _json_records(name: str, lines: Iterator[str], columns: Columns) -> Iterator
 
 
 def json_objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of JSON Lines, each with its file and line. Empty lines are skipped.
+    """Yield the objects of JSON Lines, each with its file and line.
 
     Raises:
         InvalidOperationError: a line is not a JSON object.
     """
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
         place = f"{name}, line {number}"
+        if not line.strip():
+            raise _empty(place)
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
@@ -156,6 +207,10 @@ def json_objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, dict[st
         if not isinstance(row, dict):
             raise InvalidOperationError(f"{place}: the line is a JSON {type(row).__name__}, not an object")
         yield place, row
+
+
+def _empty(place: str) -> InvalidOperationError:
+    return InvalidOperationError(f"{place}: the line is empty and has no record: remove it")
 
 
 def _record(place: str, row: dict[str, Any], columns: Columns) -> Record:

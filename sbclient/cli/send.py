@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TextIO
 
 import typer
 
-from sbclient.cli.bulk_sender import BulkSender, Tally
-from sbclient.cli.common import AsJson, Exit, Primary, Secondary, open_client, print_json, run
+from sbclient.cli.bulk_sender import QUIET_S, BulkSender, Tally
+from sbclient.cli.common import (
+    AsJson,
+    Exit,
+    Primary,
+    Secondary,
+    interruptible,
+    open_client,
+    print_json,
+    print_note,
+    resuming_line,
+    run,
+)
 from sbclient.cli.completion import attributes, queues, topics
 from sbclient.cli.failed_file import FailedFile
 from sbclient.cli.feed import Feed, StandardInput
 from sbclient.cli.message_json import message_of, named, set_by_name
-from sbclient.cli.progress import Progress
-from sbclient.cli.records import Columns, Format, Record, format_of, json_objects, records_of
+from sbclient.cli.progress import Amount, Progress
+from sbclient.cli.records import (
+    UTF_8,
+    Columns,
+    Format,
+    Record,
+    decoded,
+    format_of,
+    json_objects,
+    open_text,
+    records_of,
+)
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
@@ -34,7 +57,7 @@ STDIN: Final = "-"
 PAIRING: Final = PairedNamespaceOptions(failover_interval=timedelta(seconds=1), divert_while_suspect=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Input:
     """The source of messages, and attributes for all of them.
 
@@ -43,7 +66,10 @@ class Input:
         form: None = by the suffix of the file; lines for stdin.
         settings: attributes of every message, by name, as text.
         body: the body of a single message, instead of any input.
+        encoding: of the input.
+        skipped: how many records to leave out at the start.
         lines: the lines of stdin.
+        read: the number of records read.
     """
 
     source: str = STDIN
@@ -51,7 +77,14 @@ class Input:
     columns: Columns = field(default_factory=Columns)
     settings: list[tuple[str, str]] = field(default_factory=list, repr=False)
     body: str | None = field(default=None, repr=False)
-    lines: StandardInput = field(default_factory=StandardInput, init=False, repr=False)
+    encoding: str = UTF_8
+    skipped: int = 0
+    lines: StandardInput = field(init=False, repr=False)
+    read: int = field(default=0, init=False)
+    _file: TextIO | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.lines = StandardInput(self.encoding)
 
     @property
     def is_stdin(self) -> bool:
@@ -64,7 +97,9 @@ class Input:
             InvalidOperationError: a line or a setting is invalid.
             OSError: the file cannot be read.
         """
-        for message in [ServiceBusMessage(self.body)] if self.body is not None else self._read():
+        messages = iter([ServiceBusMessage(self.body)]) if self.body is not None else self._read()
+        for message in islice(messages, self.skipped, None):
+            self.read += 1
             for name, text in self.settings:
                 set_by_name(message, name, text)
             yield message
@@ -74,13 +109,23 @@ class Input:
         name = "stdin" if self.is_stdin else path.name
         form = self.form or (Format.LINES if self.is_stdin else format_of(path))
         # Stdin belongs to the process and stays open.
-        with nullcontext(self.lines) if self.is_stdin else path.open(encoding="utf-8-sig", newline="") as lines:
+        with nullcontext(self.lines) if self.is_stdin else open_text(path, self.encoding) as file:
+            self._file = None if isinstance(file, StandardInput) else file
+            lines = decoded(file, name, self.encoding)
             if form is Format.MESSAGES:
                 if self.columns.any_named:
                     raise InvalidOperationError("the format 'messages' has no columns: use CSV or JSON Lines")
                 yield from (message_of(place, fields) for place, fields in json_objects(name, lines))
             else:
                 yield from map(_message, records_of(lines, name, form, self.columns))
+
+    def expected(self) -> float | None:
+        """Estimate the number of records from the part of the file that was read; None = unknown."""
+        file = self._file
+        if file is None or file.closed:
+            return self.read if file is not None else None
+        at, size = file.buffer.tell(), os.fstat(file.fileno()).st_size
+        return self.read * size / at if at else None
 
 
 def _message(record: Record) -> ServiceBusMessage:
@@ -91,6 +136,7 @@ def _message(record: Record) -> ServiceBusMessage:
 
 
 def send(
+    context: typer.Context,
     primary: Primary,
     secondary: Secondary = None,
     queue: Annotated[str | None, typer.Option(autocompletion=queues, help="Send to this queue.")] = None,
@@ -100,6 +146,8 @@ def send(
     form: Annotated[
         Format | None, typer.Option("--format", help="Default: by the suffix of the file; lines for stdin.")
     ] = None,
+    encoding: Annotated[str, typer.Option(help="Encoding of the input, such as utf-16, latin-1 or cp1252.")] = UTF_8,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out this many records at the start of the input.")] = 0,
     body_column: Annotated[str | None, typer.Option(help="Column of the body. Default: the whole row.")] = None,
     session_column: Annotated[str | None, typer.Option(help="Column of the session id.")] = None,
     key_column: Annotated[str | None, typer.Option(help="Column of the partition key.")] = None,
@@ -135,7 +183,7 @@ def send(
 
     Messages with the same session or key are sent in the order of the input. A message that is invalid, such as one
     that is too large, is reported and sending continues; the exit status is then 1. Any other error ends the command
-    with the status of the error.
+    with the status of the error. Ctrl-C waits for the messages in flight, a second Ctrl-C does not.
 
     \b
     Example: sbclient send --queue orders --input orders.csv --session-column OrderNo
@@ -144,7 +192,7 @@ def send(
     """
     is_typed = body is None and source == STDIN and sys.stdin.isatty()
     progress = Progress("sending", is_wanted=not is_typed)
-    bulk, clock = BulkSender(progress), Clock()
+    bulk, clock = BulkSender(progress, first=skip + 1), Clock()
 
     async def send_all(messages: Feed[ServiceBusMessage]) -> None:
         began_at = clock.monotonic()
@@ -168,6 +216,8 @@ def send(
         input_options = {
             "--input": source != STDIN,
             "--format": form,
+            "--encoding": encoding != UTF_8,
+            "--skip": skip,
             "--body-column": body_column,
             "--session-column": session_column,
             "--key-column": key_column,
@@ -176,32 +226,44 @@ def send(
         if body is not None and (unused := [name for name, given in input_options.items() if given]):
             raise InvalidOperationError(f"{unused[0]} has no effect with --body: leave one of them out")
         columns = Columns(body_column, session_column, key_column, tuple(named("--column", column or [])))
-        given = Input(source, form, columns, named("--set", settings or []), body)
+        given = Input(source, form, columns, named("--set", settings or []), body, encoding, skip)
+        progress.follow(lambda: Amount(f"accepted {bulk.tally.accepted:,}", bulk.tally.accepted, given.expected()))
         if is_typed:
             typer.echo("type one message per line; Ctrl-D ends", err=True)
         with nullcontext() if failed is None else FailedFile(failed) as bulk.failed:
             messages = Feed(given.messages())
+            rest_s: float | None = None
+            task = asyncio.current_task()
+            assert task is not None  # a coroutine runs in a task
+
+            def stop() -> None:
+                nonlocal rest_s
+                rest_s = QUIET_S
+                if not bulk.stop():
+                    task.cancel()
+
             try:
-                await send_all(messages)
-            except (Exception, asyncio.CancelledError) as error:
-                if given.is_stdin and not is_typed:  # a pipe cannot be read again
-                    is_interrupted = isinstance(error, asyncio.CancelledError)
-                    await bulk.keep_rest(messages, given.lines.rest(), is_interrupted=is_interrupted)
-                raise
+                async with interruptible(stop):
+                    is_sent = False
+                    try:
+                        await send_all(messages)
+                        is_sent = rest_s is None
+                    except asyncio.CancelledError:
+                        rest_s = 0.0  # a second signal: only what has been read
+                        raise
+                    finally:
+                        if not is_sent and given.is_stdin and not is_typed:  # a pipe cannot be read again
+                            await bulk.keep_rest(messages, given.lines.rest(), quiet_s=rest_s)
             finally:
                 messages.close()
 
     try:
-        run("send", work(), as_json=as_json, progress=progress)
+        run("send", work(), as_json=as_json, progress=progress, handles_signals=True)
     except typer.Exit:
-        tally = bulk.tally
-        if tally.read or tally.unsent:
-            _report(tally, as_json)
-        if tally.read and body is None and not as_json:
-            if source != STDIN:
-                typer.echo(f"records of {Path(source).name} after {tally.read:,} were not sent", err=True)
-            elif failed is None and not is_typed:
-                typer.echo("input that was read and not sent is lost; --failed FILE keeps it", err=True)
+        if bulk.tally.read or bulk.tally.unsent:
+            _report(bulk.tally, as_json)
+        if body is None and not as_json:
+            _show_rest(context, bulk, source, failed, skip=skip, is_typed=is_typed)
         raise
     _report(bulk.tally, as_json)
     if bulk.tally.refused:
@@ -221,6 +283,28 @@ async def _check_primary(client: ServiceBusClient, sender: ServiceBusSender) -> 
             f"the primary {client.fully_qualified_namespace} does not answer, and nothing was sent: check its host "
             "name, or send to the backlog with --divert-anyway"
         )
+
+
+def _show_rest(
+    context: typer.Context, bulk: BulkSender, source: str, failed: Path | None, *, skip: int, is_typed: bool
+) -> None:
+    """Print how to send the records that were not accepted."""
+    tally = bulk.tally
+    if not tally.read:
+        return
+    if source == STDIN:
+        if failed is None and not is_typed:
+            print_note("input that was read and not sent is lost; --failed FILE keeps it")
+        return
+    after = skip + tally.read
+    if failed is not None and tally.failed:
+        print_note(f"{failed} has the messages that were not accepted: send them with --format messages")
+    elif bulk.unaccepted is not None:
+        after = bulk.unaccepted - 1
+        if again := tally.read - tally.failed - tally.refused - (after - skip):
+            print_note(f"{again:,} messages after record {after:,} were accepted and will be sent again")
+    print_note(f"records of {Path(source).name} after {after:,} were not sent; resume with:")
+    print_note(f"  {resuming_line(context, skip=after, failed=None)}")  # the file of failed messages has content now
 
 
 def _report(tally: Tally, as_json: bool) -> None:

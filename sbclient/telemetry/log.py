@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from unicodedata import category
 
@@ -82,16 +82,27 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(each if _is_visible(each) else repr(each)[1:-1] for each in text)
 
 
+def shortened(text: str, length: int = 80) -> str:
+    """Return a text of at most `length` characters, with its start and its end."""
+    half = (length - 1) // 2
+    return text if len(text) <= length else f"{text[:half]}…{text[-half:]}"
+
+
 def printable_json(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return a value as JSON on one line. The characters that `printable` escapes are escaped as JSON does.
 
     Args:
         default: as for `json.dumps`.
     """
-    text = json.dumps(value, ensure_ascii=False, default=default)
+    text = _encoder(default).encode(value)
     return (
         text if text.isprintable() else "".join(each if _is_visible(each) else json.dumps(each)[1:-1] for each in text)
     )
+
+
+@cache
+def _encoder(default: Callable[[Any], Any] | None) -> json.JSONEncoder:
+    return json.JSONEncoder(ensure_ascii=False, default=default)
 
 
 def _is_visible(character: str) -> bool:

@@ -153,20 +153,21 @@ async def test_messages_are_abandoned_when_stdout_closes(clock: Any, monkeypatch
     await filled(pair, 10)
     printed: list[Any] = []
 
-    def print_three(line: Any) -> None:
-        if len(printed) == 3:
+    def print_once(bodies: Any) -> None:
+        if printed:
             raise OutputClosed
-        printed.append(line)
+        printed.extend(bodies)
 
-    monkeypatch.setattr(reception, "print_body", print_three)
+    monkeypatch.setattr(reception, "BATCH", 4)
+    monkeypatch.setattr(reception, "print_bodies", print_once)
     with pytest.raises(OutputClosed):
         await _Script().run(pair)
-    assert printed == [b"0", b"1", b"2"]
-    assert await waiting(pair) == 10
+    assert printed == [b"0", b"1", b"2", b"3"]
+    assert await waiting(pair) == 6
 
 
 async def test_interrupted_receive_leaves_nothing_locked(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "print_body", lambda line: None)
+    monkeypatch.setattr(reception, "print_bodies", lambda bodies: None)
     pair = memory_pair(clock=clock, seed=1)
     await filled(pair, 3)
     script = _Script(wait_s=None, settle=Settle.ABANDON)
@@ -179,9 +180,25 @@ async def test_interrupted_receive_leaves_nothing_locked(clock: Any, monkeypatch
     assert await waiting(pair) == 3
 
 
+async def test_interruption_waits_for_settlements_in_flight(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[Any] = []
+    monkeypatch.setattr(reception, "print_bodies", printed.extend)
+    pair = memory_pair(clock=clock, seed=1)
+    await filled(pair, 3)
+    pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SETTLE], latency_s=10))
+    script = _Script(wait_s=None)
+    running = asyncio.create_task(script.run(pair))
+    await clock.sleep(5)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    pair.primary.heal()
+    assert (len(printed), script.reception.unsettled, await waiting(pair)) == (3, 0, 0)
+
+
 async def test_follow_continues_without_messages(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Any] = []
-    monkeypatch.setattr(reception, "print_body", printed.append)
+    monkeypatch.setattr(reception, "print_bodies", printed.extend)
     pair = memory_pair(clock=clock, seed=1)
     await filled(pair, 1)
     running = asyncio.create_task(_Script(wait_s=None).run(pair))

@@ -18,7 +18,12 @@ def write(tmp_path: Path, name: str, text: str) -> Path:
 
 def test_text_file_has_one_message_per_line(tmp_path: Path) -> None:
     path = write(tmp_path, "lines.txt", "one\n\ntwo\r\nthree")
-    assert list(read_records(path, Columns())) == [Record(b"one"), Record(b"two"), Record(b"three")]
+    assert list(read_records(path, Columns())) == [
+        Record(b"one"),
+        Record(b""),
+        Record(b"two"),
+        Record(b"three"),
+    ]
 
 
 def test_csv_columns_set_body_session_and_key(tmp_path: Path) -> None:
@@ -36,7 +41,7 @@ def test_csv_row_becomes_a_json_body(tmp_path: Path) -> None:
 
 
 def test_json_lines_keep_nested_bodies_and_number_keys(tmp_path: Path) -> None:
-    path = write(tmp_path, "orders.jsonl", '{"id": 7, "order": {"total": 3}}\n\n{"id": null, "order": "text"}\n')
+    path = write(tmp_path, "orders.jsonl", '{"id": 7, "order": {"total": 3}}\n{"id": null, "order": "text"}\n')
     assert list(read_records(path, Columns(body="order", session="id"))) == [
         Record(b'{"total": 3}', session_id="7"),
         Record(b"text"),
@@ -51,6 +56,8 @@ def test_json_lines_keep_nested_bodies_and_number_keys(tmp_path: Path) -> None:
         ("a.csv", "x,y\n1,2,3\n", Columns()),
         ("a.csv", "", Columns(key="x")),
         ("a.csv", "x,y\n1,2\n", Columns(session="x", key="y")),
+        ("a.csv", "x\n1\n\n2\n", Columns()),
+        ("a.jsonl", '{"x": 1}\n\n{"x": 2}\n', Columns()),
         ("a.jsonl", "{", Columns()),
         ("a.jsonl", "[1]", Columns()),
         ("a.jsonl", '{"x": 1}', Columns(key="y")),
@@ -68,12 +75,12 @@ def test_invalid_input_is_rejected(tmp_path: Path, name: str, text: str, columns
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt"])
-def test_error_of_invalid_utf8_names_the_file(tmp_path: Path, name: str) -> None:
+def test_error_of_invalid_utf8_names_file_and_line(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    path.write_bytes(b"caf\xe9\n")
+    path.write_bytes(b'{"x": 1}\n' + b"caf\xe9\n")
     with pytest.raises(InvalidOperationError) as told:
         list(read_records(path, Columns()))
-    assert name in str(told.value)
+    assert f"{name}, line 2: byte 0xe9 at column 4" in str(told.value)
 
 
 def test_csv_field_can_be_as_large_as_a_message(tmp_path: Path) -> None:

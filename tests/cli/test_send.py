@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -80,10 +81,66 @@ def test_send_to_a_topic() -> None:
     assert [message["body"] for message in lines(call("peek", "--topic", "t", "--subscription", "s"))] == ["hello"]
 
 
-def test_stdin_is_utf_8_and_empty_lines_are_skipped() -> None:
+def test_stdin_is_utf_8_and_an_empty_line_is_an_empty_message() -> None:
     make("q")
     call("send", "--queue", "q", stdin="ü\n\nzwei\n".encode())
-    assert [message["body"] for message in peeked("q")] == ["ü", "zwei"]
+    assert [message["body"] for message in peeked("q")] == ["ü", "", "zwei"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
+def test_input_has_the_named_encoding(tmp_path: Path, encoding: str) -> None:
+    make("q")
+    path = tmp_path / "in.txt"
+    path.write_text("ü\nzwei\n", encoding=encoding)
+    call("send", "--queue", "q", "--input", str(path), "--encoding", encoding)
+    call("send", "--queue", "q", "--encoding", encoding, stdin=path.read_bytes())
+    assert [message["body"] for message in peeked("q")] == ["ü", "zwei"] * 2
+
+
+def test_line_of_another_encoding_is_reported_after_the_lines_before_it(tmp_path: Path) -> None:
+    make("q")
+    path = tmp_path / "in.txt"
+    path.write_bytes(b"one\ntwo\ncaf\xe9\nfour\n")
+    result = call("send", "--queue", "q", "--input", str(path), status=2)
+    assert "in.txt, line 3: byte 0xe9 at column 4 is not UTF-8" in result.stderr
+    assert "--encoding" in result.stderr
+    assert [message["body"] for message in peeked("q")] == ["one", "two"]
+
+
+def test_unknown_encoding_is_bad_input() -> None:
+    assert "latin-1" in call("send", "--queue", "q", "--encoding", "klingon", status=2, stdin="x\n").stderr
+    call("send", "--queue", "q", "--encoding", "base64", status=2, stdin="x\n")
+
+
+def test_lines_of_another_encoding_are_kept_unchanged(tmp_path: Path) -> None:
+    make("q")
+    kept = tmp_path / "failed.txt"
+    call("send", "--queue", "q", "--failed", str(kept), status=2, stdin=b"one\ncaf\xe9\nfour\n")
+    assert kept.read_bytes() == b"caf\xe9\nfour\n"
+
+
+def resumption(result: Any) -> list[str]:
+    """The arguments of the command that the output offers."""
+    return shlex.split(re.findall(r"resume with:\n  sbclient (.+)", result.stderr)[0])
+
+
+def test_command_resumes_after_an_invalid_line(tmp_path: Path) -> None:
+    make("q")
+    path = tmp_path / "it's.jsonl"
+    path.write_text('{"n": 1}\n{"n": 2}\nnonsense\n{"n": 4}\n')
+    again = resumption(call("send", "--queue", "q", "--input", str(path), "--body-column", "n", status=2))
+    assert again == ["send", "--queue", "q", "--input", str(path), "--skip", "2", "--body-column", "n"]
+    path.write_text(path.read_text().replace("nonsense", '{"n": 3}'))
+    call(*again)
+    assert [message["body"] for message in peeked("q")] == ["1", "2", "3", "4"]
+
+
+def test_command_resumes_at_the_first_record_that_was_not_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{number}\n" for number in range(3000)))
+    again = resumption(call("send", "--queue", "missing", "--input", str(path), "--skip", "10", status=5))
+    assert again[-2:] == ["--skip", "10"]
+    assert PRIMARY not in again
 
 
 def test_received_messages_can_be_sent_unchanged() -> None:
@@ -225,7 +282,7 @@ async def test_messages_read_before_an_interruption_are_kept(tmp_path: Path) -> 
 
     with FailedFile(kept) as failed:
         bulk = BulkSender(Progress("sending"), failed)
-        await bulk.keep_rest(Feed(messages()), iter(()), is_interrupted=True)
+        await bulk.keep_rest(Feed(messages()), iter(()), quiet_s=0.1)
     assert [json.loads(line)["body"] for line in kept.read_text().splitlines()] == ["1", "2"]
     assert bulk.tally.unsent == 2
     os.close(write)

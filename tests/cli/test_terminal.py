@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.emulator import Emulator
-from sbclient.testing import Fault, FaultKind, served
+from sbclient.testing import Fault, FaultKind, Operation, served
 from tests.cli.calling import on
 
 pytestmark = pytest.mark.slow  # starts many processes
@@ -155,6 +156,70 @@ def test_ctrl_c_ends_follow_and_releases_locks(emulator: Emulator) -> None:
     assert counts(emulator, "orders") == 0
 
 
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{number}\n" for number in range(20_000)))
+    return path
+
+
+def test_ctrl_c_waits_for_sends_in_flight_and_prints_where_to_resume(emulator: Emulator, numbers: Path) -> None:
+    emulator.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=0.7))
+    terminal = Terminal(emulator, "send", "--queue", "orders", "--input", str(numbers))
+    terminal.await_text("per second, ")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ended() == 130
+    assert "Traceback" not in terminal.seen
+    (accepted,) = re.findall(r"^accepted ([\d,]+)   ", terminal.seen, re.M)
+    sent = int(accepted.replace(",", ""))
+    assert counts(emulator, "orders") == sent > 0
+    assert f"\r\n  sbclient send --queue orders --input {numbers} --skip {sent}\r\n" in terminal.seen
+
+
+def test_second_ctrl_c_does_not_wait(emulator: Emulator, numbers: Path) -> None:
+    emulator.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
+    terminal = Terminal(emulator, "send", "--queue", "orders", "--input", str(numbers))
+    terminal.await_text("accepted 0  ")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.await_text("500 in flight; Ctrl-C again")
+    began_at = time.monotonic()
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ended() == 130
+    assert time.monotonic() - began_at < 10
+    assert f"--input {numbers} --skip 0" in terminal.seen
+
+
+def test_interrupted_receive_prints_the_command_for_the_rest(emulator: Emulator) -> None:
+    put(emulator, "one", "two")
+    terminal = Terminal(emulator, "receive", "--queue", "orders", "--count", "5", "--wait", "60", "--format", "lines")
+    terminal.await_text("two")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ended() == 130
+    assert "  sbclient receive --queue orders --count 3 --wait 60.0 --format lines\r\n" in terminal.seen
+    assert counts(emulator, "orders") == 0
+
+
+@pytest.mark.parametrize("command", ["receive --format lines", "peek", "receive", "backlog --sample 0"])
+def test_text_of_messages_cannot_control_the_terminal(emulator: Emulator, command: str) -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\u202e\x9b"
+
+    async def work(client: ServiceBusClient) -> None:
+        async with client.get_queue_sender("orders") as sender:
+            await sender.send_messages(ServiceBusMessage(evil, subject=evil, application_properties={evil: evil}))
+            client.pair.force_failover("orders")
+            await sender.send_messages(ServiceBusMessage(evil))
+
+    primary, secondary = emulator.connection_strings.values()
+    on(primary, work, secondary=secondary, options=PairedNamespaceOptions(backlog_queue_count=1))
+    words = command.split()
+    options = ["--backlog-queue-count", "1"] if words[0] == "backlog" else ["--queue", "orders"]
+    terminal = Terminal(emulator, *words, *options, *(["--count", "1"] if words[0] == "receive" else []))
+    assert terminal.ended() == 0
+    assert not set(terminal.seen.replace("\x1b[2K", "").replace("\r\x1b[K", "")) & set("\x07\u202e\x9b")
+    assert "\x1b]" not in terminal.seen
+    assert "\x1b[2J" not in terminal.seen
+
+
 def test_progress_is_shown_after_one_second(emulator: Emulator, tmp_path: Path) -> None:
     put(emulator, "one")
     with (tmp_path / "out").open("wb") as out:
@@ -167,7 +232,7 @@ def test_progress_is_shown_after_one_second(emulator: Emulator, tmp_path: Path) 
 
 @pytest.mark.parametrize("command", [("receive", "--wait", "2"), ("peek", "--count", "1000")])
 def test_closed_pipe_ends_the_command_quietly(emulator: Emulator, command: tuple[str, ...]) -> None:
-    put(emulator, *map(str, range(300)))
+    put(emulator, *map(str, range(900)))  # more than fits into the pipe
     name, *options = command
     process = subprocess.Popen(
         [*PROGRAM, name, "--queue", "orders", *options],
