@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console, Group
@@ -34,7 +34,29 @@ PAGE_SPEED = 6.0
 WATCHED_DRAIN_S = 300.0
 """With a page the rate of the syphon is limited so that moving all messages would take this time."""
 
-_COLOURS = {FailoverState.HEALTHY: "green", FailoverState.SUSPECT: "yellow", FailoverState.FAILED_OVER: "red"}
+_STATES: Final = {
+    FailoverState.HEALTHY: ("to primary", "green"),
+    FailoverState.SUSPECT: ("nowhere", "yellow"),
+    FailoverState.FAILED_OVER: ("to backlog", "red"),
+}
+"""Where sends go in each state, and its colour."""
+
+_PHASES: Final = {
+    "primary down": "the primary goes down",
+    "primary back": "the primary is back",
+    "draining": "a syphon moves the messages from the backlog to the primary",
+}
+_EVENTS: Final = {
+    "failover.suspected": "{}: the primary does not answer; if this lasts a minute, messages are diverted",
+    "failover.engaged": "{}: a minute without an answer; messages go to the backlog",
+    "failover.recovered": "{}: the primary answers pings; messages go to it again",
+}
+
+NEXT: Final = """
+to go on:
+  sbclient demo --page                     the same in a browser
+  sbclient demo --input FILE.csv           your own data; --session-column NAME, --ordering session
+  sbclient emulator                        this broker, for your own programs"""
 
 
 def demo(
@@ -100,7 +122,7 @@ def demo(
             account = run_virtual(terminable(outage.run()))
             print_json(asdict(account))
         else:
-            account = _shown(outage, make_console())
+            account = show(outage, make_console())
     if account.lost or account.altered or account.unexpected:
         raise typer.Exit(Exit.INCOMPLETE)
 
@@ -131,12 +153,12 @@ def _on_page(outage: OutageRun, port: int, speed: float, *, as_json: bool) -> Ac
     async def watched() -> Account:
         pair = outage.make_pair()
         async with DemoPage(outage, pair, speed, port) as shown:
+            console.print(_story(outage))
             console.print(f"[bold]watch the run at http://localhost:{shown.port}/[/]   Ctrl-C ends it")
             account = await outage.run(pair=pair)
             if as_json:
                 print_json(asdict(account))
-            console.print(_table(outage))
-            console.print(_verdict(account))
+            _print_result(console, outage, account)
             console.print("the page shows the result; Ctrl-C ends it")
             await shown.until_interrupted()
         return account
@@ -144,17 +166,24 @@ def _on_page(outage: OutageRun, port: int, speed: float, *, as_json: bool) -> Ac
     return run_virtual(terminable(watched()), speed=speed)
 
 
-def _shown(outage: OutageRun, console: Console) -> Account:
+def show(outage: OutageRun, console: Console) -> Account:
     """Run and show the events: live on a terminal, else line by line."""
-    printed = 0
+    printed, phase = 0, outage.phase
+    console.print(_story(outage))
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def watch() -> None:
-            nonlocal printed
+            nonlocal printed, phase
+            if outage.phase != phase and (line := _PHASES.get(outage.phase)):
+                _print_event(console, outage, line)
+            phase = outage.phase
             events = outage.events()
             for event in events[printed:]:
                 facts = ", ".join(f"{name} {value}" for name, value in event.facts.items())
-                console.print(f"[dim]{_time(outage.elapsed_s)}[/] {event.name} ", cell(f"{event.path} {facts}"))
+                known = _EVENTS.get(event.name)
+                _print_event(
+                    console, outage, known.format(event.path) if known else f"{event.path}: {event.name} {facts}"
+                )
             printed = len(events)
             if console.is_terminal:
                 live.update(Group(*_stage(outage)), refresh=True)
@@ -162,9 +191,29 @@ def _shown(outage: OutageRun, console: Console) -> Account:
         account = run_virtual(
             terminable(outage.run(watch=watch)), speed=WATCHING_SPEED if console.is_terminal else None
         )
+    _print_result(console, outage, account)
+    console.print(NEXT, highlight=False)
+    return account
+
+
+def _story(outage: OutageRun) -> Text:
+    sent, queues = sum(len(lane.records) for lane in outage.lanes), len(outage.lanes)
+    return Text(
+        f"{sent:,} messages go to {queues} queue{'s' * (queues > 1)} of a primary namespace, which is down from "
+        f"{_time(OUTAGE_AT_S)} to {_time(RECOVERY_AT_S)}.\n"
+        "Meanwhile the client sends them to backlog queues in a second namespace; afterwards a syphon moves them to "
+        "the queues they were sent to.\n"
+    )
+
+
+def _print_event(console: Console, outage: OutageRun, text: str) -> None:
+    console.print(Text.assemble((f"{_time(outage.elapsed_s)}  ", "dim"), cell(text)), highlight=False)
+
+
+def _print_result(console: Console, outage: OutageRun, account: Account) -> None:
+    console.print()
     console.print(_table(outage))
     console.print(_verdict(account))
-    return account
 
 
 def _stage(outage: OutageRun) -> list[Table | Padding | Text]:
@@ -178,36 +227,43 @@ def _stage(outage: OutageRun) -> list[Table | Padding | Text]:
 
 def _table(outage: OutageRun) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("queue", "traffic", "state"):
-        table.add_column(name)
-    for name in ("sent", "accepted", "refused", "diverted", "delivered"):
+    for name in ("queue", "traffic", "sends go"):
+        table.add_column(name, no_wrap=True)
+    for name in ("sent", "accepted", "diverted", "waiting in backlog", "delivered", "refused", "refused tries"):
         table.add_column(name, justify="right")
+    waiting = outage.waiting()
     for lane in outage.lanes:
         tally = outage.tallies[lane.queue]
-        state = outage.states.get(lane.queue, FailoverState.HEALTHY)
+        words, colour = _STATES[outage.states.get(lane.queue, FailoverState.HEALTHY)]
         table.add_row(
             cell(lane.queue),
             cell(lane.label),
-            Text(state.value.replace("_", " "), style=_COLOURS[state]),
+            Text(words, style=colour),
             f"{tally.sent:,}",
             f"{len(tally.accepted):,}",
-            f"{tally.refused.total():,}",
             f"{outage.diverted.get(lane.queue, 0):,}",
+            f"{waiting[lane.queue]:,}",
             f"{len(tally.delivered):,}",
+            f"{tally.refused_messages.total():,}",
+            f"{tally.refused_tries.total():,}",
         )
     return table
 
 
 def _verdict(account: Account) -> Text:
-    refused = ", ".join(f"{count:,} {name}" for name, count in account.refused.items()) or "none"
     good = not (account.lost or account.altered or account.unexpected)
     return Text.assemble(
         f"\nsent {account.sent:,}   accepted {account.accepted:,}   diverted {account.diverted:,}   "
         f"drained {account.drained:,}   delivered {account.delivered:,}   duplicates {account.duplicates:,}   ",
         (f"lost {account.lost:,}", "bold green" if good else "bold red"),
-        f"\nfailed sends, which the senders saw and repeated: {refused}"
+        f"\nrefused messages, which are invalid: {_by_class(account.refused_messages)}"
+        f"\nrefused tries, which the senders repeated: {_by_class(account.refused_tries)}"
         f"\nseed {account.seed} repeats this run of {_time(account.virtual_seconds)} virtual minutes",
     )
+
+
+def _by_class(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "none"
 
 
 def _time(seconds: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
@@ -23,6 +23,8 @@ from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions, SyphonLimits
 from sbclient.pairing.status import PairEvent, PairStatus
+from sbclient.rules.backlog import is_backlog_path
+from sbclient.rules.envelope import PATH
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 
@@ -62,20 +64,20 @@ def sample_lanes(random: Random, count: int) -> list[Lane]:
         Lane("orders", "plain", [Record(body) for body in bodies]),
         Lane(
             "payments",
-            "keyed, partitioned",
+            "keyed",
             [Record(body, partition_key=key) for body, key in zip(bodies, customers, strict=True)],
             is_partitioned=True,
         ),
         Lane(
             "shipments",
-            "sessions, partitioned",
+            "sessions",
             [Record(body, session_id=key) for body, key in zip(bodies, customers, strict=True)],
             is_partitioned=True,
             requires_session=True,
         ),
         Lane(
             "ledger",
-            "transactions, partitioned",
+            "transacted",
             [Record(body, partition_key=f"account-{at // TRANSACTION_MESSAGES % 7}") for at, body in enumerate(bodies)],
             is_partitioned=True,
             is_transactional=True,
@@ -87,7 +89,7 @@ def file_lane(records: Sequence[Record]) -> Lane:
     """Return a queue for the records of a file: with sessions if all records have one, partitioned if any has a key."""
     with_session = bool(records) and all(record.session_id is not None for record in records)
     has_keys = with_session or any(record.session_id or record.partition_key for record in records)
-    label = "sessions, partitioned" if with_session else "keyed, partitioned" if has_keys else "plain"
+    label = "sessions" if with_session else "keyed" if has_keys else "plain"
     return Lane("input", label, records, is_partitioned=has_keys, requires_session=with_session)
 
 
@@ -98,7 +100,8 @@ class Tally:
     Attributes:
         sent: messages passed to a sender at least once.
         accepted: ids of messages whose send returned.
-        refused: sends that raised, by error class. The sender repeats them unless the message itself is invalid.
+        refused_tries: messages in sends that raised, by error class. The sender repeats them.
+        refused_messages: messages that are invalid themselves, by error class.
         delivered: deliveries by message id.
         altered: deliveries whose body differs from the sent one.
         out_of_order: messages of a session delivered after a later one.
@@ -106,7 +109,8 @@ class Tally:
 
     sent: int = 0
     accepted: set[str] = field(default_factory=set)
-    refused: Counter[str] = field(default_factory=Counter)
+    refused_tries: Counter[str] = field(default_factory=Counter)
+    refused_messages: Counter[str] = field(default_factory=Counter)
     in_doubt: int = 0
     delivered: Counter[str] = field(default_factory=Counter)
     dead_lettered: set[str] = field(default_factory=set)
@@ -121,7 +125,8 @@ class Account:
     seed: int
     sent: int
     accepted: int
-    refused: dict[str, int]
+    refused_tries: dict[str, int]
+    refused_messages: dict[str, int]
     in_doubt: int
     diverted: int
     drained: int
@@ -167,6 +172,8 @@ class OutageRun:
         self._limits = limits
         self._options = PairedNamespaceOptions(ordering=ordering)
         self.clock = VirtualClock()
+        self._pair: MemoryPair | None = None
+        self._now = 0.0
         self._digests: dict[str, bytes] = {}
         self._pending = sum(len(lane.records) for lane in lanes)
 
@@ -181,7 +188,7 @@ class OutageRun:
             watch: called once per virtual second, to show the state.
             pair: from `make_pair`, for a caller that observes it; None = a new one.
         """
-        pair = pair or self.make_pair()
+        pair = self._pair = pair or self.make_pair()
         async with pair.client(self._options) as client, asyncio.TaskGroup() as group:
             self.events, self.status = client.pair.events, client.pair.status
             background = [group.create_task(self._watch(client, watch))]
@@ -214,6 +221,18 @@ class OutageRun:
         await self._count_dead_letters(pair)
         return self.account()
 
+    def waiting(self) -> Counter[str]:
+        """Count the messages in the backlog queues by their destination."""
+        found = Counter[str]()
+        if self._pair is None:
+            return found
+        for entity in self._pair.secondary.namespace.directory.all():
+            if is_backlog_path(entity.path):
+                for fragment in entity.body.fragments:
+                    entries = fragment.browse(self._now, 0)
+                    found.update(str(entry.content.application_properties[PATH]) for entry in entries)
+        return found
+
     def account(self) -> Account:
         """Return the counts so far."""
         tallies = self.tallies.values()
@@ -224,7 +243,8 @@ class OutageRun:
             seed=self.seed,
             sent=sum(tally.sent for tally in tallies),
             accepted=len(accepted),
-            refused=dict(sorted(sum((tally.refused for tally in tallies), Counter[str]()).items())),
+            refused_tries=_sum(tally.refused_tries for tally in tallies),
+            refused_messages=_sum(tally.refused_messages for tally in tallies),
             in_doubt=sum(tally.in_doubt for tally in tallies),
             diverted=sum(self.diverted.values()),
             drained=self.drained,
@@ -271,7 +291,7 @@ class OutageRun:
         entities = client.pair.status().entities.values()
         self.states = {entity.path: entity.state for entity in entities}
         self.diverted = {entity.path: entity.diverted for entity in entities}
-        self.elapsed_s = self.clock.monotonic()
+        self.elapsed_s, self._now = self.clock.monotonic(), self.clock.now()
 
     async def _until(self, condition: Callable[[], bool], at_most_s: float = 3600) -> None:
         end_at = self.clock.monotonic() + at_most_s
@@ -307,10 +327,11 @@ class OutageRun:
                 else:
                     await sender.send_messages(messages[0])
             except ServiceBusError as error:
-                tally.refused[type(error).__name__] += len(messages)
-                tally.in_doubt += isinstance(error, OperationTimeoutError)
                 if isinstance(error, ValueError):  # the message is invalid: a repetition is rejected too
+                    tally.refused_messages[type(error).__name__] += len(messages)
                     return
+                tally.refused_tries[type(error).__name__] += len(messages)
+                tally.in_doubt += isinstance(error, OperationTimeoutError)
                 await self.clock.sleep(RETRY_S)
             else:
                 tally.accepted.update(message.message_id or "" for message in messages)
@@ -373,6 +394,10 @@ class OutageRun:
                 async with client.get_queue_receiver(lane.queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
                     while peeked := await receiver.peek_messages(1000):  # a page has messages of one fragment
                         self.tallies[lane.queue].dead_lettered.update(message.message_id or "" for message in peeked)
+
+
+def _sum(counts: Iterable[Counter[str]]) -> dict[str, int]:
+    return dict(sorted(sum(counts, Counter[str]()).items()))
 
 
 def _share_of(record: Record, at: int) -> int:

@@ -34,7 +34,8 @@ NAMED_BY_DATA: Final = {
     "application_properties",
     "connection_strings",
     "ports",
-    "refused",
+    "refused_tries",
+    "refused_messages",
 }
 """Objects whose members have the names of queues, reasons and the like."""
 

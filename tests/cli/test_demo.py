@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,13 +16,18 @@ from random import Random
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from sbclient.cli.common import WIDE
+from sbclient.cli.demo import MESSAGES, show
 from sbclient.cli.outage import OutageRun, file_lane, sample_lanes
 from sbclient.cli.records import Record
 from sbclient.testing import run_virtual
 
 pytestmark = pytest.mark.slow  # starts many processes
 
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+SECTION = PAGE.read_text(encoding="utf-8").partition("## sbclient demo\n")[2]
 COMMAND = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()", "demo"]
 
 
@@ -43,7 +50,8 @@ def test_account_is_consistent() -> None:
     assert account["lost"] == account["altered"] == account["unexpected"] == 0
     assert account["sent"] == account["accepted"] == account["delivered"] == 400
     assert account["drained"] == account["diverted"] > 0
-    assert sum(account["refused"].values()) > 0
+    assert sum(account["refused_tries"].values()) > 0
+    assert account["refused_messages"] == {}
 
 
 def test_seed_repeats_a_run() -> None:
@@ -75,15 +83,39 @@ def test_ordering_session_keeps_the_order() -> None:
 
 def test_invalid_message_is_sent_once() -> None:
     account = run_virtual(OutageRun([file_lane([Record(b"x" * 300_000), Record(b"y")])], seed=1).run())
-    assert account.refused["MessageSizeExceededError"] == 1
+    assert account.refused_messages == {"MessageSizeExceededError": 1}
+    assert "MessageSizeExceededError" not in account.refused_tries
     assert (account.sent, account.accepted, account.delivered, account.lost) == (2, 1, 1, 0)
 
 
 def test_text_output_without_json() -> None:
     out = demo("--messages", "100").stdout
-    for event in ("failover.suspected", "failover.engaged", "failover.recovered"):
-        assert event in out
+    for line in ("100 messages go to 4 queues", "the primary goes down", "messages go to the backlog", "to go on:"):
+        assert line in out
     assert "lost 0" in " ".join(out.split())
+
+
+def test_documented_run_is_that_of_the_program() -> None:
+    out = io.StringIO()
+    outage = OutageRun(sample_lanes(Random(1), MESSAGES), seed=1)
+    account = show(outage, Console(file=out, width=WIDE))
+    text, figures = re.findall(r"^```(?:text|json)\n(.*?)^```", SECTION, re.M | re.S)
+    assert out.getvalue().strip() == text.strip()
+    assert asdict(account) == json.loads(figures)
+
+
+def test_messages_wait_in_the_backlog_during_the_outage() -> None:
+    outage = OutageRun(sample_lanes(Random(1), 100), seed=1)
+    seen: list[tuple[dict[str, int], dict[str, int]]] = []
+
+    def watch() -> None:
+        if outage.phase == "primary down":
+            seen.append((outage.waiting(), {name: number for name, number in outage.diverted.items() if number}))
+
+    run_virtual(outage.run(watch=watch))
+    waiting, diverted = seen[-1]
+    assert waiting == diverted != {}
+    assert outage.waiting().total() == 0
 
 
 @pytest.mark.parametrize(
