@@ -214,7 +214,8 @@ async def _with_administration(primary: str, work: Callable[[Administration], Aw
 
 def _address(kind: EntityKind, names: list[str]) -> EntityAddress:
     if len(names) != kind.name_count:
-        raise InvalidOperationError(f"a {kind} has {kind.name_count} names, not {len(names)}")
+        plural = "s" if kind.name_count > 1 else ""
+        raise InvalidOperationError(f"a {kind} takes {kind.name_count} name{plural}, not {len(names)}")
     _check_names(kind, names)
     return EntityAddress(kind, tuple(names))
 

@@ -213,8 +213,9 @@ async def interruptible(stop: Callable[[], object]) -> AsyncIterator[None]:
         if not received:
             raise
     finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
+        with suppress(NotImplementedError):
+            for number in handled:
+                loop.remove_signal_handler(number)
     if received:
         raise startup_signals.Terminated if received[0] == signal.SIGTERM else KeyboardInterrupt
 
@@ -331,7 +332,9 @@ def required_secondary(secondary: str | None) -> str:
         InvalidOperationError: it is missing.
     """
     if not secondary:
-        raise InvalidOperationError("the backlog is in the secondary namespace: give --secondary")
+        raise InvalidOperationError(
+            "the backlog is in the secondary namespace: give --secondary, or set SERVICEBUS_SECONDARY_CONNECTION_STRING"
+        )
     return secondary
 
 
