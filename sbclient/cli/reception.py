@@ -15,6 +15,7 @@ from sbclient.cli.progress import Amount, Progress
 from sbclient.cli.source import ANY_SESSION, Source
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, MessageAlreadySettled, OperationTimeoutError, ServiceBusError
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
 
@@ -118,7 +119,7 @@ class Reception:
         try:
             while messages := await coming:
                 coming = asyncio.create_task(self._receive(receiver, wait_s, self._wanted - len(messages)))
-                await asyncio.sleep(0)  # asks for the next messages before these are printed
+                await Clock().sleep(0)  # asks for the next messages before these are printed
                 await self._handle(receiver, messages)
         finally:
             coming.cancel()
