@@ -968,15 +968,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _TIME,
-        "a message whose lock was lost while it waited for the rate is sent",
-        (
-            "syphon/destination.py",
-            "[[message for message in group if not message.is_lost] for group in groups]",
-            "[list(group) for group in groups]",
-        ),
-    ),
-    _mutant(
-        _TIME,
         "a rule without an action hides the matching rules behind it",
         ("broker/topic.py", "            if is_plain_due or rule.has_action:\n", "            if is_plain_due:\n"),
     ),
