@@ -6,7 +6,7 @@ Sources: "documented" is the page on paired namespaces of the retired .NET clien
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
@@ -67,6 +67,8 @@ class PairedNamespaceOptions:
         missing_entity_grace: how long the syphon keeps messages for an entity that does not exist before it
             dead-letters them. Default 24 hours.
         syphon_long_poll: how long the syphon waits at an empty backlog queue. Default 15 minutes (documented).
+        syphon_destinations: patterns of the queues and topics that the syphon may send to, as of a shell (`"orders"`,
+            `"eu/*"`), in any case of letters. It dead-letters a message for another one. None = every one.
         is_outage: decides whether an error that remains after the retries is an outage; None = the built-in rule.
 
     Raises:
@@ -87,6 +89,7 @@ class PairedNamespaceOptions:
     reserve_backlog_headroom: bool = True
     missing_entity_grace: timedelta = timedelta(hours=24)
     syphon_long_poll: timedelta = timedelta(minutes=15)
+    syphon_destinations: Sequence[str] | None = None
     is_outage: Callable[[ServiceBusError], bool] | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +106,13 @@ class PairedNamespaceOptions:
         for name in ("enable_syphon", "divert_while_suspect", "reserve_backlog_headroom"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOperationError(f"{name} is {getattr(self, name)!r}: it must be True or False")
+        patterns = self.syphon_destinations
+        if patterns is not None and (
+            isinstance(patterns, str) or not patterns or not all(isinstance(each, str) and each for each in patterns)
+        ):
+            raise InvalidOperationError(
+                f"syphon_destinations is {patterns!r}: give a list with at least one name or pattern, or None for all"
+            )
         if self.primary_name is not None and not isinstance(self.primary_name, str):
             raise InvalidOperationError(f"primary_name is {self.primary_name!r}: give a str, or None for the default")
         if self.is_outage is not None and not callable(self.is_outage):

@@ -23,7 +23,7 @@ from sbclient.cli.common import AsJson, Exit, open_client, print_json, print_lin
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
-from sbclient.settings.table import FLAG, Setting
+from sbclient.settings.table import FLAG, NAMES, Setting
 from sbclient.syphon.syphon import SyphonReport
 from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
 from sbclient.worker.dry_run import DryRun, dry_run
@@ -51,7 +51,7 @@ def syphon(
         typer.Option("--dry-run", help="Check the namespaces, rights and backlog; move nothing."),
     ] = False,
     as_json: AsJson = False,
-    **options: str | bool | None,
+    **options: str | bool | list[str] | None,
 ) -> None:
     """Move the messages of the backlog queues to their destinations in the primary namespace.
 
@@ -101,13 +101,14 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     note = f" [default: {shown}]" if shown else f" [env: {setting.variable}]" if setting.is_secret else ""
     is_flag = setting.kind is FLAG
     declared = setting.option + (f"/--no-{setting.option.removeprefix('--')}" if is_flag else "")
-    kind: Any = bool if is_flag else str
+    is_repeatable = setting.kind is NAMES
+    kind: Any = bool if is_flag else list[str] if is_repeatable else str
     option = typer.Option(
         declared,
         metavar=setting.kind.metavar or None,
         autocompletion=(lambda: setting.kind.metavar.split("|")) if "|" in setting.kind.metavar else None,
         show_default=False,
-        help=f"{setting.about}{note}",
+        help=f"{setting.about}{' Repeatable.' if is_repeatable else ''}{note}",
     )
     return inspect.Parameter(
         setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]

@@ -15,14 +15,16 @@ Laws (source: paired namespaces, documented, unless said otherwise):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple
 
 from sbclient.errors import InvalidOperationError
 from sbclient.iso8601 import microseconds_of, write_duration
 from sbclient.message import MAX_ID_LENGTH, PropertyValue, ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.backlog import is_backlog_path
-from sbclient.rules.entity_path import check_entity_path
+from sbclient.rules.entity_path import canonical, check_entity_path
 
 PATH: Final = "x-ms-path"
 SESSION_ID: Final = "x-ms-sessionid"
@@ -35,6 +37,8 @@ DESTINATION_MISSING: Final = "DestinationMissing"
 """No `x-ms-path`, or it is not a string."""
 DESTINATION_ILLEGAL: Final = "DestinationIllegal"
 """`x-ms-path` cannot name a queue or topic, or names a backlog queue."""
+DESTINATION_NOT_ALLOWED: Final = "DestinationNotAllowed"
+"""`x-ms-path` matches none of the patterns that the syphon may send to."""
 PROPERTY_MALFORMED: Final = "PropertyMalformed"
 """A property that `unseal` restores has the wrong type or cannot be parsed."""
 TTL_EXPIRED: Final = "TTLExpiredException"
@@ -52,7 +56,7 @@ class MalformedEnvelopeError(Exception):
     """A message of a backlog queue cannot be restored.
 
     Attributes:
-        reason: the dead-letter reason, one of the four constants of this module.
+        reason: the dead-letter reason, one of the five constants of this module.
         description: one sentence with the values that were found.
     """
 
@@ -125,7 +129,11 @@ def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str
 
 
 def unseal(
-    received: ServiceBusReceivedMessage, *, now: float, time_to_live_mode: Literal["remaining", "restart"]
+    received: ServiceBusReceivedMessage,
+    *,
+    now: float,
+    time_to_live_mode: Literal["remaining", "restart"],
+    allowed: Sequence[str] | None = None,
 ) -> Unsealed:
     """Return the destination and the original message of a message received from a backlog queue.
 
@@ -134,12 +142,18 @@ def unseal(
         time_to_live_mode: `"remaining"` restores what is left of a finite time to live, in whole seconds; it starts at
             the arrival in the backlog queue or at the scheduled enqueue time, whichever is later. `"restart"` restores
             the full time to live.
+        allowed: patterns of the destinations, as of a shell, in any case of letters; None = every one. A sender to a
+            backlog queue chooses the destination.
 
     Raises:
         MalformedEnvelopeError: the message cannot be restored; `reason` and `description` say why.
     """
     sealed = received.application_properties
     destination = _destination(sealed)
+    if allowed is not None and not any(fnmatchcase(canonical(destination), canonical(each)) for each in allowed):
+        raise MalformedEnvelopeError(
+            DESTINATION_NOT_ALLOWED, f"the destination {destination!r} matches none of {', '.join(allowed)}"
+        )
     schedule = _schedule(sealed)
     time_to_live = _time_to_live(sealed)
     session_id, partition_key = _short_text(sealed, SESSION_ID), _short_text(sealed, PARTITION_KEY)

@@ -175,7 +175,13 @@ class BacklogSource:
         if self.was_accepted(message) or is_ping(message):
             return None
         try:
-            unsealed = unseal(message, now=self._clock.now(), time_to_live_mode=self._pair.options.backlog_time_to_live)
+            options = self._pair.options
+            unsealed = unseal(
+                message,
+                now=self._clock.now(),
+                time_to_live_mode=options.backlog_time_to_live,
+                allowed=options.syphon_destinations,
+            )
         except MalformedEnvelopeError as error:
             return error.reason, error.description
         return self._add(message, unsealed)

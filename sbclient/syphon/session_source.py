@@ -239,7 +239,13 @@ class SessionSource:
             return True
         await self._renew_lock(link)
         try:
-            unsealed = unseal(message, now=self._clock.now(), time_to_live_mode=self._pair.options.backlog_time_to_live)
+            options = self._pair.options
+            unsealed = unseal(
+                message,
+                now=self._clock.now(),
+                time_to_live_mode=options.backlog_time_to_live,
+                allowed=options.syphon_destinations,
+            )
             while (is_settled := await self._send(link, message, unsealed)) is None:
                 await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
                 await self._renew_lock(link)

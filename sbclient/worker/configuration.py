@@ -59,12 +59,12 @@ class _Given:
 
 
 def configure(
-    options: Mapping[str, str | bool | None], environment: Mapping[str, str], file: SettingsFile | None
+    options: Mapping[str, str | bool | list[str] | None], environment: Mapping[str, str], file: SettingsFile | None
 ) -> Configuration:
     """Return the merged and checked settings.
 
     Args:
-        options: values of the command line by name; None = not given.
+        options: values of the command line by name; None or an empty list = not given.
         environment: all variables; only the two connection strings and names with the prefix are used.
         file: content of the settings file; None = no file.
 
@@ -91,14 +91,18 @@ def configure(
 
 def _given(
     setting: Setting,
-    options: Mapping[str, str | bool | None],
+    options: Mapping[str, str | bool | list[str] | None],
     environment: Mapping[str, str],
     file: SettingsFile | None,
 ) -> _Given | None:
     here = Path()
     option = options.get(setting.name)
-    if option is not None:
-        text = str(option).lower() if isinstance(option, bool) else option
+    if option is not None and option != []:
+        text = (
+            str(option).lower()
+            if isinstance(option, bool)
+            else ",".join([option] if isinstance(option, str) else option)
+        )
         return _Given(text, f"option {setting.option}", 0, here)
     if environment.get(setting.variable):
         return _Given(environment[setting.variable], f"environment variable {setting.variable}", 1, here)

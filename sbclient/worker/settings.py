@@ -11,7 +11,20 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from sbclient.options import MAX_MESSAGES_IN_FLIGHT, PairedNamespaceOptions, SyphonLimits
-from sbclient.settings.table import FLAG, NUMBERS, PATH, RATE, SIZE, TEXT, choice, duration, setting, settings_of, whole
+from sbclient.settings.table import (
+    FLAG,
+    NAMES,
+    NUMBERS,
+    PATH,
+    RATE,
+    SIZE,
+    TEXT,
+    choice,
+    duration,
+    setting,
+    settings_of,
+    whole,
+)
 
 VARIABLE_PREFIX: Final = "SBCLIENT_SYPHON_"
 
@@ -72,6 +85,12 @@ class WorkerSettings:
         "The time to live of a forwarded message: what remains of it, or all of it again.",
         _MESSAGES,
         default=_PAIRED.backlog_time_to_live,
+    )
+    destination: tuple[str, ...] | None = setting(
+        NAMES,
+        "Send only to queues and topics that match one of these patterns, such as orders or eu/*. Dead-letter other "
+        "messages. Default: all.",
+        _MESSAGES,
     )
     missing_entity_grace: float = setting(
         duration(0, 3650 * 86_400),
@@ -169,6 +188,7 @@ class WorkerSettings:
             backlog_time_to_live=self.backlog_time_to_live,
             missing_entity_grace=timedelta(seconds=self.missing_entity_grace),
             syphon_long_poll=timedelta(seconds=self.long_poll),
+            syphon_destinations=self.destination,
         )
 
     def limits(self) -> SyphonLimits:

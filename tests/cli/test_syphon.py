@@ -86,6 +86,12 @@ def test_dry_run_creates_no_queues() -> None:
     assert "do not exist" in error_of(call("--dry-run", "--provision", status=5))
 
 
+def test_destination_can_be_repeated() -> None:
+    result = call("--check-config", "--json", "--destination", "orders", "--destination", "eu/*,us/*")
+    (shown,) = [each for each in json.loads(result.stdout)["settings"] if each["name"] == "destination"]
+    assert shown["value"] == "orders,eu/*,us/*"
+
+
 def test_check_config_prints_settings_and_origins(tmp_path: Path) -> None:
     (tmp_path / "syphon.toml").write_text('long_poll = "5 min"\n')
     result = call("--check-config", "--json", "--config", str(tmp_path / "syphon.toml"), "--sessions")

@@ -192,6 +192,20 @@ def test_a_destination_that_is_not_an_application_entity_is_rejected(path: str) 
         seal(plain(), path)
 
 
+@pytest.mark.parametrize(
+    ("path", "is_allowed"),
+    [("orders", True), ("Orders", True), ("eu/paris", True), ("eu", False), ("orders2", False), ("x/orders", False)],
+)
+def test_destination_must_match_a_pattern(path: str, is_allowed: bool) -> None:
+    sealed = received(plain(application_properties={"x-ms-path": path}))
+    found = "allowed"
+    try:
+        unseal(sealed, now=NOW, time_to_live_mode="remaining", allowed=["ORDERS", "eu/*"])
+    except MalformedEnvelopeError as error:
+        found = error.reason
+    assert found == ("allowed" if is_allowed else "DestinationNotAllowed")
+
+
 @pytest.mark.parametrize("path", [None, 7, True, MOMENT])
 def test_a_destination_that_is_not_a_string_counts_as_missing(path: Any) -> None:
     assert refusal({"x-ms-path": path}) == "DestinationMissing"

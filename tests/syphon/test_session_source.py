@@ -90,6 +90,15 @@ async def test_permanently_rejected_message_is_dead_lettered_and_the_session_con
     assert [message.dead_letter_reason for message in await dead_letters(pair, [HOME])] == [reason]
 
 
+async def test_session_message_for_another_destination_is_dead_lettered(pair: MemoryPair) -> None:
+    chosen = options(ordering="session", backlog_queue_count=1, syphon_destinations=["other"])
+    async with pair.client(chosen) as client:
+        await divert(client, "a1")
+        report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (0, {"DestinationNotAllowed": 1})
+    assert await taken(pair) == []
+
+
 async def test_foreign_messages_and_pings_are_dealt_with(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
     async with pair.client(ORDERED) as client:
         async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(HOME) as sender:

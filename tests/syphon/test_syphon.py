@@ -222,6 +222,18 @@ async def test_f15_forged_and_malformed_messages_are_dead_lettered_with_a_stable
     ]
 
 
+async def test_destination_outside_the_allowed_ones_gets_nothing(pair: MemoryPair) -> None:
+    await make_queue(pair, "payroll")
+    async with pair.client(options(backlog_queue_count=1, syphon_destinations=[f"{QUEUE[:3]}*"])) as client:
+        await foreign(pair, ServiceBusMessage("odd", application_properties={"x-ms-path": "payroll"}))
+        await divert(client, 1)
+        report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (1, {"DestinationNotAllowed": 1})
+    assert texts(await taken(pair)) == expected(1)
+    assert await taken(pair, "payroll") == []
+    assert texts(await dead_letters(pair, BACKLOG[:1])) == ["odd"]
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(MessageSizeExceededError, "MessageSizeExceeded"), (InvalidOperationError, "DestinationRefused")],
