@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiver
 from sbclient.errors import ServiceBusError
@@ -79,7 +79,7 @@ class Load:
         self.cancelled: set[str] = set()
         self.is_over = False
 
-    def message(self, kind: str, **attributes: object) -> ServiceBusMessage:
+    def message(self, kind: str, **attributes: Any) -> ServiceBusMessage:
         self.count += 1
         return ServiceBusMessage(
             b"x" * self.random.choice((10, 10, 3_000)), message_id=f"{kind}-{self.count}", **attributes

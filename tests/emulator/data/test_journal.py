@@ -214,9 +214,8 @@ async def test_only_the_user_can_read_the_files(folder: Path) -> None:
 async def test_fsync_follows_each_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process(folder, fsync=True)
     order: list[str] = []
-    append, sync = DataFile.append, DataFile.sync
-    monkeypatch.setattr(DataFile, "append", lambda self, frame: (order.append("write"), append(self, frame))[1])
-    monkeypatch.setattr(DataFile, "sync", lambda self: (order.append("sync"), sync(self))[1])
+    monkeypatch.setattr(DataFile, "append", lambda _, frame: order.append("write"))
+    monkeypatch.setattr(DataFile, "sync", lambda _: order.append("sync"))
     process.queue("q")
     process.data.when_written(lambda: order.append("answer"))
     process.data.write()
