@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "peek": "Print messages without receiving them.",
     "backlog": "Show the backlog; resubmit or purge its dead letters.",
     "verify": "Check a namespace, and compare both transports on it.",
+    "fault": "Add, list and remove the faults of an emulator.",
     "admin": "Create, list, show, update and delete entities.",
 }
 """Short help by command, in the order of the help. The module of that name has a function or an app of that name."""

@@ -32,14 +32,18 @@ from tests.cli.calling import PRIMARY, SECONDARY, run_line
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
-SUBCOMMANDS: Final = {"backlog": ("show", "resubmit", "purge"), "admin": ("create", "update", "show", "list", "delete")}
+SUBCOMMANDS: Final = {
+    "backlog": ("show", "resubmit", "purge"),
+    "fault": ("add", "list", "remove"),
+    "admin": ("create", "update", "show", "list", "delete"),
+}
 ALL: Final = [
     tuple(command.split())
     for name in COMMANDS
     for command in [f"{name} {each}" for each in SUBCOMMANDS.get(name, [""])]
 ]
 UNREACHABLE: Final = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
-STAYS: Final = ("emulator", "syphon", "demo", "verify")
+STAYS: Final = ("emulator", "syphon", "demo", "verify", "fault")
 """Run until a signal, take long or need a network: each has tests of its own."""
 
 

@@ -178,6 +178,6 @@ def test_json_has_the_documented_shape(place: tuple[str, int]) -> None:
 
 
 def test_each_documented_shape_is_compared() -> None:
-    """Those of `emulator` and `verify` are compared by their own tests, which start an emulator."""
+    """Those of `emulator`, `fault` and `verify` are compared by their own tests, which start an emulator."""
     shown = {(section, number) for section in SECTIONS for number in range(len(shapes_in(section)))}
-    assert shown - {("emulator", 0), ("verify", 0)} == set(JSON)
+    assert shown - {("emulator", 0), ("fault", 0), ("verify", 0)} == set(JSON)

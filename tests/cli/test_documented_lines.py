@@ -65,7 +65,7 @@ def test_other_lines_are_checked_elsewhere(page: Path) -> None:
 
 def test_the_documented_emulator_starts(tmp_path: Path) -> None:
     """On ports that are free, since those that are shown may not be."""
-    (line,) = [line for line in lines_in(ROOT / "docs" / "emulator.md") if line.startswith("sbclient emulator")]
+    line, *_ = [line for line in lines_in(ROOT / "docs" / "emulator.md") if line.startswith("sbclient emulator")]
     words = re.sub(r":\d+", ":0", line).split()[1:]
     process = subprocess.Popen(
         [sys.executable, "-c", "from sbclient.cli import main; main()", *words, "--http-port", "0"],

@@ -26,6 +26,7 @@ _ERRORS: Final[dict[str, type[ServiceBusError]]] = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, ServiceBusError) and kind.condition is not None
 }
+ERROR_NAMES: Final = tuple(_ERRORS)
 _OF_BROKER: Final = {kind.value: kind for kind in FaultKind}
 _OF_WIRE: Final = {kind.value: kind for kind in WireFaultKind}
 KINDS: Final = (*_OF_BROKER, QUOTA, *_OF_WIRE)

@@ -1,0 +1,111 @@
+"""`sbclient fault` on an emulator in another thread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sbclient.cli.app import make_app
+from sbclient.emulator.control.fault_json import KINDS
+from sbclient.emulator.emulator import Emulator
+from tests.cli.test_commands_page import shape, shapes_in
+from tests.wire.serving import ServingThread
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    thread = ServingThread()
+    served = Emulator("contoso", "contoso-backup", http_port=0)
+    thread.run(served.start())
+    served.create_queue("orders", enable_partitioning=True)
+    yield served
+    thread.run(served.close())
+    thread.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_faults(emulator: Emulator) -> Iterator[None]:
+    yield
+    for name in emulator.namespaces:
+        emulator.heal(namespace=name)
+
+
+def fault(emulator: Emulator, *arguments: str, status: int = 0) -> Result:
+    result = CliRunner().invoke(make_app(), ["fault", *arguments, "--primary", emulator.connection_string])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def listed(emulator: Emulator, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in fault(emulator, "list", "--json", *arguments).stdout.splitlines()]
+
+
+def test_fault_is_added_listed_and_removed(emulator: Emulator) -> None:
+    line = fault(emulator, "add", "down", "--entity", "orders", "--fragment", "3", "--fragment", "4").stdout
+    number = line.split()[0]
+    assert line == f"{number}  down  entity=orders  fragments=3,4\n"
+    assert listed(emulator) == [{"id": int(number), "kind": "down", "entity": "orders", "fragments": [3, 4]}]
+    other = json.loads(fault(emulator, "add", "quota", "--operation", "send", "--count", "5", "--json").stdout)
+    assert (other["kind"], other["operations"], other["count"]) == ("quota", ["send"], 5)
+    assert fault(emulator, "remove", number).stdout.split()[:2] == [str(other["id"]), "quota"]
+    assert fault(emulator, "remove", "--all").stdout == ""
+    assert listed(emulator) == []
+
+
+def test_json_has_the_documented_shape(emulator: Emulator) -> None:
+    given = ["--entity", "orders", "--fragment", "3", "--duration", "30", "--json"]
+    assert shape(json.loads(fault(emulator, "add", "down", *given).stdout)) == shape(shapes_in("fault")[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_can_be_added(emulator: Emulator, kind: str) -> None:
+    extras = {"error": ["--error", "ServiceBusServerBusyError"], "slow": ["--latency", "0.1"]}.get(kind, [])
+    port = ["--http-port", str(emulator.http_port)]
+    fault(emulator, "add", kind, "--duration", "60", "--probability", "0.5", "--seed", "7", *extras, *port)
+    assert [each["kind"] for each in listed(emulator, *port)] == [kind]
+
+
+def test_unknown_entity_is_a_warning(emulator: Emulator) -> None:
+    result = fault(emulator, "add", "busy", "--entity", "ordres")
+    assert result.stderr == "warning: ordres does not exist; the fault takes effect when it is created\n"
+    assert [each["entity"] for each in listed(emulator)] == ["ordres"]
+
+
+def test_other_namespace_is_reached_by_the_http_port(emulator: Emulator) -> None:
+    where = ["--http-port", str(emulator.http_port), "--namespace", "contoso-backup"]
+    fault(emulator, "add", "refuse", *where)
+    assert [each["kind"] for each in listed(emulator, *where)] == ["refuse"]
+    assert listed(emulator) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["add", "dwon"], 2, "kind of a fault is 'dwon': give one of down"),
+        (["add", "down", "--latency", "1"], 2, "a fault of kind down has no 'latency_s'"),
+        (["remove"], 2, "give the number of a fault, or --all"),
+        (["remove", "99"], 5, "fault '99' does not exist"),
+    ],
+)
+def test_mistake_is_one_sentence(emulator: Emulator, arguments: list[str], status: int, text: str) -> None:
+    assert text in fault(emulator, *arguments, status=status).stderr
+
+
+def test_refused_connection_names_the_http_port(emulator: Emulator) -> None:
+    fault(emulator, "add", "refuse")
+    assert "add --http-port with its HTTP port" in fault(emulator, "list", status=3).stderr
+    fault(emulator, "remove", "--all", "--http-port", str(emulator.http_port))
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    ["memory://x", "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k"],
+)
+def test_only_emulators_have_faults(namespace: str) -> None:
+    result = CliRunner().invoke(make_app(), ["fault", "list", "--primary", namespace])
+    assert result.exit_code == 2
+    assert "only an emulator has faults" in result.stderr
