@@ -191,7 +191,7 @@ class _Control:
         self._http_port = http_port
         self._namespace = namespace
 
-    async def call(self, method: str, what: str, body: Any = None, **query: str) -> Any:
+    async def call(self, method: str, what: str, body: Any = None, **query: str) -> list[dict[str, Any]]:
         """Send a request, and return the faults of the answer, if it has any.
 
         Raises:
@@ -214,7 +214,8 @@ class _Control:
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{origin}/$control/{what}?{asked}", data, {"Authorization": token}, method=method)
         answer = await asyncio.to_thread(_answer_to, request)
-        return answer.get("faults", [])
+        faults: list[dict[str, Any]] = answer.get("faults", [])
+        return faults
 
 
 def _answer_to(request: Request) -> dict[str, Any]:
