@@ -82,9 +82,9 @@ def test_help_of_a_group_describes_each_command(group: tuple[str, ...]) -> None:
     result = CliRunner().invoke(make_app(), [*group, "--help"], terminal_width=80)
     assert re.search(rf"^ *Example: {' '.join(('sbclient', *group))}", result.output, re.M)
     listed = result.output.partition("Commands:\n")[2].partition("\n\n")[0]
-    result = dict(line.split(maxsplit=1) for line in listed.splitlines())
-    assert set(result) == set(SUBCOMMANDS[group[0]] if group else COMMANDS)
-    assert [line for line in result.values() if line.endswith("...")] == []
+    described = dict(line.split(maxsplit=1) for line in listed.splitlines())
+    assert set(described) == set(SUBCOMMANDS[group[0]] if group else COMMANDS)
+    assert [line for line in described.values() if line.endswith("...")] == []
 
 
 def runnable() -> Iterator[Any]:
