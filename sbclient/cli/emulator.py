@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -161,6 +162,10 @@ async def _serve(served: Emulator, data: Path | None, *, as_json: bool) -> None:
         with suppress(NotImplementedError):  # Windows: Ctrl-C ends the loop
             loop.add_signal_handler(number, ended.set)
     served.on_failure = ended.set
+    warnings = logging.StreamHandler()
+    warnings.setLevel(logging.WARNING)
+    warnings.setFormatter(logging.Formatter("sbclient emulator: warning: %(message)s"))
+    logging.getLogger("sbclient").addHandler(warnings)
     startup_signals.release()
     async with served:
         if served.is_exposed:

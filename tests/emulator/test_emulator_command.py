@@ -306,3 +306,5 @@ def test_prints_lines_for_the_shell_although_the_default_http_port_is_in_use(sta
     ]
     assert all("='Endpoint=sb://localhost:" in line and line.endswith("'") for line in exported)
     assert not any("5300" in line for line in shown)
+    process.send_signal(signal.SIGINT)
+    assert "warning: HTTP port 5300 is in use; the emulator uses port" in process.communicate()[1]
