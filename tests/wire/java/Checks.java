@@ -4,7 +4,11 @@
 import com.azure.core.amqp.AmqpRetryOptions;
 import com.azure.core.util.IterableStream;
 import com.azure.messaging.servicebus.ServiceBusClientBuilder;
+import com.azure.messaging.servicebus.ServiceBusException;
+import com.azure.messaging.servicebus.ServiceBusFailureReason;
 import com.azure.messaging.servicebus.ServiceBusMessage;
+import com.azure.messaging.servicebus.ServiceBusMessageBatch;
+import com.azure.messaging.servicebus.ServiceBusProcessorClient;
 import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
 import com.azure.messaging.servicebus.ServiceBusReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
@@ -22,6 +26,8 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 
 public final class Checks {
     private static final Duration PATIENCE = Duration.ofSeconds(15);
@@ -43,6 +49,8 @@ public final class Checks {
         Checks checks = new Checks(arguments[0], arguments[1]);
         Map<String, Check> all = new LinkedHashMap<>();
         all.put("messages", checks::messages);
+        all.put("processor", checks::processor);
+        all.put("refusals", checks::refusals);
         all.put("sessions", checks::sessions);
         all.put("one-entity", checks::oneEntity);
         all.put("schedule", checks::schedule);
@@ -113,6 +121,46 @@ public final class Checks {
 
     private static CompleteOptions in(ServiceBusTransactionContext transaction) {
         return new CompleteOptions().setTransactionContext(transaction);
+    }
+
+    // A batch, received by a processor, which completes by itself.
+    private void processor() throws Exception {
+        CountDownLatch left = new CountDownLatch(10);
+        try (ServiceBusSenderClient sender = client().sender().queueName("java-messages").buildClient()) {
+            ServiceBusMessageBatch batch = sender.createMessageBatch();
+            for (int number = 0; number < 10; number++) {
+                equal(true, batch.tryAddMessage(new ServiceBusMessage(String.valueOf(number))));
+            }
+            sender.sendMessages(batch);
+        }
+        List<String> errors = new ArrayList<>();
+        try (ServiceBusProcessorClient processor = client().processor().queueName("java-messages")
+                .processMessage(context -> left.countDown())
+                .processError(context -> errors.add(String.valueOf(context.getException())))
+                .buildProcessorClient()) {
+            processor.start();
+            equal(true, left.await(PATIENCE.toMillis(), TimeUnit.MILLISECONDS));
+            Thread.sleep(BRIEF.toMillis());
+        }
+        equal(new ArrayList<>(), errors);
+        equal(new ArrayList<>(), peeked("java-messages"));
+    }
+
+    // The reason of an error, by which a program decides.
+    private void refusals() {
+        try (ServiceBusSenderClient sender = client().sender().queueName("java-missing").buildClient()) {
+            ServiceBusFailureReason reason = refused(() -> sender.sendMessage(new ServiceBusMessage("x")));
+            equal(ServiceBusFailureReason.MESSAGING_ENTITY_NOT_FOUND, reason);
+        }
+    }
+
+    private static ServiceBusFailureReason refused(Runnable work) {
+        try {
+            work.run();
+        } catch (ServiceBusException error) {
+            return error.getReason();
+        }
+        throw new AssertionError("it was not refused");
     }
 
     // Settlements, dead letters, deferral and locks.
