@@ -6,18 +6,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from tempfile import TemporaryDirectory, gettempdir
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from sbclient_spark.job_description import described
-from sbclient_spark.reports import REPORT_SCHEMA, TaskReport, publish, summary
+from sbclient_spark.reports import REPORT_SCHEMA, TaskReport, metrics_line, publish, summary
 from sbclient_spark.source import ServiceBusDataSource, ServiceBusWriter, TaskDone
 from sbclient_spark.table_options import defaults_of, known_defaults, merged
 from sbclient_spark.write_options import WRITE_TABLE
@@ -25,11 +28,51 @@ from sbclient_spark.write_task import TaskResult, WritePlan, check_sessions, cur
 
 _ARROW = {"int": pa.int32(), "long": pa.int64(), "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_()}
 _FIELDS = [part.strip().split(" ") for part in REPORT_SCHEMA.split(",")]
-ARROW_SCHEMA = pa.schema([*((name, _ARROW[kind]) for name, kind in _FIELDS), ("sessions", pa.binary())])
-
+ARROW_SCHEMA = pa.schema(
+    [*((name, _ARROW[kind]) for name, kind in _FIELDS), ("sessions", pa.binary()), ("bad", pa.string())]
+)
 
 RESULTS_PATH = "resultspath"
 """The option that names the file of the results, in the form in which Spark passes it."""
+
+COLLECTED = "sbclient-collected-"
+"""Prefix of the directories of bad records that are sent to the process that has started the write."""
+
+
+class _Result(NamedTuple):
+    """The result of a task, and its collected bad records as lines."""
+
+    task: TaskResult
+    bad: str = ""
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self.task.report) | {"sessions": b"".join(sorted(self.task.sessions)), "bad": self.bad}
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> _Result:
+        packed, bad = bytes(row.pop("sessions")), row.pop("bad")
+        sessions = {packed[start : start + 8] for start in range(0, len(packed), 8)}
+        return cls(TaskResult(TaskReport(**row), sessions), bad)
+
+
+@dataclass
+class _ReportedTask(TaskDone):
+    """The result of a task with its collected bad records."""
+
+    bad: str = ""
+
+
+def _run(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> _Result:
+    """Run a task; take its bad records along if they are to be collected."""
+    result = run_task(plan, batches, current_place())
+    path = result.report.bad_records
+    if path is None or not Path(path).parent.name.startswith(COLLECTED):
+        return _Result(result)
+    bad = Path(path).read_text(encoding="utf-8")
+    Path(path).unlink()
+    with suppress(OSError):  # another task of this machine may still write
+        Path(path).parent.rmdir()
+    return _Result(result, bad)
 
 
 class _Task:
@@ -39,9 +82,7 @@ class _Task:
         self._plan = plan
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        result = run_task(self._plan, batches, current_place())
-        row: dict[str, Any] = asdict(result.report) | {"sessions": b"".join(sorted(result.sessions))}
-        yield pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
+        yield pa.RecordBatch.from_pylist([_run(self._plan, batches).row()], schema=ARROW_SCHEMA)
 
 
 class ReportedDataSource(ServiceBusDataSource):
@@ -65,14 +106,21 @@ class _ReportedWriter(ServiceBusWriter):
         super().__init__(plan)
         self._results_path = results_path
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+        found = _run(self._plan, iterator)
+        return _ReportedTask(found.task, found.bad)
+
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        results = [message.result for message in messages if isinstance(message, TaskDone)]
-        rows = [asdict(each.report) | {"sessions": b"".join(sorted(each.sessions)).hex()} for each in results]
-        Path(self._results_path).write_text(json.dumps(rows), encoding="utf-8")
+        rows = [_Result(one.result, one.bad).row() for one in messages if isinstance(one, _ReportedTask)]
+        texts = [row | {"sessions": row["sessions"].hex()} for row in rows]
+        Path(self._results_path).write_text(json.dumps(texts), encoding="utf-8")
 
 
 def write_with_report(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     """Write a batch of rows at once and return the report of each task.
+
+    Here `metricsPath` and `badRecordsPath` may also be folders of a file system of Spark, such as `abfss`, `dbfs` or
+    `s3a`. Spark then adds a file of JSON lines. Bad records are collected in memory and written after a successful job.
 
     Args:
         options: of the data source.
@@ -86,38 +134,53 @@ def write_with_report(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     """
     defaults = known_defaults(defaults_of(df.sparkSession.conf.getAll), WRITE_TABLE)
     texts = merged(defaults, {name: str(value) for name, value in options.items()})
+    metrics_folder = texts.pop("metricspath") if is_foreign(texts.get("metricspath")) else None
+    bad_folder = texts.get("badrecordspath") if is_foreign(texts.get("badrecordspath")) else None
+    if bad_folder is not None:
+        texts["badrecordspath"] = f"{gettempdir()}/{COLLECTED}{uuid4()}"
+    spark = df.sparkSession
     plan = plan_write(df.schema, texts, is_streaming=False)
-    with described(df.sparkSession, f"servicebus: write to {plan.destination}"):
-        is_remote = getattr(df.sparkSession, "sparkContext", None) is None
+    with described(spark, f"servicebus: write to {plan.destination}"):
+        is_remote = getattr(spark, "sparkContext", None) is None
         results = _by_mapping(df, plan) if is_remote else _by_writing(df, texts)
-    publish(
-        summary("commit", plan.destination, [result.report for result in results]),
-        metrics_path=plan.options.metrics_path,
-        metrics_log=plan.options.metrics_log,
-    )
+        if bad_folder is not None:
+            add_lines(spark, bad_folder, [line for result in results for line in result.bad.splitlines()])
+            for result in results:
+                result.task.report.bad_records = bad_folder if result.bad else None
+        report = summary("commit", plan.destination, [result.task.report for result in results])
+        if metrics_folder is not None:
+            add_lines(spark, metrics_folder, [metrics_line(report)])
+    publish(report, metrics_path=plan.options.metrics_path, metrics_log=plan.options.metrics_log)
     if plan.options.ordering == "session":
-        check_sessions(results)
-    reports = [tuple(asdict(result.report).values()) for result in results]
-    return df.sparkSession.createDataFrame(reports, REPORT_SCHEMA)
+        check_sessions(result.task for result in results)
+    reports = [tuple(asdict(result.task.report).values()) for result in results]
+    return spark.createDataFrame(reports, REPORT_SCHEMA)
 
 
-def _by_writing(df: DataFrame, options: Mapping[str, str]) -> list[TaskResult]:
+def is_foreign(path: str | None) -> bool:
+    """Whether a path is not of the local file system."""
+    return path is not None and urlsplit(path).scheme not in ("", "file")
+
+
+def add_lines(spark: SparkSession, folder: str, lines: Sequence[str]) -> None:
+    """Add a file of lines to a folder of any file system that Spark is configured for."""
+    if lines:
+        rows = spark.createDataFrame([(line,) for line in lines], "value string")
+        rows.coalesce(1).write.mode("append").text(folder)
+
+
+def _by_writing(df: DataFrame, options: Mapping[str, str]) -> list[_Result]:
     """Write with a data source whose commit runs on this machine."""
     with TemporaryDirectory(prefix="sbclient-") as folder:
         path = Path(folder) / "results.json"
         df.sparkSession.dataSource.register(ReportedDataSource)
         writer = df.write.format(ReportedDataSource.name()).mode("append")
         writer.options(**options, **{RESULTS_PATH: str(path)}).save()
-        return [_result(row) for row in json.loads(path.read_text(encoding="utf-8"))]
+        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        return [_Result.of_row(row | {"sessions": bytes.fromhex(row["sessions"])}) for row in rows]
 
 
-def _by_mapping(df: DataFrame, plan: WritePlan) -> list[TaskResult]:
+def _by_mapping(df: DataFrame, plan: WritePlan) -> list[_Result]:
     """Write with `mapInArrow`, for Spark Connect, whose driver may be another machine. Its client has pandas."""
-    rows = df.mapInArrow(_Task(plan), f"{REPORT_SCHEMA}, sessions binary").collect()
-    return [_result(row.asDict()) for row in rows]
-
-
-def _result(row: dict[str, Any]) -> TaskResult:
-    sessions = row.pop("sessions")
-    packed = bytes.fromhex(sessions) if isinstance(sessions, str) else bytes(sessions)
-    return TaskResult(TaskReport(**row), {packed[start : start + 8] for start in range(0, len(packed), 8)})
+    rows = df.mapInArrow(_Task(plan), f"{REPORT_SCHEMA}, sessions binary, bad string").collect()
+    return [_Result.of_row(row.asDict()) for row in rows]

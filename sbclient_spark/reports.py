@@ -148,6 +148,12 @@ def log_event(event: str, message: str, facts: dict[str, Any], *, level: int = l
         log.log(level, sentence(message, facts), extra={"event_name": event, "context": context})
 
 
+def metrics_line(report: WriteReport) -> str:
+    """Return a report as a line of JSON."""
+    facts = asdict(report)
+    return json.dumps({"at": Clock().now(), **facts.pop("totals"), **facts}, ensure_ascii=False)
+
+
 def publish(report: WriteReport, *, metrics_path: str | None, metrics_log: bool) -> None:
     """Log a whole batch and add it to the metrics file. Never raises: a report must not fail what was sent."""
     facts = asdict(report)
@@ -157,8 +163,7 @@ def publish(report: WriteReport, *, metrics_path: str | None, metrics_log: bool)
         log_event(f"write.{report.outcome}", message, facts.pop("totals") | facts, level=level)
     if metrics_path is None:
         return
-    facts = asdict(report)
-    line = json.dumps({"at": Clock().now(), **facts.pop("totals"), **facts}, ensure_ascii=False)
+    line = metrics_line(report)
     try:
         path = Path(metrics_path)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -150,18 +150,24 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             clients.run(pages.aclose())
 
     async def _pages(self, partition: StreamPartition) -> AsyncGenerator[list[ServiceBusReceivedMessage], None]:
-        clock = worker_clients().clock
+        clients = worker_clients()
+        options = replace(self._options.connection, failover="primary")  # a client for reading is not paired
         count, first = 0, partition.first if partition.counts_leading else None
-        async with open_client(self._options.connection, paired=False, clock=clock) as client:
-            async for page in browse(open_receiver(client, partition.path), partition.first, partition.last):
+        connection = await clients.lease(options)
+        receiver = open_receiver(connection.client, partition.path)
+        try:
+            async for page in browse(receiver, partition.first, partition.last):
                 if partition.numbers is not None:
                     page = [one for one in page if one.sequence_number in partition.numbers]
                 if not page:
                     continue
                 first = page[0].sequence_number if first is None else first
                 count += len(page)
-                now = clock.now()
+                now = clients.clock.now()
                 yield [one for one in page if not is_waiting(one, now)]
+        finally:
+            await receiver.close()
+            await clients.give_back(options)
         if partition.numbers is not None:
             self._report_missing(partition.path, len(partition.numbers) - count)
         elif first is not None:

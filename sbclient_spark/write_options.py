@@ -44,7 +44,8 @@ def _local_path(name: str, value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("", "file") or not parts.path.startswith("/"):
         raise InvalidOperationError(
-            f"option {name} is {value!r}: give an absolute path of a file system that is mounted where the job runs"
+            f"option {name} is {value!r}: give an absolute path of a file system that is mounted where the job runs, "
+            "or use write_with_report, which writes to all file systems of Spark"
         )
     return parts.path
 

@@ -277,6 +277,28 @@ def test_bad_rows_are_put_aside_with_their_reasons(spark: SparkSession, pair: Em
     assert sorted(int(line["record"]["message_id"]) for line in lines) == list(range(3, 100, 10))
 
 
+@pytest.mark.parametrize("scheme", ["file", "viewfs"])
+def test_reports_and_bad_rows_are_written_by_the_file_systems_of_spark(
+    spark: SparkSession, pair: EmulatedPair, tmp_path: Path, scheme: str
+) -> None:
+    orders = pair.create_queue("orders")
+    spark.conf.set("fs.viewfs.mounttable.default.link./out", tmp_path.as_uri())
+    folder = "viewfs:///out" if scheme == "viewfs" else tmp_path.as_uri()
+    df = frame(spark, 20, "if(id = 3, null, 'a') as body", "string(id) as message_id")
+    options = pair.options(
+        queue=orders, onRowError="deadletter", badRecordsPath=f"{folder}/bad", metricsPath=f"{folder}/metrics"
+    )
+    reports = sbclient_spark.write_with_report(df, options).collect()
+    assert sum(row.sent for row in reports) == 19
+    assert [
+        row.bad_records.startswith(folder if scheme == "viewfs" else "/") for row in reports if row.bad_records
+    ] == [True]
+    (bad,) = (json.loads(line.value) for line in spark.read.text(f"{folder}/bad").collect())
+    assert (bad["row"], bad["record"]["message_id"]) == (3, "3")
+    (line,) = (json.loads(line.value) for line in spark.read.text(f"{folder}/metrics").collect())
+    assert (line["sent"], line["row_errors"]) == (19, 1)
+
+
 # -- outages and crashes -----------------------------------------------------------------------------------------
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.clock import Clock
-from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.read_options import read_options
 from sbclient_spark.reader import READ_SCHEMA
 from sbclient_spark.receive_stream import ReceiveStreamReader
 from sbclient_spark.stream_reader import PeekStreamReader, ServiceBusStreamReader
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
+from tests.spark.emulated import SECONDARY, EmulatedPair
 
 streaming = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.2 gives a stream its start")
 
@@ -349,6 +350,27 @@ def test_session_ids_in_a_queue_without_sessions_are_columns(clients: WorkerClie
     stream = Stream(clients)
     assert stream.plan()
     assert [row["session_id"] for row in stream.rows()] == ["s"] * 3
+
+
+def test_a_stream_waits_while_both_namespaces_are_unavailable(pair: EmulatedPair) -> None:
+    queue = pair.create_queue("orders")
+    given = pair.reading(queue=queue, sendTimeout="1 s", **{"sbclient.retry_total": 0})
+    reader = PeekStreamReader(read_options(given, is_streaming=True), READ_SCHEMA)
+    start = reader.initialOffset()
+    pair.cut()
+    pair.cut(SECONDARY)
+    assert reader.latestOffset(start) == start
+    with pytest.raises(ServiceBusError):  # with availableNow, waiting would end the query as if all were read
+        reader.prepareForTriggerAvailableNow()
+    pair.heal()
+
+    async def fill() -> None:
+        async with pair.client() as client:
+            await client.get_queue_sender(queue).send_messages(ServiceBusMessage("1"))
+
+    pair.run(fill())
+    assert reader.latestOffset(start) != start
+    reader.stop()
 
 
 # -- receive -----------------------------------------------------------------------------------------------------
