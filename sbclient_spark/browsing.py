@@ -1,8 +1,8 @@
 """Peeks ranges of sequence numbers, and finds where the messages of each fragment begin and end.
 
 The upper 16 bits of a sequence number are the fragment of a partitioned entity, 0 on any other. A peek from a number
-returns the next message of that fragment, or of a later one. A peek from 1 may start in any fragment, so message 1 of
-fragment 0 of a partitioned entity is found only by browsing everything.
+returns the next message of that fragment; behind the last one it continues in any other fragment. A peek from 1 may
+start in any fragment, so message 1 of fragment 0 of a partitioned entity is found only by browsing everything.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient_spark.read_options import SubQueueWord
 
 PAGE: Final = 250
+FRAGMENTS: Final = 16
+"""The usual number of fragments; further ones are found by browsing."""
+
 FRAGMENT_BITS: Final = 48
 SUBSCRIPTIONS: Final = "/Subscriptions/"
 
@@ -126,6 +129,8 @@ async def browse(
     number = max(first, 1)
     was_seen = number > 1  # from 1, the service may start in any fragment: the range ends after it was seen
     while page := await receiver.peek_messages(PAGE, sequence_number=number):
+        if last is not None and was_seen and fragment_of(page[0].sequence_number) != fragment_of(last):
+            return
         number = page[-1].sequence_number + 1
         wanted = [one for one in page if first <= one.sequence_number and (last is None or one.sequence_number <= last)]
         was_seen = was_seen or bool(wanted)
@@ -135,7 +140,12 @@ async def browse(
 
 
 async def extents(
-    receiver: ServiceBusReceiver, begins: Mapping[int, int], *, lowest: int = 1, most: int | None = None
+    receiver: ServiceBusReceiver,
+    begins: Mapping[int, int],
+    *,
+    is_partitioned: bool | None,
+    lowest: int = 1,
+    most: int | None = None,
 ) -> dict[int, Extent]:
     """Return the extents of all fragments that have messages.
 
@@ -143,26 +153,27 @@ async def extents(
 
     Args:
         begins: the number from which each fragment is looked at.
+        is_partitioned: whether there may be several fragments; None = unknown.
         lowest: the number for all other fragments.
         most: look no further than this many numbers behind the first message of a fragment.
     """
     found: dict[int, Extent] = {}
-    fragment = 0
-    while True:
+    seen: set[int] = set()
+    fragments = {0, *begins} if is_partitioned is False else {*range(FRAGMENTS + 1), *begins}
+    while fragments:
+        fragment = min(fragments)
+        seen.add(fragment)
         begin = max(begins.get(fragment, lowest), first_of(fragment))
         message = await _next(receiver, max(begin, 2))
-        here = message is not None and fragment_of(message.sequence_number) == fragment
-        if begin == 1 and await _may_have_message_1(receiver, others_follow=here):
-            found[0] = Extent(1, await _end(receiver, 1, most) if here else 2)
-            fragment = 1
-            continue
-        if message is None or fragment_of(message.sequence_number) < fragment:
-            return found  # an entity that is not partitioned ignores the fragment of a number
-        fragment = fragment_of(message.sequence_number)
-        if message.sequence_number < max(begins.get(fragment, lowest), first_of(fragment)):
-            continue  # it was read before; look behind it
-        found[fragment] = Extent(message.sequence_number, await _end(receiver, message.sequence_number, most))
-        fragment += 1
+        here = None if message is None else fragment_of(message.sequence_number)
+        if begin == 1 and await _may_have_message_1(receiver, others_follow=here == 0):
+            found[0] = Extent(1, await _end(receiver, 1, most) if here == 0 else 2)
+        elif message is not None and here == fragment:
+            found[fragment] = Extent(message.sequence_number, await _end(receiver, message.sequence_number, most))
+        fragments |= {fragment + 1} if fragment > FRAGMENTS - 1 and fragment in found else set()
+        fragments |= {here} if here is not None else set()  # one that was not known
+        fragments -= seen
+    return found
 
 
 async def _next(receiver: ServiceBusReceiver, number: int) -> ServiceBusReceivedMessage | None:

@@ -36,6 +36,7 @@ from sbclient.rules.backlog import backlog_queue_names, primary_name_of, session
 from sbclient.settings.table import suggestion
 from sbclient_spark.browsing import (
     FRAGMENT_BITS,
+    FRAGMENTS,
     SUBSCRIPTIONS,
     Extent,
     browse,
@@ -49,9 +50,6 @@ from sbclient_spark.credentials import connection_string_of
 from sbclient_spark.read_options import ReadOptions, SubQueueWord
 from sbclient_spark.schema import READ_ONLY
 from sbclient_spark.worker_clients import open_client, worker_clients
-
-FRAGMENTS: Final = 16
-"""The tasks of a partitioned queue; the last one reads all further fragments."""
 
 _TEXTS: Final = (
     "message_id",
@@ -266,7 +264,8 @@ async def _shapes(options: ReadOptions) -> dict[str, Shape]:
             ranges: dict[int, Extent] = {}
             if is_divisible and options.min_partitions is not None:
                 receiver = open_receiver(client, path)
-                ranges = await extents(receiver, {}, lowest=max(options.from_sequence_number, 1))
+                lowest = max(options.from_sequence_number, 1)
+                ranges = await extents(receiver, {}, is_partitioned=facts.is_partitioned, lowest=lowest)
                 await receiver.close()
             found[path] = Shape(is_divisible and bool(facts.is_partitioned), ranges)
     return found

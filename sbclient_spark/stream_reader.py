@@ -82,6 +82,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._initial: StreamOffset | None = None
         self._position: StreamOffset | None = None
         self._checked_at: dict[str, float] = {}
+        self._is_partitioned: dict[str, bool | None] = {}
         self._targets: dict[str, dict[int, int]] | None = None  # with the trigger AvailableNow
         if options.max_messages_per_trigger is not None and not HAS_ADMISSION_CONTROL:
             raise InvalidOperationError(
@@ -127,7 +128,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     async def _ends(self) -> dict[str, dict[int, int]]:
         client = await self._opened()
-        return {path: _ends_of(await _extents(client, path, {})) for path in self._options.paths}
+        return {path: _ends_of(await self._extents(client, path, {})) for path in self._options.paths}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the next `latestOffset` has the same information, and Spark never commits the last batch."""
@@ -234,7 +235,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             InvalidOperationError: it requires sessions.
         """
         facts = await entity_facts(client, path, with_creation=True)
-        self._checked_at[path] = worker_clients().clock.monotonic()
+        self._is_partitioned[path] = facts.is_partitioned
         if facts.requires_session:
             raise InvalidOperationError(
                 f"{path!r} requires sessions, and the service shows the messages of a session only to the holder of "
@@ -242,6 +243,24 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 "messages to a queue without sessions"
             )
         return facts
+
+    async def _extents(
+        self,
+        client: ServiceBusClient,
+        path: str,
+        begins: Mapping[int, int],
+        *,
+        lowest: int = 1,
+        most: int | None = None,
+    ) -> dict[int, Extent]:
+        if path not in self._is_partitioned:
+            await self._facts(client, path)
+        receiver = open_receiver(client, path)
+        is_partitioned = self._is_partitioned[path]
+        try:
+            return await extents(receiver, begins, is_partitioned=is_partitioned, lowest=max(lowest, 1), most=most)
+        finally:
+            await receiver.close()
 
     async def _checked(self, client: ServiceBusClient, path: str, offset: QueueOffset) -> QueueOffset:
         """Return the offset, or the initial one of a queue that was deleted and created again.
@@ -253,6 +272,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if path in self._checked_at and now - self._checked_at[path] < CHECK_S:
             return offset
         facts = await self._facts(client, path)
+        self._checked_at[path] = now
         if facts.created is None and offset.until is not None:
             is_new = await _is_numbered_anew(client, path, offset)
         else:
@@ -300,8 +320,8 @@ class PeekStreamReader(ServiceBusStreamReader):
     async def _started(self, client: ServiceBusClient, path: str, created: str | None) -> QueueOffset:
         start = self._options.starting_sequence_number
         if start == LATEST:
-            return QueueOffset(created, next=_ends_of(await _extents(client, path, {})))
-        found = await _extents(client, path, {}, lowest=start, most=1)
+            return QueueOffset(created, next=_ends_of(await self._extents(client, path, {})))
+        found = await self._extents(client, path, {}, lowest=start, most=1)
         return QueueOffset(created, next={fragment: extent.first for fragment, extent in found.items()})
 
     async def _plan(self, position: StreamOffset, most: int | None) -> StreamOffset:
@@ -310,7 +330,7 @@ class PeekStreamReader(ServiceBusStreamReader):
         lowest = max(self._options.starting_sequence_number, 1)
         found: dict[tuple[str, int], Extent] = {}
         for path, queue in queues.items():
-            for fragment, extent in (await _extents(client, path, queue.next, lowest=lowest, most=most)).items():
+            for fragment, extent in (await self._extents(client, path, queue.next, lowest=lowest, most=most)).items():
                 end = extent.end if self._targets is None else min(extent.end, self._targets[path].get(fragment, 0))
                 if end > extent.first:
                     found[path, fragment] = Extent(extent.first, end)
@@ -360,16 +380,6 @@ def shared(found: Mapping[Any, Extent], most: int | None) -> dict[Any, Extent]:
         if part:
             chosen[key] = Extent(first, first + part)
     return chosen
-
-
-async def _extents(
-    client: ServiceBusClient, path: str, begins: Mapping[int, int], *, lowest: int = 1, most: int | None = None
-) -> dict[int, Extent]:
-    receiver = open_receiver(client, path)
-    try:
-        return await extents(receiver, begins, lowest=max(lowest, 1), most=most)
-    finally:
-        await receiver.close()
 
 
 def _ends_of(found: Mapping[int, Extent]) -> dict[int, int]:

@@ -212,6 +212,28 @@ def test_every_fragment_is_read_once_over_many_batches(clients: WorkerClients) -
     assert sorted(map(int, found)) == list(range(84))
 
 
+def test_fragments_that_are_read_to_their_end_hide_no_others_over_the_network(pair: EmulatedPair) -> None:
+    queue = pair.create_queue("parts", enable_partitioning=True)
+
+    async def fill() -> None:
+        async with pair.client() as client, client.get_queue_sender(queue) as sender:
+            for number in range(37):
+                many = [ServiceBusMessage(str(number * 20 + each), partition_key=str(number)) for each in range(20)]
+                await sender.send_messages(many)
+
+    pair.run(fill())
+    given = pair.reading(queue=queue, maxMessagesPerTrigger=100)
+    reader = PeekStreamReader(read_options(given, is_streaming=True), READ_SCHEMA)
+    found: list[int] = []
+    offset = reader.initialOffset()
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        tasks = reader.partitions(offset, end)
+        found += [int(row["body"]) for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+        offset = end
+    reader.stop()
+    assert sorted(found) == list(range(740))
+
+
 def test_message_1_of_the_first_fragment_is_found(clients: WorkerClients) -> None:
     create(clients, enable_partitioning=True)
     for number in range(16):  # without keys, each fragment gets one
