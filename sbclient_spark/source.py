@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql import datasource
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient.errors import InvalidOperationError
@@ -33,9 +38,6 @@ from sbclient_spark.write_options import WRITE_TABLE
 from sbclient_spark.write_task import TaskResult, WritePlan, check_sessions, current_place, plan_write, run_task
 
 FORMAT = "servicebus"
-
-STREAM_WRITER: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
-"""The base class of a stream writer of record batches; None before PySpark 4.1."""
 
 
 @dataclass
@@ -80,11 +82,6 @@ class ServiceBusDataSource(DataSource):
         return ServiceBusWriter(plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ServiceBusStreamWriter:  # noqa: N802
-        if STREAM_WRITER is None:
-            raise InvalidOperationError(
-                "a stream is written in record batches, which needs PySpark 4.1: update PySpark, or write each "
-                "micro-batch with foreachBatch and messageIdMode 'column', 'keys' or 'content'"
-            )
         plan = plan_write(schema, self.for_write(schema), is_streaming=True, overwrite=overwrite)
         return ServiceBusStreamWriter(plan)
 
@@ -123,7 +120,7 @@ class ServiceBusWriter(DataSourceArrowWriter):
         _abort(self._plan, messages, None)
 
 
-class ServiceBusStreamWriter(STREAM_WRITER or object):  # type: ignore[misc]
+class ServiceBusStreamWriter(DataSourceStreamArrowWriter):
     """The writer of a streaming query; Spark makes one for each micro-batch."""
 
     def __init__(self, plan: WritePlan) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -18,9 +17,6 @@ from sbclient.errors import InvalidOperationError
 from sbclient_spark.table_options import defaults_of, merged
 from tests.spark.emulated import EmulatedPair
 
-partial_inserts = pytest.mark.skipif(
-    pyspark.__version__.startswith("4.0."), reason="PySpark 4.0 requires all columns of a table in an INSERT"
-)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
@@ -46,7 +42,6 @@ def statements() -> list[str]:
     return [one.strip() for block in blocks for one in block.split(";") if one.strip()]
 
 
-@partial_inserts
 def test_the_documented_statements_work(configured: SparkSession, pair: EmulatedPair) -> None:
     orders, invoices = pair.create_queue("orders"), pair.create_queue("invoices")
     results: list[list[Any]] = []
@@ -62,7 +57,6 @@ def test_the_documented_statements_work(configured: SparkSession, pair: Emulated
     assert pair.count(orders) == 2
 
 
-@partial_inserts
 def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: SparkSession, pair: EmulatedPair) -> None:
     one, other = pair.create_queue("one"), pair.create_queue("other")
     for name, queue in (("one_table", one), ("other_table", other)):
