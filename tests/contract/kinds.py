@@ -23,7 +23,7 @@ T = TypeVar("T")
 EVERYWHERE = frozenset({"sessions", "topics", "transactions of sends"})
 """What every kind can do; it is named so that a test may say so."""
 
-ON_NETWORK = EVERYWHERE | {"faults", "pair", "keys", "pings dropped", "partitioning"}
+ON_NETWORK = EVERYWHERE | {"faults", "pair", "keys", "pings dropped", "partitioning", "session lists"}
 """What both transports can do over sockets to the broker's server."""
 
 _numbers = itertools.count(1)
@@ -170,7 +170,7 @@ class Memory(NamespaceKind):
 
 class Amqp(NamespaceKind):
     name = "amqp"
-    capabilities = ON_NETWORK | {"all property types", "full transactions", "long lives", "session lists"}
+    capabilities = ON_NETWORK | {"all property types", "full transactions", "long lives"}
 
     def __init__(self, thread: EmulatorThread) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ import pytest
 from sbclient import (
     NEXT_AVAILABLE_SESSION,
     InvalidOperationError,
+    MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusMessage,
     SessionLockLostError,
@@ -108,6 +109,8 @@ async def test_next_available_session_accepts_an_unlocked_session(kind: Namespac
 async def test_sessions_are_listed(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"a": 1, "b": 1, "c": 1})
     assert sorted([session async for session in kind.plain.list_queue_sessions(queue)]) == ["a", "b", "c"]
+    with pytest.raises(MessagingEntityNotFoundError):
+        [session async for session in kind.plain.list_queue_sessions("missing")]
 
 
 async def test_a_plain_receiver_of_a_session_queue_raises(kind: NamespaceKind) -> None:

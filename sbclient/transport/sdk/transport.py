@@ -23,7 +23,7 @@ from sbclient.rules.connection_string import ConnectionString
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
 from sbclient.transport.sdk.administration import SdkAdministration
-from sbclient.transport.sdk.errors import Place
+from sbclient.transport.sdk.errors import Place, translated
 from sbclient.transport.sdk.link import END_S
 from sbclient.transport.sdk.receiver import SdkReceiver
 from sbclient.transport.sdk.sender import SdkSender, SdkTransaction
@@ -160,10 +160,16 @@ class SdkTransport(Transport):
     async def list_sessions(
         self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float
     ) -> Sequence[str]:
-        raise InvalidOperationError(
-            f"the sessions of {entity_path!r} cannot be listed: the public API of azure-servicebus has no such "
-            "operation, use transport='amqp'"
+        listed = self._sdk_client().list_queue_sessions(
+            entity_path, state_updated_after=state_updated_after, timeout=timeout_s
         )
+        try:
+            return [session async for session in listed]
+        except Exception as error:
+            own = translated(error, f"list the sessions of {entity_path!r}", self.place)
+            if own is error:
+                raise
+            raise own from error
 
     async def close(self) -> None:
         """Close every link. After a cancellation a second call closes the rest."""

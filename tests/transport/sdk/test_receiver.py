@@ -339,10 +339,3 @@ async def test_a_second_close_of_the_transport_finishes_a_cancelled_one(clock: V
     await transport.close()
     with pytest.raises(InvalidOperationError):
         await transport.begin_transaction(timeout_s=1.0)
-
-
-async def test_sessions_cannot_be_listed(clock: VirtualClock) -> None:
-    transport = SdkTransport(None, "contoso", None, clock, {})
-    with pytest.raises(InvalidOperationError, match="transport='amqp'"):
-        await transport.list_sessions("orders", state_updated_after=None, timeout_s=1.0)
-    await transport.close()
