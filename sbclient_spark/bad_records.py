@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sbclient.message import ServiceBusMessage
-from sbclient_spark.rows import Row
+from sbclient_spark.rows import Destination
 
 
 class BadRecords:
@@ -50,9 +50,8 @@ class BadRecords:
             self._file = None
 
 
-def record_of(row: Row) -> dict[str, Any]:
-    """Return the message of a row as values for JSON."""
-    message: ServiceBusMessage = row.message
+def record_of(message: ServiceBusMessage, destination: Destination) -> dict[str, Any]:
+    """Return a message as values for JSON."""
     body = bytes(message)
     try:
         shown: dict[str, Any] = {"body": body.decode()}
@@ -61,7 +60,7 @@ def record_of(row: Row) -> dict[str, Any]:
     time_to_live, schedule = message.time_to_live, message.scheduled_enqueue_time_utc
     rest = {
         "message_id": message.message_id,
-        row.destination.word: row.destination.path,
+        destination.word: destination.path,
         "session_id": message.session_id,
         "partition_key": message.partition_key,
         "correlation_id": message.correlation_id,

@@ -1,14 +1,15 @@
 """Converts column values to JSON, for bodies made of columns and for files of bad rows.
 
-Like Spark's `to_json`, it leaves null fields out and writes timestamps in ISO 8601, here always in UTC. Decimals of at
-most 15 digits are numbers, which every reader reads exactly; larger ones are text. Binary values are base64. A variant
-is written as its value.
+Like Spark's `to_json`, it leaves null fields out and writes timestamps in ISO 8601, here always in UTC, and those of
+type `timestamp_ntz` without a zone. Decimals of at most 15 digits are numbers, which every reader reads exactly; larger
+ones are text. Binary values are base64. A variant is written as its value.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import struct
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -47,6 +48,8 @@ def converter(kind: pa.DataType) -> Convert | None:
         return float if kind.precision <= EXACT_DIGITS else str
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _base64
+    if pa.types.is_float32(kind):
+        return _single
     if pa.types.is_floating(kind):
         return _number
     if is_variant(kind):
@@ -89,8 +92,9 @@ def _base64(value: bytes) -> str:
 
 
 def _timestamp(value: datetime) -> str:
-    timestamp = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    return timestamp.isoformat().replace("+00:00", "Z")
+    if value.tzinfo is None:  # a `timestamp_ntz`, which has no zone
+        return value.isoformat()
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _number(value: float) -> float:
@@ -98,6 +102,15 @@ def _number(value: float) -> float:
         raise InvalidOperationError(f"JSON has no number {value}: replace it by null or text")
     return value
 
+
+def _single(value: float) -> float:
+    """Return the shortest number that is equal as a 32-bit float, as `to_json` writes it."""
+    _number(value)
+    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
+    return next(float(text) for text in texts if _SINGLE.unpack(_SINGLE.pack(float(text)))[0] == value)
+
+
+_SINGLE: Final = struct.Struct("f")
 
 _CONVERSIONS: Final[tuple[tuple[type, Convert], ...]] = (
     (datetime, _timestamp),  # before `date`, its base class

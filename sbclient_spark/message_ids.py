@@ -134,6 +134,16 @@ class MessageIds:
                 )
             self._start = b"".join(map(canonical, (place.app, place.version, place.partition)))
 
+    @property
+    def mode(self) -> MessageIdMode:
+        """How ids are made."""
+        return self._plan.mode
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of every id."""
+        return self._plan.prefix
+
     def of(self, message: ServiceBusMessage, position: int, keys: Sequence[Any], destination: str) -> str:
         """Return the id of a message.
 
@@ -150,14 +160,20 @@ class MessageIds:
         if mode == "column":
             return self._plan.prefix + (message.message_id or "")
         if mode == "random":
-            return self._plan.prefix + str(UUID(int=self._random.getrandbits(128), version=4))
+            return self.random_id()
         if mode == "keys":
-            hashed = b"".join(map(canonical, keys))
-        elif mode == "content":
-            hashed = content(message, destination)
-        else:
-            hashed = self._start + canonical(position) + content(message, destination)
-        return self._plan.prefix + blake2b(hashed, digest_size=DIGEST_BYTES).hexdigest()
+            return self.digest(b"".join(map(canonical, keys)))
+        if mode == "content":
+            return self.digest(content(message, destination))
+        return self.digest(canonical(position) + content(message, destination))
+
+    def random_id(self) -> str:
+        """Return a random id."""
+        return self._plan.prefix + str(UUID(int=self._random.getrandbits(128), version=4))
+
+    def digest(self, hashed: bytes) -> str:
+        """Return the id for the canonical bytes of a row, to which the place of the task is added."""
+        return self._plan.prefix + blake2b(self._start + hashed, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def content(message: ServiceBusMessage, destination: str) -> bytes:

@@ -5,7 +5,7 @@ Laws:
 1. When `finish` returns, every row was acknowledged or is counted as a row error. When it raises, the report has the
    rows that were sent and those in doubt.
 2. Rows with the same session id or partition key are sent in order, one transfer at a time: a key has one lane.
-3. A transfer has one key if the entity is or may be partitioned, or if `ordering` keeps the order across a failover.
+3. A transfer has one key if the entity is or may be partitioned.
 4. After a rejection the transfer is halved until the invalid row is found. Other errors are retried here, because a
    retry by Spark repeats the whole partition. With a secondary, an outage is retried until the failover interval is
    over and the backlog accepts the rows.
@@ -17,11 +17,13 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
+
+import pyarrow as pa
 
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.outgoing import ALIAS_BYTES
@@ -38,12 +40,11 @@ from sbclient.errors import (
 )
 from sbclient.rate_limit import RateLimiter
 from sbclient.rules.backoff import backoff_s
-from sbclient.rules.partition_key import ordering_key
-from sbclient.rules.size import SECTION_BYTES, encoded_size
 from sbclient.tasks import OwnedTasks
 from sbclient_spark.bad_records import BadRecords, record_of
+from sbclient_spark.encoded_rows import EncodedRows, by_value, joined
 from sbclient_spark.reports import TaskReport
-from sbclient_spark.rows import BadRow, Destination, Row
+from sbclient_spark.rows import BadRow, Destination
 from sbclient_spark.write_options import WriteOptions
 
 DEFAULT_BATCH_BYTES: Final = 192 * 1024
@@ -53,19 +54,17 @@ ENVELOPE_BYTES: Final = 512
 """The largest overhead of a batch, which repeats the ids of its first message."""
 
 KEYLESS_RUN: Final = 100
-"""The number of consecutive rows without a key that use the same lane."""
+"""At least so many consecutive rows without a key use the same lane."""
 
-SenderFor = Callable[[Destination, int], ServiceBusSender]
-"""Returns the sender of a destination and a lane, always the same for a writer."""
+SenderFor = Callable[[Destination], ServiceBusSender]
+"""Returns the sender of a destination, always the same for a writer."""
+
+MixesKeys = Callable[[Destination], Awaitable[bool]]
+"""Returns whether rows with different keys may share a transfer, because the entity is not partitioned."""
 
 
 class WriteFailedError(ServiceBusError):
     """A task failed. The text names the row, the reason and the number of rows sent before."""
-
-
-class _Waiting(NamedTuple):
-    row: Row
-    size: int
 
 
 _Group = tuple[Destination, str | None]
@@ -76,7 +75,7 @@ class _Lane:
     """Rows that are sent one transfer at a time. The rows of a group may share a transfer."""
 
     index: int
-    groups: OrderedDict[_Group, deque[_Waiting]] = field(default_factory=OrderedDict)
+    groups: OrderedDict[_Group, deque[EncodedRows]] = field(default_factory=OrderedDict)
     rows: int = 0
     is_running: bool = False
 
@@ -88,7 +87,7 @@ class PartitionWriter:
         client: open.
         sender_for: returns the senders.
         options: of the write.
-        mixes_keys: whether rows with different keys may share a transfer, because the entity is not partitioned.
+        mixes_keys: asked once for each destination.
         clock: of the client.
         report: receives the counts.
         bad_records: receives the rows that could not be sent.
@@ -100,7 +99,7 @@ class PartitionWriter:
         sender_for: SenderFor,
         options: WriteOptions,
         *,
-        mixes_keys: bool,
+        mixes_keys: MixesKeys,
         clock: Clock,
         report: TaskReport,
         bad_records: BadRecords,
@@ -108,7 +107,9 @@ class PartitionWriter:
         self._client = client
         self._sender_for = sender_for
         self._options = options
-        self._mixes_keys = mixes_keys and options.ordering == "none"
+        self._mixes_keys = mixes_keys
+        self._mixed: dict[Destination, bool] = {}
+        self._is_ordered = options.ordering == "session"
         self._clock = clock
         self._report = report
         self._bad_records = bad_records
@@ -116,7 +117,6 @@ class PartitionWriter:
         self._lanes = [_Lane(index) for index in range(options.max_in_flight_batches)]
         self._tasks = OwnedTasks(on_failure=self._fail)
         self._latencies_ms = array("d")
-        self._keyless = 0
         self._waiting_rows = self._waiting_bytes = 0
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -135,14 +135,16 @@ class PartitionWriter:
         if options.max_messages_per_second is not None:
             self._max_messages = min(self._max_messages, max(1, int(options.max_messages_per_second)))
 
-    async def offer(self, rows: Sequence[Row]) -> None:
+    async def offer(self, offered: Sequence[EncodedRows]) -> None:
         """Queue rows in order, and wait until there is room for more.
 
         Raises:
             WriteFailedError: the task has failed; some of the earlier rows may have been sent.
         """
-        for row in rows:
-            self._put(row)
+        for rows in offered:
+            if rows.destination not in self._mixed:
+                self._mixed[rows.destination] = await self._mixes_keys(rows.destination)
+            self._put(rows)
         most_rows = 2 * len(self._lanes) * self._options.max_batch_messages
         most_bytes = 2 * len(self._lanes) * (self._options.max_batch_bytes or DEFAULT_BATCH_BYTES)
         await self._until(
@@ -164,28 +166,45 @@ class PartitionWriter:
         """
         self._row_error(bad.position, bad.reason, bad.record)
 
-    def _put(self, row: Row) -> None:
-        message = row.message
-        key = ordering_key(message)
-        if key is None:
-            lane = self._lanes[(self._keyless // KEYLESS_RUN) % len(self._lanes)]
-            self._keyless += 1
+    def _put(self, rows: EncodedRows) -> None:
+        is_mixed = self._mixed[rows.destination]
+        if is_mixed and len(self._lanes) == 1:
+            self._put_into(self._lanes[0], None, rows)
+            return
+        keys = rows.keys()
+        if keys.null_count == len(keys):
+            step = max(KEYLESS_RUN, -(-len(rows) // len(self._lanes)))
+            for start in range(0, len(rows), step):
+                self._put_into(min(self._lanes, key=lambda lane: lane.rows), None, rows.slice(start, step))
+        elif is_mixed:
+            # Dictionary encoding hashes each key once.
+            codes = keys.dictionary_encode(null_encoding="encode")
+            lanes = pa.array([_lane_of(key, len(self._lanes)) for key in codes.dictionary.to_pylist()], pa.int32())
+            for index, part in by_value(rows, lanes.take(codes.indices)):
+                self._put_into(self._lanes[index], None, part)
         else:
-            lane = self._lanes[crc32(key.encode()) % len(self._lanes)]
-        group = (row.destination, None if self._mixes_keys else key)
-        size = encoded_size(message) + SECTION_BYTES
-        if self._growth_bytes:
-            size += self._growth_bytes + len(row.destination.path)
+            for key, part in by_value(rows, keys):
+                self._put_into(self._lanes[_lane_of(key, len(self._lanes))], key, part)
+
+    def _put_into(self, lane: _Lane, key: str | None, rows: EncodedRows) -> None:
+        group = rows.destination, key
         waiting = lane.groups.get(group)
         if waiting is None:
             waiting = lane.groups[group] = deque()
-        waiting.append(_Waiting(row, size))
-        lane.rows += 1
-        self._waiting_rows += 1
-        self._waiting_bytes += size
+        waiting.append(rows)
+        lane.rows += len(rows)
+        self._waiting_rows += len(rows)
+        self._waiting_bytes += self._size(rows)
         if not lane.is_running:
             lane.is_running = True
             self._tasks.start(self._send_lane(lane), name=f"lane {lane.index}")
+
+    def _size(self, rows: EncodedRows) -> int:
+        """Return the bytes of rows in a transfer, with what a diversion may add."""
+        return rows.size_bytes + len(rows) * self._growth(rows.destination)
+
+    def _growth(self, destination: Destination) -> int:
+        return self._growth_bytes + len(destination.path) if self._growth_bytes else 0
 
     async def finish(self) -> None:
         """Wait until every row is acknowledged.
@@ -227,91 +246,100 @@ class PartitionWriter:
             while lane.groups and self._failure is None:
                 if self._options.linger_s and not self._is_finishing and lane.rows < self._max_messages:
                     await self._clock.sleep(self._options.linger_s)
-                destination, rows = await self._next_transfer(lane)
+                rows = await self._next_transfer(lane)
                 self._changed.set()
-                await self._send(lane, destination, rows)
+                await self._send(rows)
         except WriteFailedError as error:
             self._fail(error)
         finally:
             lane.is_running = False
             self._changed.set()
 
-    async def _next_transfer(self, lane: _Lane) -> tuple[Destination, list[_Waiting]]:
+    async def _next_transfer(self, lane: _Lane) -> EncodedRows:
         """Remove the rows of the next transfer from the group that has waited longest."""
         group = next(iter(lane.groups))
         destination = group[0]
-        limit = await self._limit(lane, destination)
+        limit = await self._limit(destination) - ENVELOPE_BYTES
         most = 1 if destination.path in self._alone else self._max_messages
+        growth = self._growth(destination)
         waiting = lane.groups[group]
-        taken: list[_Waiting] = []
-        size = ENVELOPE_BYTES
-        while waiting and len(taken) < most and (not taken or size + waiting[0].size <= limit):
-            taken.append(waiting.popleft())
-            size += taken[-1].size
+        taken: list[EncodedRows] = []
+        size = count = 0
+        while waiting and count < most:
+            first = waiting[0]
+            fitting = min(first.count_within(limit - size, growth), most - count)
+            if not fitting and taken:
+                break
+            fitting = max(fitting, 1)  # a row that is too large is sent alone, and rejected
+            taken.append(first.slice(0, fitting))
+            size += self._size(taken[-1])
+            count += fitting
+            if fitting < len(first):
+                waiting[0] = first.slice(fitting)
+                break
+            waiting.popleft()
         lane.groups.move_to_end(group)
         if not waiting:
             del lane.groups[group]
-        lane.rows -= len(taken)
-        self._waiting_rows -= len(taken)
-        self._waiting_bytes -= sum(one.size for one in taken)
-        return destination, taken
+        lane.rows -= count
+        self._waiting_rows -= count
+        self._waiting_bytes -= size
+        return joined(taken)
 
-    async def _limit(self, lane: _Lane, destination: Destination) -> int:
+    async def _limit(self, destination: Destination) -> int:
         """Return the size limit of a transfer; a safe default while the limit of the entity is unknown."""
         known = self._batch_bytes.get(destination.path)
         if known is not None:
             return known
         wanted = self._options.max_batch_bytes
         try:
-            largest = (await self._sender_for(destination, lane.index).create_message_batch()).max_size_in_bytes
+            largest = (await self._sender_for(destination).create_message_batch()).max_size_in_bytes
         except ServiceBusError:
             return min(wanted or DEFAULT_BATCH_BYTES, DEFAULT_BATCH_BYTES)  # the send raises the error
         self._batch_bytes[destination.path] = min(wanted or largest, largest)
         return self._batch_bytes[destination.path]
 
-    async def _send(
-        self, lane: _Lane, destination: Destination, rows: list[_Waiting], *, is_in_doubt: bool = False
-    ) -> None:
+    async def _send(self, rows: EncodedRows, *, is_in_doubt: bool = False) -> None:
         """Send rows until they are acknowledged or rejected, or the task has failed.
 
         Args:
             is_in_doubt: an earlier transfer of these rows is in doubt; a later rejection does not change that.
         """
-        size = sum(one.size for one in rows)
+        size = self._size(rows)
         self._report.paced_ms += 1000 * await self._rate_limiter.take(len(rows), size)
         began_at = self._clock.monotonic()
         tries = 0
         while True:
             try:
-                await self._transfer(lane, destination, rows)
+                await self._transfer(rows)
             except (InvalidOperationError, MessageSizeExceededError) as error:
-                await self._refused(lane, destination, rows, error, is_in_doubt=is_in_doubt or error.is_in_doubt)
+                await self._refused(rows, error, is_in_doubt=is_in_doubt or error.is_in_doubt)
                 return
             except ServiceBusError as error:
                 tries += 1
                 is_in_doubt = is_in_doubt or error.is_in_doubt
-                if not await self._may_try_again(error, destination, tries, began_at):
-                    self._not_sent(destination, rows, error, is_in_doubt=is_in_doubt)
+                if not await self._may_try_again(error, rows.destination, tries, began_at):
+                    self._not_sent(rows, error, is_in_doubt=is_in_doubt)
                     return
             else:
-                self._acknowledged(destination, rows, size, began_at)
+                self._acknowledged(rows, size, began_at)
                 return
 
-    async def _transfer(self, lane: _Lane, destination: Destination, rows: list[_Waiting]) -> None:
+    async def _transfer(self, rows: EncodedRows) -> None:
         timeout_s = self._options.connection.send_timeout_s
         if self._options.task_deadline_s is not None:
             left_s = self._began_at + self._options.task_deadline_s - self._clock.monotonic()
             if left_s <= 0:
                 raise _DeadlineOver(f"taskDeadline of {self._options.task_deadline_s:g} s is over")
             timeout_s = min(timeout_s, left_s)
-        sender = self._sender_for(destination, lane.index)
-        await sender.send_messages([one.row.message for one in rows], timeout=timeout_s)
+        sessions = rows.sessions() if self._is_ordered else ()
+        await self._sender_for(rows.destination).send_encoded(rows.encoded(), sessions=sessions, timeout=timeout_s)
 
-    def _acknowledged(self, destination: Destination, rows: list[_Waiting], size: int, began_at: float) -> None:
+    def _acknowledged(self, rows: EncodedRows, size: int, began_at: float) -> None:
         self._report.sent += len(rows)
         self._report.bytes += size
         self._report.batches += 1
-        self._sent_to.add(destination.path)
+        self._sent_to.add(rows.destination.path)
         self._latencies_ms.append(1000 * (self._clock.monotonic() - began_at))
 
     async def _may_try_again(
@@ -340,48 +368,44 @@ class PartitionWriter:
         interval_s = self._pair.state.options.failover_interval.total_seconds() if self._pair is not None else 0.0
         return interval_s + self._options.retry_max_backoff_s + self._options.connection.send_timeout_s
 
-    async def _refused(
-        self, lane: _Lane, destination: Destination, rows: list[_Waiting], error: ServiceBusError, *, is_in_doubt: bool
-    ) -> None:
+    async def _refused(self, rows: EncodedRows, error: ServiceBusError, *, is_in_doubt: bool) -> None:
         """Halve a rejected transfer until the invalid row is found."""
         if len(rows) == 1:
-            row = rows[0].row
             self._report.in_doubt += is_in_doubt
-            self._row_error(row.position, str(error), record_of(row), row.message.message_id, is_in_doubt=is_in_doubt)
+            self._row_errors(rows, str(error), is_in_doubt=is_in_doubt)
             return
         errors_before = self._report.row_errors
-        for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+        for half in (rows.slice(0, len(rows) // 2), rows.slice(len(rows) // 2)):
             if self._failure is None:
-                await self._send(lane, destination, half, is_in_doubt=is_in_doubt)
+                await self._send(half, is_in_doubt=is_in_doubt)
         if len(rows) == 2 and self._report.row_errors == errors_before:
-            self._alone.add(destination.path)  # the entity accepts single messages only
+            self._alone.add(rows.destination.path)  # the entity accepts single messages only
 
-    def _not_sent(
-        self, destination: Destination, rows: list[_Waiting], error: ServiceBusError, *, is_in_doubt: bool
-    ) -> None:
+    def _not_sent(self, rows: EncodedRows, error: ServiceBusError, *, is_in_doubt: bool) -> None:
         """Handle rows after the last retry or a permanent error."""
         if is_in_doubt:
             self._report.in_doubt += len(rows)
-        is_rows_own = self._options.entity_path is None and isinstance(error, MessagingEntityNotFoundError)
-        if is_rows_own:
-            for row, _ in rows:
-                self._row_error(
-                    row.position, str(error), record_of(row), row.message.message_id, is_in_doubt=is_in_doubt
-                )
+        if self._options.entity_path is None and isinstance(error, MessagingEntityNotFoundError):
+            self._row_errors(rows, str(error), is_in_doubt=is_in_doubt)
             return
         is_temporary = error.is_transient or error.is_outage or isinstance(error, BacklogUnavailableError)
         if self._options.on_send_error == "badRecords" and is_temporary:
-            for row, _ in rows:
-                reason = f"{type(error).__name__}: {error}"
-                self._count_row_error(row.position, reason, record_of(row), is_in_doubt=is_in_doubt)
+            reason = f"{type(error).__name__}: {error}"
+            for place, message in enumerate(rows.encoded()):
+                record = record_of(message, rows.destination)
+                self._count_row_error(rows.position(place), reason, record, is_in_doubt=is_in_doubt)
             return
-        first = rows[0].row
         others = f" and {len(rows) - 1} others of its transfer" if len(rows) > 1 else ""
         verdict = "may have been sent" if is_in_doubt else "was not accepted"
         raise WriteFailedError(
-            f"{self._place(first.position, first.message.message_id)}{others}, for {destination.path!r}, {verdict}: "
+            f"{self._place(rows.position(), rows.message_id())}{others}, for {rows.destination.path!r}, {verdict}: "
             f"{type(error).__name__}: {error}. {self._account()}"
         ) from error
+
+    def _row_errors(self, rows: EncodedRows, reason: str, *, is_in_doubt: bool) -> None:
+        for place, message in enumerate(rows.encoded()):
+            record = record_of(message, rows.destination)
+            self._row_error(rows.position(place), reason, record, message.message_id, is_in_doubt=is_in_doubt)
 
     def _row_error(
         self,
@@ -420,6 +444,10 @@ class PartitionWriter:
             f"This attempt of the task sent {sent} rows before. With equal message ids, duplicate detection drops "
             "repeated rows."
         )
+
+
+def _lane_of(key: str | None, lanes: int) -> int:
+    return crc32((key or "").encode()) % lanes
 
 
 class _DeadlineOver(OperationTimeoutError):

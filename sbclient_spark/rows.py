@@ -55,6 +55,7 @@ class RowPlan:
         attributes: names of `ServiceBusMessage` attributes, and their columns.
         properties: the column of the application properties.
         extra_properties: names of further properties, and their columns.
+        dropped_properties: names of properties that are left out.
         keys: the key columns of a message id.
         destination: of all rows; None = named by the columns `queue` and `topic`.
         queue, topic: the columns that name the destination of a row.
@@ -66,6 +67,7 @@ class RowPlan:
     attributes: tuple[tuple[str, int], ...] = ()
     properties: int | None = None
     extra_properties: tuple[tuple[str, int], ...] = ()
+    dropped_properties: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
     destination: Destination | None = None
     queue: int | None = None
@@ -122,17 +124,15 @@ class RowReader:
         names, attributes, converts = self._attributes(batch)
         to_convert = [(names[place], place, convert) for place, convert in enumerate(converts) if convert is not None]
         columns_of_rows = zip(
-            self._bodies(batch),
-            attributes,
-            self._properties(batch),
-            self._plain(batch, self._plan.keys),
-            self._plain(batch, [place for place in (self._plan.queue, self._plan.topic) if place is not None]),
-            strict=True,
+            self.bodies(batch), attributes, self.properties(batch), self.keys(batch), self.places(batch), strict=True
         )
         for offset, (body, values, properties, keys, places) in enumerate(columns_of_rows):
             position = first_position + offset
             try:
                 given = dict(zip(names, values, strict=True))
+                for value in values:
+                    if isinstance(value, InvalidOperationError):
+                        raise value
                 for name, place, convert in to_convert:
                     if values[place] is not None:
                         given[name] = convert(values[place])
@@ -162,7 +162,7 @@ class RowReader:
             # Duplicate detection would keep only one of the rows with an empty id.
             found = "null" if given["message_id"] is None else "empty"
             raise InvalidOperationError(f"message_id is {found}: give each row an id")
-        destination = self._plan.destination or self._destination(places)
+        destination = self._plan.destination or self.destination(places)
         message = ServiceBusMessage(body, application_properties=properties, **given)
         if self._may_differ:
             check_keys(message)
@@ -182,35 +182,54 @@ class RowReader:
             elif name == "time_to_live":
                 values, convert = columns.durations(column)
             else:
-                values = column.to_pylist()
+                values = columns.plain(column)
             names.append(name)
             found.append(values)
             converts.append(convert)
         return names, _across(found, batch.num_rows), converts
 
-    def _bodies(self, batch: pa.RecordBatch) -> Iterator[Any]:
+    def keys(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+        """Return the key columns of a message id, by rows."""
+        return self._plain(batch, self._plan.keys)
+
+    def places(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+        """Return the columns that name the destination, by rows."""
+        return self._plain(batch, [place for place in (self._plan.queue, self._plan.topic) if place is not None])
+
+    def bodies(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """Return the body of each row, or an error in its place."""
         if self._plan.body is not None:
-            return iter(batch.column(self._plan.body).to_pylist())
+            return iter(columns.plain(batch.column(self._plan.body)))
         names = [name for name, _ in self._plan.json_fields]
         converts = [converter(batch.column(place).type) for _, place in self._plan.json_fields]
         rows = self._plain(batch, [place for _, place in self._plan.json_fields])
         return (_json_body(names, converts, values) for values in rows)
 
-    def _properties(self, batch: pa.RecordBatch) -> Iterator[Any]:
+    def properties(self, batch: pa.RecordBatch) -> Iterator[Any]:
+        """Return the application properties of each row as a dict or None, or an error in its place."""
         if self._plan.properties is not None:
-            return iter(columns.properties(batch.column(self._plan.properties)))
+            return (self._kept(found) for found in columns.properties(batch.column(self._plan.properties)))
         if not self._plan.extra_properties:
             return repeat(None, batch.num_rows)
         names = [name for name, _ in self._plan.extra_properties]
         rows = self._plain(batch, [place for _, place in self._plan.extra_properties])
         return (_extra_properties(names, values) for values in rows)
 
+    def _kept(self, properties: Any) -> Any:
+        if self._plan.dropped_properties and isinstance(properties, dict):
+            return {name: value for name, value in properties.items() if name not in self._plan.dropped_properties}
+        return properties
+
     @staticmethod
     def _plain(batch: pa.RecordBatch, places: Any) -> Iterator[tuple[Any, ...]]:
         return _across([columns.plain(batch.column(place)) for place in places], batch.num_rows)
 
-    def _destination(self, places: tuple[Any, ...]) -> Destination:
-        """Return the destination that a row names; each text is checked once."""
+    def destination(self, places: tuple[Any, ...]) -> Destination:
+        """Return the destination that a row names; each text is checked once.
+
+        Raises:
+            InvalidOperationError: the row names no destination, two of them, or an illegal one.
+        """
         known = self._destinations.get(places)
         if known is not None:
             return known

@@ -20,6 +20,8 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
+    NumericType,
     ShortType,
     StringType,
     StructType,
@@ -97,6 +99,23 @@ READ_ONLY: Final[dict[str, DataType]] = {
 }
 """Columns of a read that the service sets, with their types; a write of such rows leaves them out."""
 
+BROKER_PROPERTIES: Final = ("DeadLetterReason", "DeadLetterErrorDescription", "DeadLetterSource")
+"""Application properties that the service adds; a write of rows that were read leaves them out."""
+
+_JSON_TYPES: Final = (
+    StringType,
+    BinaryType,
+    BooleanType,
+    NumericType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    DayTimeIntervalType,
+    VariantType,
+    NullType,
+)
+_JSON_KEYS: Final = (StringType, *_WHOLE)
+
 _PROPERTY_COLUMNS: Final = ("application_properties", "properties", "headers")
 
 _KEY_TYPES: Final = (*_SCALARS, BinaryType, DateType, DecimalType)
@@ -122,6 +141,8 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
     unknown = {name: place for name, place in places.items() if name not in COLUMNS and name not in left_out}
     if is_json and "body" in places:
         raise InvalidOperationError("bodyFormat 'json' excludes a column body: drop the column, or use 'raw'")
+    for place in unknown.values() if is_json else ():
+        _check_json(schema[place].name, schema[place].dataType)
     if is_json and not unknown:
         raise InvalidOperationError("bodyFormat 'json' requires a column that is not reserved: add one")
     if not is_json and "body" not in places:
@@ -153,12 +174,29 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
         json_fields=tuple((schema[place].name, place) for place in unknown.values()) if is_json else (),
         attributes=tuple((attribute, places[name]) for name, attribute in ATTRIBUTES.items() if name in places),
         properties=places[properties[0]] if properties else None,
+        dropped_properties=BROKER_PROPERTIES if left_out else (),
         extra_properties=tuple((schema[place].name, place) for place in extra.values()),
         keys=tuple(_key_place(schema, places, name) for name in options.message_id_columns),
         destination=destination,
         queue=queue,
         topic=topic,
     )
+
+
+def _check_json(name: str, kind: DataType) -> None:
+    """Check that a JSON body can hold the values of a column."""
+    if isinstance(kind, StructType):
+        for field in kind:
+            _check_json(f"{name}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        _check_json(name, kind.elementType)
+    elif isinstance(kind, MapType) and isinstance(kind.keyType, _JSON_KEYS):
+        _check_json(name, kind.valueType)
+    elif not isinstance(kind, _JSON_TYPES) and kind.typeName() != "time":
+        raise InvalidOperationError(
+            f"column {name!r} is of type {kind.simpleString()}, which a JSON body cannot hold: cast it, keys of maps "
+            "to a string or a whole number, or drop it"
+        )
 
 
 def _places(schema: StructType) -> dict[str, int]:

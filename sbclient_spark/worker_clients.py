@@ -107,19 +107,33 @@ class Connection:
         self, options: ConnectionOptions, client: ServiceBusClient, connect_ms: float, is_unpaired: bool
     ) -> None:
         self._options = options
-        self._senders: dict[tuple[Destination, int], ServiceBusSender] = {}
+        self._senders: dict[Destination, ServiceBusSender] = {}
+        self._unpartitioned: dict[Destination, bool] = {}
         self.client = client
         self.connect_ms = connect_ms
         self.is_unpaired = is_unpaired
         self.leases = 0
         self.uses = 0
 
-    def sender(self, destination: Destination, lane: int) -> ServiceBusSender:
-        """Return the sender of a lane. Each lane has its own links, so that lanes do not wait for each other."""
-        sender = self._senders.get((destination, lane))
+    def sender(self, destination: Destination) -> ServiceBusSender:
+        """Return the sender of a destination."""
+        sender = self._senders.get(destination)
         if sender is None:
-            sender = self._senders[destination, lane] = self.new_sender(destination)
+            sender = self._senders[destination] = self.new_sender(destination)
         return sender
+
+    async def is_unpartitioned(self, destination: Destination) -> bool:
+        """Return whether an entity is known not to be partitioned; asked once, or again after an error."""
+        known = self._unpartitioned.get(destination)
+        if known is None:
+            administration = self.client.administration
+            get: Any = administration.get_topic if destination.word == "topic" else administration.get_queue
+            try:
+                known = not (await get(destination.path)).enable_partitioning
+            except ServiceBusError:  # such as a missing right: the send raises what matters
+                return False
+            self._unpartitioned[destination] = known
+        return known
 
     def new_sender(self, destination: Destination) -> ServiceBusSender:
         """Return a new sender, which shares no state with others."""

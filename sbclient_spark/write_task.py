@@ -14,20 +14,25 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
+from sbclient.amqp import EncodeError
 from sbclient.errors import InvalidOperationError, ServiceBusError
-from sbclient.rules.size import encoded_size
 from sbclient_spark.bad_records import BadRecords
+from sbclient_spark.column_encoder import ColumnEncoder, NotEncodableError
 from sbclient_spark.destination_check import check_destination
+from sbclient_spark.encoded_rows import EncodedRow, EncodedRows, encoded_row
 from sbclient_spark.message_ids import MessageIds, Place
 from sbclient_spark.partition_writer import PartitionWriter
 from sbclient_spark.reports import TaskReport, log_event
-from sbclient_spark.rows import BadRow, Destination, Row, RowPlan, RowReader
+from sbclient_spark.rows import BadRow, Destination, RowPlan, RowReader, record_of
 from sbclient_spark.schema import row_plan
 from sbclient_spark.worker_clients import RANDOM, Connection, WorkerClients, worker_clients
 from sbclient_spark.write_options import WriteOptions, write_options
 
 SLICE_ROWS: Final = 1000
-"""Rows that are converted at a time, so that messages need little memory compared to the record batch."""
+"""Rows that are encoded one by one together, if a record batch cannot be encoded by columns."""
+
+ENCODED_ROWS: Final = 10_000
+"""Rows that are encoded at a time: the size of Spark's record batches."""
 
 COLLECT_AFTER: Final = 50_000
 """Allocations between two cycle collections while a task sends; Python's default is 700."""
@@ -145,11 +150,11 @@ def run_task(
     name = f"part-{place.partition:05}-attempt-{place.attempt_id}-{RANDOM.getrandbits(64):016x}"
     bad_records = BadRecords(plan.options.bad_records_path, name)
     try:
-        reader = RowReader(plan.rows, MessageIds(plan.rows.ids, _id_place(plan, place), RANDOM))
+        encoder = BatchEncoder(plan.rows, MessageIds(plan.rows.ids, _id_place(plan, place), RANDOM))
         if plan.options.dry_run != "off":
-            return _run_dry(plan, reader, batches, report)
+            return _run_dry(plan, encoder, batches, report)
         with _rare_collections():
-            return _Sending(plan, reader, report, bad_records, clients or worker_clients()).run(batches)
+            return _Sending(plan, encoder, report, bad_records, clients or worker_clients()).run(batches)
     except ServiceBusError as error:
         facts = {"error": type(error).__name__, "reason": str(error)}
         log_event(
@@ -185,19 +190,69 @@ def _id_place(plan: WritePlan, place: TaskPlace) -> Place | None:
     return Place(place.query_id, place.batch_id, place.partition)
 
 
+class BatchEncoder:
+    """Encodes record batches: by columns where that is possible, else row by row.
+
+    Args:
+        plan: the use of each column.
+        ids: makes the message ids.
+    """
+
+    def __init__(self, plan: RowPlan, ids: MessageIds) -> None:
+        self._reader = RowReader(plan, ids)
+        self._columns = ColumnEncoder(plan, ids, self._reader)
+
+    def encode(self, batch: pa.RecordBatch, first_position: int) -> tuple[list[EncodedRows], list[BadRow]]:
+        """Return the rows of a batch, grouped by destination and in order, and the invalid ones.
+
+        Args:
+            first_position: the position of the first row in its partition.
+        """
+        encoded: list[EncodedRows] = []
+        bad: list[BadRow] = []
+        try:
+            return self._columns.encode(batch, first_position), []
+        except NotEncodableError:
+            pass
+        for start in range(0, batch.num_rows, SLICE_ROWS):
+            part = batch.slice(start, SLICE_ROWS)
+            try:
+                encoded += self._columns.encode(part, first_position + start)
+            except NotEncodableError:
+                self._by_rows(part, first_position + start, encoded, bad)
+        return encoded, bad
+
+    def _by_rows(self, batch: pa.RecordBatch, first: int, encoded: list[EncodedRows], bad: list[BadRow]) -> None:
+        groups: dict[Destination, list[EncodedRow]] = {}
+        for row in self._reader.read(batch, first):
+            if isinstance(row, BadRow):
+                bad.append(row)
+                continue
+            try:
+                groups.setdefault(row.destination, []).append(encoded_row(row.position, row.message))
+            except EncodeError as error:
+                bad.append(BadRow(row.position, str(error), record_of(batch, row.position - first)))
+        encoded += [EncodedRows.of(destination, rows) for destination, rows in groups.items() if rows]
+
+
 class _Sending:
     """The run of a task that sends."""
 
     def __init__(
-        self, plan: WritePlan, reader: RowReader, report: TaskReport, bad_records: BadRecords, clients: WorkerClients
+        self,
+        plan: WritePlan,
+        encoder: BatchEncoder,
+        report: TaskReport,
+        bad_records: BadRecords,
+        clients: WorkerClients,
     ) -> None:
         self._plan = plan
-        self._reader = reader
+        self._encoder = encoder
         self._report = report
         self._bad_records = bad_records
         self._clients = clients
         self._is_ordered = plan.options.ordering == "session"
-        self._own_senders: dict[tuple[Destination, int], Any] = {}
+        self._own_senders: dict[Destination, Any] = {}
         self._result = TaskResult(report)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
@@ -224,41 +279,38 @@ class _Sending:
         return self._result
 
     async def _open(self, connection: Connection) -> PartitionWriter:
-        def own_sender(destination: Destination, lane: int) -> Any:
+        def own_sender(destination: Destination) -> Any:
             """Return a sender of this task only: the session state of a sender is stale after another task has sent."""
-            key = (destination, lane)
-            if key not in self._own_senders:
-                self._own_senders[key] = connection.new_sender(destination)
-            return self._own_senders[key]
+            if destination not in self._own_senders:
+                self._own_senders[destination] = connection.new_sender(destination)
+            return self._own_senders[destination]
+
+        async def mixes_keys(destination: Destination) -> bool:
+            return self._plan.mixes_keys or (
+                self._plan.rows.destination is None and await connection.is_unpartitioned(destination)
+            )
 
         return PartitionWriter(
             connection.client,
             own_sender if self._is_ordered else connection.sender,
             self._plan.options,
-            mixes_keys=self._plan.mixes_keys,
+            mixes_keys=mixes_keys,
             clock=self._clients.clock,
             report=self._report,
             bad_records=self._bad_records,
         )
 
     def _offer(self, writer: PartitionWriter, batch: pa.RecordBatch) -> None:
-        rows: list[Row] = []
-        refused: list[BadRow] = []
-        for row in self._reader.read(batch, self._report.rows):
-            if isinstance(row, BadRow):
-                refused.append(row)
-            else:
-                rows.append(row)
+        encoded, bad = self._encoder.encode(batch, self._report.rows)
         self._report.rows += batch.num_rows
         if self._is_ordered:
-            self._result.sessions.update(
-                _session_digest(row.destination.path, row.message.session_id)
-                for row in rows
-                if row.message.session_id is not None
-            )
-        self._clients.run(self._offer_rows(writer, rows, refused))
+            for rows in encoded:
+                path = rows.destination.path
+                sessions = rows.columns.column("session_id").drop_null().unique()
+                self._result.sessions.update(_session_digest(path, one) for one in sessions.to_pylist())
+        self._clients.run(self._offer_rows(writer, encoded, bad))
 
-    async def _offer_rows(self, writer: PartitionWriter, rows: list[Row], refused: list[BadRow]) -> None:
+    async def _offer_rows(self, writer: PartitionWriter, rows: list[EncodedRows], refused: list[BadRow]) -> None:
         """Offer rows in the thread of the clients, which also counts rejected rows."""
         for bad in refused:
             writer.refuse(bad)
@@ -272,26 +324,26 @@ class _Sending:
 
 def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for start in range(0, batch.num_rows, SLICE_ROWS):
-            yield batch.slice(start, SLICE_ROWS)
+        for start in range(0, batch.num_rows, ENCODED_ROWS):
+            yield batch.slice(start, ENCODED_ROWS)
 
 
 def _session_digest(path: str, session_id: str) -> bytes:
     return blake2b(f"{path.casefold()}\n{session_id}".encode(), digest_size=8).digest()
 
 
-def _run_dry(plan: WritePlan, reader: RowReader, batches: Iterable[pa.RecordBatch], report: TaskReport) -> TaskResult:
-    """Make and measure messages without sending them: a sample or all."""
+def _run_dry(
+    plan: WritePlan, encoder: BatchEncoder, batches: Iterable[pa.RecordBatch], report: TaskReport
+) -> TaskResult:
+    """Encode messages without sending them: a sample or all."""
     for batch in _slices(batches):
-        for row in reader.read(batch, report.rows):
-            if not isinstance(row, BadRow):
-                report.bytes += encoded_size(row.message)
-            elif plan.options.on_row_error == "fail":
-                raise InvalidOperationError(
-                    f"partition {report.partition}, row {row.position} cannot be sent: {row.reason}"
-                )
-            else:
-                report.row_errors += 1
+        encoded, bad = encoder.encode(batch, report.rows)
+        report.bytes += sum(rows.size_bytes for rows in encoded)
+        if bad and plan.options.on_row_error == "fail":
+            raise InvalidOperationError(
+                f"partition {report.partition}, row {bad[0].position} cannot be sent: {bad[0].reason}"
+            )
+        report.row_errors += len(bad)
         report.rows += batch.num_rows
         if plan.options.dry_run == "sample":
             break

@@ -46,13 +46,18 @@ def _measure(module: str, function: str) -> Callable[[Settings], Awaitable[Resul
     return measure
 
 
-async def _spark(settings: Settings) -> Result:
-    try:
-        spark = import_module(f"{__package__}.spark")
-    except ImportError as error:
-        return Result(not_run=f"{error.name} is not installed")
-    result: Result = await asyncio.to_thread(spark.row, settings)
-    return result
+def _spark(function: str) -> Callable[[Settings], Awaitable[Result]]:
+    """Return a measurement with Spark."""
+
+    async def measure(settings: Settings) -> Result:
+        try:
+            spark = import_module(f"{__package__}.spark")
+        except ImportError as error:
+            return Result(not_run=f"{error.name} is not installed")
+        result: Result = await asyncio.to_thread(getattr(spark, function), settings)
+        return result
+
+    return measure
 
 
 ROWS: Final = (
@@ -117,7 +122,18 @@ ROWS: Final = (
         _measure("proton", "emulator"),
         is_most=True,
     ),
-    Row("spark", "processor time of the workers: foreachPartition with azure-servicebus / the writer", 8.0, _spark),
+    Row(
+        "spark",
+        "processor time of the workers: foreachPartition with azure-servicebus / the writer",
+        8.0,
+        _spark("row"),
+    ),
+    Row(
+        "spark-sessions",
+        "rows per second of the ordered writer: as many sessions as rows / one session per partition",
+        0.5,
+        _spark("sessions"),
+    ),
 )
 
 

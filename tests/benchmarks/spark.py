@@ -97,8 +97,8 @@ class Emulated:
         self.primary.kill()
         self.secondary.kill()
 
-    def queue(self, name: str) -> None:
-        asyncio.run(self._administer(lambda queues: queues.create_queue(name)))
+    def queue(self, name: str, **properties: Any) -> None:
+        asyncio.run(self._administer(lambda queues: queues.create_queue(name, **properties)))
 
     def count_and_delete(self, name: str) -> int:
         async def both(queues: Any) -> int:
@@ -138,8 +138,8 @@ def _is_below(process: int, parents: dict[int, int]) -> bool:
     return False
 
 
-def by_the_writer(primary: str, secondary: str | None) -> Write:
-    options = {"connectionString": primary, "requireDuplicateDetection": "off"}
+def by_the_writer(primary: str, secondary: str | None, **more: str) -> Write:
+    options = {"connectionString": primary, "requireDuplicateDetection": "off", **more}
     if secondary is not None:
         options["secondaryConnectionString"] = secondary
 
@@ -166,9 +166,9 @@ def by_lists(primary: str, rows_each: int) -> Write:
     return write
 
 
-def measured(emulated: Emulated, df: DataFrame, rows: int, write: Write, queue: str) -> Round:
+def measured(emulated: Emulated, df: DataFrame, rows: int, write: Write, queue: str, **properties: Any) -> Round:
     """One round of one way; every row must be there at the end."""
-    emulated.queue(queue)
+    emulated.queue(queue, **properties)
     before = emulated.busy_s()
     began_at = time.perf_counter()
     write(df, queue)
@@ -239,6 +239,31 @@ def row(settings: Settings) -> Result:
         notes=[*notes, rates],
         misses=[] if rate_ratio >= RATE_BOUND or raw_part >= RAW_BOUND else [rates],
     )
+
+
+def sessions(settings: Settings) -> Result:
+    """Measure the row `spark-sessions`: ordered sessions, as many as rows, against one session per partition."""
+    rows = settings.count(100_000)
+    rounds: list[tuple[Round, Round]] = []
+    with frame(rows) as (emulated, df):
+        primary, secondary = (connection_string(each.port) for each in (emulated.primary, emulated.secondary))
+        writer = by_the_writer(primary, secondary, ordering="session")
+        each = df.selectExpr("*", "message_id as session_id")
+        one = df.selectExpr("*", "concat('partition ', spark_partition_id()) as session_id")
+        for number in range(settings.pairs + 1):
+            many = measured(emulated, each, rows, writer, f"many-{number}", requires_session=True)
+            few = measured(emulated, one, rows, writer, f"few-{number}", requires_session=True)
+            if number:  # the first one is the warm-up
+                rounds.append((many, few))
+    notes = [
+        f"{name}: {median(side.rate for side in sides):,.0f} rows/s, "
+        f"{median(side.workers_us for side in sides):.1f} µs in the workers"
+        for name, sides in (
+            (f"{rows:,} sessions", [many for many, _ in rounds]),
+            (f"{PARTITIONS} sessions", [few for _, few in rounds]),
+        )
+    ]
+    return Result(ratios=[many.rate / few.rate for many, few in rounds], notes=notes)
 
 
 def main() -> None:

@@ -287,3 +287,21 @@ def test_ids_of_key_columns_are_those_of_the_values() -> None:
     plan = MessageIdPlan(mode="keys", columns=("key",))
     first, second, third = (one.message_id for one in messages(columns, ids=plan, keys=(1,)))
     assert first == second != third
+
+
+def test_json_of_a_timestamp_without_a_zone_has_none() -> None:
+    moments = pa.array([datetime(2024, 5, 6, 7, 8, 9)], pa.timestamp("us"))  # noqa: DTZ001
+    message = messages({"at": moments}, body=None, json_fields=(("at", 0),))[0]
+    assert json.loads(bytes(message)) == {"at": "2024-05-06T07:08:09"}
+
+
+def test_json_of_a_single_precision_number_is_the_shortest_one() -> None:
+    numbers = pa.array([0.1, 3.0, 16777216.0, 1e-45], pa.float32())
+    found = messages({"n": numbers}, body=None, json_fields=(("n", 0),))
+    assert [json.loads(bytes(message))["n"] for message in found] == [0.1, 3.0, 16777216.0, 1e-45]
+
+
+def test_properties_of_the_broker_are_left_out_of_rows_that_were_read() -> None:
+    given = pa.array([[("DeadLetterReason", "r"), ("mine", "m")]], pa.map_(pa.string(), pa.string()))
+    found = messages({"body": ["x"], "properties": given}, dropped_properties=("DeadLetterReason",))
+    assert found[0].application_properties == {"mine": "m"}

@@ -155,3 +155,18 @@ def test_a_batch_job_without_stable_ids_is_refused() -> None:
     assert "message_id" in refused("body string", is_streaming=False)
     assert plan("body string", is_streaming=False, txnAppId="nightly", txnVersion="3").ids.transaction == ("nightly", 3)
     assert plan("body string", is_streaming=False, messageIdMode="random").ids.mode == "random"
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["v interval year", "v struct<a:array<interval month>>", "v map<struct<a:int>,string>", "v map<double,int>"],
+)
+def test_a_type_that_json_lacks_is_refused(column: str) -> None:
+    assert "'v" in refused(column, bodyFormat="json")
+    assert plan("v struct<a:array<map<int,timestamp_ntz>>,b:void,c:variant>", bodyFormat="json").body is None
+
+
+def test_only_rows_that_were_read_leave_out_the_properties_of_the_broker() -> None:
+    columns = "body string, properties map<string,string>"
+    assert plan(columns).dropped_properties == ()
+    assert "DeadLetterReason" in plan(f"{columns}, sequence_number bigint").dropped_properties

@@ -94,6 +94,16 @@ def test_the_same_task_again_adds_nothing_and_has_its_client_already(clients: Wo
     assert len(stored(clients)) == 300
 
 
+def test_rows_that_name_their_queue_share_transfers(clients: WorkerClients) -> None:
+    rows = RowPlan(ids=MessageIdPlan(mode="content"), body=0, attributes=(("session_id", 1),), queue=2)
+    named = WritePlan(options=write_options(PAIRED), rows=rows, mixes_keys=False)
+    columns = {"body": [str(n) for n in range(200)], "session_id": [f"s{n}" for n in range(200)]}
+    report = run_task(named, [pa.record_batch(columns | {"queue": ["orders"] * 200})], PLACE).report
+    assert (report.sent, report.row_errors) == (200, 0)
+    assert report.batches <= 4
+    assert sorted(stored(clients)) == list(range(200))
+
+
 def test_another_micro_batch_has_other_ids(clients: WorkerClients) -> None:
     run_task(plan(), batches(100), PLACE)
     run_task(plan(), batches(100), TaskPlace(2, 0, 10, "query", 5))
@@ -236,7 +246,8 @@ def test_a_plan_shows_no_secret(tmp_path: Path) -> None:
 
 def test_a_worker_does_not_load_the_broker() -> None:
     """It would take a third longer to begin, and Spark begins workers anew after a failure or a minute without work."""
-    asked = "import sys, sbclient_spark.source as _; print([name for name in sys.modules if '.broker' in name])"
+    found = "[name for name in sys.modules if name.startswith('sbclient.broker')]"
+    asked = f"import sys, sbclient_spark.source as _; print({found})"
     result = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

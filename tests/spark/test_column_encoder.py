@@ -1,0 +1,250 @@
+"""Columns that are encoded as a whole are the same messages as those that are encoded row by row, for any columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbclient.amqp import encode_message, encode_section
+from sbclient_spark.column_encoder import ColumnEncoder, NotEncodableError
+from sbclient_spark.encoded_rows import EncodedRow, EncodedRows
+from sbclient_spark.message_ids import MessageIdMode, MessageIdPlan, MessageIds, Place
+from sbclient_spark.rows import ATTRIBUTES, BadRow, Destination, RowPlan, RowReader
+from sbclient_spark.write_task import BatchEncoder
+
+ORDERS = Destination("orders")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TEXTS = ("correlation_id", "subject", "content_type", "reply_to", "to")
+IDS = ("session_id", "partition_key", "reply_to_session_id")
+
+words = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(["x" * 255, "é" * 128, "y" * 300])
+ids = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(["i" * 128, "é" * 128])
+whole = st.integers(-(2**63), 2**63 - 1) | st.integers(-130, 130) | st.sampled_from([2**31 - 1, 2**31, -(2**31) - 1])
+moments = st.integers(-62_135_424_000_000_000, 253_402_128_000_000_000).map(
+    lambda us: EPOCH + timedelta(microseconds=us)
+)
+
+VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "string": (pa.string(), words),
+    "long": (pa.int64(), whole),
+    "short": (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    "double": (pa.float64(), st.floats()),
+    "float": (pa.float32(), st.floats(width=32)),
+    "boolean": (pa.bool_(), st.booleans()),
+    "timestamp": (pa.timestamp("us", "UTC"), moments),
+    "timestamp_ntz": (pa.timestamp("us"), moments.map(lambda moment: moment.replace(tzinfo=None))),
+}
+
+
+def column(count: int, values: st.SearchStrategy[Any], *, nulls: bool = True) -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.none() | values if nulls else values, min_size=count, max_size=count)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[pa.RecordBatch, RowPlan]:
+    """A batch and the use of its columns; most rows are valid."""
+    count = draw(st.integers(1, 6))
+    arrays: dict[str, pa.Array] = {}
+
+    def add(name: str, kind: pa.DataType, values: st.SearchStrategy[Any], *, nulls: bool = True) -> None:
+        arrays[name] = pa.array(draw(column(count, values, nulls=nulls)), kind)
+
+    body_kind, bodies = draw(
+        st.sampled_from([(pa.string(), words), (pa.binary(), st.binary(max_size=9) | st.just(b"b" * 256))])
+    )
+    is_json = draw(st.booleans())
+    add("body", body_kind, bodies, nulls=draw(st.sampled_from([False, False, False, True])))
+    mode: MessageIdMode = draw(st.sampled_from(["column", "random", "content", "position", "keys"]))
+    if mode == "column":
+        add("message_id", pa.string(), ids.filter(bool))
+    for name in draw(st.sets(st.sampled_from(TEXTS))):
+        add(name, pa.string(), words)
+    for name in draw(st.sets(st.sampled_from(IDS))):
+        add(name, pa.string(), ids)
+    if "session_id" in arrays and "partition_key" in arrays and draw(st.booleans()):
+        arrays["partition_key"] = arrays["session_id"]
+    if draw(st.booleans()):
+        kind, lives = draw(
+            st.sampled_from(
+                [
+                    (pa.duration("us"), st.integers(0, 2**60)),
+                    (pa.int64(), st.integers(0, 10**9) | st.sampled_from([0, 255, 256, 4_294_967])),
+                    (pa.string(), st.sampled_from(["PT1H", "PT0.255S", "90 s"])),
+                ]
+            )
+        )
+        add("time_to_live", kind, lives)
+    if draw(st.booleans()):
+        add("scheduled_enqueue_time_utc", pa.timestamp("us", "UTC"), moments)
+    attributes = tuple(name for name in arrays if name != "body")
+    properties = None
+    extra: list[str] = []
+    shape = draw(st.sampled_from(["none", "map", "headers", "columns"]))
+    if shape in ("map", "headers"):
+        kind, values = VALUES[draw(st.sampled_from(sorted(VALUES)))]
+        if shape == "headers":
+            kind, values = draw(st.sampled_from([(pa.string(), words), (pa.binary(), st.binary(max_size=4))]))
+        keys = words.filter(bool)
+        entries = st.dictionaries(keys, st.none() | values, max_size=3).map(lambda found: list(found.items()))
+        if draw(st.integers(0, 9)) == 0:
+            entries = st.lists(st.tuples(keys, values), max_size=3)  # may have a key twice
+        if shape == "map":
+            add("properties", pa.map_(pa.string(), kind), entries)
+        else:
+            headers = pa.list_(pa.struct([("key", pa.string()), ("value", kind)]))
+            as_structs = entries.map(lambda found: [{"key": key, "value": value} for key, value in found])
+            add("properties", headers, as_structs)
+        properties = "properties"
+    elif shape == "columns":
+        for name in draw(st.sets(st.sampled_from(sorted(VALUES)), min_size=1)):
+            add(f"my_{name}", *VALUES[name])
+            extra.append(f"my_{name}")
+    keys_of_id: tuple[str, ...] = ()
+    if mode == "keys":
+        add("key", pa.int64(), whole)
+        keys_of_id = ("key",)
+    destination: Destination | None = ORDERS
+    if draw(st.booleans()):
+        destination = None
+        add("queue", pa.string(), st.sampled_from(["a", "b/c", "a"]), nulls=draw(st.sampled_from([False, False, True])))
+    batch = pa.record_batch(arrays)
+    places = {name: place for place, name in enumerate(arrays)}
+    plan = RowPlan(
+        ids=MessageIdPlan(mode=mode, prefix=draw(st.sampled_from(["", "p-"])), columns=keys_of_id),
+        body=None if is_json and body_kind == pa.string() else places["body"],
+        json_fields=(("b", places["body"]),) if is_json and body_kind == pa.string() else (),
+        attributes=tuple((name, places[name]) for name in attributes),
+        properties=places[properties] if properties else None,
+        extra_properties=tuple((name, places[name]) for name in extra),
+        keys=tuple(places[name] for name in keys_of_id),
+        destination=destination,
+        queue=places.get("queue"),
+    )
+    start = draw(st.integers(0, count - 1))
+    return batch.slice(start, draw(st.integers(1, count - start))), plan
+
+
+def message_ids(plan: RowPlan) -> MessageIds:
+    return MessageIds(plan.ids, Place("query", 3, 1), Random(1))
+
+
+def by_rows(batch: pa.RecordBatch, plan: RowPlan) -> tuple[dict[str, list[EncodedRow]], int]:
+    found: dict[str, list[EncodedRow]] = {}
+    bad = 0
+    for row in RowReader(plan, message_ids(plan)).read(batch, 7):
+        if isinstance(row, BadRow):
+            bad += 1
+            continue
+        message = row.message
+        is_scheduled = message.scheduled_enqueue_time_utc is not None
+        section = encode_section(encode_message(message))
+        columns = section, message.message_id, message.session_id, message.partition_key, is_scheduled, row.position
+        found.setdefault(row.destination.path, []).append(columns)
+    return found, bad
+
+
+def as_rows(encoded: list[EncodedRows]) -> dict[str, list[EncodedRow]]:
+    found: dict[str, list[EncodedRow]] = {}
+    for rows in encoded:
+        found.setdefault(rows.destination.path, []).extend(tuple(row.values()) for row in rows.columns.to_pylist())
+    return found
+
+
+@given(batches())
+def test_columns_and_rows_are_encoded_equally(given_batch: tuple[pa.RecordBatch, RowPlan]) -> None:
+    batch, plan = given_batch
+    expected, bad = by_rows(batch, plan)
+    ids = message_ids(plan)
+    try:
+        encoded = ColumnEncoder(plan, ids, RowReader(plan, ids)).encode(batch, 7)
+    except NotEncodableError:
+        encoded = None
+    if encoded is not None:
+        assert bad == 0
+        assert as_rows(encoded) == expected
+    rows, refused = BatchEncoder(plan, message_ids(plan)).encode(batch, 7)
+    assert len(refused) == bad
+    if plan.ids.mode != "random":  # the ids of the rows before an error differ
+        assert as_rows(rows) == expected
+
+
+def batch_of(count: int, **more: Any) -> tuple[pa.RecordBatch, RowPlan]:
+    columns = {
+        "body": pa.array([f"body {number}" for number in range(count)]),
+        "message_id": pa.array([f"id {number}" for number in range(count)]),
+        **more,
+    }
+    names = list(columns)
+    attributes = tuple((name, place) for place, name in enumerate(names) if name in ATTRIBUTES.values())
+    plan = RowPlan(
+        ids=MessageIdPlan(mode="column"),
+        body=0,
+        attributes=attributes,
+        properties=names.index("properties") if "properties" in names else None,
+        destination=ORDERS,
+    )
+    return pa.record_batch(columns), plan
+
+
+PROPERTIES = pa.array([[("tenant", "t"), ("kind", "k")]] * 4, pa.map_(pa.string(), pa.string()))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"session_id": pa.array(["s", "", None, "é" * 128])},
+        {"properties": PROPERTIES, "subject": pa.array(["a", None, "b", "c"]), "to": pa.array([None, "x", None, "y"])},
+        {"time_to_live": pa.array([0, 255_000, None, 2**40], pa.duration("us"))},
+    ],
+)
+def test_usual_columns_are_encoded_as_a_whole(more: dict[str, pa.Array]) -> None:
+    batch, plan = batch_of(4, **more)
+    ids = message_ids(plan)
+    assert as_rows(ColumnEncoder(plan, ids, RowReader(plan, ids)).encode(batch, 7)) == by_rows(batch, plan)[0]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"session_id": pa.array(["s", "s", "s", "i" * 129])},
+        {"session_id": pa.array(["a"] * 4), "partition_key": pa.array(["a", "a", "a", "b"])},
+        {"content_type": pa.array([None, None, "Application/vnd.ms-servicebus-ping", None])},
+        {"subject": pa.array([b"a", b"b", b"\xff", b"c"], pa.binary()).view(pa.string())},
+        {"time_to_live": pa.array([1, 2, -3, 4], pa.int64())},
+        {"properties": pa.array([[("a", "1"), ("a", "2")]] * 4, pa.map_(pa.string(), pa.string()))},
+    ],
+)
+def test_an_invalid_row_is_found_among_valid_ones(more: dict[str, pa.Array]) -> None:
+    batch, plan = batch_of(4, **more)
+    expected, bad = by_rows(batch, plan)
+    assert bad >= 1
+    rows, refused = BatchEncoder(plan, message_ids(plan)).encode(batch, 7)
+    assert [row.position for row in refused]
+    assert len(refused) == bad
+    assert as_rows(rows) == expected
+
+
+def test_only_the_slice_of_an_invalid_row_is_encoded_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    original: Callable[..., Any] = RowReader.read
+
+    def counted(reader: RowReader, batch: pa.RecordBatch, first_position: int) -> Any:
+        read.append(batch.num_rows)
+        return original(reader, batch, first_position)
+
+    monkeypatch.setattr(RowReader, "read", counted)
+    batch, plan = batch_of(
+        3500, subject=pa.array([None] * 1200 + [b"\xff"] + [None] * 2299, pa.binary()).view("string")
+    )
+    rows, refused = BatchEncoder(plan, message_ids(plan)).encode(batch, 0)
+    assert [one.position for one in refused] == [1200]
+    assert read == [1000]
+    assert sum(map(len, rows)) == 3499
