@@ -93,11 +93,9 @@ async def test_queues_are_provisioned_when_the_secondary_answers(
 
 
 async def test_messages_must_fit_the_backlog_as_soon_as_its_queues_are_provisioned(clock: VirtualClock) -> None:
-    hosts = [
-        BrokerHost(name, clock=clock, random=Random(1), profile=profile)
-        for name, profile in (("contoso", PREM_2021), ("contoso-backup", STD_2021))
-    ]
-    pair = MemoryPair(*hosts, clock, Random(1))
+    primary = BrokerHost("contoso", clock=clock, random=Random(1), profile=PREM_2021)
+    secondary = BrokerHost("contoso-backup", clock=clock, random=Random(1), profile=STD_2021)
+    pair = MemoryPair(primary, secondary, clock, Random(1))
     await make_queue(pair)
     pair.secondary.inject(Fault(FaultKind.DOWN))
     large = b"x" * 300_000

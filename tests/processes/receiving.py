@@ -73,8 +73,8 @@ class Receiving:
 
     async def run(self) -> None:
         plan = self._plan
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._is_ending.set)
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(ending, self._is_ending.set)
         client = ServiceBusClient.from_connection_string(
             plan.primary, timeout=plan.timeout_s, retry_total=1, retry_backoff_factor=0.3
         )

@@ -120,8 +120,8 @@ class Sending:
 
     async def run(self) -> None:
         plan = self._plan
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._end)
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(ending, self._end)
         client = ServiceBusClient.from_connection_string(
             plan.primary,
             secondary=plan.secondary,

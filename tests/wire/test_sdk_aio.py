@@ -149,8 +149,8 @@ async def check_every_attribute_survives(site: Site) -> None:
             b"long text": b"x" * 1000,
             "ü".encode(): "ß".encode(),
         }
-        properties = (message.message_id, message.content_type, message.correlation_id, message.subject, message.to)
-        assert properties == ("id", "ct", "ci", "su", "to")
+        texts = (message.message_id, message.content_type, message.correlation_id, message.subject, message.to)
+        assert texts == ("id", "ct", "ci", "su", "to")
         assert (message.reply_to, message.session_id, message.partition_key) == ("rt", "same", "same")
         assert (message.reply_to_session_id, message.time_to_live) == ("rs", timedelta(minutes=10))
         assert message.delivery_count == 0

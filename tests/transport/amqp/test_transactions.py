@@ -17,6 +17,7 @@ from sbclient.amqp import (
     TransactionalState,
 )
 from sbclient.delivery import Settlement, SettleMode
+from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
@@ -196,6 +197,10 @@ async def test_transaction_of_another_transport_is_refused(service: Service, tra
         async def commit(self, *, timeout_s: float) -> None: ...
 
         async def rollback(self, *, timeout_s: float) -> None: ...
+
+        async def create_rule(self, address: EntityAddress, rule: RuleProperties, *, timeout_s: float) -> None: ...
+
+        async def delete_rule(self, address: EntityAddress, *, timeout_s: float) -> None: ...
 
     with pytest.raises(InvalidOperationError):
         await transport.open_sender("orders").send(X, timeout_s=10, transaction=Foreign())

@@ -15,7 +15,14 @@ from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.broker.profile import PREM_2017
 from sbclient.clock import VirtualClock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
-from sbclient.entities import EntityAddress, EntityKind, QueueProperties, SubscriptionProperties, TopicProperties
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    QueueProperties,
+    RuleProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
@@ -147,6 +154,10 @@ async def test_a_transaction_of_another_transport_is_refused(transport: MemoryTr
         async def commit(self, *, timeout_s: float) -> None: ...
 
         async def rollback(self, *, timeout_s: float) -> None: ...
+
+        async def create_rule(self, address: EntityAddress, rule: RuleProperties, *, timeout_s: float) -> None: ...
+
+        async def delete_rule(self, address: EntityAddress, *, timeout_s: float) -> None: ...
 
     foreign: TransactionLink = Foreign()
     with pytest.raises(InvalidOperationError):
