@@ -55,7 +55,7 @@ class AmqpMessageProperties:
     """The properties section, with AMQP's names: `group_id` is the session id. None = the field is not set."""
 
     message_id: str | int | UUID | bytes | None = None
-    user_id: bytes | None = None
+    user_id: bytes | None = field(default=None, repr=False)
     to: str | None = None
     subject: str | None = None
     reply_to: str | None = None
@@ -80,9 +80,9 @@ class AmqpAnnotatedMessage:
 
     properties: AmqpMessageProperties
     header: AmqpMessageHeader
-    footer: Mapping[str, Any] = field(default_factory=dict)
-    annotations: Mapping[str, Any]
-    delivery_annotations: Mapping[str, Any] = field(default_factory=dict)
-    application_properties: Mapping[str, Any]
+    footer: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    annotations: Mapping[str, Any] = field(repr=False)
+    delivery_annotations: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    application_properties: Mapping[str, Any] = field(repr=False)
     body: Any = field(repr=False)
     body_type: AmqpMessageBodyType

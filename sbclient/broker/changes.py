@@ -67,6 +67,9 @@ class EntryUpdate(NamedTuple):
     state: ServiceBusMessageState
     properties: Mapping[str, PropertyValue]
 
+    def __repr__(self) -> str:
+        return f"EntryUpdate({self.number})"
+
 
 class SessionState(NamedTuple):
     """The state of a session, and when it was set."""
@@ -74,6 +77,9 @@ class SessionState(NamedTuple):
     session_id: str
     state: bytes | None
     set_at: float
+
+    def __repr__(self) -> str:
+        return f"SessionState({self.session_id!r})"
 
 
 @dataclass(slots=True)

@@ -24,9 +24,10 @@ class Demo:
             [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
         )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        found = re.search(r"http://localhost:\d+/", line)
-        assert found is not None, line + self._process.communicate(timeout=END_S)[1]
+        found = None
+        while found is None and (line := self._process.stdout.readline()):
+            found = re.search(r"http://localhost:\d+/", line)
+        assert found is not None, self._process.communicate(timeout=END_S)[1]
         self.url = found[0]
 
     def interrupt(self) -> tuple[int, str]:

@@ -23,6 +23,7 @@ NOWHERE = connection_string("sb://127.0.0.1:1", more=";UseDevelopmentEmulator=tr
 SUB_COMMANDS = {
     "backlog": ("show", "resubmit", "purge"),
     "admin": ("create", "update", "show", "list", "delete"),
+    "fault": ("add", "list", "remove"),
 }
 
 BAD = [
@@ -48,6 +49,9 @@ ARGUMENTS = {
     "backlog purge": ("--yes",),
     "syphon": ("--until", "empty"),
     "verify": ("--yes",),
+    "fault add": ("down", "--entity", QUEUE),
+    "fault list": (),
+    "fault remove": ("--all",),
 }
 PAIRED = ("backlog show", "backlog resubmit", "backlog purge", "syphon")
 

@@ -37,6 +37,9 @@ HARMLESS: Final = frozenset(_NAMES.split())
 """Fields with such a name or type that hold no secret."""
 
 HARMLESS_IN: Final = {
+    "annotated_message.AmqpMessageProperties": {"correlation_id", "message_id"},
+    "broker.changes.RuleChanged": {"key"},  # the name of a rule
+    "cli.progress.Amount": {"text"},  # a count
     "amqp.errors.AmqpError": {"info"},  # of a dead letter: its reason
     "amqp.fields.Field": {"default"},  # of the protocol
     "amqp.fields.Layout": {"defaults"},

@@ -44,6 +44,9 @@ class Contents(NamedTuple):
     good_bytes: int
     lost_bytes: int
 
+    def __repr__(self) -> str:
+        return f"Contents({self.good_bytes} bytes)"
+
 
 def read(path: Path) -> Contents:
     """Read a file. The damage of a write that did not finish is at its end, and reported; any other is an error.
