@@ -10,6 +10,7 @@ Rules (source: partitioned entities, documented, unless said otherwise):
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, TypeAlias
@@ -250,6 +251,10 @@ class Queue:
             raise InvalidOperationError(f"{self.path} has no sessions: open the receiver without session_id")
 
 
+MAX_SHARED_POSITIONS: Final = 1_000
+"""So many positions of readers that cannot be distinguished are remembered."""
+
+
 class PeekCursor:
     """The position of one reader that peeks: the order of the fragments, and the last sequence number."""
 
@@ -281,14 +286,34 @@ class PeekCursor:
 
 
 class SharedPeekCursor(PeekCursor):
-    """The position of readers that cannot be distinguished: all visit the fragments in one order.
+    """The positions of readers that cannot be distinguished, so that those that peek in turns each get every message.
 
-    A sequence number continues at its fragment, so that readers which peek in turns each get every message.
+    All that begin at the start visit the fragments in one order. A sequence number behind a returned message continues
+    in the order of that reader; any other number starts at its fragment, as for a single reader.
     """
 
+    __slots__ = ("_orders", "_whole")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._whole: list[int] = []
+        self._orders: OrderedDict[int, list[int]] = OrderedDict()
+
     def order(self, from_number: int, reachable: list[int], random: Random) -> list[int]:
-        new = [index for index in reachable if index not in self._order]
-        self._order += random.sample(new, len(new))
-        at = from_number >> COUNTER_BITS
-        begin = self._order.index(at) if from_number > 1 and at in self._order else 0
-        return [index for index in self._order[begin:] if index in reachable]
+        last = from_number - 1
+        if last <= 0:
+            new = [index for index in reachable if index not in self._whole]
+            self._whole += random.sample(new, len(new))
+            self._order = self._whole
+        elif last in self._orders:
+            order = self._orders[last]
+            self._order = order[order.index(last >> COUNTER_BITS) :]
+        else:
+            self._order = [index for index in reachable if index >= from_number >> COUNTER_BITS]
+        return [index for index in self._order if index in reachable]
+
+    def stopped_at(self, number: int) -> None:
+        self._orders[number] = self._order
+        self._orders.move_to_end(number)
+        if len(self._orders) > MAX_SHARED_POSITIONS:
+            self._orders.popitem(last=False)

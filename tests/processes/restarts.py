@@ -23,12 +23,14 @@ from typing import Any, Final
 from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiver
 from sbclient.errors import ServiceBusError
 from tests.processes.namespaces import Namespace
+from tests.processes.programs import until
 
 PLAIN, PARTITIONED, SESSIONS, REMEMBERING = "plain", "partitioned", "sessions", "remembering"
 CHAINS, PAIRS, SCHEDULED = "chains", "pairs", "scheduled"
 CHAIN_COUNT: Final = 3
 SESSION_COUNT: Final = 3
 OPERATION_S: Final = 2.0
+PROGRESS_S: Final = 60.0
 LIVES_S: Final = (0.0, 0.6)
 """How long the emulator serves before it is killed; the kill may also come while it starts."""
 
@@ -96,6 +98,15 @@ class Load:
                 await asyncio.sleep(0.02)
             else:
                 self.acknowledged += 1
+
+    async def progress(self) -> None:
+        """Wait until another completion is acknowledged."""
+        known = self.completed_count
+        assert await until(lambda: self.completed_count > known, PROGRESS_S)
+
+    @property
+    def completed_count(self) -> int:
+        return sum(len(ledger.completed) for ledger in self.ledgers.values())
 
     def delivered(self, queue: str, message: ServiceBusReceivedMessage) -> None:
         ledger, number, name = self.ledgers[queue], message.sequence_number, message.message_id or ""
@@ -259,8 +270,14 @@ async def peeked(client: ServiceBusClient, queue: str, sub_queue: str | None = N
     return found
 
 
-async def run(folder: Path, *, kills: int, seed: int, lives_s: tuple[float, float] = LIVES_S) -> Load:
-    """Kill an emulator that often under load, and check what is left."""
+async def run(
+    folder: Path, *, kills: int, seed: int, lives_s: tuple[float, float] = LIVES_S, waits_for_progress: bool = False
+) -> Load:
+    """Kill an emulator that often under load, and check what is left.
+
+    Args:
+        waits_for_progress: whether each life lasts until a completion is acknowledged, however slow the machine is.
+    """
     load = Load(seed)
     namespace = Namespace("contoso", folder, command=COMMAND, options=["--data", str(folder / "data")])
     await namespace.begin()
@@ -278,6 +295,8 @@ async def run(folder: Path, *, kills: int, seed: int, lives_s: tuple[float, floa
                     if number:
                         await namespace.begin()
                     await asyncio.sleep(load.random.uniform(*lives_s))
+                    if waits_for_progress:
+                        await load.progress()
                 namespace.kill()
             await namespace.begin()
             await asyncio.sleep(lives_s[1])
@@ -336,7 +355,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def as_text(load: Load, kills: int) -> str:
     """The result in lines."""
     sent = sum(len(ledger.sent) for ledger in load.ledgers.values())
-    completed = sum(len(ledger.completed) for ledger in load.ledgers.values())
+    completed = load.completed_count
     commits = sum(known for known, _ in load.chains.values()) + len(load.pairs)
     lines = [
         f"{kills} kills: {sent} messages accepted, {completed} completed, {commits} transactions committed, "

@@ -264,7 +264,7 @@ def test_test_that_waits_forever_fails_and_names_the_place(stranger: pytest.Pyte
         *ALONE,
     )
     assert outcomes == {"failed": 1}, out
-    assert re.search(r"DeadlockError: \S*test_a_test_that_waits\w*\.py:4 in test_waits, awaiting", out), out
+    assert re.search(r"DeadlockError: \S*test_test_that_waits\w*\.py:4 in test_waits, awaiting", out), out
 
 
 def test_leftovers_on_the_emulator_or_in_the_backlog_fail_the_test(stranger: pytest.Pytester) -> None:

