@@ -11,6 +11,7 @@ has a new number. The count of missing numbers is therefore an upper bound of th
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -192,17 +193,17 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Return the default limit of a micro-batch."""
         return self._options.max_messages_per_trigger
 
+    @abstractmethod
     async def _started(self, client: ServiceBusClient, path: str, created: str | None) -> QueueOffset:
         """Return the initial offset of a queue."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _plan(self, position: StreamOffset, most: int | None) -> StreamOffset:
         """Return the end of the next micro-batch; the position itself if there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _tasks(self, begin: StreamOffset, end: StreamOffset) -> list[StreamPartition]:
         """Return the tasks of a micro-batch."""
-        raise NotImplementedError
 
     # -- the client of the driver
 

@@ -37,6 +37,19 @@ FORGED: Final = "forged"
 GAVE_UP: Final = "gave up"
 """The error of a call whose application did not wait for the answer."""
 
+TEXT_ATTRIBUTES: Final = (
+    "message_id",
+    "session_id",
+    "partition_key",
+    "subject",
+    "correlation_id",
+    "content_type",
+    "to",
+    "reply_to",
+    "reply_to_session_id",
+)
+"""The attributes of a message that are texts, in the order in which a copy sets them."""
+
 
 class Outcome(StrEnum):
     OK = "ok"

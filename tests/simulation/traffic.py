@@ -11,7 +11,7 @@ from uuid import UUID
 from sbclient.message import ServiceBusMessage
 from sbclient.options import BACKLOG_HEADROOM_BYTES
 from sbclient.rules.size import encoded_size
-from tests.simulation.history import CANARY, Submission
+from tests.simulation.history import CANARY, TEXT_ATTRIBUTES, Submission
 from tests.simulation.plan import Lane, Plan, UnitKind
 
 
@@ -157,15 +157,4 @@ def _stretch(submission: Submission, size_bytes: int) -> None:
     submission.message = message
 
 
-_COPIED: Sequence[str] = (
-    "application_properties",
-    "message_id",
-    "session_id",
-    "partition_key",
-    "subject",
-    "correlation_id",
-    "content_type",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-)
+_COPIED: Sequence[str] = ("application_properties", *TEXT_ATTRIBUTES)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
 
+from sbclient import entities
 from sbclient.amqp import WireError, WireMessage, encode_message
 from sbclient.amqp.decode import decode_at, decode_value
 from sbclient.amqp.encode import (
@@ -35,21 +36,6 @@ from sbclient.broker.changes import (
     SessionState,
 )
 from sbclient.broker.entry import Entry
-from sbclient.entities import (
-    AccessRights,
-    AuthorizationRule,
-    CorrelationRuleFilter,
-    EntityAvailabilityStatus,
-    EntityStatus,
-    FalseRuleFilter,
-    QueueProperties,
-    RuleProperties,
-    SqlRuleAction,
-    SqlRuleFilter,
-    SubscriptionProperties,
-    TopicProperties,
-    TrueRuleFilter,
-)
 from sbclient.message import ServiceBusMessageState
 
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -62,19 +48,19 @@ _NULL: Final = encode_value(None)
 _CLASSES: Final[dict[str, type[Any]]] = {
     described.__name__: described
     for described in (
-        AccessRights,
-        AuthorizationRule,
-        CorrelationRuleFilter,
-        EntityAvailabilityStatus,
-        EntityStatus,
-        FalseRuleFilter,
-        QueueProperties,
-        RuleProperties,
-        SqlRuleAction,
-        SqlRuleFilter,
-        SubscriptionProperties,
-        TopicProperties,
-        TrueRuleFilter,
+        entities.AccessRights,
+        entities.AuthorizationRule,
+        entities.CorrelationRuleFilter,
+        entities.EntityAvailabilityStatus,
+        entities.EntityStatus,
+        entities.FalseRuleFilter,
+        entities.QueueProperties,
+        entities.RuleProperties,
+        entities.SqlRuleAction,
+        entities.SqlRuleFilter,
+        entities.SubscriptionProperties,
+        entities.TopicProperties,
+        entities.TrueRuleFilter,
     )
 }
 """The classes of descriptions, by the names with which their values are stored."""

@@ -10,22 +10,11 @@ from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, Servic
 from sbclient.testing import FaultKind
 from tests.simulation.checkers.accounting import arrived
 from tests.simulation.consumer import delivery_path
-from tests.simulation.history import Delivery, Outcome, Submission, Violation
+from tests.simulation.history import TEXT_ATTRIBUTES, Delivery, Outcome, Submission, Violation
 from tests.simulation.network_weather import transit_s
 from tests.simulation.plan import SMALL_FRAGMENTS, Lane
 from tests.simulation.world import World
 
-_COMPARED = (
-    "message_id",
-    "session_id",
-    "partition_key",
-    "subject",
-    "correlation_id",
-    "content_type",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-)
 GRAIN_S = 1.5
 """The time to live is restored in whole seconds; the rest is latency."""
 
@@ -50,7 +39,7 @@ def _check_same(submission: Submission, delivery: Delivery) -> Iterator[Violatio
     sent, got = submission.message, delivery.message
     if bytes(sent) != bytes(got):
         yield Violation("I4", f"the body of {submission.uid} was changed")
-    for name in _COMPARED:
+    for name in TEXT_ATTRIBUTES:
         if getattr(sent, name) != getattr(got, name):
             kind = "I5" if name in ("session_id", "partition_key") else "I4"
             yield Violation(
