@@ -1,4 +1,4 @@
-"""`sbclient backlog`: what it shows, and what it does only when it is told to."""
+"""`sbclient backlog`: what it shows, and what it does only after a confirmation."""
 
 from __future__ import annotations
 

@@ -78,9 +78,9 @@ def test_invalid_input_is_rejected(tmp_path: Path, name: str, text: str, columns
 def test_error_of_invalid_utf8_names_file_and_line(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b'{"x": 1}\n' + b"caf\xe9\n")
-    with pytest.raises(InvalidOperationError) as told:
+    with pytest.raises(InvalidOperationError) as caught:
         list(read_records(path, Columns()))
-    assert f"{name}, line 2: byte 0xe9 at column 4" in str(told.value)
+    assert f"{name}, line 2: byte 0xe9 at column 4" in str(caught.value)
 
 
 def test_csv_field_can_be_as_large_as_a_message(tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_unreachable_namespace_is_one_line_without_sdk_warnings(emulator: Emulat
     emulator.inject(Fault(FaultKind.DOWN))
     terminal = Terminal(emulator, "peek", "--queue", "orders")
     assert terminal.ended() == 3
-    *drawn, told = terminal.seen.split("\x1b[K")
-    assert told.startswith("sbclient peek: ")
-    assert told.count("\n") == 1
+    *drawn, error = terminal.seen.split("\x1b[K")
+    assert error.startswith("sbclient peek: ")
+    assert error.count("\n") == 1
     assert not any("\n" in each for each in drawn)

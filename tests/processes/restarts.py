@@ -67,7 +67,7 @@ class Ledger:
 
 
 class Load:
-    """The load of one client, and what it was told."""
+    """The load of one client, and the answers that it got."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

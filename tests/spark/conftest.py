@@ -69,7 +69,7 @@ def _spark_home(folder: Path) -> Path:
 
 @pytest.fixture(scope="package")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
-    """What Spark's processes are told; taken back after the last test here, as is the directory they work in."""
+    """The environment of Spark's processes, restored after the last test here like their working directory."""
     import sbclient_spark
 
     with pytest.MonkeyPatch.context() as changed:

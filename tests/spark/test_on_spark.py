@@ -189,7 +189,7 @@ def test_any_thread_and_any_session_can_write(spark: SparkSession, pair: Emulate
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "text"),
     [
         ({"queue": "{}", "maxBatchMesages": 1}, "maxBatchMessages"),
         ({"queue": "x{}"}, "did you mean"),
@@ -199,11 +199,11 @@ def test_any_thread_and_any_session_can_write(spark: SparkSession, pair: Emulate
     ],
 )
 def test_what_is_wrong_is_told_before_any_task(
-    spark: SparkSession, pair: EmulatedPair, options: dict[str, Any], told: str
+    spark: SparkSession, pair: EmulatedPair, options: dict[str, Any], text: str
 ) -> None:
     orders = pair.create_queue("orders")
     given = {name: str(value).format(orders) for name, value in options.items()}
-    assert told in refusal(frame(spark, 1), pair, **given)
+    assert text in refusal(frame(spark, 1), pair, **given)
 
 
 def test_a_schema_that_does_not_fit_and_overwriting_are_refused(spark: SparkSession, pair: EmulatedPair) -> None:

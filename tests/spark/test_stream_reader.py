@@ -251,7 +251,7 @@ def test_available_now_ends_at_what_was_there(clients: WorkerClients) -> None:
     assert stream.all() == texts(range(15, 20))
 
 
-def test_a_stream_starts_where_it_is_told(clients: WorkerClients) -> None:
+def test_stream_starts_at_the_given_sequence_number(clients: WorkerClients) -> None:
     create(clients)
     send(clients, range(10))
     latest = Stream(clients, startingSequenceNumber="latest")

@@ -26,7 +26,7 @@ from sbclient.emulator.page.pair_observer import NO_RATES, PairObserver, backlog
 
 Facts: TypeAlias = dict[str, Any]
 Gap: TypeAlias = tuple[float, float]
-"""Two times between which there was no snapshot, because nobody watched."""
+"""Two times between which there was no snapshot, because no page was open."""
 
 INTERVAL_S: Final = 0.5
 HISTORY_KEPT: Final = 1_200
