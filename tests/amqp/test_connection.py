@@ -42,7 +42,7 @@ from sbclient.amqp import (
     TransactionalState,
     WindowOpened,
 )
-from sbclient.amqp.frames import EMPTY_FRAME, FrameReader, encode_frame
+from sbclient.amqp.frames import EMPTY_FRAME, TYPE_AMQP, FrameReader, encode_frame
 from sbclient.amqp.performatives import (
     Begin,
     Close,
@@ -316,6 +316,35 @@ def test_settled_message_needs_no_answer() -> None:
     assert (link.unsettled, end.unsettled) == ({}, {})
     received.settle(ACCEPTED)
     assert pipe.server.bytes_to_send(now=NOW) == b""
+
+
+def test_consecutive_accepted_deliveries_share_a_disposition() -> None:
+    pipe = Pipe()
+    link, _ = pipe.sending()
+    sent = [link.send(MESSAGE, tag=bytes([number])) for number in range(8)]
+    pipe.flow()
+    received = [event.delivery for event in of_kind(pipe.server_events, DeliveryReceived)]
+    for number in (0, 1, 2, 4):
+        received[number].settle(ACCEPTED)
+    received[3].settle(Rejected(ERROR))
+    received[5].settle(ACCEPTED)
+    assert dispositions(pipe.server.bytes_to_send(now=NOW)) == [(0, 2), (4, None), (3, None), (5, None)]
+    received[6].settle(ACCEPTED)
+    received[7].settle(ACCEPTED)
+    output = pipe.server.bytes_to_send(now=NOW)
+    assert dispositions(output) == [(6, 7)]  # not together with 5, which has left
+    pipe.client.receive_bytes(output, now=NOW)
+    assert [pipe.client.next_event().delivery for _ in range(2)] == sent[6:]
+
+
+def dispositions(output: bytes) -> list[tuple[int, int | None]]:
+    """The first and last delivery of each disposition, which are the only frames."""
+    reader, found = FrameReader(65_536), []
+    reader.feed(output)
+    while (frame := reader.next_frame(TYPE_AMQP)) is not None:
+        assert isinstance(frame.performative, Disposition)
+        found.append((frame.performative.first, frame.performative.last))
+    return found
 
 
 def test_outcome_of_a_receiver_is_confirmed_by_the_sender() -> None:

@@ -23,7 +23,9 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.pairing.diversion import reserve_s
 from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.base import SenderLink
 from sbclient.transport.memory.sender import MemorySender
+from sbclient.transport.memory.transport import MemoryTransport
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, SESSION_BACKLOG, diverted, options, taken, texts, waiting
 
 
@@ -358,6 +360,33 @@ async def test_a_busy_queue_in_quarantine_is_tried_again_after_10_s(pair: Memory
         await sender.send_messages(ServiceBusMessage("b"))
         assert clock.monotonic() - began_at == 20.0
         assert texts(await diverted(pair)) == ["b"]
+
+
+async def test_senders_share_the_link_to_a_backlog_queue_until_it_fails(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Counter[str]()
+    open_sender = MemoryTransport.open_sender
+
+    def counted(transport: MemoryTransport, path: str) -> SenderLink:
+        opened[path] += 1
+        return open_sender(transport, path)
+
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        client.pair.force_failover(QUEUE)
+        client.pair.force_failover("other")
+        monkeypatch.setattr(MemoryTransport, "open_sender", counted)
+        for cycle in (1, 2):
+            for path in (QUEUE, "other", QUEUE):
+                async with client.get_queue_sender(path) as sender:
+                    await sender.send_messages(ServiceBusMessage("x"))
+            assert opened[BACKLOG[0]] == cycle
+            fault = pair.secondary.inject(Fault(FaultKind.DOWN, BACKLOG[0]))
+            async with client.get_queue_sender(QUEUE) as sender:
+                with pytest.raises(BacklogUnavailableError):
+                    await sender.send_messages(ServiceBusMessage("lost link"), timeout=5)
+            pair.secondary.heal(fault)
+    assert len(await diverted(pair)) == 6
 
 
 async def test_a_failed_link_closes_after_its_last_transfer(

@@ -32,6 +32,7 @@ from sbclient.rules import accepted
 from sbclient.syphon import destination, destination_table, queue_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.memory.receiver import MemoryReceiver
 from tests.client.scene import BACKLOG, QUEUE, dead_letters, diverted, make_queue, options, taken, texts, waiting
 
 ONE = options(backlog_queue_count=1)
@@ -1101,3 +1102,33 @@ async def test_f11_a_syphon_that_ends_while_it_completes_does_not_let_the_next_o
         await client.run_syphon(until="empty")
     assert sorted(texts(await taken(pair))) == ["m0", "m1", "m2"]
     assert await waiting(pair) == {}
+
+
+@pytest.mark.parametrize(("count", "earliest_s", "latest_s"), [(10, 1.0, 2.0), (500, 5.0, 11.0), (4000, 60.0, 61.0)])
+async def test_queue_is_scanned_when_its_polls_no_longer_fill_or_after_a_minute(
+    pair: MemoryPair,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    earliest_s: float,
+    latest_s: float,
+) -> None:
+    peeked_at: list[float] = []
+    peek = MemoryReceiver.peek
+
+    async def timed(link: MemoryReceiver, **arguments: Any) -> list[ServiceBusReceivedMessage]:
+        peeked_at.append(clock.monotonic())
+        return await peek(link, **arguments)
+
+    async with pair.client(ONE) as client:
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            for _ in range(count // 10):
+                await sender.send_messages([ServiceBusMessage("x") for _ in range(10)])
+        client.pair.mark_healthy(QUEUE)
+        monkeypatch.setattr(MemoryReceiver, "peek", timed)
+        began_at = clock.monotonic()
+        run = asyncio.ensure_future(client.run_syphon(limits=SyphonLimits(max_messages_per_second=50)))
+        await clock.sleep(100.0)
+        await ended(run)
+    assert earliest_s <= peeked_at[0] - began_at <= latest_s
