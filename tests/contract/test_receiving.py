@@ -126,6 +126,26 @@ async def test_two_receivers_that_peek_alternately_each_see_every_message(kind: 
         assert list(map(sorted, seen)) == [expected, expected]
 
 
+async def test_peek_from_a_number_reaches_all_later_messages_after_others_have_peeked(kind: NamespaceKind) -> None:
+    queue = await kind.queue(enable_partitioning=True)
+    async with kind.plain.get_queue_sender(queue) as sender:
+        sends = (sender.send_messages(ServiceBusMessage(str(n), partition_key=f"key {n}")) for n in range(24))
+        await asyncio.gather(*sends)
+    numbers: list[int] = []
+    async with kind.plain.get_queue_receiver(queue) as other:
+        while some := await other.peek_messages(10):
+            numbers += [message.sequence_number for message in some]
+    numbers.sort()
+    for start in (5, 12, 5):
+        async with kind.plain.get_queue_receiver(queue) as receiver:
+            found: list[int] = []
+            number = numbers[start]
+            while some := await receiver.peek_messages(3, sequence_number=number):
+                found += [message.sequence_number for message in some]
+                number = found[-1] + 1
+        assert sorted(found) == numbers[start:]
+
+
 async def test_peek_continues_after_the_last_peeked_message(kind: NamespaceKind) -> None:
     queue = await filled(kind, 5)
     async with kind.plain.get_queue_receiver(queue) as receiver:
