@@ -10,14 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Locator
-
 from sbclient.rules.connection_string import parse_connection_string
 from tests.page.conftest import Watch
 from tests.page.served import Served, serving
 from tests.page.test_looking import expect, link, open_entity
 
 Page = Any
+Locator = Any
 KEY = "a key of its own"
 SBCLIENT = f'sbclient() {{ {sys.executable} -c "from sbclient.cli import main; main()" "$@"; }}'
 
