@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -58,7 +57,6 @@ class Listener:
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._full_at: float | None = None
-        self._reserved: int | None = None
         self._forget: Callable[[], None] = lambda: None
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -78,7 +76,6 @@ class Listener:
             listening.setblocking(False)
             self._sockets.append(listening)
             self._tasks.start(self._accept_all(listening), name=f"accept on {address}")
-        self._reserve_descriptor()
         self._forget = self._context.wire_faults.listen(self._apply_faults)
         return int(self._sockets[0].getsockname()[1])
 
@@ -90,7 +87,6 @@ class Listener:
         await self._tasks.close()
         for listening in self._sockets:
             listening.close()
-        self._release_descriptor()
         for stream in list(self._streams):
             stream.cut()
         await self._context.clock.sleep(0)  # lets the last sockets close
@@ -128,7 +124,6 @@ class Listener:
     def _report_full(self, reason: str) -> None:
         """Log once that no connection can be accepted."""
         if self._full_at is None:
-            self._release_descriptor()  # the first log event imports modules
             log.warning(
                 "listener.full",
                 "{namespace} accepts no more connections for now: it has {count} ({reason})",
@@ -136,17 +131,7 @@ class Listener:
                 count=len(self._streams),
                 reason=reason,
             )
-            self._reserve_descriptor()
         self._full_at = self._context.clock.monotonic()
-
-    def _reserve_descriptor(self) -> None:
-        with suppress(OSError):
-            self._reserved = os.open(os.devnull, os.O_RDONLY)
-
-    def _release_descriptor(self) -> None:
-        if self._reserved is not None:
-            os.close(self._reserved)
-            self._reserved = None
 
     def _new_stream(self) -> SocketStream:
         context = self._context

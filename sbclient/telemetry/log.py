@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 from unicodedata import category
 
@@ -21,23 +21,13 @@ logging.getLogger("sbclient").addHandler(logging.NullHandler())
 
 
 class Logger:
-    """The logger of one module. A disabled level costs one check, and structlog is not imported.
+    """The logger of one module. A disabled level costs one check, and the first event imports nothing.
 
     Each method takes the event name, a sentence with fields such as `{path!r}`, and the facts by name.
     """
 
     def __init__(self, name: str) -> None:
         self._standard = logging.getLogger(name)
-
-    @cached_property
-    def _structured(self) -> Any:
-        import structlog  # the import takes 40 ms, a tenth of the emulator's budget for its start
-
-        return structlog.wrap_logger(
-            self._standard,
-            processors=[structlog.stdlib.render_to_log_kwargs],
-            wrapper_class=structlog.stdlib.BoundLogger,
-        ).bind()  # without it, structlog assembles the logger again for each event
 
     def debug(self, event: str, message: str, /, **facts: Any) -> None:
         self.log(logging.DEBUG, event, message, **facts)
@@ -54,7 +44,9 @@ class Logger:
     def log(self, level: int, event: str, message: str, /, **facts: Any) -> None:
         if self._standard.isEnabledFor(level):
             facts = without_error_text(facts)
-            self._structured.log(level, sentence(message, facts), event_name=event, **facts, **tracing.ids())
+            text, cause = sentence(message, facts), facts.pop("exc_info", None)
+            extra = {"event_name": event, **facts, **tracing.ids()}
+            self._standard.log(level, text, exc_info=cause, extra=extra, stacklevel=3)  # of the caller of `warning`
 
 
 def get_logger(name: str) -> Logger:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -123,3 +125,27 @@ def test_a_disabled_level_formats_nothing(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.WARNING, "sbclient")
     get_logger("sbclient.test").info("a.b", "{value!r}", value=Unprintable())
     assert caplog.records == []
+
+
+def test_the_first_event_imports_nothing() -> None:
+    code = """
+import sys
+from sbclient.telemetry.log import get_logger
+before = set(sys.modules)
+get_logger("sbclient.test").warning("a.b", "{path!r} failed", path="orders")
+sys.exit(repr(set(sys.modules) - before) if set(sys.modules) - before else 0)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_record_has_the_place_of_its_call_and_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    error = ValueError("wrong")
+    get_logger("sbclient.test").error("a.b", "{share} failed", share="100 %", exc_info=error)
+    (record,) = caplog.records
+    assert (record.getMessage(), record.funcName) == (
+        "100 % failed",
+        "test_a_record_has_the_place_of_its_call_and_the_traceback",
+    )
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
