@@ -46,12 +46,11 @@ class _Result(NamedTuple):
     bad: str = ""
 
     def row(self) -> dict[str, Any]:
-        return asdict(self.task.report) | {"sessions": b"".join(sorted(self.task.sessions)), "bad": self.bad}
+        return asdict(self.task.report) | {"sessions": self.task.sessions, "bad": self.bad}
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> _Result:
-        packed, bad = bytes(row.pop("sessions")), row.pop("bad")
-        sessions = {packed[start : start + 8] for start in range(0, len(packed), 8)}
+        sessions, bad = bytes(row.pop("sessions")), row.pop("bad")
         return cls(TaskResult(TaskReport(**row), sessions), bad)
 
 

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from sbclient_spark.partition_writer import PartitionWriter
 from sbclient_spark.reports import TaskReport, log_event
 from sbclient_spark.rows import BadRow, Destination, RowPlan, RowReader, record_of
 from sbclient_spark.schema import row_plan
+from sbclient_spark.session_digests import SessionDigests, split_sessions
 from sbclient_spark.worker_clients import RANDOM, Connection, WorkerClients, worker_clients
 from sbclient_spark.write_options import WriteOptions, write_options
 
@@ -123,11 +123,11 @@ class TaskResult:
 
     Attributes:
         report: the counts of the task.
-        sessions: digests of its sessions, with `ordering="session"`; 8 bytes each.
+        sessions: digests of its sessions, with `ordering="session"`, as `SessionDigests` packs them.
     """
 
     report: TaskReport
-    sessions: set[bytes] = field(default_factory=set)
+    sessions: bytes = b""
 
 
 def run_task(
@@ -253,13 +253,13 @@ class _Sending:
         self._clients = clients
         self._is_ordered = plan.options.ordering == "session"
         self._own_senders: dict[Destination, Any] = {}
-        self._result = TaskResult(report)
+        self._sessions = SessionDigests()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
         slices = _slices(batches)
         first = next(slices, None)
         if first is None:
-            return self._result  # no rows: open no connection
+            return TaskResult(self._report)  # no rows: open no connection
         connection = self._clients.run(self._clients.lease(self._plan.options.connection))
         try:
             if connection.uses == 1:
@@ -276,7 +276,7 @@ class _Sending:
                 raise
         finally:
             self._clients.run(self._close(connection))
-        return self._result
+        return TaskResult(self._report, self._sessions.packed())
 
     async def _open(self, connection: Connection) -> PartitionWriter:
         def own_sender(destination: Destination) -> Any:
@@ -305,9 +305,8 @@ class _Sending:
         self._report.rows += batch.num_rows
         if self._is_ordered:
             for rows in encoded:
-                path = rows.destination.path
                 sessions = rows.columns.column("session_id").drop_null().unique()
-                self._result.sessions.update(_session_digest(path, one) for one in sessions.to_pylist())
+                self._sessions.add(rows.destination.path, sessions.to_pylist())
         self._clients.run(self._offer_rows(writer, encoded, bad))
 
     async def _offer_rows(self, writer: PartitionWriter, rows: list[EncodedRows], refused: list[BadRow]) -> None:
@@ -326,10 +325,6 @@ def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for start in range(0, batch.num_rows, ENCODED_ROWS):
             yield batch.slice(start, ENCODED_ROWS)
-
-
-def _session_digest(path: str, session_id: str) -> bytes:
-    return blake2b(f"{path.casefold()}\n{session_id}".encode(), digest_size=8).digest()
 
 
 def _run_dry(
@@ -356,13 +351,9 @@ def check_sessions(results: Iterable[TaskResult]) -> None:
     Raises:
         InvalidOperationError: a session was in two tasks, so its rows may be out of order.
     """
-    seen: set[bytes] = set()
-    split = 0
-    for result in results:
-        split += len(seen & result.sessions)
-        seen |= result.sessions
+    split = split_sessions(result.sessions for result in results)
     if split:
         raise InvalidOperationError(
-            f"ordering is 'session', but {split} sessions were in several tasks, so their rows may be out of order: "
-            "use sbclient_spark.prepare(df, session=..., order_by=..., partitions=...) before writing"
+            f"ordering is 'session', but at least {split} sessions were in several tasks, so their rows may be out of "
+            "order: use sbclient_spark.prepare(df, session=..., order_by=..., partitions=...) before writing"
         )

@@ -22,6 +22,7 @@ from sbclient_spark.message_ids import MessageIdPlan
 from sbclient_spark.partition_writer import WriteFailedError
 from sbclient_spark.reports import TaskReport
 from sbclient_spark.rows import Destination, RowPlan
+from sbclient_spark.session_digests import DIGEST_BYTES, SessionDigests, split_sessions
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.write_options import write_options
 from sbclient_spark.write_task import TaskPlace, TaskResult, WritePlan, check_sessions, plan_write, run_task
@@ -233,10 +234,23 @@ def test_sessions_of_two_tasks_must_differ(clients: WorkerClients) -> None:
     ordered = plan(session=1, ordering="session")
     first = run_task(ordered, rows(["a", "b", "a"]), PLACE)
     second = run_task(ordered, rows(["c"]), TaskPlace(3, 0, 11, "query", 4))
-    assert (len(first.sessions), len(second.sessions)) == (2, 1)
+    assert (len(first.sessions), len(second.sessions)) == (2 * DIGEST_BYTES, DIGEST_BYTES)
     check_sessions([first, second])
-    with pytest.raises(InvalidOperationError):
-        check_sessions([first, second, TaskResult(TaskReport(), set(first.sessions))])
+    with pytest.raises(InvalidOperationError, match="2 sessions"):
+        check_sessions([first, second, TaskResult(TaskReport(), first.sessions)])
+
+
+def test_a_task_with_many_sessions_reports_a_sample_that_is_comparable() -> None:
+    def digests(numbers: range) -> bytes:
+        found = SessionDigests(kept=100)
+        for start in range(numbers.start, numbers.stop, 250):
+            found.add("orders", map(str, range(start, start + 250)))
+        return found.packed()
+
+    first, same, other = digests(range(5000)), digests(range(5000)), digests(range(5000, 10_000))
+    assert len(first) == 100 * DIGEST_BYTES
+    assert split_sessions([first, same, other]) == 100
+    assert split_sessions([first, other, b""]) == split_sessions([]) == 0
 
 
 def test_a_plan_shows_no_secret(tmp_path: Path) -> None:
