@@ -7,10 +7,11 @@ start in any fragment, so message 1 of fragment 0 of a partitioned entity is fou
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
-from typing import Final, NamedTuple
+from itertools import islice, pairwise
+from typing import Final, NamedTuple, TypeAlias
 
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
@@ -26,6 +27,9 @@ FRAGMENTS: Final = 16
 
 FRAGMENT_BITS: Final = 48
 SUBSCRIPTIONS: Final = "/Subscriptions/"
+
+Pages: TypeAlias = AsyncGenerator[list[ServiceBusReceivedMessage], None]
+"""Messages in pages, some of which may be empty."""
 
 
 class Extent(NamedTuple):
@@ -118,9 +122,7 @@ async def entity_facts(client: ServiceBusClient, path: str, *, with_creation: bo
     )
 
 
-async def browse(
-    receiver: ServiceBusReceiver, first: int, last: int | None = None
-) -> AsyncIterator[list[ServiceBusReceivedMessage]]:
+async def browse(receiver: ServiceBusReceiver, first: int, last: int | None = None) -> Pages:
     """Yield the messages of a range of numbers in pages, some of which may be empty.
 
     Args:
@@ -137,6 +139,40 @@ async def browse(
         yield wanted
         if last is not None and number > last and was_seen:
             return
+
+
+async def ahead(sources: Iterable[Pages], at_once: int = 1) -> Pages:
+    """Yield the pages of several sources, each of which fetches its next page while the caller handles the last one.
+
+    Args:
+        sources: the pages of each source remain in order.
+        at_once: how many sources are read at the same time.
+    """
+    waiting = iter(sources)
+    running: dict[asyncio.Future[list[ServiceBusReceivedMessage] | None], Pages] = {}
+
+    def fetch(source: Pages) -> None:
+        running[asyncio.ensure_future(anext(source, None))] = source
+
+    try:
+        for source in islice(waiting, at_once):
+            fetch(source)
+        while running:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                page = task.result()
+                following = running[task] if page is not None else next(waiting, None)
+                if following is not None:
+                    fetch(following)
+                del running[task]
+                if page:
+                    yield page
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for source in running.values():
+            await source.aclose()
 
 
 async def extents(

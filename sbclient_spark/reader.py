@@ -3,8 +3,9 @@
 Spark repeats a read for each action and each retry, and does not report when rows have been processed. A read that
 completes messages would lose some, so there is none.
 
-A session can be peeked only by the receiver that has locked it. One task locks the sessions in sequence while it reads
-them, and the read fails if a consumer holds one.
+The service shows the messages of all sessions to a peek without a session. With `transport="sdk"` a session can be
+peeked only by the receiver that has locked it. There one task locks some sessions at a time, and the read fails if a
+consumer holds one.
 """
 
 # mypy: disallow-subclassing-any=False
@@ -12,6 +13,7 @@ them, and the read fails if a consumer holds one.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -39,6 +41,8 @@ from sbclient_spark.browsing import (
     FRAGMENTS,
     SUBSCRIPTIONS,
     Extent,
+    Pages,
+    ahead,
     browse,
     divided,
     entity_facts,
@@ -50,6 +54,9 @@ from sbclient_spark.credentials import connection_string_of
 from sbclient_spark.read_options import ReadOptions, SubQueueWord
 from sbclient_spark.schema import READ_ONLY
 from sbclient_spark.worker_clients import open_client, worker_clients
+
+SESSIONS_AT_ONCE: Final = 32
+"""Sessions that one task locks at the same time, where that is necessary."""
 
 _TEXTS: Final = (
     "message_id",
@@ -274,32 +281,38 @@ async def _shapes(options: ReadOptions) -> dict[str, Shape]:
 async def peek(
     connection: ConnectionOptions, partition: PeekPartition, options: ReadOptions
 ) -> AsyncGenerator[list[ServiceBusReceivedMessage], None]:
-    """Yield the messages of a partition in pages, session by session if the entity has sessions.
-
-    Raises:
-        InvalidOperationError: the entity has sessions, and `transport="sdk"` cannot list them.
-    """
+    """Yield the messages of a partition in pages; the messages of a session are in order."""
     async with open_client(connection, paired=False, clock=worker_clients().clock) as client:
         left = options.max_messages
         try:
             sessions = await _sessions_of(client, partition.path, options.sub_queue)
-            for session_id in sessions:
-                receiver = open_receiver(client, partition.path, options.sub_queue, session_id)
-                async for page in browse(receiver, partition.first, partition.last):
+            sources = (_pages(client, partition, options.sub_queue, session_id) for session_id in sessions)
+            async with aclosing(ahead(sources, SESSIONS_AT_ONCE)) as pages:
+                async for page in pages:
                     wanted = [one for one in page if one.enqueued_time_utc < partition.before_utc][:left]
                     left = None if left is None else left - len(wanted)
                     if wanted:
                         yield wanted
                     if left == 0:
                         return
-                await receiver.close()
         except MessagingEntityNotFoundError:
             if not partition.may_be_missing:
                 raise
 
 
+async def _pages(
+    client: ServiceBusClient, partition: PeekPartition, word: SubQueueWord, session_id: str | None
+) -> Pages:
+    receiver = open_receiver(client, partition.path, word, session_id)
+    try:
+        async for page in browse(receiver, partition.first, partition.last):
+            yield page
+    finally:
+        await receiver.close()
+
+
 async def _sessions_of(client: ServiceBusClient, path: str, word: SubQueueWord) -> list[str | None]:
-    """Return the session ids of an entity; [None] if it has no sessions, as for any sub-queue."""
+    """Return the sessions of an entity that must be peeked one by one; [None] = a peek without a session shows all."""
     receiver = open_receiver(client, path, word)
     try:
         await receiver.peek_messages(1)

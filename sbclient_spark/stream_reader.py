@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -27,6 +28,7 @@ from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient_spark.browsing import (
     EntityFacts,
     Extent,
+    ahead,
     browse,
     divided,
     entity_facts,
@@ -158,15 +160,16 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         connection = await clients.lease(options)
         receiver = open_receiver(connection.client, partition.path)
         try:
-            async for page in browse(receiver, partition.first, partition.last):
-                if partition.numbers is not None:
-                    page = [one for one in page if one.sequence_number in partition.numbers]
-                if not page:
-                    continue
-                first = page[0].sequence_number if first is None else first
-                count += len(page)
-                now = clients.clock.now()
-                yield [one for one in page if not is_waiting(one, now)]
+            async with aclosing(ahead([browse(receiver, partition.first, partition.last)])) as pages:
+                async for page in pages:
+                    if partition.numbers is not None:
+                        page = [one for one in page if one.sequence_number in partition.numbers]
+                    if not page:
+                        continue
+                    first = page[0].sequence_number if first is None else first
+                    count += len(page)
+                    now = clients.clock.now()
+                    yield [one for one in page if not is_waiting(one, now)]
         finally:
             await receiver.close()
             await clients.give_back(options)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, SessionLockLostError
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
+from sbclient_spark.browsing import ahead
 from sbclient_spark.read_options import read_options
 from sbclient_spark.reader import READ_SCHEMA, FilteringReader, PeekReader
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
@@ -161,7 +163,49 @@ def test_every_fragment_of_a_partitioned_queue_is_read_once(clients: WorkerClien
     assert sorted(map(int, bodies(queue="parts"))) == list(range(200))
 
 
-def test_sessions_are_read_one_after_the_other(clients: WorkerClients) -> None:
+async def test_pages_of_a_source_stay_in_order_and_few_sources_are_read_at_once() -> None:
+    most, current = 0, 0
+
+    async def source(name: int) -> AsyncGenerator[list[Any], None]:
+        nonlocal most, current
+        current += 1
+        most = max(most, current)
+        for number in range(3):
+            await asyncio.sleep(0)
+            yield [] if number == 1 else [(name, number)]
+        current -= 1
+
+    found: list[Any] = [one async for page in ahead(map(source, range(10)), 4) for one in page]
+    assert (most, current) == (4, 0)
+    assert sorted(found) == [(name, number) for name in range(10) for number in (0, 2)]
+    assert all(found.index((name, 0)) < found.index((name, 2)) for name in range(10))
+
+
+async def test_sources_are_closed_when_one_fails_or_the_caller_stops() -> None:
+    is_open = set()
+
+    async def source(name: int, failing: int | None) -> AsyncGenerator[list[Any], None]:
+        is_open.add(name)
+        try:
+            while True:
+                await asyncio.sleep(0)
+                if name == failing:
+                    raise SessionLockLostError("a session is lost")
+                yield [name]
+        finally:
+            is_open.remove(name)
+
+    with pytest.raises(SessionLockLostError):
+        [page async for page in ahead((source(name, 2) for name in range(5)), 3)]
+    assert not is_open
+    pages = ahead((source(name, None) for name in range(5)), 3)
+    await anext(pages)
+    assert len(is_open) == 3
+    await pages.aclose()
+    assert not is_open
+
+
+def test_each_session_is_read_once(clients: WorkerClients) -> None:
     many = (ServiceBusMessage(str(number), session_id=f"s{number % 3}") for number in range(30))
     fill(clients, "sessions", *many, requires_session=True)
     assert sorted(map(int, bodies(queue="sessions"))) == list(range(30))
