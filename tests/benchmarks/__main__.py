@@ -134,6 +134,12 @@ ROWS: Final = (
         0.5,
         _spark("sessions"),
     ),
+    Row(
+        "spark-read",
+        "messages per second of a batch read: sessions of 20 messages / a plain queue",
+        0.5,
+        _spark("reads"),
+    ),
 )
 
 

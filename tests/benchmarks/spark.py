@@ -43,6 +43,7 @@ PARTITIONS: Final = 2
 BODY_BYTES: Final = 200
 LIST_ROWS: Final = 100
 RAW_BATCH: Final = 500
+SESSION_ROWS: Final = 20
 RATE_BOUND: Final = 8.0
 RAW_BOUND: Final = 0.8
 """The rate of the writer must reach one of the two: so many times that of lists, or this part of a raw sender's."""
@@ -264,6 +265,48 @@ def sessions(settings: Settings) -> Result:
         )
     ]
     return Result(ratios=[many.rate / few.rate for many, few in rounds], notes=notes)
+
+
+def reads(settings: Settings) -> Result:
+    """Measure the row `spark-read`: queues with sessions of 20 messages, against a plain and a partitioned queue."""
+    rows = settings.count(100_000)
+    kinds: dict[str, dict[str, bool]] = {
+        "plain": {},
+        "partitioned": {"enable_partitioning": True},
+        "sessions": {"requires_session": True},
+    }
+    rounds: dict[str, list[Round]] = {kind: [] for kind in kinds}
+    with frame(rows) as (emulated, df):
+        primary = connection_string(emulated.primary.port)
+        df = df.selectExpr("*", f"cast(cast(message_id as long) div {SESSION_ROWS} as string) as session_id")
+        for kind, properties in kinds.items():
+            emulated.queue(kind, **properties)
+            by_the_writer(primary, None)(df, kind)
+        for number in range(settings.pairs + 1):
+            for kind, found in rounds.items():
+                one = measured_read(emulated, df.sparkSession, rows, primary, kind)
+                if number:  # the first one is the warm-up
+                    found.append(one)
+    notes = [
+        f"{kind}: {median(each.rate for each in found):,.0f} messages/s, "
+        f"{median(each.workers_us for each in found):.1f} µs in the workers, "
+        f"{median(each.emulator_us for each in found):.1f} µs in the emulator"
+        for kind, found in rounds.items()
+    ]
+    pairs = zip(rounds["sessions"], rounds["plain"], strict=True)
+    return Result(ratios=[ours.rate / other.rate for ours, other in pairs], notes=notes)
+
+
+def measured_read(emulated: Emulated, spark: SparkSession, rows: int, primary: str, queue: str) -> Round:
+    """Read a queue once; every message must be read, and none twice."""
+    before = emulated.busy_s()
+    began_at = time.perf_counter()
+    found = spark.read.format("servicebus").options(connectionString=primary, queue=queue).load()
+    counts = found.selectExpr("count(1)", "count(distinct message_id)").collect()[0]
+    span_s = time.perf_counter() - began_at
+    spent_us = ((now - then) / rows * 1e6 for now, then in zip(emulated.busy_s(), before, strict=True))
+    assert tuple(counts) == (rows, rows), f"{counts} of {rows} messages were read from {queue}"
+    return Round(rows / span_s, *spent_us)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from tests.benchmarks.row import Result, Row, Sample, Settings, sample
 from tests.benchmarks.sending import QUEUE
 
 ROOT: Final = Path(__file__).parents[2]
-SLOW: Final = ("spark", "syphon", "syphon-sessions")
+SLOW: Final = ("spark", "spark-read", "spark-sessions", "syphon", "syphon-sessions")
 """Rows that take longer than a test may: Java starts, or azure-servicebus closes ten receivers, two seconds each."""
 
 
