@@ -388,12 +388,17 @@ class ServiceBusMessage:
         Raises:
             InvalidOperationError, TypeError: as for the constructor.
         """
-        twin = self._new_copy()
-        self._copy_content(twin)
+        twin = self._unchecked_copy()
         if twin._application_properties:
             twin.application_properties = twin._application_properties
         for name, value in changes.items():
             setattr(twin, name, value)
+        return twin
+
+    def _unchecked_copy(self) -> ServiceBusMessage:
+        """Return what `copy` does, without checking the properties of this message again."""
+        twin = self._new_copy()
+        self._copy_content(twin)
         return twin
 
     def _new_copy(self) -> ServiceBusMessage:

@@ -8,10 +8,18 @@ from functools import partial
 
 from sbclient.client.core import ClientCore
 from sbclient.client.outbox import Done
-from sbclient.client.outgoing import ALIAS_BYTES, EncodedTransfer, Outgoing, messages_of, trace_room
+from sbclient.client.outgoing import (
+    ALIAS_BYTES,
+    EncodedTransfer,
+    Outgoing,
+    messages_of,
+    trace_room,
+    transfer_size,
+)
 from sbclient.client.primary_link import PrimaryLink
 from sbclient.delivery import SenderLimits
 from sbclient.errors import (
+    BacklogUnavailableError,
     InvalidOperationError,
     ScheduleUnavailableError,
     ServiceBusConnectionError,
@@ -118,8 +126,15 @@ class PairedRoute(DirectRoute):
         return self._entity.is_failed_over
 
     def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
-        if self._is_ordered or self._entity.is_failed_over:
+        if self._is_ordered:
             return False
+        if self._entity.is_failed_over:
+            return self._diversion.start(
+                [copy.message for copy in transfer],
+                at_most_bytes=transfer_size(transfer) + len(transfer) * self._growth_bytes,
+                deadline=deadline,
+                done=lambda error: done(error or BACKLOG),
+            )
         self._apply_backlog_limits()
         generation = self._entity.failover.generation
 
@@ -166,7 +181,10 @@ class PairedRoute(DirectRoute):
         must_wait: bool = False,
     ) -> str:
         is_in_doubt = False
-        if failed is not None or (not must_wait and not self._entity.is_failed_over):
+        not_diverted = None
+        if isinstance(failed, BacklogUnavailableError):
+            not_diverted, failed = failed, None
+        elif failed is not None or (not must_wait and not self._entity.is_failed_over):
             generation = self._entity.failover.generation
             try:
                 await self._send_to_primary(transfer, self._primary_deadline(deadline), failed)
@@ -182,7 +200,9 @@ class PairedRoute(DirectRoute):
             finally:
                 failed = None  # its traceback refers to this frame
         try:
-            await self._diversion.send(messages_of(transfer), deadline=deadline)
+            sending = self._diversion.send(messages_of(transfer), deadline=deadline, failed=not_diverted)
+            not_diverted = None  # the traceback of its cause refers to this frame
+            await sending
         except ServiceBusError as error:
             error.is_in_doubt = error.is_in_doubt or is_in_doubt
             raise

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from sbclient.errors import ServiceBusError
+from sbclient.message import ServiceBusMessage
+from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import SenderLink, Transport
 
 
@@ -10,48 +15,88 @@ class BacklogLinks:
 
     def __init__(self, secondary: Transport) -> None:
         self._secondary = secondary
+        self._tasks = OwnedTasks()
         self._links: dict[str, SharedLink] = {}
+        self._not_closed: dict[SharedLink, None] = {}
 
     def of(self, queue: str) -> SharedLink:
         """Return the link to a queue."""
         link = self._links.get(queue)
         if link is None:
-            link = self._links[queue] = SharedLink(self._secondary.open_sender(queue))
+            link = self._links[queue] = SharedLink(self._secondary.open_sender(queue), self._close_later)
+            self._not_closed[link] = None
         return link
 
-    async def drop(self, queue: str, link: SharedLink) -> None:
+    def drop(self, queue: str, link: SharedLink) -> None:
         """Stop using a failed link; the next transfer to its queue opens a new one."""
         if self._links.get(queue) is link:
             del self._links[queue]
-        await link.drop()
+        link.drop()
 
     async def close(self) -> None:
-        """Close the links that no transfer uses, and the others when their transfers end."""
-        for queue, link in list(self._links.items()):
-            await self.drop(queue, link)
+        """Close all links. A transfer that still uses one fails; the senders are closed before."""
+        self._links.clear()
+        for link in list(self._not_closed):
+            await self._close(link)
+        await self._tasks.close()
+
+    def _close_later(self, link: SharedLink) -> None:
+        if not self._tasks.is_closed:
+            self._tasks.start(self._close(link), name="close a link to a backlog queue")
+
+    async def _close(self, link: SharedLink) -> None:
+        await link.link.close()
+        self._not_closed.pop(link, None)
 
 
 class SharedLink:
-    """A link that concurrent transfers use. After `drop` it closes when the last transfer ends, so that none fails."""
+    """A link that concurrent transfers use. After `drop` it closes when the last transfer ends, so that none fails.
 
-    def __init__(self, link: SenderLink) -> None:
-        self._link = link
+    Attributes:
+        link: the link of the transport.
+
+    Args:
+        unused: called when the link was dropped and no transfer uses it.
+    """
+
+    def __init__(self, link: SenderLink, unused: Callable[[SharedLink], None]) -> None:
+        self.link = link
+        self._unused = unused
         self._uses = 0
         self._is_dropped = False
 
-    async def __aenter__(self) -> SenderLink:
+    def __enter__(self) -> SenderLink:
         self._uses += 1
-        return self._link
+        return self.link
 
-    async def __aexit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self._uses -= 1
-        await self._close_if_unused()
+        self._check_unused()
 
-    async def drop(self) -> None:
+    def start(
+        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
+    ) -> bool:
+        """Send a transfer if it can leave without waiting; see `SenderLink.start`."""
+
+        def answered(error: ServiceBusError | None) -> None:
+            done(error)
+            self.__exit__()
+
+        has_left = False
+        self._uses += 1
+        try:
+            has_left = self.link.start(messages, timeout_s=timeout_s, done=answered)
+        finally:
+            if not has_left:
+                self.__exit__()
+        return has_left
+
+    def drop(self) -> None:
         """Close the link as soon as no transfer uses it."""
-        self._is_dropped = True
-        await self._close_if_unused()
+        if not self._is_dropped:
+            self._is_dropped = True
+            self._check_unused()
 
-    async def _close_if_unused(self) -> None:
+    def _check_unused(self) -> None:
         if self._is_dropped and not self._uses:
-            await self._link.close()
+            self._unused(self)

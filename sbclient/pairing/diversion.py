@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from sbclient.errors import (
@@ -16,14 +16,17 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SERVER_BUSY_PAUSE
+from sbclient.pairing.backlog_links import SharedLink
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.backlog import BacklogChoice
-from sbclient.rules.envelope import seal
+from sbclient.rules.envelope import USER_PREFIX, seal
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.size import batch_size, encoded_size
 from sbclient.telemetry import metrics, tracing
 
 _LEAST_TRY_S: Final = 2.0
+_OF_THE_TRANSFER: Final = (InvalidOperationError, MessageSizeExceededError, ServiceBusServerBusyError)
+"""Errors that are no fault of the queue or of its link."""
 
 
 def reserve_s(timeout_s: float) -> float:
@@ -40,18 +43,69 @@ class Diversion:
         self._choice: BacklogChoice | None = None
         self._where = {metrics.DESTINATION: entity.path, **metrics.server(pair.secondary.namespace)}
 
-    async def send(self, messages: Sequence[ServiceBusMessage], *, deadline: float) -> None:
+    def start(
+        self,
+        messages: Sequence[ServiceBusMessage],
+        *,
+        at_most_bytes: int,
+        deadline: float,
+        done: Callable[[BacklogUnavailableError | None], None],
+    ) -> bool:
+        """Make the first attempt to send messages without a session order, if they can leave without waiting.
+
+        Args:
+            at_most_bytes: the largest size that they have when sealed, if no application property has a reserved name.
+            done: called with None or with the error of the queue, with which `send` continues.
+
+        Raises:
+            MessageSizeExceededError: they are too large for a backlog queue.
+        """
+        pair = self._pair
+        now = pair.clock.monotonic()
+        remaining_s = deadline - now
+        if remaining_s <= 0 or not pair.backlog.provisioned.is_set() or tracing.is_on():
+            return False
+        if pair.backlog.split_by_key and len({message.partition_key for message in messages}) > 1:
+            return False
+        queue = self._next_queue(None, {})
+        if queue is None or pair.quarantine.is_in(queue, now):
+            return False
+        self._warn_if_never_reached()
+        path = self._entity.path
+        sealed = [seal(message, path) for message in messages]
+        self._check_size(sealed, at_most_bytes)
+        link = pair.backlog_links.of(queue)
+
+        def answered(error: ServiceBusError | None) -> None:
+            if error is None:
+                self._accepted(queue, len(sealed))
+                done(None)
+            else:
+                self._failed(queue, link, error)
+                done(self._unavailable({queue: error}))
+
+        return link.start(sealed, timeout_s=_attempt_s(remaining_s), done=answered)
+
+    async def send(
+        self,
+        messages: Sequence[ServiceBusMessage],
+        *,
+        deadline: float,
+        failed: BacklogUnavailableError | None = None,
+    ) -> None:
         """Send messages for the entity to the backlog, as one transfer to one queue.
 
         With `ordering="session"` the messages of a session go to the queue of that session, and the others separately.
+
+        Args:
+            failed: the error of the first attempt, which `start` made.
 
         Raises:
             BacklogUnavailableError: no queue accepted them; it holds the error of each queue.
             MessageSizeExceededError: they are too large for a backlog queue.
         """
         await self._wait_for_queues(deadline)
-        if not self._entity.failover.is_forced:
-            self._pair.warn_if_never_reached(self._entity.path)
+        self._warn_if_never_reached()
         # Queue and partition key of each transfer; the queue is None if it is chosen later.
         transfers: dict[tuple[str | None, str | None], list[ServiceBusMessage]] = defaultdict(list)
         for message in messages:
@@ -65,13 +119,19 @@ class Diversion:
         is_partly_accepted = False
         for (queue, _), sealed in transfers.items():
             try:
-                sending = self._send_to(queue, sealed, deadline)
+                sending = self._send_to(queue, sealed, deadline, failed)
                 clock = self._pair.clock
                 await tracing.carrying(tracing.DIVERT, sealed, self._where, clock, sending, answer=tracing.QUEUE)
             except ServiceBusError as error:
                 error.is_in_doubt = error.is_in_doubt or is_partly_accepted
                 raise
+            finally:
+                failed = None  # the traceback of its cause refers to this frame
             is_partly_accepted = True
+
+    def _warn_if_never_reached(self) -> None:
+        if not self._entity.failover.is_forced:
+            self._pair.warn_if_never_reached(self._entity.path)
 
     async def _wait_for_queues(self, deadline: float) -> None:
         """Wait until the backlog queues are provisioned.
@@ -91,13 +151,23 @@ class Diversion:
                 error.causes,
             ) from error.__cause__
 
-    async def _send_to(self, only: str | None, sealed: list[ServiceBusMessage], deadline: float) -> str:
+    async def _send_to(
+        self,
+        only: str | None,
+        sealed: list[ServiceBusMessage],
+        deadline: float,
+        failed: BacklogUnavailableError | None,
+    ) -> str:
         """Send one transfer to the only queue allowed, or with None to a queue of choice; return the queue."""
         self._check_size(sealed)
         clock = self._pair.clock
         causes: dict[str, Exception] = {}
+        cause: Exception | None = None
         is_last = False
         try:
+            if failed is not None:
+                first, cause = next(iter(failed.causes.items()))
+                await self._note(first, cause, causes, deadline)
             while not is_last and (queue := self._next_queue(only, causes)) is not None:
                 now = clock.monotonic()
                 is_last = only is None and self._pair.quarantine.is_in(queue, now)
@@ -106,31 +176,48 @@ class Diversion:
                     causes[queue] = untried = OperationTimeoutError("the timeout passed before this queue was tried")
                     untried.is_in_doubt = False
                     break
-                timeout_s = remaining_s if only else max(min(remaining_s, _LEAST_TRY_S), remaining_s / 2)
                 link = self._pair.backlog_links.of(queue)
                 try:
-                    async with link as sender:
-                        await sender.send(sealed, timeout_s=timeout_s)
-                except ServiceBusServerBusyError as error:
-                    pause_s = SERVER_BUSY_PAUSE.total_seconds()
-                    if deadline - clock.monotonic() > pause_s:
-                        await clock.sleep(pause_s)
-                        is_last = False
-                    else:
-                        causes[queue] = error
-                except (InvalidOperationError, MessageSizeExceededError) as error:
-                    error.is_in_doubt = _is_in_doubt(causes)
-                    raise
+                    with link as sender:
+                        await sender.send(sealed, timeout_s=remaining_s if only else _attempt_s(remaining_s))
                 except ServiceBusError as error:
-                    causes[queue] = error
-                    await self._pair.backlog_links.drop(queue, link)
-                    self._pair.queue_failed(queue, error)
+                    self._failed(queue, link, error)
+                    if await self._note(queue, error, causes, deadline):
+                        is_last = False
                 else:
                     self._accepted(queue, len(sealed))
                     return queue
             raise self._unavailable(causes)
         finally:
             del causes  # the tracebacks of its errors refer to this frame
+            failed = cause = None
+
+    def _failed(self, queue: str, link: SharedLink, error: ServiceBusError) -> None:
+        """Stop using the link, and the queue for a while if it failed."""
+        if not isinstance(error, _OF_THE_TRANSFER):
+            self._pair.backlog_links.drop(queue, link)
+            self._pair.queue_failed(queue, error)
+
+    async def _note(self, queue: str, error: Exception, causes: dict[str, Exception], deadline: float) -> bool:
+        """Add the error of a queue to the causes; or wait if the queue is busy and time is left, and return True.
+
+        Raises:
+            InvalidOperationError, MessageSizeExceededError: the error, which every queue would answer.
+        """
+        clock = self._pair.clock
+        if isinstance(error, ServiceBusServerBusyError):
+            pause_s = SERVER_BUSY_PAUSE.total_seconds()
+            if deadline - clock.monotonic() > pause_s:
+                await clock.sleep(pause_s)
+                return True
+        elif isinstance(error, _OF_THE_TRANSFER):
+            error.is_in_doubt = _is_in_doubt(causes)
+            try:
+                raise error
+            finally:
+                del error, causes
+        causes[queue] = error
+        return False
 
     def _next_queue(self, only: str | None, tried: Mapping[str, Exception]) -> str | None:
         if only is not None:
@@ -162,10 +249,15 @@ class Diversion:
         error.is_in_doubt = is_in_doubt
         return error
 
-    def _check_size(self, sealed: list[ServiceBusMessage]) -> None:
+    def _check_size(self, sealed: list[ServiceBusMessage], at_most_bytes: int | None = None) -> None:
         limits = self._pair.backlog.limits
         if limits is None:
             return
+        if at_most_bytes is not None:
+            renamed = sum([len(message.application_properties) for message in sealed])
+            at_most_bytes += renamed * len(USER_PREFIX)
+            if at_most_bytes <= min(limits.max_message_size_bytes, limits.max_batch_size_bytes):
+                return  # it is not measured exactly, which would cost as much as the encoding
         size_bytes, limit_bytes = (
             (encoded_size(sealed[0]), limits.max_message_size_bytes)
             if len(sealed) == 1
@@ -177,6 +269,11 @@ class Diversion:
                 "allowed: send less at once, or set reserve_backlog_headroom to get this error while the primary is "
                 "healthy"
             )
+
+
+def _attempt_s(remaining_s: float) -> float:
+    """Return the timeout of one attempt if other queues may follow."""
+    return max(min(remaining_s, _LEAST_TRY_S), remaining_s / 2)
 
 
 def _is_in_doubt(causes: Mapping[str, Exception]) -> bool:

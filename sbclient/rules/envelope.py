@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from sbclient.errors import InvalidOperationError
@@ -48,6 +49,7 @@ UNLIMITED_TIME_TO_LIVE: Final = timedelta(days=10675199, hours=2, minutes=48, se
 """The service's longest time to live, 2**63 - 1 ticks of 100 ns: such a message never expires."""
 
 _ALIASES = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_ENQUEUE_TIME})
+_PATHS_KEPT: Final = 4096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -107,7 +109,7 @@ def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str
         InvalidOperationError: the destination is not a legal path, or is a backlog queue.
     """
     properties: dict[str, PropertyValue] = {PATH: _checked_destination(destination)}
-    for name, value in message.application_properties.items():
+    for name, value in (message._application_properties or {}).items():
         properties[USER_PREFIX + name if _is_reserved(name) else name] = value
     if message.session_id is not None:
         properties[SESSION_ID] = message.session_id
@@ -115,17 +117,14 @@ def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str
         properties[TIME_TO_LIVE] = write_duration(message.time_to_live)
     if message.scheduled_enqueue_time_utc is not None:
         properties[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc
-    partition_key = message.partition_key
-    if native_session_id is not None and partition_key is not None:
-        properties[PARTITION_KEY] = partition_key
-        partition_key = None
-    return message.copy(
-        application_properties=properties,
-        session_id=native_session_id,
-        time_to_live=None,
-        scheduled_enqueue_time_utc=None,
-        partition_key=partition_key,
-    )
+    sealed = message._unchecked_copy()
+    if native_session_id is not None and message.partition_key is not None:
+        properties[PARTITION_KEY] = message.partition_key
+        sealed._partition_key = None
+    sealed._application_properties = properties
+    sealed._session_id = native_session_id
+    sealed._time_to_live = sealed._scheduled_enqueue_time_utc = None
+    return sealed
 
 
 def unseal(
@@ -176,6 +175,7 @@ def unseal(
     return Unsealed(destination, message, lifetime)
 
 
+@lru_cache(_PATHS_KEPT)
 def _checked_destination(path: str) -> str:
     destination = check_entity_path(path)
     if is_backlog_path(destination):

@@ -67,13 +67,17 @@ async def test_failed_operations_leave_no_reference_cycles(
             assert len(left_behind()) <= before, left_behind()
 
 
-async def test_failed_diversions_leave_no_reference_cycles(clock: VirtualClock, only_counted: None) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.BUSY], ids=lambda kind: kind.value)
+async def test_failed_diversions_leave_no_reference_cycles(
+    kind: FaultKind, clock: VirtualClock, only_counted: None
+) -> None:
     pair = memory_pair(clock=clock, seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=2)) as client:
         await client.administration.create_queue("orders")
         async with client.get_queue_sender("orders") as sender, client.get_queue_receiver("orders") as receiver:
             client.pair.force_failover("orders")
-            pair.secondary.inject(Fault(FaultKind.DOWN))
+            await sender.send_messages(ServiceBusMessage("first"))
+            pair.secondary.inject(Fault(kind))  # the link of a busy queue stays attached
             await fail(sender, receiver)
             before = len(left_behind())
             for _ in range(5):

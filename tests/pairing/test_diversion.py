@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
+from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
+    MessageSizeExceededError,
     MessagingEntityDisabledError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
@@ -22,6 +25,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.pairing.diversion import reserve_s
+from sbclient.rules.failover import FailoverState
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.base import SenderLink
 from sbclient.transport.memory.sender import MemorySender
@@ -421,3 +425,175 @@ async def test_a_failed_link_closes_after_its_last_transfer(
         held = await waiting(pair)
     assert sum(map(len, held.values())) == 21
     assert set(closed_in_use) == {0}
+
+
+# -- the first attempt on an attached link ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def attached(
+    client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[ServiceBusSender, list[str]]]:
+    """A sender that has diverted a message, so that its link is attached; and the paths of sends that needed a task."""
+    client.pair.force_failover(QUEUE)
+    by_task: list[str] = []
+    send = MemorySender.send
+
+    async def counted(link: MemorySender, *args: Any, **kwargs: Any) -> None:
+        by_task.append(link._path)
+        await send(link, *args, **kwargs)
+
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("first"))
+        monkeypatch.setattr(MemorySender, "send", counted)
+        yield sender, by_task
+
+
+async def test_a_diverted_send_needs_no_task_once_the_link_is_attached(
+    pair: MemoryPair, client: ServiceBusClient, attached: tuple[ServiceBusSender, list[str]]
+) -> None:
+    sender, by_task = attached
+    messages = [ServiceBusMessage(f"{number}", session_id=f"{number % 3}") for number in range(9)]
+    await asyncio.gather(*map(sender.send_messages, messages))
+    await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
+    assert by_task == []
+    found = await waiting(pair)
+    assert len(found) == 1
+    assert sorted(texts(*found.values())) == sorted(["first", "a", "b", *(str(message) for message in messages)])
+    assert client.pair.status().entities[QUEUE].diverted == 12
+    assert (await client.run_syphon(until="empty")).drained == 12
+
+
+@pytest.mark.parametrize("fault", [FaultKind.DOWN, FaultKind.HANG, FaultKind.LOSE_ACKNOWLEDGEMENT, FaultKind.ERROR])
+async def test_a_transfer_that_fails_on_an_attached_link_goes_to_another_queue(
+    pair: MemoryPair, client: ServiceBusClient, attached: tuple[ServiceBusSender, list[str]], fault: FaultKind
+) -> None:
+    sender, by_task = attached
+    (first,) = await waiting(pair)
+    backlog_down(pair, first, kind=fault)
+    await sender.send_messages(ServiceBusMessage("x", message_id="x"))
+    pair.secondary.heal()
+    found = await waiting(pair)
+    assert len(by_task) == 1
+    assert first not in by_task
+    assert texts(found.pop(by_task[0])) == ["x"]
+    assert len(found.pop(first)) == 1 + (fault is FaultKind.LOSE_ACKNOWLEDGEMENT)
+    status = client.pair.status()
+    assert status.quarantined == (first,)
+    assert status.entities[QUEUE].diverted == 2
+
+
+async def test_a_backlog_queue_that_is_missing_is_replaced_by_another(
+    pair: MemoryPair, client: ServiceBusClient, attached: tuple[ServiceBusSender, list[str]]
+) -> None:
+    sender, by_task = attached
+    (first,) = await waiting(pair)
+    async with pair.unpaired_client(secondary=True) as secondary:
+        await secondary.administration.delete_queue(first)
+    await sender.send_messages(ServiceBusMessage("x"))
+    assert texts(await diverted(pair)) == ["x"]
+    assert len(by_task) == 1
+    assert client.pair.status().quarantined == (first,)
+
+
+async def test_a_doubt_of_the_first_attempt_remains_when_all_other_queues_refuse(
+    pair: MemoryPair, attached: tuple[ServiceBusSender, list[str]]
+) -> None:
+    sender, _ = attached
+    (first,) = await waiting(pair)
+    backlog_down(pair, first, kind=FaultKind.LOSE_ACKNOWLEDGEMENT)
+    backlog_down(pair, *(queue for queue in BACKLOG if queue != first))
+    with pytest.raises(BacklogUnavailableError) as caught:
+        await sender.send_messages(ServiceBusMessage("x"))
+    assert caught.value.is_in_doubt
+    assert set(caught.value.causes) == set(BACKLOG)
+
+
+async def test_a_busy_queue_gets_the_transfer_again_after_10_s(
+    pair: MemoryPair, clock: VirtualClock, attached: tuple[ServiceBusSender, list[str]]
+) -> None:
+    sender, by_task = attached
+    (first,) = await waiting(pair)
+    pair.secondary.inject(Fault(FaultKind.BUSY, first, count=1))
+    began_at = clock.monotonic()
+    await sender.send_messages(ServiceBusMessage("x"))
+    assert clock.monotonic() - began_at == pytest.approx(10, abs=0.1)
+    assert by_task == [first]
+    assert len(await diverted(pair)) == 2
+
+
+async def test_a_diverted_transfer_that_fails_after_the_recovery_says_nothing_about_the_primary(
+    pair: MemoryPair, client: ServiceBusClient, attached: tuple[ServiceBusSender, list[str]]
+) -> None:
+    sender, by_task = attached
+    (first,) = await waiting(pair)
+    backlog_down(pair, first, kind=FaultKind.HANG)
+    send = asyncio.create_task(sender.send_messages(ServiceBusMessage("a", session_id="s")))
+    await asyncio.sleep(1)
+    client.pair.mark_healthy(QUEUE)
+    after = asyncio.create_task(sender.send_messages(ServiceBusMessage("b", session_id="s")))
+    await asyncio.gather(send, after)
+    assert client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY
+    assert by_task[0] not in (QUEUE, first)
+    assert texts(await taken(pair)) == ["b"]
+    pair.secondary.heal()
+    assert sorted(texts(await diverted(pair))) == ["a", "first"]
+
+
+async def test_properties_with_reserved_names_count_for_the_size_in_the_backlog(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(options(reserve_backlog_headroom=False)) as client:
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages(ServiceBusMessage("first"))
+            limits = client.pair.state.backlog.limits
+            assert limits is not None
+            reserved = {f"x-ms-user-{number:03}": 0 for number in range(100)}
+            body = b"x" * (limits.max_message_size_bytes - 2000)
+            with pytest.raises(MessageSizeExceededError):
+                await sender.send_messages(ServiceBusMessage(body, application_properties=reserved))
+    assert texts(await diverted(pair)) == ["first"]
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_cancelled_caller_leaves_the_link_to_the_backlog_usable(
+    pair: MemoryPair, attached: tuple[ServiceBusSender, list[str]], steps: int
+) -> None:
+    sender, by_task = attached
+    send = asyncio.create_task(sender.send_messages(ServiceBusMessage("x")))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    send.cancel()
+    await asyncio.wait([send])
+    await sender.send_messages(ServiceBusMessage("y"))
+    assert by_task == []
+    found = texts(await diverted(pair))
+    assert found.count("x") <= 1
+    assert [text for text in found if text != "x"] == ["first", "y"]
+
+
+async def test_closing_a_sender_and_the_client_ends_a_diverted_transfer(
+    pair: MemoryPair, client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    close = MemorySender.close
+
+    async def closing(link: MemorySender) -> None:
+        closed.append(link._path)
+        await close(link)
+
+    client.pair.force_failover(QUEUE)
+    sender = client.get_queue_sender(QUEUE)
+    await sender.send_messages(ServiceBusMessage("first"))
+    (first,) = await waiting(pair)
+    backlog_down(pair, first, kind=FaultKind.HANG)
+    send = asyncio.create_task(sender.send_messages(ServiceBusMessage("x")))
+    await asyncio.sleep(1)
+    await sender.close()
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await send
+    assert caught.value.is_in_doubt
+    monkeypatch.setattr(MemorySender, "close", closing)
+    await client.close()
+    assert closed.count(first) == 1

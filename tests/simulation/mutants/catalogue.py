@@ -66,9 +66,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the diversion takes any answer of a backlog queue for an acknowledgement",
         (
             "pairing/diversion.py",
-            "                    causes[queue] = error\n                    await self._pair.backlog_links.drop(queue, link)\n",
+            "                    if await self._note(queue, error, causes, deadline):\n                        is_last = False\n",
             "                    return queue\n",
         ),
+        ("pairing/diversion.py", "done(self._unavailable({queue: error}))", "done(None)"),
     ),
     _mutant(
         _LOSS,
@@ -83,6 +84,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "sender.send(sealed, timeout_s",
             "sender.send(sealed[: max(1, len(sealed) - 1)], timeout_s",
         ),
+        ("pairing/diversion.py", "link.start(sealed, ", "link.start(sealed[: max(1, len(sealed) - 1)], "),
     ),
     _mutant(
         _LOSS,
@@ -619,7 +621,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             "pairing/diversion.py",
             "                    self._accepted(queue, len(sealed))\n",
-            "                    await self._link(queue)._link.send(sealed, timeout_s=remaining_s)\n"
+            "                    await link.link.send(sealed, timeout_s=remaining_s)\n"
             "                    self._accepted(queue, len(sealed))\n",
         ),
     ),
