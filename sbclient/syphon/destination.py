@@ -273,14 +273,11 @@ class Destination:
             await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
 
     async def _transfer(self, group: list[InFlight]) -> ServiceBusError | None:
-        """Send a group and complete it; return the error, or None. Messages that are settled unsent leave the group."""
-        contents: list[ServiceBusMessage] = []
-        for message in list(group):
-            content = await self._content(message)
-            if content is None:
-                group.remove(message)
-            else:
-                contents.append(content)
+        """Send a group and complete it; return the error, or None. Messages that are not sent leave the group."""
+        unsealed = {message: await self._content(message) for message in group}
+        # Checked after the last wait: another syphon may have received what is not locked any more.
+        sent = {one: content for one, content in unsealed.items() if content is not None and one.source.is_locked(one)}
+        group[:], contents = sent, list(sent.values())
         if not contents:
             return None
         try:

@@ -348,14 +348,26 @@ class BacklogSource:
             if self.in_flight.get(renewed.message.sequence_number) is not renewed:
                 return  # it was settled
             if isinstance(error, MessageLockLostError) or self._lock_left_s(renewed.message) <= 0:
-                log.info(
-                    "syphon.lock_lost",
-                    "a lock in {queue!r} expired before its message was forwarded: {error}",
-                    queue=self.queue,
-                    error=error,
-                )
-                renewed.is_lost = True
-                self._remove(renewed)
+                self._lose(renewed, error)
+
+    def is_locked(self, one: InFlight) -> bool:
+        """Return whether a message may still be sent; if its lock expires while a renewal hangs, it is lost.
+
+        A clock that is ahead by more than the lock proves nothing.
+        """
+        if not one.is_lost and one.lock_s > 0 and self._lock_left_s(one.message) <= 0:
+            self._lose(one, MessageLockLostError("its renewal was not answered in time"))
+        return not one.is_lost
+
+    def _lose(self, lost: InFlight, error: ServiceBusError) -> None:
+        log.info(
+            "syphon.lock_lost",
+            "a lock in {queue!r} expired before its message was forwarded: {error}",
+            queue=self.queue,
+            error=error,
+        )
+        lost.is_lost = True
+        self._remove(lost)
 
     def _due_in_s(self, one: InFlight) -> float:
         return self._lock_left_s(one.message) - one.lock_s / 2

@@ -675,6 +675,41 @@ async def test_a_lock_that_is_lost_while_its_message_waits_for_the_rate_limit_is
     assert sorted(texts(await taken(pair))) == expected(*range(3))
 
 
+async def test_a_message_whose_lock_expires_while_its_renewal_hangs_is_left_to_another_syphon(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as one, pair.client(ONE) as other:
+        await divert(one, *range(3))
+        began_at = clock.now()
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], until_at=began_at + 65.0))
+        # The renewals after 30 and 51 s end after 50 and 71 s; the locks expire after 60 s.
+        pair.secondary.inject(Fault(FaultKind.HANG, operations=[Operation.RENEW], until_at=began_at + 300.0))
+        first = asyncio.ensure_future(one.run_syphon())
+        await clock.sleep(1.0)
+        second = asyncio.ensure_future(other.run_syphon())
+        await clock.sleep(200.0)
+        for run in (first, second):
+            await ended(run)
+    assert sorted(texts(await taken(pair))) == expected(*range(3))
+
+
+@pytest.mark.parametrize("ahead_s", [-90.0, 20.0, 90.0])
+async def test_messages_are_moved_whatever_the_clock_shows(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(3))
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], until_at=clock.now() + 100.0))
+        lock_left_s = queue_source.BacklogSource._lock_left_s
+        monkeypatch.setattr(
+            queue_source.BacklogSource, "_lock_left_s", lambda self, message: lock_left_s(self, message) - ahead_s
+        )
+        report = await client.run_syphon(until="empty")
+    assert report.drained == 3
+    assert clock.monotonic() < 130.0
+    assert texts(await taken(pair)) == expected(*range(3))
+
+
 @pytest.mark.parametrize("error", [MessageAlreadySettled("settled"), MessageLockLostError("not locked")])
 async def test_renewal_after_the_completion_is_harmless(
     pair: MemoryPair, clock: VirtualClock, error: Exception, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,6 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
-from sbclient.testing import FaultKind
 from tests.simulation.checkers.accounting import MISSING
 from tests.simulation.checkers.failover import GRAIN_S, OUTAGES
 from tests.simulation.history import Attempt, Handed, Outcome, Violation
@@ -208,10 +207,7 @@ def _excess(attempts: Iterable[Attempt], rate: float) -> float:
 
 def _check_lost_locks(world: World) -> Iterator[Violation]:
     """A syphon that has lost the lock of a message does not send it; another one may."""
-    slow = (FaultKind.HANG, FaultKind.SLOW, FaultKind.LOSE_ACKNOWLEDGEMENT, "cut")
-    if world.plan.network is not None or any(
-        one.side == "secondary" and one.what in slow for one in world.plan.incidents
-    ):
+    if world.plan.network is not None:
         return
     held: dict[tuple[str, str], list[Handed]] = defaultdict(list)
     for handed in world.history.handed:
@@ -222,7 +218,7 @@ def _check_lost_locks(world: World) -> Iterator[Violation]:
             continue
         for uid in one.uids:
             holds = [handed.locked_at_most for handed in held[one.client, uid] if handed.at <= one.begin]
-            if holds and max(holds) + LOST_WITHIN_S + abs(world.plan.skew_s) < one.begin:
+            if holds and max(holds) + GRAIN_S + abs(world.plan.skew_s) < one.begin:
                 late_s = one.begin - max(holds)
                 yield Violation("I6", f"{one.client} sent {uid} {late_s:.1f} s after it had lost its lock")
 
