@@ -1,12 +1,10 @@
-"""azure-messaging-servicebus, the Java client, run against an emulator over TLS; `python -m tests.wire.java_client`.
+"""azure-messaging-servicebus, the Java client, run against an emulator; `python -m tests.wire.java_client [CHECK...]`.
 
 Maven fetches the client once, to the user's cache outside the tree.
 """
 
 from __future__ import annotations
 
-import asyncio
-import re
 import shutil
 import subprocess
 import sys
@@ -18,9 +16,14 @@ from typing import Final
 
 from sbclient.emulator import Emulator
 from tests.wire.maven import cache, check_installed, jars_of
+from tests.wire.programs import MODES, RUN_S, run_program, served
+from tests.wire.serving import ServingThread
 
 HERE: Final = Path(__file__).parent / "java"
-RUN_S: Final = 120.0
+CHECKS: Final = (
+    *("messages", "processor", "refusals", "sessions", "one-entity", "schedule", "two-entities", "subscription"),
+    *("partitioned", "second-receiver", "rules", "administration", "outage"),
+)
 PASSWORD: Final = "changeit"
 """Of the trust store, which holds only the public certificate of the emulator."""
 
@@ -56,56 +59,44 @@ def _linked(classes: Path, jars: Path) -> Path:
 
 def make_entities(emulator: Emulator) -> None:
     """Create the entities that the checks use."""
-    for name in ("messages", "one", "schedule", "in", "out"):
+    for name in ("messages", "one", "schedule", "in", "out", "outage"):
         emulator.create_queue(f"java-{name}")
     emulator.create_queue("java-sessions", requires_session=True)
     emulator.create_queue("java-partitioned", enable_partitioning=True)
-    emulator.create_topic("java-topic")
-    emulator.create_subscription("java-topic", "s")
+    for name in ("java-topic", "java-rules"):
+        emulator.create_topic(name)
+        emulator.create_subscription(name, "s")
 
 
-async def run(folder: Path, checks: Iterable[str] = ()) -> list[str]:
+def run(folder: Path, mode: str, thread: ServingThread, checks: Iterable[str] = CHECKS) -> list[str]:
     """Run checks, all by default, and return one line for each: `ok <check>` or `failed <check> <why>`.
 
     Args:
         folder: see `installed`.
+        mode: how the client connects: plain, tls or websocket.
+        thread: serves the emulator.
     """
-    async with Emulator("contoso") as emulator:
+    with served(thread) as emulator, tempfile.TemporaryDirectory() as scratch:
         make_entities(emulator)
-        with tempfile.TemporaryDirectory() as scratch:
-            store = f"{scratch}/trust.p12"
-            imported = ["keytool", "-importcert", "-noprompt", "-alias", "emulator"]
-            imported += ["-file", str(emulator.certificate_path), "-keystore", store, "-storepass", PASSWORD]
-            await asyncio.to_thread(subprocess.run, imported, check=True, capture_output=True, timeout=RUN_S)
-            command = ["java", f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={PASSWORD}"]
-            command += ["-XX:TieredStopAtLevel=1", "-cp", f"{folder}/classes:{folder}/jars/*", "Checks"]
-            done = await asyncio.to_thread(
-                subprocess.run,
-                [*command, *_address(emulator.connection_string), *checks],
-                capture_output=True,
-                text=True,
-                timeout=RUN_S,
-            )
-    if done.returncode:
-        raise RuntimeError(f"java ended with status {done.returncode}: {done.stderr[-2000:]}")
-    return done.stdout.splitlines()
-
-
-def _address(connection_string: str) -> tuple[str, str]:
-    """The connection string for the Java client, and the port.
-
-    The client takes the port from another option, and uses no TLS with `UseDevelopmentEmulator`.
-    """
-    port = re.search(r":(\d+)", connection_string)
-    assert port is not None
-    return connection_string.replace(port[0], "").replace("UseDevelopmentEmulator=true;", ""), port[1]
+        store = f"{scratch}/trust.p12"
+        imported = ["keytool", "-importcert", "-noprompt", "-alias", "emulator"]
+        imported += ["-file", str(emulator.certificate_path), "-keystore", store, "-storepass", PASSWORD]
+        subprocess.run(imported, check=True, capture_output=True, timeout=RUN_S)
+        command = ["java", f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={PASSWORD}"]
+        command += ["-XX:TieredStopAtLevel=1", "-cp", f"{folder}/classes:{folder}/jars/*", "Checks"]
+        port = str(emulator.ports["contoso"])
+        address = emulator.connection_string.replace(f":{port}", "").replace("UseDevelopmentEmulator=true;", "")
+        return run_program([*command, address.rstrip(";"), port, mode, *checks], emulator, thread)
 
 
 def main(checks: Sequence[str]) -> int:
-    """Run checks, all by default, print their results, and return the exit status."""
-    lines = asyncio.run(run(installed(may_fetch=True), checks))
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 0 if lines and all(line.startswith("ok ") for line in lines) else 1
+    """Run checks, all by default, in every mode; print their results, and return the exit status."""
+    thread, folder, is_ok = ServingThread(), installed(may_fetch=True), True
+    for mode in MODES:
+        for line in run(folder, mode, thread, checks or CHECKS):
+            is_ok = is_ok and line.startswith("ok ")
+            sys.stdout.write(f"{mode}: {line}\n")
+    return 0 if is_ok else 1
 
 
 if __name__ == "__main__":

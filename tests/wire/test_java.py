@@ -9,14 +9,16 @@ import pytest
 
 from tests.wire import java_client
 from tests.wire.maven import NotInstalledError
+from tests.wire.programs import check_lines
+from tests.wire.serving import ServingThread
 
 CHECKS = ("messages", "two-entities")
 
 
 @pytest.mark.timeout(240)  # the first run copies and compiles
-async def test_java_client_moves_a_message_in_a_transaction_over_tls() -> None:
+def test_java_client_moves_a_message_in_a_transaction_over_tls(thread: ServingThread) -> None:
     try:
         folder = java_client.installed(may_fetch=False)
     except NotInstalledError as error:
         pytest.skip(str(error))
-    assert await java_client.run(folder, CHECKS) == [f"ok {name}" for name in CHECKS]
+    check_lines(java_client.run(folder, "tls", thread, CHECKS), CHECKS)

@@ -108,7 +108,7 @@ class _Connection:
             if reason is not None:
                 await self._refuse(403, reason)
                 return False
-            upgrade = self._upgrade if _wants_websocket(head) else None
+            upgrade = self._upgrade if _wants_websocket(request) else None
             max_body_bytes = self._max_body_bytes(request)
             body = await self._body(max_body_bytes) if upgrade is None else b""
         if upgrade is not None:
@@ -238,11 +238,9 @@ class _Connection:
             self._stream.write(data)
 
 
-def _wants_websocket(head: h11.Request) -> bool:
-    path = unquote(head.target.partition(b"?")[0].decode("ascii", "replace"))
-    return path.casefold() == WEBSOCKET_PATH and any(
-        name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in head.headers
-    )
+def _wants_websocket(request: Request) -> bool:
+    path = "/" + "/".join(request.segments)
+    return path.casefold() == WEBSOCKET_PATH and request.headers.get("upgrade", "").strip().casefold() == "websocket"
 
 
 def _has_two_lengths(head: h11.Request) -> bool:

@@ -370,8 +370,9 @@ class TestUpgrade:
         assert status(await talk.heard()) == 200
         assert talk.upgraded == []
 
-    async def test_quoted_dollar_sign_is_understood(self, talk: Talk) -> None:
-        talk.say(self.ASKED.replace(b"/$", b"/%24"))
+    @pytest.mark.parametrize("target", [b"/%24", b"https://localhost/$", b"wss://localhost:5672/$"])
+    async def test_other_forms_of_the_target_are_understood(self, talk: Talk, target: bytes) -> None:
+        talk.say(self.ASKED.replace(b"/$", target))
         await talk.ended()
         assert talk.upgraded == [b""]
 

@@ -1,7 +1,13 @@
-// azure-messaging-servicebus against the broker: java Checks <connection string> <port> <check>..., one line
-// "ok <check>" or "failed <check> <why>" each.
+// azure-messaging-servicebus against the emulator: one line "ok <check>" or "failed <check> <why>" each.
+//
+// Usage: java Checks <connection string> <port> <plain|tls|websocket> <check>...
+//
+// The line "outage" asks the caller to reset all connections; the caller answers with a line.
 
 import com.azure.core.amqp.AmqpRetryOptions;
+import com.azure.core.amqp.AmqpTransportType;
+import com.azure.core.exception.ResourceExistsException;
+import com.azure.core.exception.ResourceNotFoundException;
 import com.azure.core.util.IterableStream;
 import com.azure.messaging.servicebus.ServiceBusClientBuilder;
 import com.azure.messaging.servicebus.ServiceBusException;
@@ -11,14 +17,27 @@ import com.azure.messaging.servicebus.ServiceBusMessageBatch;
 import com.azure.messaging.servicebus.ServiceBusProcessorClient;
 import com.azure.messaging.servicebus.ServiceBusReceivedMessage;
 import com.azure.messaging.servicebus.ServiceBusReceiverClient;
+import com.azure.messaging.servicebus.ServiceBusRuleManagerClient;
 import com.azure.messaging.servicebus.ServiceBusSenderClient;
 import com.azure.messaging.servicebus.ServiceBusSessionReceiverClient;
 import com.azure.messaging.servicebus.ServiceBusTransactionContext;
+import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClient;
+import com.azure.messaging.servicebus.administration.ServiceBusAdministrationClientBuilder;
+import com.azure.messaging.servicebus.administration.models.CorrelationRuleFilter;
+import com.azure.messaging.servicebus.administration.models.CreateRuleOptions;
+import com.azure.messaging.servicebus.administration.models.CreateSubscriptionOptions;
+import com.azure.messaging.servicebus.administration.models.RuleProperties;
+import com.azure.messaging.servicebus.administration.models.SqlRuleAction;
+import com.azure.messaging.servicebus.administration.models.SqlRuleFilter;
+import com.azure.messaging.servicebus.administration.models.SubscriptionProperties;
 import com.azure.messaging.servicebus.models.AbandonOptions;
 import com.azure.messaging.servicebus.models.CompleteOptions;
 import com.azure.messaging.servicebus.models.DeadLetterOptions;
 import com.azure.messaging.servicebus.models.DeferOptions;
 import com.azure.messaging.servicebus.models.SubQueue;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.net.URL;
 import java.time.Duration;
 import java.time.OffsetDateTime;
 import java.util.ArrayList;
@@ -34,11 +53,13 @@ public final class Checks {
     private static final Duration BRIEF = Duration.ofMillis(700);
 
     private final String connectionString;
-    private final String endpoint;
+    private final int port;
+    private final String mode;
 
-    private Checks(String connectionString, String port) {
+    private Checks(String connectionString, String port, String mode) {
         this.connectionString = connectionString;
-        this.endpoint = "https://localhost:" + port;
+        this.port = Integer.parseInt(port);
+        this.mode = mode;
     }
 
     private interface Check {
@@ -46,7 +67,7 @@ public final class Checks {
     }
 
     public static void main(String[] arguments) {
-        Checks checks = new Checks(arguments[0], arguments[1]);
+        Checks checks = new Checks(arguments[0], arguments[1], arguments[2]);
         Map<String, Check> all = new LinkedHashMap<>();
         all.put("messages", checks::messages);
         all.put("processor", checks::processor);
@@ -58,7 +79,10 @@ public final class Checks {
         all.put("subscription", checks::subscription);
         all.put("partitioned", checks::partitioned);
         all.put("second-receiver", checks::secondReceiver);
-        List<String> names = new ArrayList<>(Arrays.asList(arguments).subList(2, arguments.length));
+        all.put("rules", checks::rules);
+        all.put("administration", checks::administration);
+        all.put("outage", checks::outage);
+        List<String> names = new ArrayList<>(Arrays.asList(arguments).subList(3, arguments.length));
         for (String name : names.isEmpty() ? all.keySet() : names) {
             try {
                 all.get(name).run();
@@ -76,12 +100,35 @@ public final class Checks {
         System.exit(0);
     }
 
+    // The client takes the port from the custom endpoint, and leaves out TLS with UseDevelopmentEmulator.
     private ServiceBusClientBuilder client() {
-        AmqpRetryOptions retries = new AmqpRetryOptions().setMaxRetries(0).setTryTimeout(Duration.ofSeconds(20));
+        return client(0);
+    }
+
+    private ServiceBusClientBuilder client(int retries) {
+        AmqpRetryOptions retryOptions = new AmqpRetryOptions().setMaxRetries(retries)
+            .setTryTimeout(Duration.ofSeconds(20));
         return new ServiceBusClientBuilder()
+            .connectionString(connectionString + (mode.equals("plain") ? ";UseDevelopmentEmulator=true" : ""))
+            .customEndpointAddress("https://localhost:" + port)
+            .transportType(mode.equals("websocket") ? AmqpTransportType.AMQP_WEB_SOCKETS : AmqpTransportType.AMQP)
+            .retryOptions(retryOptions);
+    }
+
+    // The client has no option for the port.
+    private ServiceBusAdministrationClient administrator() {
+        return new ServiceBusAdministrationClientBuilder()
             .connectionString(connectionString)
-            .customEndpointAddress(endpoint)
-            .retryOptions(retries);
+            .addPolicy((context, next) -> {
+                URL url = context.getHttpRequest().getUrl();
+                try {
+                    context.getHttpRequest().setUrl(new URL("https", "localhost", port, url.getFile()));
+                } catch (java.net.MalformedURLException error) {
+                    throw new IllegalStateException(error);
+                }
+                return next.process();
+            })
+            .buildClient();
     }
 
     private static void equal(Object expected, Object found) {
@@ -354,6 +401,82 @@ public final class Checks {
         try (ServiceBusReceiverClient receiver = client().receiver().queueName(queue).buildClient()) {
             ServiceBusReceivedMessage message = one(receiver);
             equal(body, message.getBody().toString());
+            receiver.complete(message);
+        }
+    }
+
+    // Rules over AMQP, and the messages that they select.
+    private void rules() {
+        try (ServiceBusRuleManagerClient rules = client().ruleManager().topicName("java-rules").subscriptionName("s")
+                 .buildClient();
+             ServiceBusSenderClient sender = client().sender().topicName("java-rules").buildClient();
+             ServiceBusReceiverClient receiver = client().receiver().topicName("java-rules").subscriptionName("s")
+                 .buildClient()) {
+            rules.deleteRule("$Default");
+            rules.createRule("sql", new CreateRuleOptions(new SqlRuleFilter("n = 2"))
+                .setAction(new SqlRuleAction("SET m = 3")));
+            rules.createRule("label", new CreateRuleOptions(new CorrelationRuleFilter().setLabel("red")));
+            List<String> names = new ArrayList<>();
+            rules.listRules().forEach(rule -> names.add(rule.getName()));
+            names.sort(null);
+            equal(Arrays.asList("label", "sql"), names);
+            ServiceBusMessage yes = new ServiceBusMessage("yes");
+            yes.getApplicationProperties().put("n", 2);
+            sender.sendMessages(Arrays.asList(new ServiceBusMessage("no"), yes));
+            ServiceBusReceivedMessage message = one(receiver);
+            equal("yes", message.getBody().toString());
+            equal(3, ((Number) message.getApplicationProperties().get("m")).intValue());
+            receiver.complete(message);
+            equal(new ArrayList<>(), bodies(receiver.peekMessages(50, 1)));
+        }
+    }
+
+    private void administration() {
+        ServiceBusAdministrationClient manager = administrator();
+        manager.createTopic("Java/Topic");
+        manager.createSubscription("Java/Topic", "Sub", new CreateSubscriptionOptions().setMaxDeliveryCount(3));
+        SubscriptionProperties subscription = manager.getSubscription("Java/Topic", "Sub");
+        equal("Java/Topic", subscription.getTopicName());
+        equal(3, subscription.getMaxDeliveryCount());
+        equal(7, manager.updateSubscription(subscription.setMaxDeliveryCount(7)).getMaxDeliveryCount());
+        manager.createRule("Java/Topic", "Red", "Sub", new CreateRuleOptions(new SqlRuleFilter("colour = 'red'")));
+        RuleProperties rule = manager.getRule("Java/Topic", "Sub", "Red");
+        equal("colour = 'red'", ((SqlRuleFilter) rule.getFilter()).getSqlExpression());
+        List<String> names = new ArrayList<>();
+        manager.listRules("Java/Topic", "Sub").forEach(each -> names.add(each.getName()));
+        equal(Arrays.asList("$Default", "Red"), names);
+        try (ServiceBusSenderClient sender = client().sender().topicName("Java/Topic").buildClient()) {
+            sender.sendMessage(new ServiceBusMessage("x"));
+        }
+        equal(1, manager.getSubscriptionRuntimeProperties("Java/Topic", "Sub").getActiveMessageCount());
+        try {
+            manager.createTopic("Java/Topic");
+            throw new AssertionError("a second topic was created");
+        } catch (ResourceExistsException expected) {
+            equal(409, expected.getResponse().getStatusCode());
+        }
+        try {
+            manager.getQueue("java-missing");
+            throw new AssertionError("a missing queue was found");
+        } catch (ResourceNotFoundException expected) {
+            equal(404, expected.getResponse().getStatusCode());
+        }
+        manager.deleteTopic("Java/Topic");
+        equal(false, manager.getTopicExists("Java/Topic"));
+    }
+
+    // The same sender and receiver before and after all connections are reset.
+    private void outage() throws Exception {
+        ServiceBusClientBuilder client = client(3);
+        try (ServiceBusSenderClient sender = client.sender().queueName("java-outage").buildClient();
+             ServiceBusReceiverClient receiver = client.receiver().queueName("java-outage").buildClient()) {
+            sender.sendMessage(new ServiceBusMessage("before"));
+            receiver.complete(one(receiver));
+            System.out.println("outage");
+            new BufferedReader(new InputStreamReader(System.in)).readLine();
+            sender.sendMessage(new ServiceBusMessage("after"));
+            ServiceBusReceivedMessage message = one(receiver);
+            equal("after", message.getBody().toString());
             receiver.complete(message);
         }
     }
