@@ -41,9 +41,10 @@ from sbclient.errors import (
 from sbclient.rate_limit import RateLimiter
 from sbclient.rules.backoff import backoff_s
 from sbclient.tasks import OwnedTasks
-from sbclient_spark.bad_records import BadRecords, record_of
+from sbclient_spark.bad_records import BadRecords
 from sbclient_spark.encoded_rows import EncodedRows, by_value, joined
 from sbclient_spark.reports import TaskReport
+from sbclient_spark.row_errors import RowErrors, WriteFailedError
 from sbclient_spark.rows import BadRow, Destination
 from sbclient_spark.write_options import WriteOptions
 
@@ -61,10 +62,6 @@ SenderFor = Callable[[Destination], ServiceBusSender]
 
 MixesKeys = Callable[[Destination], Awaitable[bool]]
 """Returns whether rows with different keys may share a transfer, because the entity is not partitioned."""
-
-
-class WriteFailedError(ServiceBusError):
-    """A task failed. The text names the row, the reason and the number of rows sent before."""
 
 
 _Group = tuple[Destination, str | None]
@@ -112,7 +109,7 @@ class PartitionWriter:
         self._is_ordered = options.ordering == "session"
         self._clock = clock
         self._report = report
-        self._bad_records = bad_records
+        self._errors = RowErrors(options, report, bad_records)
         self._rate_limiter = RateLimiter(clock, options.max_messages_per_second, options.max_bytes_per_second)
         self._lanes = [_Lane(index) for index in range(options.max_in_flight_batches)]
         self._tasks = OwnedTasks(on_failure=self._fail)
@@ -164,7 +161,7 @@ class PartitionWriter:
         Raises:
             WriteFailedError: the row fails the task.
         """
-        self._row_error(bad.position, bad.reason, bad.record)
+        self._errors.add(bad.position, bad.reason, bad.record)
 
     def _put(self, rows: EncodedRows) -> None:
         is_mixed = self._mixed[rows.destination]
@@ -319,7 +316,7 @@ class PartitionWriter:
                 tries += 1
                 is_in_doubt = is_in_doubt or error.is_in_doubt
                 if not await self._may_try_again(error, rows.destination, tries, began_at):
-                    self._not_sent(rows, error, is_in_doubt=is_in_doubt)
+                    self._errors.not_sent(rows, error, is_in_doubt=is_in_doubt)
                     return
             else:
                 self._acknowledged(rows, size, began_at)
@@ -372,7 +369,7 @@ class PartitionWriter:
         """Halve a rejected transfer until the invalid row is found."""
         if len(rows) == 1:
             self._report.in_doubt += is_in_doubt
-            self._row_errors(rows, str(error), is_in_doubt=is_in_doubt)
+            self._errors.add_rows(rows, str(error), is_in_doubt=is_in_doubt)
             return
         errors_before = self._report.row_errors
         for half in (rows.slice(0, len(rows) // 2), rows.slice(len(rows) // 2)):
@@ -380,70 +377,6 @@ class PartitionWriter:
                 await self._send(half, is_in_doubt=is_in_doubt)
         if len(rows) == 2 and self._report.row_errors == errors_before:
             self._alone.add(rows.destination.path)  # the entity accepts single messages only
-
-    def _not_sent(self, rows: EncodedRows, error: ServiceBusError, *, is_in_doubt: bool) -> None:
-        """Handle rows after the last retry or a permanent error."""
-        if is_in_doubt:
-            self._report.in_doubt += len(rows)
-        if self._options.entity_path is None and isinstance(error, MessagingEntityNotFoundError):
-            self._row_errors(rows, str(error), is_in_doubt=is_in_doubt)
-            return
-        is_temporary = error.is_transient or error.is_outage or isinstance(error, BacklogUnavailableError)
-        if self._options.on_send_error == "badRecords" and is_temporary:
-            reason = f"{type(error).__name__}: {error}"
-            for place, message in enumerate(rows.encoded()):
-                record = record_of(message, rows.destination)
-                self._count_row_error(rows.position(place), reason, record, is_in_doubt=is_in_doubt)
-            return
-        others = f" and {len(rows) - 1} others of its transfer" if len(rows) > 1 else ""
-        verdict = "may have been sent" if is_in_doubt else "was not accepted"
-        raise WriteFailedError(
-            f"{self._place(rows.position(), rows.message_id())}{others}, for {rows.destination.path!r}, {verdict}: "
-            f"{type(error).__name__}: {error}. {self._account()}"
-        ) from error
-
-    def _row_errors(self, rows: EncodedRows, reason: str, *, is_in_doubt: bool) -> None:
-        for place, message in enumerate(rows.encoded()):
-            record = record_of(message, rows.destination)
-            self._row_error(rows.position(place), reason, record, message.message_id, is_in_doubt=is_in_doubt)
-
-    def _row_error(
-        self,
-        position: int,
-        reason: str,
-        record: dict[str, object],
-        message_id: str | None = None,
-        *,
-        is_in_doubt: bool = False,
-    ) -> None:
-        if self._options.on_row_error == "fail":
-            raise WriteFailedError(
-                f"{self._place(position, message_id)} cannot be sent: {reason}. Correct the row, or set onRowError to "
-                f"'skip' or 'deadletter'. {self._account()}"
-            )
-        self._count_row_error(position, reason, record, is_in_doubt=is_in_doubt)
-
-    def _count_row_error(self, position: int, reason: str, record: dict[str, object], *, is_in_doubt: bool) -> None:
-        self._report.row_errors += 1
-        self._bad_records.add(position, reason, record, is_in_doubt=is_in_doubt)
-        self._report.bad_records = self._bad_records.path
-        most = self._options.max_row_errors
-        if most is not None and self._report.row_errors > most:
-            raise WriteFailedError(
-                f"{self._place(position, None)} is bad row number {self._report.row_errors} of its task, more than "
-                f"maxRowErrors {most}: {reason}. {self._account()}"
-            )
-
-    def _place(self, position: int, message_id: str | None) -> str:
-        known = f" (message id {message_id!r})" if message_id is not None else ""
-        return f"partition {self._report.partition}, row {position}{known}"
-
-    def _account(self) -> str:
-        sent = self._report.sent
-        return (
-            f"This attempt of the task sent {sent} rows before. With equal message ids, duplicate detection drops "
-            "repeated rows."
-        )
 
 
 def _lane_of(key: str | None, lanes: int) -> int:

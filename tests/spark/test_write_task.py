@@ -19,8 +19,8 @@ from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.message_ids import MessageIdPlan
-from sbclient_spark.partition_writer import WriteFailedError
 from sbclient_spark.reports import TaskReport
+from sbclient_spark.row_errors import WriteFailedError
 from sbclient_spark.rows import Destination, RowPlan
 from sbclient_spark.session_digests import DIGEST_BYTES, SessionDigests, split_sessions
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
@@ -111,7 +111,7 @@ def test_another_micro_batch_has_other_ids(clients: WorkerClients) -> None:
     assert len(stored(clients)) == 200
 
 
-def test_a_stream_whose_micro_batches_would_all_have_the_ids_of_one_job_is_refused() -> None:
+def test_a_stream_with_the_message_ids_of_a_batch_job_is_rejected() -> None:
     numbered = {**PAIRED, "queue": "orders", "dryRun": "encode", "txnAppId": "nightly", "txnVersion": "1"}
     body = StructType([StructField("body", StringType())])
     assert plan_write(body, numbered, is_streaming=False).rows.ids.transaction == ("nightly", 1)
@@ -119,7 +119,7 @@ def test_a_stream_whose_micro_batches_would_all_have_the_ids_of_one_job_is_refus
         plan_write(body, numbered, is_streaming=True)
 
 
-def test_the_collector_looks_for_cycles_rarely_while_a_task_sends_and_then_as_before(clients: WorkerClients) -> None:
+def test_cycles_are_collected_rarely_while_a_task_sends(clients: WorkerClients) -> None:
     before, during = gc.get_threshold(), []
 
     def watching() -> Iterator[pa.RecordBatch]:
@@ -132,18 +132,18 @@ def test_the_collector_looks_for_cycles_rarely_while_a_task_sends_and_then_as_be
     assert gc.get_threshold() == before
 
 
-def test_a_task_without_rows_opens_nothing(clients: WorkerClients) -> None:
+def test_a_task_without_rows_opens_no_connection(clients: WorkerClients) -> None:
     report = run_task(plan(connectionString="memory://nowhere"), iter(()), PLACE).report
     assert (report.sent, report.connect_ms) == (0, 0.0)
 
 
-def test_a_micro_batch_that_spark_does_not_tell_is_refused_before_anything_is_sent(clients: WorkerClients) -> None:
+def test_an_unknown_micro_batch_is_rejected_before_anything_is_sent(clients: WorkerClients) -> None:
     with pytest.raises(InvalidOperationError):
         run_task(plan(), batches(10), TaskPlace(2, 0, 9))
     assert stored(clients) == []
 
 
-def test_the_source_of_the_rows_failing_ends_the_task_with_that_error(clients: WorkerClients) -> None:
+def test_an_error_of_the_source_of_the_rows_ends_the_task(clients: WorkerClients) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield from batches(1000)
         raise EOFError("the engine is gone")
@@ -161,7 +161,7 @@ def test_a_failed_task_logs_what_it_did(clients: WorkerClients, caplog: pytest.L
     assert {"task.failed", "task.ended"} <= {vars(record)["event_name"] for record in caplog.records}
 
 
-def test_bad_rows_of_two_applications_stay_side_by_side(clients: WorkerClients, tmp_path: Path) -> None:
+def test_bad_rows_of_two_applications_are_in_separate_files(clients: WorkerClients, tmp_path: Path) -> None:
     """Each application counts its partitions and attempts anew."""
     careful = plan(onRowError="deadletter", badRecordsPath=tmp_path)
     reports = []
@@ -174,9 +174,7 @@ def test_bad_rows_of_two_applications_stay_side_by_side(clients: WorkerClients, 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_rows_refused_before_and_by_the_service_are_written_down_line_by_line(
-    clients: WorkerClients, tmp_path: Path
-) -> None:
+def test_invalid_and_rejected_rows_are_lines_of_the_bad_records(clients: WorkerClients, tmp_path: Path) -> None:
     """The one are found by the worker's thread while the other come back to the thread of the clients."""
     large, empty = 40, 1000
 
@@ -203,7 +201,7 @@ def test_a_dry_run_sends_nothing(clients: WorkerClients) -> None:
     assert stored(clients) == []
 
 
-def test_a_secondary_that_is_down_does_not_stop_a_job_whose_primary_is_well(clients: WorkerClients) -> None:
+def test_a_secondary_that_is_down_does_not_stop_a_job_whose_primary_works(clients: WorkerClients) -> None:
     backup = memory_host("written-backup", clock=clients.clock)
     backup.inject(Fault(FaultKind.DOWN))
     report = run_task(plan(), batches(10), PLACE).report
@@ -266,7 +264,7 @@ def test_a_worker_does_not_load_the_broker() -> None:
     assert result.stdout.strip() == "[]"
 
 
-def test_two_attempts_of_a_task_side_by_side_leave_one_set_of_messages(clients: WorkerClients) -> None:
+def test_two_concurrent_attempts_of_a_task_leave_one_set_of_messages(clients: WorkerClients) -> None:
     """Speculation: Spark stops neither of them from sending."""
     attempts = [TaskPlace(2, attempt, 20 + attempt, "query", 4) for attempt in range(2)]
     with ThreadPoolExecutor() as side_by_side:
