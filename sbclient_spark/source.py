@@ -7,16 +7,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import islice
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, WriterCommitMessage
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient.errors import InvalidOperationError
@@ -35,9 +31,20 @@ from sbclient_spark.table_options import (
     table_schema,
 )
 from sbclient_spark.write_options import WRITE_TABLE
-from sbclient_spark.write_task import TaskResult, WritePlan, check_sessions, current_place, plan_write, run_task
+from sbclient_spark.write_task import (
+    ENCODED_ROWS,
+    TaskResult,
+    WritePlan,
+    check_sessions,
+    current_place,
+    plan_write,
+    run_task,
+)
 
 FORMAT = "servicebus"
+
+STREAM_WRITER: Final[Any] = getattr(datasource, "DataSourceStreamArrowWriter", None)
+"""The base class of a stream writer of record batches; None before PySpark 4.1."""
 
 
 @dataclass
@@ -83,7 +90,7 @@ class ServiceBusDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ServiceBusStreamWriter:  # noqa: N802
         plan = plan_write(schema, self.for_write(schema), is_streaming=True, overwrite=overwrite)
-        return ServiceBusStreamWriter(plan)
+        return ServiceBusStreamWriter(plan, schema)
 
     def _for_read(self, schema: StructType) -> dict[str, str]:
         return merged(known_defaults(self.defaults, READ_TABLE), options_of_table(schema), self.options)
@@ -120,20 +127,30 @@ class ServiceBusWriter(DataSourceArrowWriter):
         _abort(self._plan, messages, None)
 
 
-class ServiceBusStreamWriter(DataSourceStreamArrowWriter):
+class ServiceBusStreamWriter(STREAM_WRITER or datasource.DataSourceStreamWriter):  # type: ignore[misc]
     """The writer of a streaming query; Spark makes one for each micro-batch."""
 
-    def __init__(self, plan: WritePlan) -> None:
+    def __init__(self, plan: WritePlan, schema: StructType) -> None:
         self._plan = plan
+        self._schema = schema
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        return TaskDone(run_task(self._plan, iterator, current_place()))
+    def write(self, iterator: Iterator[Any]) -> TaskDone:
+        batches = iterator if STREAM_WRITER is not None else record_batches(iterator, self._schema)
+        return TaskDone(run_task(self._plan, batches, current_place()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         _commit(self._plan, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         _abort(self._plan, messages, batchId)
+
+
+def record_batches(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Return the rows that PySpark 4.0 passes to the writer of a stream as record batches."""
+    from pyspark.sql.conversion import LocalDataToArrowConversion  # internal, and needed with this version only
+
+    while some := list(islice(rows, ENCODED_ROWS)):
+        yield from LocalDataToArrowConversion.convert(some, schema, False).to_batches()
 
 
 def _commit(plan: WritePlan, messages: Sequence[Any], batch_id: int | None) -> None:

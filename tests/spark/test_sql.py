@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 import sbclient_spark
@@ -17,6 +18,9 @@ from sbclient.errors import InvalidOperationError
 from sbclient_spark.table_options import defaults_of, merged
 from tests.spark.emulated import EmulatedPair
 
+partial_inserts = pytest.mark.skipif(
+    pyspark.__version__.startswith("4.0."), reason="PySpark 4.0 requires all columns of a table in an INSERT"
+)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
@@ -42,6 +46,7 @@ def statements() -> list[str]:
     return [one.strip() for block in blocks for one in block.split(";") if one.strip()]
 
 
+@partial_inserts
 def test_the_documented_statements_work(configured: SparkSession, pair: EmulatedPair) -> None:
     orders, invoices = pair.create_queue("orders"), pair.create_queue("invoices")
     results: list[list[Any]] = []
@@ -57,6 +62,7 @@ def test_the_documented_statements_work(configured: SparkSession, pair: Emulated
     assert pair.count(orders) == 2
 
 
+@partial_inserts
 def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: SparkSession, pair: EmulatedPair) -> None:
     one, other = pair.create_queue("one"), pair.create_queue("other")
     for name, queue in (("one_table", one), ("other_table", other)):
@@ -84,11 +90,17 @@ def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: Spar
             "connectionStringEnv",
         ),
         ("CREATE TABLE t USING servicebus OPTIONS (quue 'a')", "did you mean queue"),
+        ("INSERT OVERWRITE emptied (body, message_id) VALUES ('a', '1')", "cannot be overwritten|does not support"),
+        ("DELETE FROM emptied", "DELETE|does not support"),
+        ("UPDATE emptied SET body = 'x'", "UPDATE|does not support"),
+        ("MERGE INTO emptied USING emptied AS e ON false WHEN NOT MATCHED THEN INSERT *", "MERGE|does not support"),
+        ("TRUNCATE TABLE emptied", "TRUNCATE|does not support"),
         ("CREATE TABLE t USING servicebus OPTIONS (queue 'a') AS SELECT 'b' AS body, '1' AS message_id", "destination"),
     ],
 )
 def test_unsupported_table_statement_raises_a_clear_error(configured: SparkSession, statement: str, error: str) -> None:
-    with pytest.raises(AnalysisException, match=error):
+    configured.sql("CREATE TABLE emptied USING servicebus OPTIONS (queue 'a', bodyType 'string')")
+    with pytest.raises(PySparkException, match=error):
         configured.sql(statement)
 
 
