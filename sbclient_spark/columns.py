@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from sbclient.amqp.types import Byte, Float, Int, Long, Short
 from sbclient.errors import InvalidOperationError
 from sbclient.settings.durations import seconds_of
 from sbclient_spark.variants import value_of
@@ -27,6 +28,18 @@ def plain(column: pa.Array) -> Values:
     except (OverflowError, ValueError):
         values = [_one(column, place) for place in range(len(column))]
     return values
+
+
+def property_values(column: pa.Array) -> Values:
+    """Return a column of application properties, its numbers as the AMQP type of their width."""
+    values = plain(column)
+    wrap = _NUMBERS.get(column.type)
+    if wrap is None:
+        return values
+    return [value if value is None or isinstance(value, InvalidOperationError) else wrap(value) for value in values]
+
+
+_NUMBERS: Final = {pa.int8(): Byte, pa.int16(): Short, pa.int32(): Int, pa.int64(): Long, pa.float32(): Float}
 
 
 def _one(column: pa.Array, place: int) -> Any:
@@ -105,7 +118,7 @@ def _dicts(column: pa.Array, keys: pa.Array, items: pa.Array) -> Values:
     """Build one dict per row from the flat columns of keys and values."""
     offsets = column.offsets.to_pylist()
     start, length = offsets[0], offsets[-1] - offsets[0]
-    names, values = plain(keys.slice(start, length)), plain(items.slice(start, length))
+    names, values = plain(keys.slice(start, length)), property_values(items.slice(start, length))
     if pa.types.is_struct(items.type):
         values = [_variant(value) for value in values]
     is_sound = InvalidOperationError not in {*map(type, names), *map(type, values)}  # one check for all rows

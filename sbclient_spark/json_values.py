@@ -1,8 +1,8 @@
 """Converts column values to JSON, for bodies made of columns and for files of bad rows.
 
-Like Spark's `to_json`, it leaves null fields out and writes timestamps in ISO 8601, here always in UTC, and those of
-type `timestamp_ntz` without a zone. Decimals of at most 15 digits are numbers, which every reader reads exactly; larger
-ones are text. Binary values are base64. A variant is written as its value.
+Like Spark's `to_json`, it leaves null fields out, writes NaN and infinity as text, and timestamps in ISO 8601, here
+always in UTC, and those of type `timestamp_ntz` without a zone. Decimals of at most 15 digits are numbers, which every
+reader reads exactly; larger ones are text. Binary values are base64. A variant is written as its value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from sbclient.errors import InvalidOperationError
 from sbclient_spark.variants import is_variant, value_of
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -49,7 +48,7 @@ def converter(kind: pa.DataType) -> Convert | None:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _base64
     if pa.types.is_float32(kind):
-        return _single
+        return shortest_single
     if pa.types.is_floating(kind):
         return _number
     if is_variant(kind):
@@ -97,17 +96,20 @@ def _timestamp(value: datetime) -> str:
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _number(value: float) -> float:
-    if not math.isfinite(value):
-        raise InvalidOperationError(f"JSON has no number {value}: replace it by null or text")
-    return value
+def _number(value: float) -> float | str:
+    """Return a number, or the text that `to_json` writes for the three floats that are not JSON numbers."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _single(value: float) -> float:
+def shortest_single(value: float) -> float | str:
     """Return the shortest number that is equal as a 32-bit float, as `to_json` writes it."""
-    _number(value)
+    if not math.isfinite(value):
+        return _number(value)
+    single = _SINGLE.pack(value)
     texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-    return next(float(text) for text in texts if _SINGLE.unpack(_SINGLE.pack(float(text)))[0] == value)
+    return next(float(text) for text in texts if _SINGLE.pack(float(text)) == single)
 
 
 _SINGLE: Final = struct.Struct("f")

@@ -4,8 +4,8 @@ Laws:
 
 1. An id depends only on the row and, for `position`, on the position of the row; never on the process, the time or the
    attempt. The hashed bytes do not change between releases.
-2. `position` hashes the content too, so different messages never share an id. A replay in another order causes
-   duplicates but no loss.
+2. `position` hashes the content too, so different messages never share an id, except numbers that differ only in
+   their AMQP type. A replay in another order causes duplicates but no loss.
 3. Each hashed part includes its type and length, so that two different rows have different bytes.
 """
 
@@ -20,6 +20,7 @@ from random import Random
 from typing import Any, Final, Literal
 from uuid import UUID
 
+from sbclient.amqp.types import Opaque
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
 
@@ -205,6 +206,8 @@ def canonical(value: Any) -> bytes:
     """
     if value is None:
         return b"n0:"
+    if isinstance(value, Opaque):
+        return _tagged(b"a", value.encoded)
     if isinstance(value, str):
         return _tagged(b"s", value.encode())
     if isinstance(value, bytes):
@@ -224,6 +227,8 @@ def canonical(value: Any) -> bytes:
         return _tagged(b"y", value.isoformat().encode())
     if isinstance(value, timedelta):
         return _tagged(b"p", str(value // _MICROSECOND).encode())
+    if isinstance(value, UUID):
+        return _tagged(b"u", value.bytes)
     if isinstance(value, Mapping):
         pairs = sorted((canonical(key), canonical(item)) for key, item in value.items())
         return _tagged(b"o", b"".join(part for pair in pairs for part in pair))

@@ -51,6 +51,7 @@ from sbclient_spark.browsing import (
 )
 from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions
 from sbclient_spark.credentials import connection_string_of
+from sbclient_spark.property_types import name_of, text_of
 from sbclient_spark.read_options import ReadOptions, SubQueueWord
 from sbclient_spark.schema import READ_ONLY
 from sbclient_spark.worker_clients import open_client, worker_clients
@@ -74,6 +75,7 @@ READ_SCHEMA: Final = StructType(
     [
         StructField("body", BinaryType()),
         StructField("application_properties", MapType(StringType(), StringType())),
+        StructField("property_types", MapType(StringType(), StringType())),
         *(StructField(name, StringType()) for name in _TEXTS),
         StructField("time_to_live", DayTimeIntervalType()),
         StructField("scheduled_enqueue_time", TimestampType()),
@@ -86,6 +88,7 @@ READ_SCHEMA: Final = StructType(
 _ARROW: Final[dict[str, pa.DataType]] = {
     "body": pa.binary(),
     "application_properties": pa.map_(pa.string(), pa.string()),
+    "property_types": pa.map_(pa.string(), pa.string()),
     "time_to_live": pa.duration("us"),
     "scheduled_enqueue_time": pa.timestamp("us", tz="UTC"),
     "sequence_number": pa.int64(),
@@ -334,14 +337,21 @@ def _body(message: ServiceBusReceivedMessage) -> bytes:
 _VALUES: Final[dict[str, Callable[[ServiceBusReceivedMessage], Any]]] = {
     "body": _body,
     "application_properties": lambda message: {
-        name: None if value is None else str(value) for name, value in message.application_properties.items()
+        name: text_of(value) for name, value in message.application_properties.items()
     },
+    "property_types": lambda message: _property_types(message) or None,
     "time_to_live": lambda message: _time_to_live(message.time_to_live),
     "scheduled_enqueue_time": lambda message: message.scheduled_enqueue_time_utc,
     "enqueued_time": lambda message: message.enqueued_time_utc,
     "expires_at": lambda message: message.expires_at_utc,
     "state": lambda message: message.state.name.lower(),
 }
+
+
+def _property_types(message: ServiceBusReceivedMessage) -> dict[str, str]:
+    """Return the AMQP types of the application properties that are not strings."""
+    names = {name: name_of(value) for name, value in message.application_properties.items()}
+    return {name: kind for name, kind in names.items() if kind is not None}
 
 
 def _time_to_live(value: timedelta | None) -> timedelta | None:

@@ -18,6 +18,7 @@ from sbclient_spark import columns
 from sbclient_spark.columns import Convert, Values
 from sbclient_spark.json_values import converter, json_text
 from sbclient_spark.message_ids import MessageIdPlan, MessageIds
+from sbclient_spark.property_types import typed
 from sbclient_spark.write_options import EntityWord
 
 ATTRIBUTES: Final = {
@@ -54,6 +55,7 @@ class RowPlan:
         json_fields: names and columns of a JSON body.
         attributes: names of `ServiceBusMessage` attributes, and their columns.
         properties: the column of the application properties.
+        property_types: the column of their AMQP types.
         extra_properties: names of further properties, and their columns.
         dropped_properties: names of properties that are left out.
         keys: the key columns of a message id.
@@ -66,6 +68,7 @@ class RowPlan:
     json_fields: tuple[tuple[str, int], ...] = ()
     attributes: tuple[tuple[str, int], ...] = ()
     properties: int | None = None
+    property_types: int | None = None
     extra_properties: tuple[tuple[str, int], ...] = ()
     dropped_properties: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
@@ -208,12 +211,15 @@ class RowReader:
     def properties(self, batch: pa.RecordBatch) -> Iterator[Any]:
         """Return the application properties of each row as a dict or None, or an error in its place."""
         if self._plan.properties is not None:
-            return (self._kept(found) for found in columns.properties(batch.column(self._plan.properties)))
+            found = map(self._kept, columns.properties(batch.column(self._plan.properties)))
+            if self._plan.property_types is None:
+                return found
+            return map(_typed, found, columns.properties(batch.column(self._plan.property_types)))
         if not self._plan.extra_properties:
             return repeat(None, batch.num_rows)
         names = [name for name, _ in self._plan.extra_properties]
-        rows = self._plain(batch, [place for _, place in self._plan.extra_properties])
-        return (_extra_properties(names, values) for values in rows)
+        values_by_column = [columns.property_values(batch.column(place)) for _, place in self._plan.extra_properties]
+        return (_extra_properties(names, values) for values in _across(values_by_column, batch.num_rows))
 
     def _kept(self, properties: Any) -> Any:
         if self._plan.dropped_properties and isinstance(properties, dict):
@@ -251,6 +257,17 @@ class RowReader:
 def _across(found: list[Values], count: int) -> Iterator[tuple[Any, ...]]:
     """Yield columns as rows; without columns, `count` empty rows."""
     return zip(*found, strict=True) if found else repeat((), count)
+
+
+def _typed(properties: Any, types: Any) -> Any:
+    """Return properties with their types, or an error in their place."""
+    for found in (properties, types):
+        if isinstance(found, InvalidOperationError):
+            return found
+    try:
+        return typed(properties, types) if properties and types else properties
+    except InvalidOperationError as error:
+        return error
 
 
 def _extra_properties(names: list[str], values: tuple[Any, ...]) -> dict[str, Any] | InvalidOperationError:

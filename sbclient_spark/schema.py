@@ -11,6 +11,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
+    CharType,
     DataType,
     DateType,
     DayTimeIntervalType,
@@ -27,6 +28,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VarcharType,
     VariantType,
 )
 
@@ -35,9 +37,9 @@ from sbclient_spark.message_ids import choose_plan
 from sbclient_spark.rows import ATTRIBUTES, Destination, RowPlan
 from sbclient_spark.write_options import WriteOptions
 
-_TEXT: Final = (StringType,)
+_TEXT: Final = (StringType, CharType, VarcharType)
 _WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
-_SCALARS: Final = (StringType, *_WHOLE, DoubleType, FloatType, BooleanType, TimestampType, TimestampNTZType)
+_SCALARS: Final = (*_TEXT, *_WHOLE, DoubleType, FloatType, BooleanType, TimestampType, TimestampNTZType)
 
 
 class _Column(NamedTuple):
@@ -54,7 +56,7 @@ def _of(types: tuple[type[DataType], ...], allowed: str) -> _Column:
 def _is_property_map(kind: DataType) -> bool:
     return (
         isinstance(kind, MapType)
-        and isinstance(kind.keyType, StringType)
+        and isinstance(kind.keyType, _TEXT)
         and isinstance(kind.valueType, (*_SCALARS, VariantType))
     )
 
@@ -65,21 +67,26 @@ def _is_headers(kind: DataType) -> bool:
     return (
         isinstance(entry, StructType)
         and [one.name.lower() for one in entry] == ["key", "value"]
-        and isinstance(entry[0].dataType, StringType)
-        and isinstance(entry[1].dataType, StringType | BinaryType)
+        and isinstance(entry[0].dataType, _TEXT)
+        and isinstance(entry[1].dataType, (*_TEXT, BinaryType))
     )
+
+
+def _is_text_map(kind: DataType) -> bool:
+    return isinstance(kind, MapType) and isinstance(kind.keyType, _TEXT) and isinstance(kind.valueType, _TEXT)
 
 
 _PROPERTY_MAP: Final = _Column(_is_property_map, "map<string, string|long|double|boolean|timestamp|variant>")
 
 COLUMNS: Final[dict[str, _Column]] = {
-    "body": _of((StringType, BinaryType), "binary or string"),
+    "body": _of((*_TEXT, BinaryType), "binary or string"),
     "application_properties": _PROPERTY_MAP,
     "properties": _PROPERTY_MAP,
+    "property_types": _Column(_is_text_map, "map<string, string>, the AMQP type of each property"),
     "headers": _Column(_is_headers, "array<struct<key: string, value: binary|string>>"),
     **dict.fromkeys(ATTRIBUTES, _of(_TEXT, "string")),
     "time_to_live": _of(
-        (DayTimeIntervalType, *_WHOLE, StringType), "day-time interval, whole seconds, or a string as 'PT1H'"
+        (DayTimeIntervalType, *_WHOLE, *_TEXT), "day-time interval, whole seconds, or a string as 'PT1H'"
     ),
     "scheduled_enqueue_time": _of((TimestampType, TimestampNTZType), "timestamp"),
     "queue": _of(_TEXT, "string"),
@@ -103,7 +110,7 @@ BROKER_PROPERTIES: Final = ("DeadLetterReason", "DeadLetterErrorDescription", "D
 """Application properties that the service adds; a write of rows that were read leaves them out."""
 
 _JSON_TYPES: Final = (
-    StringType,
+    *_TEXT,
     BinaryType,
     BooleanType,
     NumericType,
@@ -114,7 +121,7 @@ _JSON_TYPES: Final = (
     VariantType,
     NullType,
 )
-_JSON_KEYS: Final = (StringType, *_WHOLE)
+_JSON_KEYS: Final = (*_TEXT, *_WHOLE)
 
 _PROPERTY_COLUMNS: Final = ("application_properties", "properties", "headers")
 
@@ -159,6 +166,11 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
         extra = _extra_properties(schema, unknown_left, options, properties)
     if len(properties) > 1:
         raise InvalidOperationError(f"columns {' and '.join(properties)} are the same thing: keep one of them")
+    if "property_types" in places and (not properties or not _is_text_map(schema[places[properties[0]]].dataType)):
+        raise InvalidOperationError(
+            "a column property_types gives the types of texts: it requires a column application_properties of type "
+            "map<string, string>; drop property_types, or give the properties as text"
+        )
     destination, queue, topic = _destination(places, options)
     transaction = (options.txn_app_id, options.txn_version or 0) if options.txn_app_id is not None else None
     return RowPlan(
@@ -174,6 +186,7 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
         json_fields=tuple((schema[place].name, place) for place in unknown.values()) if is_json else (),
         attributes=tuple((attribute, places[name]) for name, attribute in ATTRIBUTES.items() if name in places),
         properties=places[properties[0]] if properties else None,
+        property_types=places.get("property_types"),
         dropped_properties=BROKER_PROPERTIES if left_out else (),
         extra_properties=tuple((schema[place].name, place) for place in extra.values()),
         keys=tuple(_key_place(schema, places, name) for name in options.message_id_columns),

@@ -15,8 +15,9 @@ from pyspark.sql.types import StructType
 
 from sbclient.amqp import EncodeError
 from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient_spark.amqp_columns import NotEncodableError
 from sbclient_spark.bad_records import BadRecords
-from sbclient_spark.column_encoder import ColumnEncoder, NotEncodableError
+from sbclient_spark.column_encoder import ColumnEncoder
 from sbclient_spark.destination_check import check_destination
 from sbclient_spark.encoded_rows import EncodedRow, EncodedRows, encoded_row
 from sbclient_spark.message_ids import MessageIds, Place

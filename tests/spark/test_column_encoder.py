@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.amqp import encode_message, encode_section
-from sbclient_spark.column_encoder import ColumnEncoder, NotEncodableError
+from sbclient_spark.amqp_columns import NotEncodableError
+from sbclient_spark.column_encoder import ColumnEncoder
 from sbclient_spark.encoded_rows import EncodedRow, EncodedRows
 from sbclient_spark.message_ids import MessageIdMode, MessageIdPlan, MessageIds, Place
 from sbclient_spark.rows import ATTRIBUTES, BadRow, Destination, RowPlan, RowReader
@@ -34,7 +35,9 @@ moments = st.integers(-62_135_424_000_000_000, 253_402_128_000_000_000).map(
 VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "string": (pa.string(), words),
     "long": (pa.int64(), whole),
+    "int": (pa.int32(), st.integers(-(2**31), 2**31 - 1) | st.integers(-130, 130)),
     "short": (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    "byte": (pa.int8(), st.integers(-128, 127)),
     "double": (pa.float64(), st.floats()),
     "float": (pa.float32(), st.floats(width=32)),
     "boolean": (pa.bool_(), st.booleans()),
@@ -84,7 +87,7 @@ def batches(draw: st.DrawFn) -> tuple[pa.RecordBatch, RowPlan]:
     if draw(st.booleans()):
         add("scheduled_enqueue_time_utc", pa.timestamp("us", "UTC"), moments)
     attributes = tuple(name for name in arrays if name != "body")
-    properties = None
+    properties: str | None = None
     extra: list[str] = []
     shape = draw(st.sampled_from(["none", "map", "headers", "columns"]))
     if shape in ("map", "headers"):
@@ -102,6 +105,9 @@ def batches(draw: st.DrawFn) -> tuple[pa.RecordBatch, RowPlan]:
             as_structs = entries.map(lambda found: [{"key": key, "value": value} for key, value in found])
             add("properties", headers, as_structs)
         properties = "properties"
+        if shape == "map" and kind == pa.string():
+            types = st.dictionaries(keys, st.sampled_from(["string", "symbol", "int"]), max_size=1)
+            add("property_types", pa.map_(pa.string(), pa.string()), types.map(lambda found: list(found.items())))
     elif shape == "columns":
         for name in draw(st.sets(st.sampled_from(sorted(VALUES)), min_size=1)):
             add(f"my_{name}", *VALUES[name])
@@ -122,6 +128,7 @@ def batches(draw: st.DrawFn) -> tuple[pa.RecordBatch, RowPlan]:
         json_fields=(("b", places["body"]),) if is_json and body_kind == pa.string() else (),
         attributes=tuple((name, places[name]) for name in attributes),
         properties=places[properties] if properties else None,
+        property_types=places.get("property_types"),
         extra_properties=tuple((name, places[name]) for name in extra),
         keys=tuple(places[name] for name in keys_of_id),
         destination=destination,

@@ -33,7 +33,7 @@ def test_ids_never_change_from_release_to_release() -> None:
     assert id_of(POSITION, message, 5) == "10384c884bd4e9c2a3697d70f4911320"
 
 
-def test_content_tells_every_part_of_a_message_apart() -> None:
+def test_ids_of_content_differ_for_each_part_of_a_message() -> None:
     variants = [
         ServiceBusMessage(b"a"),
         ServiceBusMessage(b"b"),
@@ -61,7 +61,7 @@ def test_the_order_of_properties_does_not_matter() -> None:
     assert id_of(CONTENT, one) == id_of(CONTENT, two)
 
 
-def test_a_position_tells_equal_rows_apart_and_a_replay_in_another_order_loses_nothing() -> None:
+def test_ids_of_position_differ_for_equal_rows_and_for_a_replay_in_another_order() -> None:
     same = ServiceBusMessage(b"a")
     first = [id_of(POSITION, same, place) for place in range(3)]
     assert len(set(first)) == 3
@@ -78,7 +78,7 @@ def test_a_position_belongs_to_its_query_batch_and_partition(other: Place) -> No
     assert id_of(POSITION, message) != id_of(POSITION, message, place=other)
 
 
-def test_a_position_that_spark_does_not_tell_is_refused() -> None:
+def test_mode_position_without_a_known_position_is_rejected() -> None:
     with pytest.raises(InvalidOperationError):
         MessageIds(POSITION, None, Random(1))
 
@@ -119,13 +119,13 @@ def test_equal_values_are_one_key() -> None:
     assert canonical(datetime(2024, 1, 1)) == canonical(datetime(2024, 1, 1, tzinfo=UTC))  # noqa: DTZ001
 
 
-def test_what_has_no_canonical_form_is_refused() -> None:
+def test_a_value_without_canonical_form_is_rejected() -> None:
     with pytest.raises(InvalidOperationError):
         canonical(object())
 
 
 @given(st.lists(st.text() | st.binary() | st.integers() | st.none()), st.lists(st.text() | st.binary() | st.none()))
-def test_rows_never_run_into_one_another(one: list[Any], two: list[Any]) -> None:
+def test_different_rows_have_different_canonical_bytes(one: list[Any], two: list[Any]) -> None:
     joined = [b"".join(map(canonical, row)) for row in (one, two)]
     assert (joined[0] == joined[1]) == (one == two)
 
@@ -162,6 +162,6 @@ def test_auto_takes_the_column_then_the_keys_then_the_position() -> None:
         {"is_streaming": True, "transaction": ("nightly", 1), "has_column": True},
     ],
 )
-def test_what_makes_no_stable_ids_is_refused(changes: dict[str, Any]) -> None:
+def test_a_mode_without_repeatable_ids_is_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidOperationError):
         chosen(**changes)

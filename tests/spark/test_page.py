@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +39,7 @@ def shown(name: str) -> Any:
     return names[name]
 
 
-def test_what_it_shows_of_batches_runs(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_the_documented_batches_run(spark: SparkSession, pair: EmulatedPair) -> None:
     orders, invoices = pair.create_queue("orders"), pair.create_queue("invoices", requires_session=True)
     shown("write")(spark, pair.primary, pair.secondary, orders)
     assert pair.count(orders) == 1000
@@ -54,7 +55,7 @@ def test_what_it_shows_of_batches_runs(spark: SparkSession, pair: EmulatedPair) 
     assert shown("drain_backlog")(spark, pair.primary, pair.secondary) == 0
 
 
-def test_what_it_shows_of_streams_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+def test_the_documented_stream_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "one.txt").write_text("first\nsecond\n")
     readings = pair.create_queue("readings")
@@ -67,7 +68,23 @@ def test_what_it_shows_of_streams_runs(spark: SparkSession, pair: EmulatedPair, 
     assert sorted(str(message) for message in pair.take(readings)) == ["first", "second"]
 
 
-def test_what_it_shows_of_a_stream_of_a_queue_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+def test_the_documented_stream_with_reports_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "one.txt").write_text("first\nsecond\n")
+    readings = pair.create_queue("readings")
+    rows = spark.readStream.text(str(tmp_path / "input")).withColumnRenamed("value", "body")
+    spark.conf.set("fs.viewfs.mounttable.default.link./out", tmp_path.as_uri())
+    query = shown("start_with_reports")(rows, pair.primary, readings, "viewfs:///out")
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(str(message) for message in pair.take(readings)) == ["first", "second"]
+    (line,) = (json.loads(row.value) for row in spark.read.text("viewfs:///out/metrics").collect())
+    assert (line["outcome"], line["sent"]) == ("commit", 2)
+
+
+def test_the_documented_stream_of_a_queue_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
     queue = pair.create_queue("archived")
     shown("write")(spark, pair.primary, pair.secondary, queue)
     assert shown("archive")(spark, pair.primary, queue, str(tmp_path)).awaitTermination(120)

@@ -72,6 +72,7 @@ def test_a_message_is_a_row_and_stays_where_it_is(clients: WorkerClients) -> Non
         (row,) = read(queue="orders")
         assert (row["body"], row["message_id"], row["partition_key"], row["subject"]) == (b"body", "m", "k", "s")
         assert dict(row["application_properties"]) == {"n": "1", "at": "2024-01-01 00:00:00+00:00"}
+        assert dict(row["property_types"]) == {"n": "int", "at": "timestamp"}
         assert row["time_to_live"] == timedelta(minutes=5)
         assert (row["queue"], row["backlog_queue"], row["state"], row["delivery_count"]) == (
             "orders",

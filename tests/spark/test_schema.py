@@ -46,6 +46,7 @@ def test_columns_are_found_by_name_without_case() -> None:
         "body string, properties map<string,double>",
         "body string, properties map<string,variant>",
         "body string, properties map<string,boolean>",
+        "body string, properties map<string,string>, property_types map<string,string>",
         "body string, headers array<struct<key:string,value:binary>>",
         "body string, time_to_live interval day to second",
         "body string, time_to_live bigint",
@@ -68,6 +69,9 @@ def test_types_that_a_message_can_hold_pass(column: str) -> None:
         ("body string, properties map<int,string>", "properties"),
         ("body string, application_properties map<string,array<int>>", "application_properties"),
         ("body string, headers array<string>", "headers"),
+        ("body string, property_types map<string,string>", "application_properties"),
+        ("body string, properties map<string,long>, property_types map<string,string>", "property_types"),
+        ("body string, properties map<string,string>, property_types map<string,int>", "property_types"),
         ("body string, headers array<struct<value:binary,key:string>>", "headers"),
         ("body string, time_to_live double", "time_to_live"),
         ("body string, scheduled_enqueue_time string", "scheduled_enqueue_time"),
@@ -111,7 +115,7 @@ def test_json_takes_every_column_that_is_not_reserved() -> None:
     refused("session_id string", bodyFormat="json")
 
 
-def test_the_option_beats_the_column_of_the_destination() -> None:
+def test_the_option_takes_precedence_over_the_column_of_the_destination() -> None:
     found = plan("body string, queue string")
     assert found.destination == Destination("orders")
     assert found.queue is None
@@ -121,13 +125,13 @@ def test_the_option_beats_the_column_of_the_destination() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["error", "ignore", "property"])
-def test_what_a_read_adds_is_left_out_of_a_write(unknown: str) -> None:
+def test_columns_that_only_a_read_has_are_left_out_of_a_write(unknown: str) -> None:
     assert plan("body string, sequence_number bigint, state string", unknownColumns=unknown).extra_properties == ()
     given = write_options({"connectionString": "memory://contoso", "queue": "orders", "unknownColumns": unknown})
     assert row_plan(READ_SCHEMA, given, is_streaming=True).extra_properties == ()
 
 
-def test_a_column_of_ones_own_with_the_name_of_one_that_a_read_adds_is_not_left_out() -> None:
+def test_a_column_of_the_application_with_the_name_of_a_read_column_is_kept() -> None:
     for columns in ("body string, state string", "body string, sequence_number bigint, state int"):
         assert "'state'" in refused(columns)
         assert dict(plan(columns, unknownColumns="property").extra_properties).keys() == {"state"}
