@@ -32,10 +32,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Programs that run beside the other tests are asked for last. What Spark itself leaves open or deplores is not
-    ours to mend."""
+    """Run the tests of deployments last, because their programs run during the other tests. Ignore warnings about Spark
+    itself."""
     mine = [number for number, item in enumerate(items) if HERE in item.path.parents]
-    for number, item in zip(mine, sorted((items[number] for number in mine), key=_is_asked_last), strict=True):
+    for number, item in zip(mine, sorted((items[number] for number in mine), key=_runs_last), strict=True):
         items[number] = item
     for item in (items[number] for number in mine):
         item.add_marker(pytest.mark.timeout(300))  # the first test starts Java, and the last waits for two programs
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
 
 
-def _is_asked_last(item: pytest.Item) -> bool:
+def _runs_last(item: pytest.Item) -> bool:
     return item.path.name == "test_deployments.py"
 
 
@@ -97,7 +97,7 @@ def emulated(environment: pytest.MonkeyPatch) -> Iterator[EmulatedPair]:
 
 @pytest.fixture
 def pair(emulated: EmulatedPair) -> Iterator[EmulatedPair]:
-    """The emulated pair, healed and with an empty backlog."""
+    """The emulated pair, without faults and with an empty backlog."""
     emulated.clear()
     yield emulated
     emulated.clear()
@@ -159,8 +159,8 @@ def worker_logs(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture(scope="package", autouse=HAS_SPARK)
 def deployments(request: pytest.FixtureRequest) -> Iterator[Deployments | None]:
-    """The programs that run beside the other tests, if they are asked for at all."""
-    if not any(map(_is_asked_last, request.session.items)):
+    """The programs that run during the other tests, if their tests are selected."""
+    if not any(map(_runs_last, request.session.items)):
         yield None
         return
     from tests.spark.deployed import Deployments

@@ -18,9 +18,7 @@ from sbclient_spark.worker_clients import open_client
 NAMESPACE = NamespaceOptions(fully_qualified_namespace="contoso.servicebus.windows.net")
 
 
-def test_a_secret_stands_in_the_options_in_a_variable_or_in_a_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_secret_is_given_as_an_option_a_variable_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PRIMARY", " from the variable\n")
     path = tmp_path / "secret"
     path.write_text("from the file\n")
@@ -30,7 +28,7 @@ def test_a_secret_stands_in_the_options_in_a_variable_or_in_a_file(
 
 
 @pytest.mark.parametrize("secret", [Secret(env="NOT_SET_ANYWHERE"), Secret(file="/nowhere/secret")])
-def test_a_secret_that_is_not_here_is_told_by_where_it_should_be(secret: Secret) -> None:
+def test_a_missing_secret_is_an_error_with_the_name_of_its_variable_or_file(secret: Secret) -> None:
     with pytest.raises(ServiceBusAuthenticationError) as caught:
         resolve(secret, "connectionString")
     assert (secret.env or secret.file or "") in str(caught.value)
@@ -77,7 +75,7 @@ def test_sas_needs_no_credential(clock: VirtualClock) -> None:
     assert credential_of(ConnectionOptions(primary=NAMESPACE), clock) is None
 
 
-def test_an_identity_without_its_package_is_told(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
+def test_an_identity_without_its_package_is_an_error(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
     monkeypatch.setitem(sys.modules, "azure.identity.aio", None)
     with pytest.raises(InvalidOperationError):
         credential_of(ConnectionOptions(primary=NAMESPACE, auth="default"), clock)

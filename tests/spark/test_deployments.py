@@ -8,7 +8,7 @@ from tests.spark.deployed import CLUSTER, CONNECT, ROWS, Deployments, missing
 
 
 @pytest.mark.parametrize("master", [CLUSTER, CONNECT], ids=["cluster", "connect"])
-def test_the_writer_runs_wherever_spark_does(deployments: Deployments, master: str) -> None:
+def test_the_writer_runs_on_a_cluster_and_over_spark_connect(deployments: Deployments, master: str) -> None:
     if missing(master):
         pytest.skip(f"needs {', '.join(missing(master))}, of the extra `connect`")
     ended = deployments.ended(master)

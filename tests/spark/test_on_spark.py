@@ -83,7 +83,7 @@ def test_a_variant_and_a_time_of_day_are_part_of_a_json_body(spark: SparkSession
     assert json.loads(str(message)) == {"v": {"a": [1]}, "deep": [2], "t": "01:02:03"}
 
 
-def test_an_empty_frame_and_the_name_in_save_are_fine(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_an_empty_frame_and_a_queue_named_in_save_are_written(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     writer = frame(spark, 10).write.format("servicebus").mode("append").options(**pair.options())
     writer.save(orders)
@@ -91,7 +91,7 @@ def test_an_empty_frame_and_the_name_in_save_are_fine(spark: SparkSession, pair:
     assert numbers(pair, orders) == list(range(10))
 
 
-def test_rows_say_where_they_go(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_a_column_names_the_queue_of_each_row(spark: SparkSession, pair: EmulatedPair) -> None:
     even = pair.create_queue("even")
     odd = pair.create_queue("odd")
     where = f"if(id % 2 = 0, '{even}', '{odd}') as queue"
@@ -116,7 +116,7 @@ def test_columns_become_json_bodies(spark: SparkSession, pair: EmulatedPair) -> 
     assert {"number": 2, "price": 0.5} in found
 
 
-def test_sql_writes_too(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+def test_sql_inserts_rows(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
     orders = pair.create_queue("orders")
     secret = tmp_path / "primary"
     secret.write_text(pair.primary)
@@ -137,7 +137,7 @@ def descriptions(spark: SparkSession) -> set[str]:
     return {job.description().get() for job in map(jobs.apply, range(jobs.size())) if job.description().isDefined()}
 
 
-def test_the_account_of_each_task_comes_back(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_write_with_report_returns_a_report_of_each_task(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     reports = sbclient_spark.write_with_report(frame(spark, 1000), pair.options(queue=orders)).collect()
     assert sorted(report.partition for report in reports) == [0, 1]
@@ -159,7 +159,7 @@ def test_a_worker_keeps_its_client(spark: SparkSession, pair: EmulatedPair, tmp_
 
 
 @pytest.mark.usefixtures("worker_logs")
-def test_metrics_and_worker_logs_tell_of_each_commit(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+def test_metrics_and_worker_logs_have_each_commit(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
     orders = pair.create_queue("orders")
     path = tmp_path / "metrics.jsonl"
     write(frame(spark, 100), pair, queue=orders, metricsPath=path)
@@ -198,7 +198,7 @@ def test_any_thread_and_any_session_can_write(spark: SparkSession, pair: Emulate
         ({"queue": "{}", "onRowError": "perhaps"}, "deadletter"),
     ],
 )
-def test_what_is_wrong_is_told_before_any_task(
+def test_a_wrong_option_is_an_error_before_any_task(
     spark: SparkSession, pair: EmulatedPair, options: dict[str, Any], text: str
 ) -> None:
     orders = pair.create_queue("orders")
@@ -206,7 +206,7 @@ def test_what_is_wrong_is_told_before_any_task(
     assert text in refusal(frame(spark, 1), pair, **given)
 
 
-def test_a_schema_that_does_not_fit_and_overwriting_are_refused(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_a_wrong_schema_and_overwriting_are_rejected(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     assert "body" in refusal(frame(spark, 1, "id as body"), pair, queue=orders)
     assert "message_id" in refusal(frame(spark, 1, "'a' as body"), pair, queue=orders)
@@ -215,7 +215,7 @@ def test_a_schema_that_does_not_fit_and_overwriting_are_refused(spark: SparkSess
     assert "append" in str(caught.value)
 
 
-def test_a_wrong_key_is_refused_and_never_told(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_a_wrong_key_is_rejected_and_never_shown(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     wrong = pair.primary.replace("SAS_KEY_VALUE", "WRONG_KEY_VALUE")
     text = refusal(frame(spark, 1), pair, connectionString=wrong, queue=orders)
@@ -246,7 +246,7 @@ def test_secrets_may_be_known_to_the_workers_only(spark: SparkSession, pair: Emu
     assert numbers(pair, orders) == list(range(10))
 
 
-def test_a_rehearsal_sends_nothing_and_finds_what_is_wrong(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_a_dry_run_sends_nothing_and_finds_invalid_rows(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     bad = frame(spark, 10, "if(id = 7, null, 'a') as body", "string(id) as message_id")
     write(bad, pair, queue=orders, dryRun="schema")
@@ -268,7 +268,9 @@ def test_a_bad_row_fails_the_job_with_its_place(spark: SparkSession, pair: Emula
     assert "'700'" in str(caught.value)
 
 
-def test_bad_rows_are_put_aside_with_their_reasons(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+def test_bad_rows_are_written_to_files_with_their_reasons(
+    spark: SparkSession, pair: EmulatedPair, tmp_path: Path
+) -> None:
     orders = pair.create_queue("orders")
     df = frame(spark, 100, "if(id % 10 = 3, null, cast(id as string)) as body", "string(id) as message_id")
     write(df, pair, queue=orders, onRowError="deadletter", badRecordsPath=tmp_path)
@@ -302,7 +304,7 @@ def test_reports_and_bad_rows_are_written_by_the_file_systems_of_spark(
 # -- outages and crashes -----------------------------------------------------------------------------------------
 
 
-def test_with_both_namespaces_down_the_job_fails_and_nothing_is_claimed(
+def test_with_both_namespaces_down_the_job_fails_and_reports_nothing_as_sent(
     spark: SparkSession, pair: EmulatedPair, tmp_path: Path
 ) -> None:
     orders = pair.create_queue("orders")
@@ -318,7 +320,7 @@ def test_with_both_namespaces_down_the_job_fails_and_nothing_is_claimed(
     assert pair.count(orders) == 0
 
 
-def test_a_session_in_two_tasks_is_told(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_a_session_in_two_tasks_fails_the_job(spark: SparkSession, pair: EmulatedPair) -> None:
     sessions = pair.create_queue("sessions", requires_session=True)
     df = frame(spark, 20, "'a' as body", "string(id) as message_id", "'s' as session_id")
     with pytest.raises(Exception, match="prepare"):
@@ -349,7 +351,7 @@ def test_a_partitioned_queue_is_read_fragment_by_fragment(spark: SparkSession, p
     assert sorted(int(bytes(row.body)) for row in reading.collect()) == list(range(100))
 
 
-def test_what_is_read_can_be_written_again(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_rows_that_were_read_can_be_written_again(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     copies = pair.create_queue("copies")
     write(frame(spark, 50), pair, queue=orders)
@@ -361,7 +363,7 @@ def test_what_is_read_can_be_written_again(spark: SparkSession, pair: EmulatedPa
 # -- the drain ---------------------------------------------------------------------------------------------------
 
 
-def test_a_drain_looks_first_refuses_while_the_primary_is_down_and_then_moves(
+def test_a_drain_reports_first_fails_while_the_primary_is_down_and_then_moves(
     spark: SparkSession, pair: EmulatedPair
 ) -> None:
     orders = pair.create_queue("orders", **WINDOW)

@@ -22,7 +22,7 @@ def test_each_session_is_in_one_partition_and_in_order(spark: SparkSession) -> N
     assert all(sequence == sorted(sequence) for sequence in sequences.values())
 
 
-def test_a_column_that_is_not_there_is_told(spark: SparkSession) -> None:
+def test_a_missing_column_is_an_error(spark: SparkSession) -> None:
     df = spark.range(1).selectExpr("'a' as session_id")
     for order_by in ("seq", [], ["seq"]):
         with pytest.raises(InvalidOperationError):

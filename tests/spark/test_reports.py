@@ -26,7 +26,7 @@ def test_percentiles_are_of_the_transfers() -> None:
     assert (report.p50_ms, report.p99_ms, report.max_ms) == (51.0, 100.0, 100.0)
 
 
-def test_a_summary_adds_up_what_is_known_and_counts_what_is_not() -> None:
+def test_a_summary_adds_the_reports_and_counts_the_tasks_without_one() -> None:
     totals = summary("abort", "orders", [TaskReport(sent=3, max_ms=5.0), None, TaskReport(sent=4)], batch_id=7)
     assert (totals.tasks, totals.failed_tasks, totals.totals["sent"], totals.max_ms) == (2, 1, 7, 5.0)
 
@@ -70,7 +70,9 @@ def test_a_listener_reports_each_micro_batch_once(tmp_path: Path, caplog: pytest
     assert [point.max for point in metrics["sbclient.spark.transfer.max"].data_points] == [8.5]  # type: ignore[union-attr]
 
 
-def test_metrics_that_cannot_be_written_fail_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_metrics_file_that_cannot_be_written_does_not_fail_the_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with caplog.at_level(logging.INFO, "sbclient_spark"):

@@ -78,7 +78,7 @@ def test_a_query_that_fails_in_mid_batch_replays_it_with_the_same_ids(
     assert numbers(pair, orders) == list(range(FILES * ROWS))
 
 
-def test_a_continuous_drain_brings_home_what_comes(spark: SparkSession, pair: EmulatedPair) -> None:
+def test_a_continuous_drain_moves_new_messages(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders", **WINDOW)
     pair.cut(SECONDARY)
     options = pair.reading(**{"sbclient.retry_total": 0})

@@ -20,7 +20,7 @@ def refused(**options: str) -> str:
     return str(caught.value)
 
 
-def test_keys_have_no_case_and_values_their_types() -> None:
+def test_names_ignore_case_and_values_are_converted() -> None:
     options = write_options(
         {
             "connectionstring": PRIMARY,
