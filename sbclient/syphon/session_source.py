@@ -11,6 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Literal
+from weakref import WeakValueDictionary
 
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
@@ -90,6 +91,7 @@ class SessionSource:
             pair.clock, pair.random, self._backoff, self._list_sessions, is_until_empty=self._is_until_empty
         )
         self._tasks = OwnedTasks(on_failure=lambda _: None)  # the task that starts one handles its failure
+        self._forwarding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.queue = queue
 
     async def run(self) -> None:
@@ -233,7 +235,15 @@ class SessionSource:
             await link.renew_session_lock(timeout_s=TRY_S)
 
     async def _forward(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> bool:
-        """Forward one message; return whether it is settled. If not, its destination refuses and the session rests."""
+        """Forward one message; return whether it is settled. If not, its destination refuses and the session rests.
+
+        A worker that has lost the session lock may still be sending a message, also this one. Wait for it: the primary
+        may accept the message, or an earlier one.
+        """
+        async with self._forwarding.setdefault(link.session_id or "", asyncio.Lock()):
+            return await self._forward_alone(link, message)
+
+    async def _forward_alone(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> bool:
         if is_ping(message) or self._pair.accepted.has(self.queue, message):
             await self._complete(link, message)
             return True

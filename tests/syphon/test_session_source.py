@@ -271,6 +271,22 @@ async def test_a_session_with_a_short_lock_is_kept_too_and_nothing_of_it_sent_tw
     assert texts(await taken(pair)) == numbered("a", 5)
 
 
+async def test_a_session_is_not_sent_by_a_second_worker_while_the_first_one_still_sends(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    """The first worker cannot renew the session lock during a slow send, and loses it."""
+    async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
+        home = await other.administration.get_queue(HOME)
+        await other.administration.update_queue(replace(home, lock_duration=timedelta(seconds=5)))
+        await divert(client, *numbered("a", 3))
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=18.0))
+        running = asyncio.ensure_future(client.run_syphon(until="empty"))
+        await clock.sleep(1.0)
+        pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.RENEW], count=1))
+        assert (await running).drained == 3
+    assert texts(await taken(pair)) == numbered("a", 3)
+
+
 async def test_senders_to_destinations_are_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_source, "LINKS_KEPT", 3)
     async with pair.client(ORDERED) as client:
