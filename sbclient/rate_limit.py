@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from typing import Final
 
@@ -23,6 +24,9 @@ class RateLimiter:
     Args:
         clock: the only source of time.
         messages_per_second, bytes_per_second: None = no limit.
+
+    Attributes:
+        turn: held by the one who waits for this limiter and for another one.
     """
 
     def __init__(self, clock: Clock, messages_per_second: float | None, bytes_per_second: float | None) -> None:
@@ -30,6 +34,7 @@ class RateLimiter:
         self._messages_per_second = messages_per_second
         self._bytes_per_second = bytes_per_second
         self._free_at = float("-inf")
+        self.turn = asyncio.Lock()
 
     async def take(self, messages: int, size_bytes: int) -> float:
         """Wait until a transfer may be sent; return the seconds waited.
@@ -37,19 +42,27 @@ class RateLimiter:
         Each transfer delays the next one by its size divided by the rate, so rates hold on average for transfers of any
         size.
         """
+        wait_s = max(0.0, self._free_at - self._clock.monotonic())
+        self.reserve(messages, size_bytes)
+        if wait_s:
+            await self._clock.sleep(wait_s)
+        return wait_s
+
+    async def until_free(self) -> None:
+        """Wait until the last transfer no longer delays the next one, which the caller then reserves."""
+        wait_s = self._free_at - self._clock.monotonic()
+        if wait_s > 0:
+            await self._clock.sleep(wait_s)
+
+    def reserve(self, messages: int, size_bytes: int) -> None:
+        """Delay the transfers after one that begins as soon as the rate allows."""
         delay_s = 0.0
         if self._messages_per_second is not None:
             delay_s = messages / self._messages_per_second
         if self._bytes_per_second is not None:
             delay_s = max(delay_s, size_bytes / self._bytes_per_second)
-        if not delay_s:
-            return 0.0
-        now = self._clock.monotonic()
-        starts_at = max(now, self._free_at)
-        self._free_at = starts_at + delay_s
-        if starts_at > now:
-            await self._clock.sleep(starts_at - now)
-        return starts_at - now
+        if delay_s:
+            self._free_at = max(self._clock.monotonic(), self._free_at) + delay_s
 
 
 class RateLimits:
@@ -71,9 +84,16 @@ class RateLimits:
         self.group_messages = max(1, min([GROUP_MESSAGES, *(int(rate * GROUP_S) for rate in rates)]))
 
     async def take(self, path: str, messages: int) -> None:
-        """Wait until this number of messages may be sent to an entity."""
-        await self.to(path).take(messages, 0)
-        await self.total.take(messages, 0)
+        """Wait until this number of messages may be sent to an entity.
+
+        The entity's rate counts from the end of the wait for the total rate. Otherwise a long wait for the total and
+        then a short one would bring two transfers to the entity close together.
+        """
+        own = self.to(path)
+        async with own.turn:
+            await own.until_free()
+            await self.total.take(messages, 0)
+            own.reserve(messages, 0)
 
     def to(self, path: str) -> RateLimiter:
         """Return the limiter of one entity."""

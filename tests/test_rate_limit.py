@@ -47,6 +47,21 @@ async def test_rates_hold_in_total_and_for_each_destination(clock: VirtualClock)
     assert clock.monotonic() - began_at == pytest.approx(1.9, abs=0.11)
 
 
+async def test_the_rate_of_a_destination_holds_also_after_a_wait_for_the_total_rate(clock: VirtualClock) -> None:
+    rates = RateLimits(clock, SyphonLimits(max_messages_per_second=10.0, max_messages_per_second_per_destination=5.0))
+    sent: list[float] = []
+
+    async def send_twice() -> None:
+        for _ in range(2):
+            await rates.take("orders", 2)
+            sent.append(clock.monotonic())
+
+    others = [rates.take(f"queue{number}", 1) for number in range(5)]
+    await asyncio.gather(*others, send_twice())
+    assert sent[0] == pytest.approx(0.5)
+    assert sent[1] - sent[0] == pytest.approx(0.4)
+
+
 async def test_the_rate_limit_of_a_destination_ignores_the_case_of_its_path(clock: VirtualClock) -> None:
     rates = RateLimits(clock, SyphonLimits(max_messages_per_second_per_destination=1.0))
     assert rates.to("Orders") is rates.to("orders")
