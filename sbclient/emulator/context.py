@@ -17,6 +17,7 @@ from sbclient.emulator.events import EventFeed
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.sas import Authorizer
 from sbclient.entities import AuthorizationRule, EntityAddress, EntityKind, SubscriptionProperties
+from sbclient.errors import ServiceBusQuotaExceededError
 from sbclient.hosting.host import BrokerHost
 
 AnyFault: TypeAlias = Fault | WireFault
@@ -36,7 +37,8 @@ class ServerSettings:
             changed, for so long; None = never. The service takes 600.
         channel_max: the highest channel of an AMQP connection. Source: the service.
         handle_max: the highest handle of an AMQP session. Source: the service, which has stated 255 and 4,999.
-        max_amqp_connections: of the namespace at a time. Source: the quotas of the service.
+        max_amqp_connections: of the namespace at a time, of clients that have presented a token. Source: the quotas of
+            the service.
         handshake_timeout_s: how long a client has for TLS, and for its first byte.
         max_header_bytes: of one HTTP request, including its first line.
         max_body_bytes: of one HTTP request; the description of an entity has some kilobytes.
@@ -77,7 +79,7 @@ class NamespaceContext:
         events: publishes what happens in the namespace.
         settings: limits.
         data: keeps the namespaces of the emulator over a restart; None = nothing does.
-        amqp_connection_count: open AMQP connections.
+        amqp_connection_count: open AMQP connections whose client has presented a token.
         newcomers: limits how many clients without a token are served in one step of the event loop, in all namespaces.
         fault_log: the times at which faults were injected or healed, and the faults that were active from then on.
     """
@@ -103,6 +105,19 @@ class NamespaceContext:
     @property
     def clock(self) -> Clock:
         return self.host.clock
+
+    def check_connections(self, more: int) -> None:
+        """Check that the namespace may have so many more AMQP connections. Clients without a token do not count.
+
+        Raises:
+            ServiceBusQuotaExceededError: it may not. Source: the documented exceptions of the service.
+        """
+        most = self.settings.max_amqp_connections
+        if self.amqp_connection_count + more > most:
+            raise ServiceBusQuotaExceededError(
+                f"ConnectionsQuotaExceeded for namespace {self.name}: it has {most} AMQP connections, which is its "
+                "quota: close one"
+            )
 
     def publish(self, event: str, **facts: Any) -> None:
         """Publish an event that happens now; see `EventFeed.publish`."""

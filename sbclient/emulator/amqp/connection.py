@@ -30,9 +30,10 @@ from sbclient.amqp import (
     LinkDetached,
     OutgoingLink,
 )
-from sbclient.amqp.errors import RESOURCE_LIMIT, UNAUTHORIZED
+from sbclient.amqp.errors import UNAUTHORIZED
 from sbclient.amqp.link import Link
 from sbclient.emulator.amqp.attach import handler_of
+from sbclient.emulator.amqp.conditions import amqp_error_of
 from sbclient.emulator.amqp.peer import Peer
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.stream import ByteStream
@@ -41,6 +42,7 @@ from sbclient.emulator.sas import EVERYTHING
 from sbclient.errors import (
     ServiceBusAuthenticationError,
     ServiceBusError,
+    ServiceBusQuotaExceededError,
 )
 
 DETACH_FORCED: Final = "amqp:link:detach-forced"
@@ -74,11 +76,10 @@ async def serve_amqp(stream: ByteStream, context: NamespaceContext, first: bytes
         first: the bytes that were read to detect the protocol.
     """
     connection = _Connection(stream, context)
-    context.amqp_connection_count += 1
     try:
         await connection.serve(first)
     finally:
-        context.amqp_connection_count -= 1
+        connection.leave()
 
 
 class _Connection:
@@ -105,6 +106,10 @@ class _Connection:
         """The state of each link to an entity, and since when it is unchanged."""
         if context.authorizer.is_open:
             self._peer.admit("", EVERYTHING)
+
+    def leave(self) -> None:
+        """Return the quota of the connection, after its last event."""
+        self._peer.leave()
 
     async def serve(self, first: bytes) -> None:
         peer = self._peer
@@ -243,10 +248,11 @@ class _Connection:
             self._admit(event)
         elif kind is ConnectionOpened:
             self._peer.has_new_deadline.set()  # the client has announced its idle timeout
-            most = self._context.settings.max_amqp_connections
-            if self._context.amqp_connection_count > most:
-                text = f"the namespace has {most} AMQP connections, which is its quota: close one"
-                self._peer.close(AmqpError(RESOURCE_LIMIT, text))
+            if self._peer.grants.has_begun:
+                try:
+                    self._context.check_connections(0)
+                except ServiceBusQuotaExceededError as error:
+                    self._peer.close(amqp_error_of(error))
 
     def _admit(self, event: CredentialsOffered) -> None:
         """Authenticate a client by SASL PLAIN, with the name and value of a key of the namespace."""

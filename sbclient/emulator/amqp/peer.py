@@ -328,13 +328,23 @@ class Peer:
         """Store what a token grants for a path, and lift the limits that hold before the first token.
 
         Raises:
-            ServiceBusQuotaExceededError: there are too many tokens.
+            ServiceBusQuotaExceededError: there are too many tokens, or the namespace has too many connections. The
+                connection must be open to check the latter, because the client could not receive the error before.
         """
+        is_first = not self.grants.has_begun
+        if is_first and self.engine.remote is not None:
+            self.context.check_connections(1)
         is_narrower = self.grants.add(path, grant)
         self.engine.limits = self.engine.options.limits
         self.has_new_deadline.set()
+        self.context.amqp_connection_count += is_first
         if is_narrower:
             self.tokens_changed()
+
+    def leave(self) -> None:
+        """Return the quota of a connection that has ended."""
+        if self.grants.has_begun:
+            self.context.amqp_connection_count -= 1
 
     def tokens_changed(self) -> None:
         """Detach the links that the tokens of this connection no longer allow."""

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from sbclient import ServiceBusClient, ServiceBusConnectionError, ServiceBusMessage
+from sbclient import ServiceBusClient, ServiceBusError, ServiceBusMessage
+from sbclient.amqp.frames import AMQP_HEADER, encode_frame
+from sbclient.amqp.performatives import Open
 from sbclient.emulator import Emulator
 from sbclient.emulator.context import ServerSettings
 
@@ -54,6 +56,23 @@ async def test_connections_above_the_quota_are_refused() -> None:
         await client.administration.create_queue("orders")
         async with client.get_queue_sender("orders") as sender, client.get_queue_sender("orders") as other:
             await sender.send_messages(ServiceBusMessage("x"))
-            with pytest.raises(ServiceBusConnectionError, match="quota"):
+            with pytest.raises(ServiceBusError, match="quota"):
                 await other.send_messages(ServiceBusMessage("y"), timeout=5)
             await sender.send_messages(ServiceBusMessage("z"))
+
+
+async def test_clients_without_a_token_do_not_use_up_the_quota() -> None:
+    async with Emulator("contoso", settings=ServerSettings(max_amqp_connections=1)) as emulator:
+        idle = [await asyncio.open_connection("127.0.0.1", emulator.ports["contoso"]) for _ in range(3)]
+        try:
+            for reader, writer in idle:
+                writer.write(AMQP_HEADER + encode_frame(0, Open("idle", "contoso"), 512))
+                await reader.readexactly(len(AMQP_HEADER) + 1)
+            async with ServiceBusClient.from_connection_string(emulator.connection_string, retry_total=0) as client:
+                await client.administration.create_queue("orders")
+                async with client.get_queue_sender("orders") as sender:
+                    await sender.send_messages(ServiceBusMessage("x"))
+                assert emulator.context().amqp_connection_count == 1
+        finally:
+            for _, writer in idle:
+                writer.close()
