@@ -19,6 +19,8 @@ A server runs one `Connection` for each socket. Without error handling and timer
                         link.send(encode_delivery(entry.sections, annotations_of(entry)), tag=entry.token.bytes_le)
                 case DispositionReceived(delivery, state, settled):
                     delivery.settle(state if settle(delivery.tag, state) else Rejected(AmqpError(...)))
+                case DispositionsReceived(link, deliveries, state, settled):      # the same for several deliveries
+                    link.settle_many(deliveries, state, settled=True)
         writer.write(connection.bytes_to_send(now=clock.now()))                   # after every call as well
 
 The owner also calls `pass_time` at `next_deadline()`, and stops reading while `pending_bytes` is large. If the peer
@@ -34,7 +36,7 @@ builds requests and replies.
 from sbclient.amqp.batch import EncodedBatch, encode_section, join_batch, split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery, encode_received
 from sbclient.amqp.connection import Connection, ConnectionClosed, ConnectionOpened, CredentialsOffered
-from sbclient.amqp.delivery import DispositionReceived, IncomingDelivery, OutgoingDelivery
+from sbclient.amqp.delivery import DispositionReceived, DispositionsReceived, IncomingDelivery, OutgoingDelivery
 from sbclient.amqp.errors import AmqpError, EncodeError, EndpointClosedError, WireError
 from sbclient.amqp.events import Event
 from sbclient.amqp.incoming import DeliveryReceived, IncomingLink, LinkDrained
@@ -82,6 +84,7 @@ __all__ = [
     "Discharge",
     "DispositionReceived",
     "DispositionWalked",
+    "DispositionsReceived",
     "EncodeError",
     "EncodedBatch",
     "EndAnswered",

@@ -197,7 +197,7 @@ def _shared_parts(sections: Sections, message_id: str | None) -> _Shared:
     properties = sections.raw(PROPERTIES)
     application_properties = sections.raw_value(APPLICATION_PROPERTIES)
     bare = sections.bare
-    if message_id is not None and sections.properties.message_id is None:
+    if message_id is not None and not sections.has_message_id:
         raw = sections.raw_value(PROPERTIES)
         fields = [encode_string(message_id), *(list_fields(raw)[1:] if raw else [])]
         properties, bare = b"\x00\x53\x73" + list_of(fields), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sbclient.amqp.states import DeliveryState
@@ -89,3 +90,22 @@ class DispositionReceived(NamedTuple):
     delivery: OutgoingDelivery | IncomingDelivery
     state: DeliveryState | None
     settled: bool
+
+
+class DispositionsReceived(NamedTuple):
+    """The peer has sent the same state for several deliveries of one link.
+
+    Attributes:
+        link: of the deliveries.
+        deliveries: at least two, at most `MANY_DELIVERIES`, in the order of their ids.
+        state, settled: see `DispositionReceived`. Confirm with `link.settle_many`.
+    """
+
+    link: Any
+    deliveries: Sequence[Any]
+    state: DeliveryState | None
+    settled: bool
+
+    def each(self) -> list[DispositionReceived]:
+        """An event for each delivery."""
+        return [DispositionReceived(delivery, self.state, self.settled) for delivery in self.deliveries]

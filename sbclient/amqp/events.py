@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from sbclient.amqp.connection import ConnectionClosed, ConnectionOpened, CredentialsOffered
-from sbclient.amqp.delivery import DispositionReceived
+from sbclient.amqp.delivery import DispositionReceived, DispositionsReceived
 from sbclient.amqp.incoming import DeliveryReceived, LinkDrained
 from sbclient.amqp.link import AttachRequested, LinkAttached, LinkDetached
 from sbclient.amqp.outgoing import CreditGranted
@@ -31,5 +31,6 @@ Event: TypeAlias = (
     | LinkDrained
     | DeliveryReceived
     | DispositionReceived
+    | DispositionsReceived
     | DispositionWalked
 )

@@ -7,8 +7,7 @@ the SDK loses the condition of a detach.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sbclient.amqp import serial
@@ -26,8 +25,6 @@ from sbclient.amqp.link import Link, LinkSession
 from sbclient.amqp.outgoing import MAX_TAG_BYTES
 from sbclient.amqp.performatives import ROLE_RECEIVER, Attach, Coordinator, Flow, Source, Target, Transfer
 from sbclient.amqp.states import DeliveryState, Rejected
-
-_delivery_id = attrgetter("delivery_id")
 
 
 class _Partial:
@@ -115,28 +112,6 @@ class IncomingLink(Link):
         """Send the outcome of a delivery; see `IncomingDelivery.settle`."""
         if not self.is_over and not delivery.is_settled:
             self.session.write_disposition(ROLE_RECEIVER, delivery, state, settled=settled)
-
-    def settle_many(
-        self, deliveries: Iterable[IncomingDelivery], state: DeliveryState | None, *, settled: bool
-    ) -> None:
-        """Send the same outcome for several deliveries, with one disposition for each run of consecutive ids.
-
-        Args:
-            deliveries: of this link, in any order; settled ones are skipped.
-            state, settled: see `IncomingDelivery.settle`.
-        """
-        if self.is_over:
-            return
-        run: list[IncomingDelivery] = []
-        for delivery in sorted(deliveries, key=_delivery_id):
-            if delivery.is_settled:
-                continue
-            if run and delivery.delivery_id != run[-1].delivery_id + 1:
-                self.session.write_dispositions(ROLE_RECEIVER, run, state, settled=settled)
-                run = []
-            run.append(delivery)
-        if run:
-            self.session.write_dispositions(ROLE_RECEIVER, run, state, settled=settled)
 
     def on_attach(self, attach: Attach) -> None:
         """Process the peer's attach; called by the session."""

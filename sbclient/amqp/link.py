@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from sbclient.amqp.delivery import IncomingDelivery, OutgoingDelivery
@@ -18,6 +19,8 @@ from sbclient.amqp.performatives import (
     Target,
 )
 from sbclient.amqp.states import DeliveryState
+
+_delivery_id = attrgetter("delivery_id")
 
 
 class LinkSession(Protocol):
@@ -59,7 +62,12 @@ class LinkSession(Protocol):
         """Send the state of a delivery, and forget the delivery if `settled`."""
 
     def write_dispositions(
-        self, role: bool, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool
+        self,
+        role: bool,
+        deliveries: Sequence[OutgoingDelivery | IncomingDelivery],
+        state: DeliveryState | None,
+        *,
+        settled: bool,
     ) -> None:
         """Send the state of deliveries with consecutive ids."""
 
@@ -147,6 +155,33 @@ class Link:
         if not self.is_over:
             self._is_reported = True
             self._end(error, closed=closed)
+
+    def settle_many(
+        self,
+        deliveries: Iterable[IncomingDelivery] | Iterable[OutgoingDelivery],
+        state: DeliveryState | None,
+        *,
+        settled: bool,
+    ) -> None:
+        """Send the same outcome for several deliveries, with one disposition for each run of consecutive ids.
+
+        Args:
+            deliveries: of this link, in any order; settled ones are skipped.
+            state, settled: see `IncomingDelivery.settle`.
+        """
+        if self.is_over:
+            return
+        role = not self.is_sender
+        run: list[IncomingDelivery | OutgoingDelivery] = []
+        for delivery in sorted(deliveries, key=_delivery_id):
+            if delivery.is_settled:
+                continue
+            if run and delivery.delivery_id != run[-1].delivery_id + 1:
+                self.session.write_dispositions(role, run, state, settled=settled)
+                run = []
+            run.append(delivery)
+        if run:
+            self.session.write_dispositions(role, run, state, settled=settled)
 
     def check_not_over(self) -> None:
         """Raise `EndpointClosedError` if the link is over."""

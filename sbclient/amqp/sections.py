@@ -128,6 +128,8 @@ _NAMES: Final = (
 
 _unpack_size: Final = struct.Struct(">I").unpack_from
 
+_NO_BOUNDS: Final = (None, None, None)
+
 
 class Sections:
     """One encoded message and where its sections stand.
@@ -205,6 +207,8 @@ class Sections:
     @property
     def bare(self) -> slice | None:
         """The position of properties, application properties, body and footer, if no other section is between them."""
+        if self._bounds[:3] == _NO_BOUNDS:
+            return slice(0, len(self.payload))
         bounds = [
             place for place in (self._bounds[3], self._bounds[4], *self._body, self._bounds[8]) if place is not None
         ]
@@ -250,6 +254,17 @@ class Sections:
             return _NO_PROPERTIES
         usual: list[Any] | None = read_properties(self.payload, place[1], place[2])
         return Properties._make(self._fields(place) if usual is None else usual)
+
+    @property
+    def has_message_id(self) -> bool:
+        """Whether the properties have a message id."""
+        place = self._bounds[3]
+        if place is None:
+            return False
+        at = place[1]
+        if self.payload[at] == 0xC0 and self.payload[at + 2]:
+            return self.payload[at + 3] != 0x40
+        return self.properties.message_id is not None
 
     @property
     def delivery_annotations(self) -> dict[Any, Any]:

@@ -5,11 +5,13 @@ Tolerated, because the SDK does it: a detach or flow for a handle that is free a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sbclient.amqp import serial
-from sbclient.amqp.delivery import DispositionReceived, IncomingDelivery, OutgoingDelivery
+from sbclient.amqp.delivery import DispositionReceived, DispositionsReceived, IncomingDelivery, OutgoingDelivery
 from sbclient.amqp.errors import (
     FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,
@@ -53,6 +55,8 @@ from sbclient.amqp.unsettled import Unsettled
 from sbclient.amqp.windows import Windows
 
 L = TypeVar("L", bound=Link)
+
+_link_of = attrgetter("link")
 
 _MAX_DESCRIPTION: Final = 200
 """Characters of a description that fit into the smallest frame together with the rest of the performative."""
@@ -289,7 +293,12 @@ class Session:
             self._direction(role is not ROLE_RECEIVER).forget(delivery)
 
     def write_dispositions(
-        self, role: bool, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool
+        self,
+        role: bool,
+        deliveries: Sequence[OutgoingDelivery | IncomingDelivery],
+        state: DeliveryState | None,
+        *,
+        settled: bool,
     ) -> None:
         """Send the state of deliveries with consecutive ids; see `write_disposition`."""
         if len(deliveries) == 1:
@@ -418,10 +427,21 @@ class Session:
             unsettled = self._direction(disposition.role is ROLE_RECEIVER)
             if (count := unsettled.reach(disposition)) > MANY_DELIVERIES:
                 self.emit(DispositionWalked(self, count))  # the walk takes as long if it changes nothing
-            for delivery in unsettled.touched(disposition):
-                self.emit(DispositionReceived(delivery, disposition.state, disposition.settled))
+            self._report(unsettled.touched(disposition), disposition)
         except WireError as error:
             self.fail(error.error)
+
+    def _report(self, touched: Iterable[OutgoingDelivery | IncomingDelivery], disposition: Disposition) -> None:
+        """Emit the events of a disposition: deliveries of one link that follow each other share an event."""
+        state, settled = disposition.state, disposition.settled
+        for link, group in groupby(touched, _link_of):
+            deliveries = list(group)
+            for start in range(0, len(deliveries), MANY_DELIVERIES):
+                some = deliveries[start : start + MANY_DELIVERIES]
+                if len(some) == 1:
+                    self.emit(DispositionReceived(some[0], state, settled))
+                else:
+                    self.emit(DispositionsReceived(link, some, state, settled))
 
     def _on_flow(self, flow: Flow) -> None:
         was_holding = self._windows.held_bytes > 0

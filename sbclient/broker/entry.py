@@ -95,6 +95,9 @@ class Entry:
     @property
     def added_properties(self) -> dict[str, PropertyValue]:
         """The application properties that were added since the message was sent."""
+        if self.properties is _NO_PROPERTIES and self.dead_letter_reason is None:
+            description = self.dead_letter_description
+            return {} if description is None else {DEAD_LETTER_DESCRIPTION: description}
         added = dict(self.properties)
         if self.dead_letter_reason is not None:
             added[DEAD_LETTER_REASON] = self.dead_letter_reason

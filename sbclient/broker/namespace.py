@@ -39,7 +39,7 @@ from sbclient.delivery import (
     SettleMode,
 )
 from sbclient.entities import RuleProperties
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical, split_sub_queue
 from sbclient.rules.ping import is_ping
@@ -429,9 +429,7 @@ class Namespace:
         Duplicate tokens are ignored.
         """
         entity, target = self._gate.check(call, path)
-        queue = self._readable(path, target)
-        if settlement.mode is SettleMode.DEAD_LETTER and queue.dead_letters is None:
-            raise InvalidOperationError(f"a message of {path} cannot be dead-lettered: complete or defer it")
+        queue = self._settleable(path, target, settlement)
         held = _distinct([token.int for token in tokens])
         fragment = queue.placement.holder_of(call, held)
         for token in held:
@@ -447,6 +445,42 @@ class Namespace:
             transaction.check_settled_once(token)
         for token in held:
             transaction.add(_settling(fragment, token, settlement, lock), scope, call.now, token=token)
+
+    def settle_each(
+        self,
+        call: Call,
+        path: str,
+        tokens: Sequence[UUID],
+        settlement: Settlement,
+        *,
+        lock: SessionLock | None = None,
+    ) -> dict[UUID, ServiceBusError]:
+        """Settle locked messages as if each had a request of its own, in their order.
+
+        Call it only without faults: a fault may affect some of the requests.
+
+        Args:
+            tokens: different lock tokens of any fragments.
+
+        Returns: the errors of those that could not be settled, by token.
+
+        Raises:
+            ServiceBusError: none was settled.
+        """
+        count = len(tokens)
+        _, target = self._gate.check(call, path, credit_count=count, operation_count=count)
+        queue = self._settleable(path, target, settlement)
+        errors: dict[UUID, ServiceBusError] = {}
+        for token in tokens:
+            number = token.int
+            try:
+                fragment = queue.placement.holder_of(call, (number,))
+                fragment.check_lock(number, call.now, lock)
+            except ServiceBusError as error:
+                errors[token] = error.with_traceback(None)  # which refers to this frame
+            else:
+                fragment.settle(number, settlement, call.now)
+        return errors
 
     def renew_locks(self, call: Call, path: str, tokens: Sequence[UUID]) -> list[float]:
         """Renew the locks of messages, all or none, and return the new end of each."""
@@ -550,6 +584,12 @@ class Namespace:
             raise InvalidOperationError(
                 f"{path} forwards its messages to {queue.forward_to}: receive from {queue.forward_to}"
             )
+        return queue
+
+    def _settleable(self, path: str, target: Queue | Topic, settlement: Settlement) -> Queue:
+        queue = self._readable(path, target)
+        if settlement.mode is SettleMode.DEAD_LETTER and queue.dead_letters is None:
+            raise InvalidOperationError(f"a message of {path} cannot be dead-lettered: complete or defer it")
         return queue
 
     def _writable(self, entity: Entity, target: Queue | Topic, path: str) -> None:

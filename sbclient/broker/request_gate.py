@@ -67,13 +67,20 @@ class RequestGate:
         self._idle_ends: Deadlines[str] = Deadlines()
 
     def check(
-        self, call: Call, path: str, *, as_operation: Operation | None = None, credit_count: int = 1
+        self,
+        call: Call,
+        path: str,
+        *,
+        as_operation: Operation | None = None,
+        credit_count: int = 1,
+        operation_count: int = 1,
     ) -> tuple[Entity, Queue | Topic]:
         """Check a request to an entity.
 
         Args:
             as_operation: the operation that the entity's status must allow, if it is not that of the call.
             credit_count: the price of the request in throttling credits.
+            operation_count: the number of requests that it stands for.
 
         Returns: the entity, and the queue or topic that the path names.
 
@@ -91,7 +98,7 @@ class RequestGate:
             raise MessagingEntityDisabledError(
                 f"{path} is {status} and rejects {operation}: update its status to {EntityStatus.ACTIVE}"
             )
-        self.operation_count += 1
+        self.operation_count += operation_count
         touch(entity, call.now)
         return entity, target
 

@@ -11,6 +11,7 @@ import pytest
 
 from sbclient.amqp import (
     ACCEPTED,
+    RELEASED,
     AmqpError,
     Attach,
     AttachRequested,
@@ -23,6 +24,7 @@ from sbclient.amqp import (
     CreditGranted,
     DeliveryReceived,
     DispositionReceived,
+    DispositionsReceived,
     DispositionWalked,
     EncodeError,
     EndAnswered,
@@ -334,7 +336,7 @@ def test_consecutive_accepted_deliveries_share_a_disposition() -> None:
     output = pipe.server.bytes_to_send(now=NOW)
     assert dispositions(output) == [(6, 7)]  # not together with 5, which has left
     pipe.client.receive_bytes(output, now=NOW)
-    assert [pipe.client.next_event().delivery for _ in range(2)] == sent[6:]
+    assert pipe.client.next_event().deliveries == sent[6:]
 
 
 def dispositions(output: bytes) -> list[tuple[int, int | None]]:
@@ -740,6 +742,36 @@ def test_range_of_a_disposition_settles_all_of_it_on_all_links() -> None:
     assert peer.send(Disposition(True, 0, 9, True, ACCEPTED)) == []
 
 
+def test_deliveries_of_one_link_that_follow_each_other_share_an_event() -> None:
+    peer = Peer()
+    links = [peer.attached(receives=True, handle=handle) for handle in range(2)]
+    for handle in range(2):
+        peer.send(Flow(0, 1_000, 0, 1_000, handle, 0, 500))
+    sent = [links[number == 3].send(MESSAGE, tag=number.to_bytes(4, "big")) for number in range(MANY_DELIVERIES + 6)]
+    assert peer.send(Disposition(True, 0, 4, False, ACCEPTED)) == [
+        DispositionsReceived(links[0], sent[:3], ACCEPTED, False),
+        DispositionReceived(sent[3], ACCEPTED, False),
+        DispositionReceived(sent[4], ACCEPTED, False),
+    ]
+    assert peer.send(Disposition(True, 5, MANY_DELIVERIES + 5, True, RELEASED))[1:] == [
+        DispositionsReceived(links[0], sent[5 : MANY_DELIVERIES + 5], RELEASED, True),
+        DispositionReceived(sent[-1], RELEASED, True),
+    ]
+
+
+def test_sender_confirms_deliveries_with_gaps_by_one_disposition_for_each_run() -> None:
+    peer = Peer()
+    link = peer.attached(receives=True)
+    peer.send(Flow(0, 1_000, 0, 1_000, 0, 0, 500))
+    sent = [link.send(MESSAGE, tag=bytes([number])) for number in range(6)]
+    peer.answers()
+    sent[4].settle(RELEASED)
+    link.settle_many([sent[number] for number in (5, 0, 1, 4, 3)], ACCEPTED, settled=True)
+    answers = [(answer.first, answer.last, answer.state) for answer in peer.answers()]
+    assert answers == [(4, None, RELEASED), (0, 1, ACCEPTED), (3, None, ACCEPTED), (5, None, ACCEPTED)]
+    assert list(link.unsettled) == [2]
+
+
 def test_unsettled_outcome_is_reported_once() -> None:
     peer = Peer()
     link = peer.attached(receives=True)
@@ -758,7 +790,7 @@ def test_disposition_of_many_deliveries_is_reported_even_if_unchanged() -> None:
     for number in range(MANY_DELIVERIES + 1):
         link.send(MESSAGE, tag=number.to_bytes(4, "big"))
     walked = DispositionWalked(link.session, MANY_DELIVERIES + 1)
-    assert len(peer.send(Disposition(True, 0, 2**31 - 2, False, ACCEPTED))) == MANY_DELIVERIES + 2
+    assert len(peer.send(Disposition(True, 0, 2**31 - 2, False, ACCEPTED))) == 3
     assert peer.send(Disposition(True, 0, 2**31 - 2, False, ACCEPTED)) == [walked]
     assert peer.send(Disposition(True, 0, MANY_DELIVERIES - 1, False, ACCEPTED)) == []
     assert peer.send(Disposition(True, 0, 2**31 - 2, False, None)) == []
@@ -901,7 +933,7 @@ def test_delivery_ids_wrap_around() -> None:
     received = [event.delivery for event in of_kind(pipe.server_events, DeliveryReceived)]
     pipe.server.write(0, Disposition(True, received[0].delivery_id, received[1].delivery_id, True, ACCEPTED))
     pipe.flow()
-    assert [event.delivery for event in of_kind(pipe.client_events, DispositionReceived)] == sent
+    assert last(pipe.client_events, DispositionsReceived).deliveries == sent
 
 
 # Sessions -----------------------------------------------------------------------------------------------------------

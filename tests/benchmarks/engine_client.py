@@ -12,6 +12,7 @@ from sbclient.amqp import (
     Connection,
     ConnectionOptions,
     DispositionReceived,
+    DispositionsReceived,
     IncomingLink,
     LinkAttached,
     OutgoingLink,
@@ -75,6 +76,9 @@ class EngineClient:
             if isinstance(event, DispositionReceived):
                 assert event.state == ACCEPTED
                 answered += 1
+            elif isinstance(event, DispositionsReceived):
+                assert event.state == ACCEPTED
+                answered += len(event.deliveries)
             while sent < len(payloads) and sent - answered < WINDOW:
                 tag = sent.to_bytes(4, "big")
                 link.send(payloads[sent], tag=tag, message_format=message_format, needs_credit=False)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from uuid import UUID
 
 import pytest
 
+from sbclient.broker.faults import Operation
+from sbclient.broker.profile import STD_2021
 from sbclient.entities import FalseRuleFilter
-from sbclient.errors import MessagingEntityNotFoundError
-from tests.broker.driver import DEFER, START, Driver, address, at, bodies, message
+from sbclient.errors import (
+    MessageLockLostError,
+    MessagingEntityNotFoundError,
+    ServiceBusServerBusyError,
+)
+from tests.broker.driver import COMPLETE, DEFER, START, Driver, address, at, bodies, message
 
 
 @dataclass
@@ -138,3 +145,30 @@ def test_p133_enumerate_sessions(sessions: Pair) -> None:
     for name in reversed(names):
         sessions.broker.send(sessions.sent_to, message(session_id=name))
     assert sessions.broker.sessions(sessions.path) == names
+
+
+def test_each_of_several_settlements_has_its_own_result() -> None:
+    broker = Driver()
+    broker.partitioned()
+    for number in range(6):
+        broker.send("q", message(str(number)))
+    tokens = [each.lock_token for each in broker.receive("q", 6) if each.lock_token is not None]
+    unknown = UUID(int=99)
+    before = broker.namespace.operation_count
+    call = broker.call(Operation.SETTLE)
+    errors = broker.namespace.settle_each(call, "q", [*tokens[:3], unknown, *tokens[3:]], COMPLETE)
+    assert list(errors) == [unknown]
+    assert isinstance(errors[unknown], MessageLockLostError)
+    assert len(broker.body()) == 0
+    assert broker.namespace.operation_count == before + 7
+
+
+def test_several_settlements_that_exceed_the_credits_settle_nothing() -> None:
+    broker = Driver(replace(STD_2021, credits_per_second=23))
+    broker.queue()  # costs 10
+    for number in range(5):
+        broker.send("q", message(str(number)))
+    tokens = [each.lock_token for each in broker.receive("q", 5) if each.lock_token is not None]
+    with pytest.raises(ServiceBusServerBusyError):
+        broker.namespace.settle_each(broker.call(Operation.SETTLE), "q", [*tokens, *tokens], COMPLETE)
+    assert broker.namespace.settle_each(broker.call(Operation.SETTLE), "q", tokens, COMPLETE) == {}

@@ -30,6 +30,7 @@ from sbclient.amqp import (
     CreditGranted,
     DeliveryReceived,
     DispositionReceived,
+    DispositionsReceived,
     EndpointClosedError,
     IncomingLink,
     LinkDetached,
@@ -352,6 +353,8 @@ class Owner:
                 read(delivery.payload, delivery.message_format)
             case DispositionReceived(delivery, _, _):
                 self._deliveries.append(delivery)
+            case DispositionsReceived(_, deliveries, _, _):
+                self._deliveries += deliveries
             case CreditGranted(link, credit, drain):
                 for _ in range(min(credit, random.randrange(6))):
                     if link.credit:

@@ -24,6 +24,7 @@ from sbclient.amqp import (
     CreditGranted,
     DeliveryReceived,
     DispositionReceived,
+    DispositionsReceived,
     DispositionWalked,
     IncomingLink,
     Limits,
@@ -232,6 +233,11 @@ class _Connection:
             handler = handlers.get(event.delivery.link)
             if handler is not None:
                 handler.on_disposition(event)
+        elif kind is DispositionsReceived:
+            self._peer.time_slice.count(len(event.deliveries) - 1)
+            handler = handlers.get(event.link)
+            if handler is not None:
+                handler.on_dispositions(event)
         elif kind is CreditGranted:
             handler = handlers.get(event.link)
             if handler is not None:

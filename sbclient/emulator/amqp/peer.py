@@ -17,6 +17,7 @@ from sbclient.amqp import (
     AmqpError,
     Connection,
     DispositionReceived,
+    DispositionsReceived,
     IncomingDelivery,
     Link,
     OutgoingDelivery,
@@ -107,6 +108,11 @@ class LinkHandler:
 
     def on_disposition(self, event: DispositionReceived) -> None:
         """The client has sent the state of a message."""
+
+    def on_dispositions(self, event: DispositionsReceived) -> None:
+        """The client has sent the same state of several messages."""
+        for each in event.each():
+            self.on_disposition(each)
 
     def on_over(self) -> None:
         """The link has ended."""

@@ -15,12 +15,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from sbclient.amqp import (
     DispositionReceived,
+    DispositionsReceived,
     OutgoingDelivery,
     OutgoingLink,
     Rejected,
@@ -231,7 +232,7 @@ class ReceiverLink(LinkHandler):
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE or delivery.token is None:
             self._link.send(delivery.payload, tag=b"", settled=True)
         else:
-            self._link.send(delivery.payload, tag=delivery.token.bytes_le)
+            self._link.send(delivery.payload, tag=delivery.token.bytes_le).owner = delivery.token
 
     # ------------------------------------------------------------------ outcomes
 
@@ -242,13 +243,55 @@ class ReceiverLink(LinkHandler):
         if not event.settled and not is_terminal(event.state):
             return
         if isinstance(event.state, TransactionalState):
-            self._peer.start(self._settle_in_transaction(delivery, event.state), name="amqp settle")
+            self._peer.start(self._settle_in_transaction([delivery], event.state), name="amqp settle")
         else:
             self._settle(delivery, event.state)
 
-    async def _settle_in_transaction(self, delivery: OutgoingDelivery, state: TransactionalState) -> None:
+    def on_dispositions(self, event: DispositionsReceived) -> None:
+        """Settle several messages by one outcome. Each has its own result, as if each had its own disposition."""
+        deliveries, state = event.deliveries, event.state
+        if not event.settled and not is_terminal(state):
+            return
+        if isinstance(state, TransactionalState):
+            self._peer.start(self._settle_in_transaction(deliveries, state), name="amqp settle")
+        elif not self._settle_together(deliveries, state):
+            for delivery in deliveries:
+                self._settle(delivery, state)
+
+    async def _settle_in_transaction(self, deliveries: Sequence[OutgoingDelivery], state: TransactionalState) -> None:
         """Settle in order with the requests to the coordinator, which are tasks too."""
-        self._settle(delivery, state)
+        for delivery in deliveries:
+            self._settle(delivery, state)
+
+    def _settle_together(self, deliveries: Sequence[OutgoingDelivery], state: DeliveryState | None) -> bool:
+        """Settle messages by one request; False, with no effect, if each must be settled by itself.
+
+        Faults affect each message by itself, and so does a refusal of the whole request.
+        """
+        namespace, path = self._peer.host.namespace, self._path
+        if namespace.faults.any_active or self._peer.context.wire_faults.active(self._peer.now()):
+            return False
+        tokens = [delivery.owner for delivery in deliveries]
+        lost: Mapping[UUID, ServiceBusError] = {}
+        try:
+            settlement = settlement_of(state)
+            if settlement is None:
+                self._release(tokens)
+            else:
+                lost = self._peer.perform_now(
+                    Operation.SETTLE,
+                    path,
+                    lambda call: namespace.settle_each(call, path, tokens, settlement, lock=self._lock),
+                ).result()
+        except ServiceBusError:
+            return False
+        settled = [delivery for delivery in deliveries if delivery.owner not in lost] if lost else deliveries
+        self._link.settle_many(settled, confirmation_of(state), settled=True)
+        for delivery in deliveries if lost else ():
+            if delivery.owner in lost:
+                self._reject(delivery, lost[delivery.owner])
+        self._peer.flush()
+        return True
 
     def _settle(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
         try:
@@ -287,7 +330,7 @@ class ReceiverLink(LinkHandler):
 
     def _take_effect(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> Performed[None] | None:
         """Settle a message; None if it is released, which no fault affects."""
-        namespace, token = self._peer.host.namespace, UUID(bytes_le=delivery.tag)
+        namespace, token = self._peer.host.namespace, delivery.owner
         outcome, declared, transaction = state, None, None
         if isinstance(state, TransactionalState):
             outcome, declared = state.outcome, self._peer.declared(state.txn_id)

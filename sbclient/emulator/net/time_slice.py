@@ -41,9 +41,9 @@ class TimeSlice:
         """Whether other connections should run now."""
         return self._left <= 0 or self._clock.monotonic() >= self._ends_at
 
-    def count(self) -> None:
-        """Count one event."""
-        self._left -= 1
+    def count(self, events: int = 1) -> None:
+        """Count events."""
+        self._left -= events
 
     def end(self) -> None:
         """End this time slice, after an event that causes much work."""

@@ -23,6 +23,7 @@ from sbclient.amqp import (
     CreditGranted,
     DeliveryReceived,
     DispositionReceived,
+    DispositionsReceived,
     EndAnswered,
     EndpointClosedError,
     LinkAttached,
@@ -103,6 +104,7 @@ class AmqpConnection:
         self._reason: ServiceBusError | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {
             DispositionReceived: self._on_disposition,
+            DispositionsReceived: self._on_dispositions,
             DeliveryReceived: self._on_delivery,
             CreditGranted: self._on_credit,
             LinkDrained: self._on_drained,
@@ -252,6 +254,11 @@ class AmqpConnection:
         owner = event.delivery.link.owner
         if owner is not None:
             owner.on_disposition(event)
+
+    @staticmethod
+    def _on_dispositions(event: DispositionsReceived) -> None:
+        if event.link.owner is not None:
+            event.link.owner.on_dispositions(event)
 
     @staticmethod
     def _on_delivery(event: DeliveryReceived) -> None:

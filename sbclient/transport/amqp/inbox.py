@@ -16,7 +16,15 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from sbclient.amqp import RELEASED, AmqpError, Attach, DispositionReceived, IncomingDelivery, IncomingLink
+from sbclient.amqp import (
+    RELEASED,
+    AmqpError,
+    Attach,
+    DispositionReceived,
+    DispositionsReceived,
+    IncomingDelivery,
+    IncomingLink,
+)
 from sbclient.amqp.errors import TRANSFER_LIMIT
 from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
@@ -110,7 +118,10 @@ class IncomingEnd(LinkEnd[IncomingLink]):
         self.inbox.arrived(self, delivery)
 
     def on_disposition(self, event: DispositionReceived) -> None:
-        self.settlements.confirmed(event)
+        self.settlements.confirmed([event.delivery], event.state, settled=event.settled)
+
+    def on_dispositions(self, event: DispositionsReceived) -> None:
+        self.settlements.confirmed(event.deliveries, event.state, settled=event.settled)
 
     def on_drained(self) -> None:
         self.inbox.drained(self)

@@ -9,6 +9,7 @@ from sbclient.amqp import (
     AmqpError,
     Attach,
     DispositionReceived,
+    DispositionsReceived,
     IncomingDelivery,
     IncomingLink,
     OutgoingLink,
@@ -152,6 +153,11 @@ class LinkEnd(Generic[L]):
 
     def on_disposition(self, event: DispositionReceived) -> None:
         """The service has stated the outcome of a delivery."""
+
+    def on_dispositions(self, event: DispositionsReceived) -> None:
+        """The service has stated the same outcome of several deliveries."""
+        for each in event.each():
+            self.on_disposition(each)
 
     def error_of_end(self, error: AmqpError | None) -> ServiceBusError:
         """The error for the end of this link; every condition of a lost connection is a connection error."""

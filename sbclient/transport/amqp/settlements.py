@@ -12,12 +12,12 @@ Source: AMQP 1.0 part 2 section 2.7.6; Service Bus protocol guide.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sbclient.amqp import (
     ACCEPTED,
     AmqpError,
-    DispositionReceived,
     IncomingDelivery,
     IncomingLink,
     Modified,
@@ -113,23 +113,21 @@ class Settlements:
             self._link.settle_many([settling.delivery for settling in run], state, settled=False)
         self._wire.flush()
 
-    def confirmed(self, event: DispositionReceived) -> None:
-        """The service has stated what became of a settlement."""
-        delivery = event.delivery
-        assert isinstance(delivery, IncomingDelivery)
-        settling = self._unconfirmed.pop(delivery, None)
-        if not event.settled and event.state is not None and not isinstance(event.state, TransactionalState):
-            delivery.settle(event.state)
-        if settling is None or settling.future.done():
-            return
-        outcome = inner_outcome(event.state)
-        asked: Any = inner_outcome(settling.state)
-        if (outcome is None and event.settled) or (
-            type(outcome) is type(asked) and getattr(outcome, "error", None) is None
-        ):
-            settling.finish()
-        else:
-            settling.fail(refusal_of(settling.doing, outcome))
+    def confirmed(self, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool) -> None:
+        """The service has stated what became of settlements."""
+        if not settled and state is not None and not isinstance(state, TransactionalState):
+            self._link.settle_many(deliveries, state, settled=True)
+        outcome: Any = inner_outcome(state)
+        is_refused = getattr(outcome, "error", None) is not None
+        for delivery in deliveries:
+            settling = self._unconfirmed.pop(delivery, None)
+            if settling is None or settling.future.done():
+                continue
+            is_done = outcome is None and settled
+            if is_done or (type(outcome) is type(inner_outcome(settling.state)) and not is_refused):
+                settling.future.set_result(None)
+            else:
+                settling.fail(refusal_of(settling.doing, outcome))
 
     def lost(self, error: ServiceBusError) -> None:
         """The link is over."""

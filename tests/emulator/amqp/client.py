@@ -22,6 +22,7 @@ from sbclient.amqp import (
     DeliveryReceived,
     Discharge,
     DispositionReceived,
+    DispositionsReceived,
     IncomingDelivery,
     IncomingLink,
     Link,
@@ -171,6 +172,10 @@ class Client:
     def _keep(self, event: Any) -> None:
         if isinstance(event, ConnectionClosed):
             self.closed.set_result(event)
+            return
+        if isinstance(event, DispositionsReceived):
+            for each in event.each():
+                self._keep(each)
             return
         thing = getattr(event, "delivery", None) if isinstance(event, DispositionReceived) else None
         thing = thing or getattr(event, "link", None)

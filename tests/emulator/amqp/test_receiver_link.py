@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,6 +29,7 @@ from sbclient.amqp import (
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Described, Symbol
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import EntityAddress, EntityKind
@@ -659,6 +662,144 @@ async def test_p054_a_pinned_message_for_a_dead_fragment_is_refused(context: Nam
         assert isinstance(outcome, Rejected)
         assert outcome.error is not None
         assert outcome.error.condition == "amqp:internal-error"
+
+
+# Ranges --------------------------------------------------------------------------------------------------------------
+
+
+async def settle_range(
+    client: Client, link: IncomingLink, deliveries: Sequence[IncomingDelivery], state: DeliveryState
+) -> list[str]:
+    """Settle deliveries by one disposition. Returns for each the condition of its refusal, or the confirmed outcome."""
+    link.settle_many(deliveries, state, settled=False)
+    client.flush()
+    answers = [await client.event(DispositionReceived, delivery) for delivery in deliveries]
+    assert all(answer.settled for answer in answers)
+    states: list[Any] = [answer.state for answer in answers]
+    return [each.error.condition if getattr(each, "error", None) else type(each).__name__ for each in states]
+
+
+async def range_of(client: Client, link: IncomingLink, count: int) -> list[IncomingDelivery]:
+    return [await received(client, link) for _ in range(count)]
+
+
+@pytest.mark.parametrize("outcome", [ACCEPTED, ABANDON, DEFER, RELEASED, Rejected(None)])
+async def test_range_has_the_effect_of_its_dispositions(
+    context: NamespaceContext, queue: str, outcome: DeliveryState
+) -> None:
+    left: list[tuple[int, int, int]] = []
+    for together in (True, False):
+        await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(5)))
+        async with connected(context, queue) as client:
+            link = await client.receiver(queue, credit=5)
+            deliveries = await range_of(client, link, 5)
+            before = context.host.namespace.operation_count
+            if together:
+                assert await settle_range(client, link, deliveries, outcome) == [type(outcome).__name__] * 5
+            else:
+                for delivery in deliveries:
+                    assert type(await client.settle(delivery, outcome)) is type(outcome)
+            requests = context.host.namespace.operation_count - before
+        (fragment,) = context.host.namespace.queue(queue).fragments
+        counts = sum(entry.delivery_count for entry in fragment.browse(context.clock.now(), 0))
+        left.append((len(fragment), counts, requests))
+        for path in (queue, f"{queue}/$deadletterqueue"):
+            for each in context.host.namespace.queue(path).fragments:
+                for entry in list(each.browse(context.clock.now(), 0)):
+                    each.remove(entry)
+    assert left[0] == left[1]
+
+
+async def test_lock_that_is_lost_within_a_range_affects_only_its_message(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(5)))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=5)
+        deliveries = await range_of(client, link, 5)
+        lost = UUID(bytes_le=deliveries[2].tag)
+        namespace = context.host.namespace
+        namespace.settle(Call(Operation.SETTLE, context.clock.now()), queue, [lost], Settlement(SettleMode.DEFER))
+        answers = await settle_range(client, link, deliveries, ACCEPTED)
+        assert answers == ["Accepted", "Accepted", "com.microsoft:message-lock-lost", "Accepted", "Accepted"]
+        assert len(namespace.queue(queue)) == 1
+
+
+async def test_range_after_the_end_of_its_locks_is_refused_as_a_whole(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(3)))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=3)
+        deliveries = await range_of(client, link, 3)
+        await asyncio.sleep(61)
+        assert await settle_range(client, link, deliveries, ACCEPTED) == ["com.microsoft:message-lock-lost"] * 3
+        assert len(context.host.namespace.queue(queue)) == 3
+
+
+async def test_range_under_an_ended_session_lock_is_refused(context: NamespaceContext, sessions: str) -> None:
+    await put(context, sessions, *(ServiceBusMessage(str(number), session_id="a") for number in range(4)))
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=session_filter("a"), credit=4)
+        deliveries = await range_of(client, link, 4)
+        assert await settle_range(client, link, deliveries[:2], ACCEPTED) == ["Accepted"] * 2
+        await asyncio.sleep(60.5)
+        assert await settle_range(client, link, deliveries[2:], ACCEPTED) == ["com.microsoft:session-lock-lost"] * 2
+        assert len(context.host.namespace.queue(sessions)) == 2
+
+
+async def test_range_may_name_messages_of_several_fragments(context: NamespaceContext) -> None:
+    create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
+    await put(context, "p", *(ServiceBusMessage(str(number)) for number in range(32)))
+    async with connected(context, "p") as client:
+        link = await client.receiver("p", credit=32)
+        assert await settle_range(client, link, await range_of(client, link, 32), ACCEPTED) == ["Accepted"] * 32
+    assert len(context.host.namespace.queue("p")) == 0
+
+
+async def test_fault_of_one_fragment_affects_its_part_of_a_range(context: NamespaceContext) -> None:
+    create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
+    await put(context, "p", *(ServiceBusMessage(str(number)) for number in range(16)))
+    async with connected(context, "p") as client:
+        link = await client.receiver("p", credit=16)
+        deliveries = await range_of(client, link, 16)
+        context.host.inject(Fault(FaultKind.DOWN, "p", fragments=[3]))
+        answers = await settle_range(client, link, deliveries, ACCEPTED)
+        assert sorted(answers) == ["Accepted"] * 15 + ["amqp:internal-error"]
+    assert [len(fragment) for fragment in context.host.namespace.queue("p").fragments] == [0] * 3 + [1] + [0] * 12
+
+
+async def test_fault_for_one_request_affects_one_message_of_a_range(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(4)))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=4)
+        deliveries = await range_of(client, link, 4)
+        context.host.inject(Fault(FaultKind.ERROR, queue, operations=[Operation.SETTLE], count=1))
+        answers = await settle_range(client, link, deliveries, ACCEPTED)
+        assert answers == ["amqp:internal-error", "Accepted", "Accepted", "Accepted"]
+
+
+async def test_dropped_confirmation_leaves_the_others_of_a_range(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(3)))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=3)
+        deliveries = await range_of(client, link, 3)
+        context.wire_faults.inject(WireFault(WireFaultKind.DROP_ACKNOWLEDGEMENT, count=1))
+        link.settle_many(deliveries, ACCEPTED, settled=False)
+        client.flush()
+        for delivery in deliveries[1:]:
+            await client.event(DispositionReceived, delivery)
+        with pytest.raises(TimeoutError):
+            await client.event(DispositionReceived, deliveries[0], within_s=5)
+        assert len(context.host.namespace.queue(queue)) == 0
+
+
+async def test_range_of_a_dead_letter_queue_cannot_be_dead_lettered(context: NamespaceContext, queue: str) -> None:
+    await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(2)))
+    async with connected(context, queue) as client:
+        link = await client.receiver(queue, credit=2)
+        await settle_range(client, link, await range_of(client, link, 2), Rejected(None))
+        dead = await client.receiver(f"{queue}/$deadletterqueue", credit=2)
+        deliveries = await range_of(client, dead, 2)
+        assert await settle_range(client, dead, deliveries, Rejected(None)) == ["amqp:not-allowed"] * 2
+        assert await settle_range(client, dead, [], ACCEPTED) == []
+    assert len(context.host.namespace.queue(f"{queue}/$deadletterqueue")) == 2
 
 
 # The end ------------------------------------------------------------------------------------------------------------

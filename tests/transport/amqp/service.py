@@ -23,6 +23,7 @@ from sbclient.amqp import (
     Declared,
     DeliveryReceived,
     DispositionReceived,
+    DispositionsReceived,
     IncomingDelivery,
     IncomingLink,
     LinkDetached,
@@ -140,6 +141,9 @@ class ServiceEnd:
         elif isinstance(event, DispositionReceived):
             self.dispositions.append(event)
             self.service.on_disposition(event)
+        elif isinstance(event, DispositionsReceived):
+            for each in event.each():
+                self._on(each)
         elif isinstance(event, LinkDetached):
             pass
 
