@@ -230,11 +230,15 @@ class Queue:
         return None
 
     def session_ids(self, call: Call, *, state_set_after: float | None) -> list[str]:
-        """As `Fragment.session_ids`, of the reachable fragments."""
+        """As `Fragment.session_ids`, of all fragments: a list without some sessions would look complete.
+
+        Raises:
+            ServiceBusError, NoAnswer: a fragment is unreachable.
+        """
         return sorted(
             session_id
-            for fragment in self._reachable(call)
-            for session_id in fragment.session_ids(call.now, state_set_after=state_set_after)
+            for index in range(len(self.fragments))
+            for session_id in self.placement.reached(call, index).session_ids(call.now, state_set_after=state_set_after)
         )
 
     def check_receiver(self, *, with_session: bool) -> None:

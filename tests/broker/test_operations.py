@@ -7,12 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from sbclient.broker.faults import Operation
+from sbclient.broker.faults import FaultKind, Operation
 from sbclient.broker.profile import STD_2021
 from sbclient.entities import FalseRuleFilter
 from sbclient.errors import (
     MessageLockLostError,
     MessagingEntityNotFoundError,
+    ServiceBusError,
     ServiceBusServerBusyError,
 )
 from tests.broker.driver import COMPLETE, DEFER, START, Driver, address, at, bodies, message
@@ -145,6 +146,18 @@ def test_p133_enumerate_sessions(sessions: Pair) -> None:
     for name in reversed(names):
         sessions.broker.send(sessions.sent_to, message(session_id=name))
     assert sessions.broker.sessions(sessions.path) == names
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.BUSY])
+def test_sessions_are_not_enumerated_without_those_of_an_unreachable_fragment(sessions: Pair, kind: FaultKind) -> None:
+    broker = sessions.broker
+    broker.send(sessions.sent_to, message("x", session_id="a"))
+    fault = broker.down(sessions.path, 5, kind=kind)
+    with pytest.raises(ServiceBusError) as caught:
+        broker.sessions(sessions.path)
+    assert caught.value.is_transient
+    broker.namespace.faults.heal(fault)
+    assert broker.sessions(sessions.path) == ["a"]
 
 
 def test_each_of_several_settlements_has_its_own_result() -> None:
