@@ -118,7 +118,9 @@ class IncomingEnd(LinkEnd[IncomingLink]):
         self.inbox.arrived(self, delivery)
 
     def on_disposition(self, event: DispositionReceived) -> None:
-        self.settlements.confirmed([event.delivery], event.state, settled=event.settled)
+        delivery = event.delivery
+        assert isinstance(delivery, IncomingDelivery)
+        self.settlements.confirmed([delivery], event.state, settled=event.settled)
 
     def on_dispositions(self, event: DispositionsReceived) -> None:
         self.settlements.confirmed(event.deliveries, event.state, settled=event.settled)
