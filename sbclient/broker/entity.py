@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Faults
@@ -24,8 +25,8 @@ from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import SessionLock
 from sbclient.broker.storage import COUNTER_BITS
-from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSessionFilter
-from sbclient.errors import InvalidOperationError
+from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSessionFilter, Settlement
+from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.rules.entity_path import canonical
 
 PEEK_LIMIT_BYTES: Final = 2**18
@@ -204,6 +205,22 @@ class Queue:
                 break
             found.append(entry)
         return found
+
+    def settle_each(
+        self, call: Call, tokens: Sequence[UUID], settlement: Settlement, lock: SessionLock | None
+    ) -> dict[UUID, ServiceBusError]:
+        """Settle locked messages in their order; returns the errors of those that could not be settled."""
+        errors: dict[UUID, ServiceBusError] = {}
+        for token in tokens:
+            number = token.int
+            try:
+                fragment = self.placement.holder_of(call, (number,))
+                fragment.check_lock(number, call.now, lock)
+            except ServiceBusError as error:
+                errors[token] = error.with_traceback(None)  # which refers to this frame
+            else:
+                fragment.settle(number, settlement, call.now)
+        return errors
 
     def release(self, now: float, token: int) -> None:
         """Release a message that no application has seen, even if its fragment has a fault."""

@@ -243,7 +243,7 @@ class Namespace:
         if transaction is not None:
             transaction.check_open(call.now)
             if entity.is_partitioned:  # without partitions the key has no effect
-                _check_via_key(entity, key, transaction)
+                transaction.check_via_key(entity.path, key)
         fragment = store_between.placement.choose(call, key, transfer.size_bytes)
         entries = [entry for entry in transfer.entries if not is_ping(entry.content)]
         for entry in entries:
@@ -447,13 +447,7 @@ class Namespace:
             transaction.add(_settling(fragment, token, settlement, lock), scope, call.now, token=token)
 
     def settle_each(
-        self,
-        call: Call,
-        path: str,
-        tokens: Sequence[UUID],
-        settlement: Settlement,
-        *,
-        lock: SessionLock | None = None,
+        self, call: Call, path: str, tokens: Sequence[UUID], settlement: Settlement, *, lock: SessionLock | None = None
     ) -> dict[UUID, ServiceBusError]:
         """Settle locked messages as if each had a request of its own, in their order.
 
@@ -470,17 +464,7 @@ class Namespace:
         count = len(tokens)
         _, target = self._gate.check(call, path, credit_count=count, operation_count=count)
         queue = self._settleable(path, target, settlement)
-        errors: dict[UUID, ServiceBusError] = {}
-        for token in tokens:
-            number = token.int
-            try:
-                fragment = queue.placement.holder_of(call, (number,))
-                fragment.check_lock(number, call.now, lock)
-            except ServiceBusError as error:
-                errors[token] = error.with_traceback(None)  # which refers to this frame
-            else:
-                fragment.settle(number, settlement, call.now)
-        return errors
+        return queue.settle_each(call, tokens, settlement, lock)
 
     def renew_locks(self, call: Call, path: str, tokens: Sequence[UUID]) -> list[float]:
         """Renew the locks of messages, all or none, and return the new end of each."""
@@ -595,18 +579,6 @@ class Namespace:
     def _writable(self, entity: Entity, target: Queue | Topic, path: str) -> None:
         if target is not entity.body or entity.topic is not None:
             raise InvalidOperationError(f"{path} cannot be sent to directly: send to {(entity.topic or entity).path}")
-
-
-def _check_via_key(entity: Entity, key: str | None, transaction: Transaction) -> None:
-    if key is None:
-        raise InvalidOperationError(
-            f"a transaction sends via {entity.path}, which is partitioned, without a via-partition-key: "
-            "set the partition_key of the transaction"
-        )
-    if transaction.key is not None and key != transaction.key:
-        raise InvalidOperationError(
-            f"via_partition_key {key!r} differs from the key {transaction.key!r} of the transaction: make them equal"
-        )
 
 
 def _settling(fragment: Fragment, token: int, settlement: Settlement, lock: SessionLock | None) -> Step:

@@ -133,6 +133,22 @@ class Transaction:
                 "that are allowed: commit it and begin a new one"
             )
 
+    def check_via_key(self, via: str, key: str | None) -> None:
+        """Check the key of a send via a partitioned entity.
+
+        Raises:
+            InvalidOperationError: there is none, or it differs from that of the transaction.
+        """
+        if key is None:
+            raise InvalidOperationError(
+                f"a transaction sends via {via}, which is partitioned, without a via-partition-key: "
+                "set the partition_key of the transaction"
+            )
+        if self.key is not None and key != self.key:
+            raise InvalidOperationError(
+                f"via_partition_key {key!r} differs from the key {self.key!r} of the transaction: make them equal"
+            )
+
     def check_fragments(self, existing: Sequence[Fragment]) -> None:
         """Check that the fragments of all operations still exist.
 
