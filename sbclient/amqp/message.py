@@ -263,7 +263,8 @@ class WireMessage(ServiceBusMessage):
         message = cls.__new__(cls)
         sections = Sections(payload)
         message.sections = sections
-        message._body_read = message._properties_read = _UNREAD
+        message._body_read = _UNREAD
+        message._properties_read = _UNREAD if sections.has(APPLICATION_PROPERTIES) else None
         read_content(message, sections, sections.message_annotations)
         return message
 

@@ -186,6 +186,10 @@ class Sections:
         self._bounds = tuple(bounds)
         self._body = tuple(body)
 
+    def has(self, code: int) -> bool:
+        """Whether there is such a section."""
+        return self._bounds[code - 0x70] is not None
+
     def raw(self, code: int) -> bytes:
         """The bytes of a single section with its descriptor; empty if there is none."""
         place = self._bounds[code - 0x70]

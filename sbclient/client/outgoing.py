@@ -118,8 +118,8 @@ def outgoing_copy(message: Any, new_id: NewId, schedule_time_utc: datetime | Non
     if isinstance(message, Mapping):
         message = ServiceBusMessage(**message)
     if isinstance(message, ServiceBusMessage):
-        if message.message_id is None:
-            message.message_id = new_id()
+        if message._message_id is None:
+            message._message_id = new_id()  # without the checks of the setter
         copy = message.copy()
     elif is_sdk_message(message):
         copy = from_sdk(message)
@@ -131,8 +131,10 @@ def outgoing_copy(message: Any, new_id: NewId, schedule_time_utc: datetime | Non
         raise TypeError(f"cannot send a {type(message).__name__}: pass a ServiceBusMessage")
     if schedule_time_utc is not None:
         copy.scheduled_enqueue_time_utc = schedule_time_utc
-    check_keys(copy)
-    check_not_ping(copy)
+    if copy._partition_key is not None:  # a call costs as much as the check
+        check_keys(copy)
+    if copy._content_type is not None:
+        check_not_ping(copy)
     return Outgoing(copy, encoded_size(copy))
 
 

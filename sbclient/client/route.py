@@ -296,6 +296,8 @@ class PairedRoute(DirectRoute):
         return trace_room(transfer, self._pair.limits_with_headroom(self.link.known_limits), self._growth_bytes)
 
     def check_sessions(self, transfer: Sequence[Outgoing]) -> None:
+        if not self._is_ordered:
+            return
         sessions = list(dict.fromkeys(self._entity.ordered_session(copy.message) for copy in transfer))
         if len(sessions) > 1:
             raise InvalidOperationError(
