@@ -256,7 +256,12 @@ def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     incidents = tuple(
         sorted((incident for kind in kinds for incident in WIRE_KINDS[kind](sky)), key=lambda incident: incident.at_s)
     )
-    is_lossy = any(incident.what in LOSES or incident.harms_receiving for incident in incidents) or len(kinds) > 2
+    # A deleting receiver may lose a message on its way to it: in a cut, an outage or its own death.
+    is_lossy = (
+        any(incident.what in LOSES or incident.harms_receiving for incident in incidents)
+        or "receiver_killed" in kinds
+        or len(kinds) > 2
+    )
     return Plan(
         seed=seed,
         lanes=tuple(replace(lane, messages=12, deletes=lane.deletes and not is_lossy) for lane in lanes),
