@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from sbclient.options import SyphonLimits
+from sbclient.testing import FaultKind, Operation
 from tests.simulation.weather import Incident
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ WINDOW_S: Final = 20.0
 
 RULES: Final = ("plain-1", "tag-a", "plain-2", "tag-b")
 """Rules that all match; those named `tag-` have an action."""
+
+SHORT_LOCK_S: Final = 5.0
+"""The shortest lock. A renewal that hangs ends after 20 s."""
 
 STOPS_WITHIN_S: Final = 16.0
 """A syphon that is stopped waits 5 s for its sessions, 5 s for other transfers, and 5 s to give messages back."""
@@ -52,6 +56,8 @@ def with_timing(plan: Plan, random: Random, stop: type[Death]) -> Plan:
             for _ in range(2)
         )
         plan = replace(plan, deaths=(*stops, *plan.deaths))
+    if plan.syphon_limits is not None and plan.backlog_lock_s == SHORT_LOCK_S and random.random() < 0.5:
+        plan = _with_hanging_renewals(plan)
     return plan
 
 
@@ -77,8 +83,21 @@ def _with_rates(plan: Plan, random: Random) -> Plan:
         )
     )
     syphons = plan.syphons if len(plan.syphons) > 1 or random.random() < 0.4 else (*plan.syphons, "run")
-    lock_s = random.choice((None, 5.0))
+    lock_s = random.choice((None, SHORT_LOCK_S))
     return replace(plan, syphon_limits=limits, syphons=syphons, backlog_lock_s=lock_s or plan.backlog_lock_s)
+
+
+def _with_hanging_renewals(plan: Plan) -> Plan:
+    """Locks that end while their renewals hang and their messages wait for the rate limit."""
+    hang = Incident(
+        kind="black_hole",
+        side="secondary",
+        at_s=0.1 * plan.traffic_s,
+        span_s=0.8 * plan.traffic_s,
+        what=FaultKind.HANG,
+        operations=(Operation.RENEW,),
+    )
+    return replace(plan, incidents=tuple(sorted((*plan.incidents, hang), key=lambda incident: incident.at_s)))
 
 
 def _with_two_deletions(plan: Plan, random: Random) -> Plan:

@@ -984,6 +984,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _TIME,
+        "a lock that expires while its renewal hangs is not lost",
+        (
+            "syphon/queue_source.py",
+            "if not one.is_lost and one.lock_s > 0 and self._lock_left_s(one.message) <= 0:",
+            "if not one.is_lost and one.lock_s > 0 and self._lock_left_s(one.message) <= -1000:",
+        ),
+    ),
+    _mutant(
+        _TIME,
         "a topic keeps the bytes of a subscription that was deleted",
         ("broker/namespace.py", "                fragment.detach()\n", "                pass\n"),
     ),
