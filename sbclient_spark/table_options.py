@@ -115,9 +115,17 @@ def options_of_table(schema: StructType, *, is_write: bool = False) -> dict[str,
 
     Args:
         schema: as Spark passes it to the reader or writer.
+
+    Raises:
+        InvalidOperationError: Spark keeps the type of the column, so that its mark is missing.
     """
     columns = [column for column in schema if column.name == COLUMN]
     metadata = columns[0].metadata if columns else {}
+    if METADATA in metadata and isinstance(columns[0].dataType, VarcharType):
+        raise InvalidOperationError(
+            "spark.sql.preserveCharVarcharTypeInfo is true, so that a statement does not show which table it writes: "
+            "unset it, or use a DataFrame in place of the table"
+        )
     if METADATA not in metadata or (is_write and VARCHAR_MARK in metadata):
         return {}
     return known_defaults(json.loads(metadata[METADATA]), WRITE_TABLE if is_write else READ_TABLE)

@@ -90,7 +90,11 @@ def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: Spar
             "connectionStringEnv",
         ),
         ("CREATE TABLE t USING servicebus OPTIONS (quue 'a')", "did you mean queue"),
-        ("INSERT OVERWRITE emptied (body, message_id) VALUES ('a', '1')", "cannot be overwritten|does not support"),
+        pytest.param(
+            "INSERT OVERWRITE emptied (body, message_id) VALUES ('a', '1')",
+            "cannot be overwritten|does not support",
+            marks=partial_inserts,
+        ),
         ("DELETE FROM emptied", "DELETE|does not support"),
         ("UPDATE emptied SET body = 'x'", "UPDATE|does not support"),
         ("MERGE INTO emptied USING emptied AS e ON false WHEN NOT MATCHED THEN INSERT *", "MERGE|does not support"),
@@ -102,6 +106,21 @@ def test_unsupported_table_statement_raises_a_clear_error(configured: SparkSessi
     configured.sql("CREATE TABLE emptied USING servicebus OPTIONS (queue 'a', bodyType 'string')")
     with pytest.raises(PySparkException, match=error):
         configured.sql(statement)
+
+
+def test_a_table_is_rejected_while_spark_preserves_char_and_varchar(
+    configured: SparkSession, pair: EmulatedPair
+) -> None:
+    for name in ("one", "other"):
+        queue = pair.create_queue(name)
+        configured.sql(f"CREATE TABLE {name} USING servicebus OPTIONS (queue '{queue}', bodyType 'string')")
+    configured.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
+    try:
+        for statement in ("SELECT * FROM one", "INSERT INTO other SELECT * FROM one"):
+            with pytest.raises(AnalysisException, match="preserveCharVarcharTypeInfo"):
+                configured.sql(statement).collect()
+    finally:
+        configured.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
 
 
 def test_a_table_with_a_list_of_columns_has_no_options(configured: SparkSession, pair: EmulatedPair) -> None:
