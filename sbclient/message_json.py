@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -58,6 +59,7 @@ TEXTS: Final = (
     "reply_to",
     "reply_to_session_id",
 )
+_texts_of: Final = attrgetter(*TEXTS)
 ATTRIBUTES: Final[Mapping[str, Callable[[str], Any]]] = {
     **dict.fromkeys(TEXTS, str),
     "time_to_live": read_duration,
@@ -70,24 +72,27 @@ CONTENT: Final = (*ATTRIBUTES, "application_properties", "body", "body_base64")
 
 def content_json(message: ServiceBusMessage) -> dict[str, Any]:
     """The attributes of a message that are set, and its body: text, or base64 if the body is not UTF-8."""
-    fields: dict[str, Any] = {name: value for name in TEXTS if (value := getattr(message, name)) is not None}
+    texts = zip(TEXTS, _texts_of(message), strict=True)
+    fields: dict[str, Any] = {name: value for name, value in texts if value is not None}
     if (time_to_live := message.time_to_live) is not None and (text := duration_text(time_to_live)) is not None:
         fields["time_to_live"] = text
     if (schedule := message.scheduled_enqueue_time_utc) is not None:
         fields["scheduled_enqueue_time_utc"] = timestamp_text(schedule)
     if properties := message.application_properties:
         fields["application_properties"] = {name: property_json(value) for name, value in properties.items()}
-    return fields | _body_json(message)
+    _add_body(fields, message)
+    return fields
 
 
-def _body_json(message: ServiceBusMessage) -> dict[str, Any]:
+def _add_body(fields: dict[str, Any], message: ServiceBusMessage) -> None:
     if message.body_type is not AmqpMessageBodyType.DATA:
-        return {"body_type": message.body_type.value, "body": value_json(message.body)}
+        fields |= {"body_type": message.body_type.value, "body": value_json(message.body)}
+        return
     body = bytes(message)
     try:
-        return {"body": body.decode()}
+        fields["body"] = body.decode()
     except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
+        fields["body_base64"] = base64.b64encode(body).decode()
 
 
 def value_json(value: Any) -> Any:
@@ -156,7 +161,8 @@ def duration_text(duration: timedelta) -> str | None:
 
 def timestamp_text(timestamp: datetime) -> str:
     """`2030-01-01T00:00:00.5Z`, in UTC."""
-    text = timestamp.astimezone(UTC).isoformat().removesuffix("+00:00")
+    timestamp = timestamp if timestamp.tzinfo is UTC else timestamp.astimezone(UTC)
+    text = timestamp.isoformat().removesuffix("+00:00")
     return (text.rstrip("0") if "." in text else text) + "Z"
 
 

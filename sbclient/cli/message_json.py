@@ -7,6 +7,7 @@ ignores. So a message that was received can be sent again with the same body, pr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from sbclient.errors import InvalidOperationError
@@ -16,7 +17,7 @@ from sbclient.message import (
     ServiceBusMessage,
     ServiceBusReceivedMessage,
 )
-from sbclient.message_json import ATTRIBUTES, PROPERTY, content_json, property_named
+from sbclient.message_json import ATTRIBUTES, PROPERTY, content_json, property_named, timestamp_text
 from sbclient.message_json import message_of as read_message
 
 FACTS: Final = (
@@ -31,7 +32,9 @@ FACTS: Final = (
     "dead_letter_source",
     "body_type",
 )
+_TIMES: Final = ("enqueued_time_utc", "expires_at_utc")
 _PLAIN_FACTS: Final = tuple(name for name in FACTS if name not in ("state", "body_type"))
+_plain_facts_of: Final = attrgetter(*_PLAIN_FACTS)
 
 
 def message_json(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = False) -> dict[str, Any]:
@@ -40,7 +43,11 @@ def message_json(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = F
     Args:
         is_dead_letter: leave the properties out in which the broker stores the reason and the description.
     """
-    facts: dict[str, Any] = {name: value for name in _PLAIN_FACTS if (value := getattr(message, name)) is not None}
+    values = zip(_PLAIN_FACTS, _plain_facts_of(message), strict=True)
+    facts: dict[str, Any] = {name: value for name, value in values if value is not None}
+    for name in _TIMES:
+        if name in facts:
+            facts[name] = timestamp_text(facts[name])
     facts["state"] = message.state.name.lower()
     content = content_json(message)
     if is_dead_letter:

@@ -14,8 +14,9 @@ from sbclient.cli.message_json import message_json
 from sbclient.cli.progress import Amount, Progress
 from sbclient.cli.source import ANY_SESSION, Source
 from sbclient.client.client import ServiceBusClient
-from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.client.receiver import ServiceBusReceiver, settle_together
 from sbclient.clock import Clock
+from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import InvalidOperationError, MessageAlreadySettled, OperationTimeoutError, ServiceBusError
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
 
@@ -176,7 +177,10 @@ class Reception:
 
     async def _settle_all(self, receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:
         try:
-            await asyncio.gather(*(self._settle(receiver, message) for message in messages))
+            if self.settle is not Settle.ABANDON:
+                settlement = Settlement(SettleMode[self.settle.name], self.reason)
+                await settle_together(receiver, messages, settlement)
+            await asyncio.gather(*(self._settle(receiver, each) for each in messages if not each.is_settled))
         finally:
             await _abandon(receiver, messages)
 

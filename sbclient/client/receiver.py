@@ -71,6 +71,23 @@ class ServiceBusSession:
         await self._receiver._run(partial(self._receiver._link.set_session_state, data), timeout)
 
 
+async def settle_together(
+    receiver: ServiceBusReceiver, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement
+) -> None:
+    """Try to settle messages of a receiver once, without a task, a retry and a span for each.
+
+    A message whose settlement fails, or whose transport cannot do this, keeps `is_settled` False: settle it alone.
+    """
+    await receiver._open()
+    retry = receiver._core.retry
+    timeout_s = retry.first_attempt_s(retry.deadline(None))
+    settled = await receiver._link.settle_together(messages, settlement, timeout_s=timeout_s)
+    for message in settled:
+        message.is_settled = True
+    if settled:
+        receiver._core.primary_answered()
+
+
 class ServiceBusReceiver:
     """Receives from the primary namespace; created by `get_queue_receiver` and `get_subscription_receiver` of a client.
 

@@ -166,6 +166,15 @@ class ReceiverLink(Protocol):
     ) -> None:
         """Settle a locked message. Returns when the service has confirmed the settlement."""
 
+    async def settle_together(
+        self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        """Settle locked messages without a task for each, and return those that the service has confirmed.
+
+        The others may be settled or not: call `settle` for each of them. A transport that has no faster form than
+        `settle` settles none.
+        """
+
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
         """Extend a message's lock by the entity's lock duration. Returns its new end."""
 

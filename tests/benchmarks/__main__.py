@@ -81,6 +81,12 @@ ROWS: Final = (
         _measure("receiving", "receive_complete"),
     ),
     Row(
+        "receive-command",
+        "the command `sbclient receive` / the command `sbclient send`, with their start-up",
+        1.0,
+        _measure("commands", "receive_command"),
+    ),
+    Row(
         "sessions",
         "accept and drain sessions of 4 messages / azure-servicebus, 8 at a time",
         20.0,

@@ -15,7 +15,7 @@ from sbclient.cli.json_values import plain
 from sbclient.cli.message_json import message_json, message_of, named, set_by_name
 from sbclient.errors import InvalidOperationError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, AmqpMessageBodyType
-from sbclient.message_json import ATTRIBUTES
+from sbclient.message_json import ATTRIBUTES, timestamp_text
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -76,8 +76,8 @@ def test_text_body_is_not_encoded(body: str) -> None:
 def test_only_set_attributes_and_broker_facts_are_printed() -> None:
     assert message_json(received(ServiceBusMessage("x"))) == {
         "sequence_number": 7,
-        "enqueued_time_utc": NOW,
-        "expires_at_utc": NOW,
+        "enqueued_time_utc": timestamp_text(NOW),
+        "expires_at_utc": timestamp_text(NOW),
         "delivery_count": 0,
         "state": "active",
         "body": "x",

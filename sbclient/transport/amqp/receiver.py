@@ -435,6 +435,36 @@ class AmqpReceiver(ReceiverLink):
         finally:
             self.owner.deadlines.remove(settling)
 
+    async def settle_together(
+        self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        self._check_open()
+        deadline = self._clock.monotonic() + timeout_s
+        outcome, doing = outcome_of(settlement), f"{settlement.mode} a message of {self.path!r}"
+        settlings: list[tuple[Settling, ServiceBusReceivedMessage]] = []
+        settled = []
+        try:
+            for message in messages:
+                delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
+                end = None if delivery is None else delivery.link.owner
+                if delivery is None or not isinstance(end, IncomingEnd) or not end.is_open or delivery.is_settled:
+                    continue
+                settling = Settling(delivery, outcome, deadline, doing)
+                settlings.append((settling, message))
+                self.owner.deadlines.add(settling)
+                end.settlements.add(settling)
+            for settling, message in settlings:  # most are confirmed at the same time, so few of these await anything
+                try:
+                    await settling.future
+                except ServiceBusError:
+                    continue
+                settled.append(message)
+        finally:
+            for settling, _ in settlings:
+                settling.future.cancel()
+                self.owner.deadlines.remove(settling)
+        return settled
+
     async def _update_disposition(
         self,
         token: UUID,

@@ -120,6 +120,11 @@ class MemoryReceiver(ReceiverLink):
 
         await self._ask(Operation.SETTLE, work, timeout_s)
 
+    async def settle_together(
+        self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        return []
+
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
         token = _token_of(message, self._path)
         (until,) = await self._ask(

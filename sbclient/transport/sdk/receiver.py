@@ -272,6 +272,11 @@ class SdkReceiver(ReceiverLink):
 
         await self._call(settle, doing=f"{settlement.mode} a message of", timeout_s=timeout_s)
 
+    async def settle_together(
+        self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        return []
+
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
         locked = self._locked(message)
 

@@ -295,6 +295,11 @@ def frames_of(service: Service) -> int:
     return bytes(service.end.written).count(b"\x00\x53\x15")
 
 
+def tag_of(message: ServiceBusReceivedMessage) -> bytes:
+    assert message.lock_token is not None
+    return message.lock_token.bytes_le
+
+
 async def test_settlements_of_one_step_leave_as_one_disposition(service: Service, transport: AmqpTransport) -> None:
     store(service, *(str(number) for number in range(100)))
     receiver = transport.open_receiver("orders")
@@ -415,6 +420,47 @@ async def test_cancelled_settlement_leaves_the_link_usable(service: Service, tra
         event.delivery.settle(ACCEPTED)
     service.end.flush()
     await second
+
+
+async def test_settling_together_returns_the_confirmed_messages(service: Service, transport: AmqpTransport) -> None:
+    error = AmqpError("com.microsoft:message-lock-lost", "gone")
+
+    def answer(event: DispositionReceived) -> None:
+        is_refused = event.delivery.tag == tag_of(messages[7])
+        event.delivery.settle(Rejected(error) if is_refused else ACCEPTED)
+
+    service.on_disposition = answer
+    store(service, *(str(number) for number in range(100)))
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver, 100)
+    before = frames_of(service)
+    settled = await receiver.settle_together(messages, COMPLETE, timeout_s=10)
+    assert frames_of(service) == before + 1
+    assert settled == messages[:7] + messages[8:]
+
+
+async def test_settling_together_settles_nothing_after_the_loss_of_the_link(
+    service: Service, transport: AmqpTransport
+) -> None:
+    store(service, "a", "b")
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver, 2)
+    service.end.cut()
+    assert await receiver.settle_together(messages, COMPLETE, timeout_s=10) == []
+
+
+async def test_settling_together_ends_at_the_deadline(service: Service, transport: AmqpTransport) -> None:
+    def answer(event: DispositionReceived) -> None:
+        if event.delivery.tag == tag_of(messages[0]):
+            event.delivery.settle(ACCEPTED)
+
+    service.on_disposition = answer
+    store(service, "a", "b")
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver, 2)
+    began_at = transport.clock.monotonic()
+    assert await receiver.settle_together(messages, COMPLETE, timeout_s=10) == messages[:1]
+    assert transport.clock.monotonic() == began_at + 10
 
 
 # -- sessions ---------------------------------------------------------------------------------------------------------
