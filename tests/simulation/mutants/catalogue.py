@@ -966,7 +966,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _TIME,
         "a rate limit forgets the transfers that wait for it",
-        ("rate_limit.py", "self._free_at = starts_at + delay_s", "self._free_at = now + delay_s"),
+        (
+            "rate_limit.py",
+            "self._free_at = max(self._clock.monotonic(), self._free_at) + delay_s",
+            "self._free_at = self._clock.monotonic() + delay_s",
+        ),
     ),
     _mutant(
         _TIME,
