@@ -29,6 +29,8 @@ from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice
 
 SUB_PROTOCOLS: Final = ("AMQPWSB10", "amqp")
+MAX_MESSAGE_BYTES: Final = 1 << 20
+"""aiohttp, on which the asynchronous Python SDK runs, accepts WebSocket messages of up to 4 MiB."""
 
 
 class WebSocketStream:
@@ -71,8 +73,9 @@ class WebSocketStream:
         return data
 
     def write(self, data: bytes) -> None:
-        if not self._is_over and data:
-            self._send(BytesMessage(data=data))
+        if not self._is_over:
+            for start in range(0, len(data), MAX_MESSAGE_BYTES):
+                self._send(BytesMessage(data=data[start : start + MAX_MESSAGE_BYTES]))
 
     async def drain(self) -> None:
         await self._stream.drain()

@@ -31,6 +31,13 @@ async def test_client_that_pings_and_never_reads_is_not_read_from() -> None:
     assert client.incoming.qsize() == 1_000
 
 
+async def test_no_message_is_larger_than_clients_accept() -> None:
+    client, server = wire()
+    WebSocketStream(server, open_engine(), VirtualClock()).write(bytes(5 << 19))
+    sent = [await client.read() for _ in range(3)]
+    assert [int.from_bytes(each[2:10], "big") for each in sent] == [1 << 20, 1 << 20, 1 << 19]
+
+
 def open_engine() -> WSConnection:
     """The server's side of a WebSocket that stands."""
     engine = WSConnection(ConnectionType.SERVER)
