@@ -211,7 +211,11 @@ class TestUnmodifiedClient:
     async def test_over_tls(self, emulator: Emulator, port: int, trusted: str) -> None:
         text = emulator.connection_string.replace("UseDevelopmentEmulator=true;", "")
         await self._sends_and_receives(
-            emulator, text, custom_endpoint_address=f"sb://localhost:{port}", connection_verify=trusted
+            emulator,
+            text,
+            transport_type=TransportType.Amqp,
+            custom_endpoint_address=f"sb://localhost:{port}",
+            connection_verify=trusted,
         )
 
     @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # the SDK's own

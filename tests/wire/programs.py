@@ -7,7 +7,6 @@ the tree.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import threading
@@ -18,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from sbclient.emulator import Emulator
-from sbclient.emulator.faults import WireFault, WireFaultKind
-from tests.wire.serving import ServingThread
+from tests.wire.serving import ServingThread, reset_connections
 
 RUN_S = 120.0
 MODES = os.environ.get("SBCLIENT_WIRE_MODES", "plain").split()
@@ -61,13 +59,6 @@ def run_program(
     command: Sequence[str], emulator: Emulator, thread: ServingThread, env: Mapping[str, str] | None = None
 ) -> list[str]:
     """Run a program; returns its lines."""
-
-    async def reset() -> None:
-        faults = emulator.context().wire_faults
-        fault = faults.inject(WireFault(WireFaultKind.RESET))
-        await asyncio.sleep(0.3)
-        faults.heal(fault)
-
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -88,7 +79,7 @@ def run_program(
     try:
         for line in process.stdout:
             if line.strip() == "outage":
-                thread.run(reset())
+                thread.run(reset_connections(emulator.context().wire_faults))
                 process.stdin.write("done\n")
                 process.stdin.flush()
             else:

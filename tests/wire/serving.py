@@ -9,11 +9,17 @@ from datetime import timedelta
 from random import Random
 from typing import Any, TypeVar
 
+from azure.servicebus import TransportType
+from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusConnectionError, ServiceBusError
+
 from sbclient.broker.faults import Call, Fault, Operation
 from sbclient.broker.profile import PROFILES
+from sbclient.certificate import Certificate, default_directory
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
-from sbclient.emulator.faults import WireFault, WireFaults
+from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
 from sbclient.emulator.listener import Listener
+from sbclient.emulator.page.namespace_registry import NamespaceRegistry
+from sbclient.emulator.router import Router
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, Authorizer
 from sbclient.entities import (
     EntityAddress,
@@ -58,14 +64,18 @@ class ServedNamespace:
     Args:
         thread: that serves it.
         profile: by name.
+        mode: how clients connect: plain, tls or websocket.
     """
 
-    def __init__(self, thread: ServingThread, profile: str = "std-2021") -> None:
+    def __init__(self, thread: ServingThread, profile: str = "std-2021", mode: str = "plain") -> None:
         self._thread = thread
+        self.mode = mode
+        self._certificate = Certificate(default_directory())
         self.host = BrokerHost("contoso", random=Random(7), profile=PROFILES[profile])
         authorizer = Authorizer(entity_rules=lambda path: entity_rules_of(self.host, path))
         self.context = NamespaceContext(host=self.host, authorizer=authorizer, wire_faults=WireFaults(Random(7)))
-        self._listener = Listener(self.context, _no_http, _no_tls)
+        router = Router(self.context, NamespaceRegistry())
+        self._listener = Listener(self.context, router.answer, self._certificate.server_context)
         self.port = thread.run(self._listener.start("127.0.0.1", 0))
 
     @property
@@ -75,13 +85,40 @@ class ServedNamespace:
 
     def connection_string_with(self, key: str, key_name: str = ROOT_KEY_NAME) -> str:
         """For the SDK, with some key."""
-        return (
-            f"Endpoint=sb://127.0.0.1:{self.port};SharedAccessKeyName={key_name};SharedAccessKey={key};"
-            "UseDevelopmentEmulator=true"
-        )
+        emulator = ";UseDevelopmentEmulator=true" if self.mode == "plain" else ""
+        return f"Endpoint={self.endpoint};SharedAccessKeyName={key_name};SharedAccessKey={key}{emulator}"
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of the namespace."""
+        return f"sb://127.0.0.1:{self.port}"
+
+    @property
+    def certificate_path(self) -> str:
+        """The certificate that clients must trust."""
+        self._certificate.make()
+        return str(self._certificate.path)
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """Further arguments of a client of the SDK."""
+        if self.mode == "plain":
+            return {}
+        transport = TransportType.AmqpOverWebsocket if self.mode == "websocket" else TransportType.Amqp
+        return {
+            "custom_endpoint_address": self.endpoint,  # with it the SDK uses WebSockets by default
+            "connection_verify": self.certificate_path,
+            "transport_type": transport,
+        }
+
+    @property
+    def unauthenticated(self) -> type[ServiceBusError]:
+        """What the SDK raises for a rejected token; with a custom endpoint it suspects the endpoint."""
+        return ServiceBusAuthenticationError if self.mode == "plain" else ServiceBusConnectionError
 
     def close(self) -> None:
         self._thread.run(self._listener.close())
+        self._thread.run(self._certificate.close())
 
     def do(self, work: Callable[[], T]) -> T:
         """Call something in the broker's thread."""
@@ -131,6 +168,10 @@ class ServedNamespace:
 
     # ------------------------------------------------------------------ faults
 
+    def reset_connections(self) -> None:
+        """Reset all connections, and refuse new ones for a moment."""
+        self._thread.run(reset_connections(self.context.wire_faults))
+
     def inject(self, fault: Fault) -> Fault:
         """Inject a fault of the broker."""
         return self.do(lambda: self.host.inject(fault))
@@ -140,13 +181,12 @@ class ServedNamespace:
         return self.do(lambda: self.context.wire_faults.inject(fault))
 
 
+async def reset_connections(faults: WireFaults) -> None:
+    """Reset all connections, and those that are opened within 0.3 s."""
+    fault = faults.inject(WireFault(WireFaultKind.RESET))
+    await asyncio.sleep(0.3)
+    faults.heal(fault)
+
+
 def seconds(span_s: float) -> timedelta:
     return timedelta(seconds=span_s)
-
-
-async def _no_http(*_: Any) -> Any:
-    raise NotImplementedError("these tests speak AMQP only")
-
-
-async def _no_tls() -> Any:
-    raise NotImplementedError("these tests need no TLS")

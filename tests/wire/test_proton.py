@@ -11,7 +11,8 @@ import pytest
 
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from tests.wire.checks import Names
-from tests.wire.serving import ServedNamespace
+from tests.wire.programs import MODES
+from tests.wire.serving import ServedNamespace, ServingThread
 
 _MISSING = "python-qpid-proton is not installed: pip install python-qpid-proton"
 proton: Any = pytest.importorskip("proton", reason=_MISSING)
@@ -28,13 +29,33 @@ names = Names("proton")
 PATIENCE_S = 20.0
 
 
+@pytest.fixture(scope="module", params=MODES)
+def namespace(thread: ServingThread, request: pytest.FixtureRequest) -> Iterator[ServedNamespace]:
+    if request.param == "websocket":
+        pytest.skip("qpid-proton has no WebSockets")
+    served = ServedNamespace(thread, mode=request.param)
+    yield served
+    served.close()
+
+
 def url(namespace: ServedNamespace, key: str = "SAS_KEY_VALUE") -> str:
-    return f"amqp://RootManageSharedAccessKey:{key}@127.0.0.1:{namespace.port}"
+    scheme = "amqp" if namespace.mode == "plain" else "amqps"
+    return f"{scheme}://RootManageSharedAccessKey:{key}@127.0.0.1:{namespace.port}"
+
+
+def options(namespace: ServedNamespace) -> dict[str, Any]:
+    """Further arguments of a connection."""
+    if namespace.mode == "plain":
+        return {"allowed_mechs": "PLAIN"}
+    domain = proton.SSLDomain(proton.SSLDomain.MODE_CLIENT)
+    domain.set_trusted_ca_db(namespace.certificate_path)
+    domain.set_peer_authentication(proton.SSLDomain.VERIFY_PEER)
+    return {"allowed_mechs": "PLAIN", "ssl_domain": domain}
 
 
 @contextmanager
 def connected(namespace: ServedNamespace, key: str = "SAS_KEY_VALUE") -> Iterator[Any]:
-    connection = utils.BlockingConnection(url(namespace, key), timeout=PATIENCE_S, allowed_mechs="PLAIN")
+    connection = utils.BlockingConnection(url(namespace, key), timeout=PATIENCE_S, **options(namespace))
     try:
         yield connection
     finally:
@@ -227,7 +248,7 @@ def test_rules_are_added_listed_and_removed(namespace: ServedNamespace) -> None:
 
 def test_client_connects_again_after_an_outage(namespace: ServedNamespace) -> None:
     path = namespace.queue(names.new())
-    lost = utils.BlockingConnection(url(namespace), timeout=PATIENCE_S, allowed_mechs="PLAIN")
+    lost = utils.BlockingConnection(url(namespace), timeout=PATIENCE_S, **options(namespace))
     sender = lost.create_sender(path)
     fault = namespace.inject_wire_fault(WireFault(WireFaultKind.RESET))
     with pytest.raises(proton.ProtonException):
@@ -241,9 +262,9 @@ def test_client_connects_again_after_an_outage(namespace: ServedNamespace) -> No
 class Script(handlers.MessagingHandler, handlers.TransactionHandler):  # type: ignore[misc]  # proton has no types
     """Sends and accepts in one transaction, and ends it."""
 
-    def __init__(self, target: str, path: str, *, commits: bool) -> None:
+    def __init__(self, namespace: ServedNamespace, path: str, *, commits: bool) -> None:
         super().__init__(prefetch=0, auto_accept=False)
-        self.target = target
+        self.namespace = namespace
         self.path = path
         self.commits = commits
         self.transaction: Any = None
@@ -252,7 +273,7 @@ class Script(handlers.MessagingHandler, handlers.TransactionHandler):  # type: i
 
     def on_start(self, event: Any) -> None:
         self.container = event.container
-        self.connection = event.container.connect(self.target, reconnect=False, allowed_mechs="PLAIN")
+        self.connection = event.container.connect(url(self.namespace), reconnect=False, **options(self.namespace))
         self.sender = event.container.create_sender(self.connection, self.path)
         self.receiver = event.container.create_receiver(self.connection, self.path)
         self.container.declare_transaction(self.connection, handler=self, settle_before_discharge=False)
@@ -322,7 +343,7 @@ def test_a_local_transaction_over_a_receive_and_two_sends(
     path = namespace.queue(names.new())
     with connected(namespace) as connection:
         connection.create_sender(path).send(Message(body="in"))
-    script = Script(url(namespace), path, commits=commits)
+    script = Script(namespace, path, commits=commits)
     run(script)
     assert script.ended == ended
     assert namespace.count(path) == len(left)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -11,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     ServiceBusMessage,
@@ -20,21 +22,23 @@ from azure.servicebus import (
     ServiceBusSubQueue,
 )
 from azure.servicebus.aio import AutoLockRenewer, ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 from azure.servicebus.exceptions import (
     MessageLockLostError,
     MessageNotFoundError,
     MessageSizeExceededError,
     OperationTimeoutError,
-    ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusError,
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
+from azure.servicebus.management import SqlRuleFilter as SdkSqlRuleFilter
 
 from sbclient.entities import AccessRights, AuthorizationRule, CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 from tests.wire.checks import Checks, Names, Outcomes
+from tests.wire.programs import MODES
 from tests.wire.serving import ServedNamespace, ServingThread, seconds
 
 pytestmark = pytest.mark.timeout(180)  # the first test runs all checks
@@ -46,13 +50,17 @@ DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 
 
+@pytest.fixture(scope="module", params=MODES)
+def site(thread: ServingThread, request: pytest.FixtureRequest) -> Iterator[Site]:
+    namespaces = [ServedNamespace(thread, profile, request.param) for profile in ("std-2021", "prem-2021")]
+    yield Site(*namespaces)
+    for each in namespaces:
+        each.close()
+
+
 @pytest.fixture(scope="module")
-def outcomes(namespace: ServedNamespace, thread: ServingThread) -> Outcomes:
-    premium = ServedNamespace(thread, "prem-2021")
-    try:
-        return check.run_async(Site(namespace, premium), at_once=16)
-    finally:
-        premium.close()
+def outcomes(site: Site) -> Outcomes:
+    return check.run_async(site, at_once=16)
 
 
 class Site:
@@ -64,7 +72,11 @@ class Site:
 
     def client(self, namespace: ServedNamespace | None = None, **options: Any) -> ServiceBusClient:
         served = namespace or self.namespace
-        return ServiceBusClient.from_connection_string(served.connection_string, retry_total=0, **options)
+        return self.client_of(served.connection_string, **options | served.client_options)
+
+    def client_of(self, connection_string: str, **options: Any) -> ServiceBusClient:
+        options = self.namespace.client_options | options
+        return ServiceBusClient.from_connection_string(connection_string, retry_total=0, **options)
 
     @asynccontextmanager
     async def queue(self, **description: Any) -> AsyncIterator[tuple[str, ServiceBusSender, ServiceBusReceiver]]:
@@ -654,6 +666,32 @@ async def check_a_subscription_has_its_dead_letter_queue(site: Site) -> None:
             assert (await one(dead)).dead_letter_reason == "r"
 
 
+# Administration -------------------------------------------------------------------------------------------------------
+
+
+@check
+async def check_entities_and_rules_are_managed(site: Site) -> None:
+    topic, served = names.new(), site.namespace
+    async with ServiceBusAdministrationClient.from_connection_string(
+        served.connection_string, connection_verify=served.certificate_path
+    ) as manager:
+        await manager.create_topic(topic)
+        await manager.create_subscription(topic, "s", max_delivery_count=3)
+        assert (await manager.get_subscription(topic, "s")).max_delivery_count == 3
+        await manager.delete_rule(topic, "s", "$Default")
+        await manager.create_rule(topic, "s", "red", filter=SdkSqlRuleFilter("colour = 'red'"))
+        assert [rule.name async for rule in manager.list_rules(topic, "s")] == ["red"]
+        async with site.client() as client, client.get_topic_sender(topic) as sender:
+            for colour in ("red", "blue"):
+                await sender.send_messages(ServiceBusMessage(colour, application_properties={"colour": colour}))
+        assert (await manager.get_subscription_runtime_properties(topic, "s")).active_message_count == 1
+        with pytest.raises(ResourceExistsError):
+            await manager.create_topic(topic)
+        with pytest.raises(ResourceNotFoundError):
+            await manager.get_queue(names.new())
+        await manager.delete_topic(topic)
+
+
 # Rights ---------------------------------------------------------------------------------------------------------------
 
 
@@ -662,9 +700,9 @@ async def check_wrong_keys_and_missing_entities_are_authentication_errors(site: 
     path = site.namespace.queue(names.new())
     wrong = site.namespace.connection_string_with("wrong")
     for connection_string, entity in ((wrong, path), (site.namespace.connection_string, "missing")):
-        client = ServiceBusClient.from_connection_string(connection_string, retry_total=0)
+        client = site.client_of(connection_string)
         async with client:
-            with pytest.raises(ServiceBusAuthenticationError):
+            with pytest.raises(site.namespace.unauthenticated):
                 async with client.get_queue_sender(entity) as sender:
                     await sender.send_messages(ServiceBusMessage("x"))
 
@@ -674,7 +712,7 @@ async def check_a_missing_right_is_an_authorization_error(site: Site) -> None:
     rule = AuthorizationRule(key_name="send-only", rights=[AccessRights.SEND], primary_key="key")
     path = site.namespace.queue(names.new(), authorization_rules=[rule])
     connection_string = site.namespace.connection_string_with("key", "send-only")
-    client = ServiceBusClient.from_connection_string(connection_string, retry_total=0)
+    client = site.client_of(connection_string)
     async with client:
         async with client.get_queue_sender(path) as sender:
             await sender.send_messages(ServiceBusMessage("x"))
@@ -702,3 +740,20 @@ def test_sdk_aio(name: str, outcomes: Outcomes) -> None:
     error = outcomes[name]
     if error is not None:
         raise error
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the client does not close what was reset
+async def test_the_same_sender_and_receiver_work_after_an_outage(site: Site) -> None:
+    path = site.namespace.queue(names.new())
+    client = ServiceBusClient.from_connection_string(site.namespace.connection_string, **site.namespace.client_options)
+    async with client, client.get_queue_sender(path) as sender, client.get_queue_receiver(path) as receiver:
+        await sender.send_messages(ServiceBusMessage("before"))
+        await receiver.complete_message(await one(receiver))
+        await asyncio.to_thread(site.namespace.reset_connections)
+        await sender.send_messages(ServiceBusMessage("after"))
+        (message,) = await several(receiver, 1)
+        assert str(message) == "after"
+        await receiver.complete_message(message)
+    assert site.namespace.count(path) == 0
+    del client, sender, receiver
+    gc.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
+from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     AutoLockRenewer,
@@ -24,13 +26,14 @@ from azure.servicebus.exceptions import (
     MessageLockLostError,
     MessageSizeExceededError,
     OperationTimeoutError,
-    ServiceBusAuthenticationError,
     SessionCannotBeLockedError,
 )
+from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
 from sbclient.rules.shared_access_signature import sign
 from tests.wire.checks import Checks, Names, Outcomes
-from tests.wire.serving import ServedNamespace, seconds
+from tests.wire.programs import MODES
+from tests.wire.serving import ServedNamespace, ServingThread, seconds
 
 pytestmark = pytest.mark.timeout(180)  # the first test runs all checks
 
@@ -38,9 +41,18 @@ check = Checks()
 names = Names("sync")
 
 
+@pytest.fixture(scope="module", params=MODES)
+def site(thread: ServingThread, request: pytest.FixtureRequest) -> Iterator[Site]:
+    if request.param == "websocket":
+        pytest.importorskip("websocket", reason="websocket-client is not installed: pip install websocket-client")
+    namespace = ServedNamespace(thread, mode=request.param)
+    yield Site(namespace)
+    namespace.close()
+
+
 @pytest.fixture(scope="module")
-def outcomes(namespace: ServedNamespace) -> Outcomes:
-    return check.run_threads(Site(namespace))
+def outcomes(site: Site) -> Outcomes:
+    return check.run_threads(site)
 
 
 class Site:
@@ -50,7 +62,11 @@ class Site:
         self.namespace = namespace
 
     def client(self, **options: Any) -> ServiceBusClient:
-        return ServiceBusClient.from_connection_string(self.namespace.connection_string, retry_total=0, **options)
+        return self.client_of(self.namespace.connection_string, **options)
+
+    def client_of(self, connection_string: str, **options: Any) -> ServiceBusClient:
+        options |= self.namespace.client_options
+        return ServiceBusClient.from_connection_string(connection_string, retry_total=0, **options)
 
     @contextmanager
     def queue(self, **description: Any) -> Iterator[tuple[str, ServiceBusSender, ServiceBusReceiver]]:
@@ -188,17 +204,16 @@ def check_too_large_a_message_is_refused_by_the_server(site: Site) -> None:
 @check
 def check_a_token_in_the_connection_string_opens_if_it_is_good(site: Site) -> None:
     path = site.namespace.queue(names.new())
-    host = f"sb://127.0.0.1:{site.namespace.port}"
+    host, emulator = site.namespace.endpoint, site.namespace.connection_string.partition(";UseDevelopmentEmulator")
     good = sign(f"{host}/{path}", "RootManageSharedAccessKey", "SAS_KEY_VALUE", time.time() + 60)
 
     def send_with(token: str) -> None:
-        text = f"Endpoint={host};SharedAccessSignature={token};UseDevelopmentEmulator=true"
-        client = ServiceBusClient.from_connection_string(text, retry_total=0)
+        client = site.client_of(f"Endpoint={host};SharedAccessSignature={token}{''.join(emulator[1:])}")
         with client, client.get_queue_sender(path) as sender:
             sender.send_messages(ServiceBusMessage("x"))
 
     send_with(good)
-    with pytest.raises(ServiceBusAuthenticationError):
+    with pytest.raises(site.namespace.unauthenticated):
         send_with(good.replace("sig=", "sig=A"))
     assert site.namespace.count(path) == 1
 
@@ -214,8 +229,10 @@ class _Credential:
 def check_a_web_token_is_refused_unless_it_was_asked_for(site: Site) -> None:
     path = site.namespace.queue(names.new())
     name = f"127.0.0.1:{site.namespace.port}"
-    client = ServiceBusClient(name, _Credential(), use_tls=False, retry_total=0)
-    with client, pytest.raises(ServiceBusAuthenticationError), client.get_queue_sender(path) as sender:
+    client = ServiceBusClient(
+        name, _Credential(), use_tls=site.namespace.mode != "plain", retry_total=0, **site.namespace.client_options
+    )
+    with client, pytest.raises(site.namespace.unauthenticated), client.get_queue_sender(path) as sender:
         sender.send_messages(ServiceBusMessage("x"))
 
 
@@ -229,8 +246,48 @@ def check_a_long_wait_is_kept_alive_and_served(site: Site) -> None:
         receiver.complete_message(message)
 
 
+@check
+def check_entities_and_rules_are_managed(site: Site) -> None:
+    topic, served = names.new(), site.namespace
+    with ServiceBusAdministrationClient.from_connection_string(
+        served.connection_string, connection_verify=served.certificate_path
+    ) as manager:
+        manager.create_topic(topic)
+        manager.create_subscription(topic, "s", max_delivery_count=3)
+        assert (manager.get_subscription(topic, "s")).max_delivery_count == 3
+        manager.delete_rule(topic, "s", "$Default")
+        manager.create_rule(topic, "s", "red", filter=SqlRuleFilter("colour = 'red'"))
+        assert [rule.name for rule in manager.list_rules(topic, "s")] == ["red"]
+        with site.client() as client, client.get_topic_sender(topic) as sender:
+            for colour in ("red", "blue"):
+                sender.send_messages(ServiceBusMessage(colour, application_properties={"colour": colour}))
+        assert (manager.get_subscription_runtime_properties(topic, "s")).active_message_count == 1
+        with pytest.raises(ResourceExistsError):
+            manager.create_topic(topic)
+        with pytest.raises(ResourceNotFoundError):
+            manager.get_queue(names.new())
+        manager.delete_topic(topic)
+
+
 @pytest.mark.parametrize("name", check.names)
 def test_sdk_sync(name: str, outcomes: Outcomes) -> None:
     error = outcomes[name]
     if error is not None:
         raise error
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the client does not close what was reset
+def test_the_same_sender_and_receiver_work_after_an_outage(site: Site) -> None:
+    path = site.namespace.queue(names.new())
+    client = ServiceBusClient.from_connection_string(site.namespace.connection_string, **site.namespace.client_options)
+    with client, client.get_queue_sender(path) as sender, client.get_queue_receiver(path) as receiver:
+        sender.send_messages(ServiceBusMessage("before"))
+        receiver.complete_message(several(receiver, 1)[0])
+        site.namespace.reset_connections()
+        sender.send_messages(ServiceBusMessage("after"))
+        (message,) = several(receiver, 1)
+        assert str(message) == "after"
+        receiver.complete_message(message)
+    assert site.namespace.count(path) == 0
+    del client, sender, receiver
+    gc.collect()

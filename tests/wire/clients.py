@@ -1,0 +1,77 @@
+"""The clients of other makers that are tested against the emulator.
+
+`python -m tests.wire.clients` writes them as a table into `docs/emulator.md`; `tests/wire/test_clients.py` fails if the
+table is out of date.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.wire import java_client, test_go, test_node
+
+HERE: Final = Path(__file__).parent
+PAGE: Final = HERE.parents[1] / "docs" / "emulator.md"
+BEGIN: Final = "<!-- clients: python -m tests.wire.clients -->\n"
+END: Final = "<!-- end of clients -->\n"
+
+ALL_TRANSPORTS: Final = "plain, TLS, WebSockets"
+
+
+class Client(NamedTuple):
+    """A client and its checks."""
+
+    name: str
+    version: str
+    check_count: int
+    transports: str = ALL_TRANSPORTS
+
+
+def clients() -> list[Client]:
+    """Return the clients; the version of a Python package is the installed one.
+
+    Raises:
+        PackageNotFoundError: a Python package is not installed.
+    """
+    sdk, proton = version("azure-servicebus"), version("python-qpid-proton")
+    return [
+        Client("azure-servicebus, Python, asyncio", sdk, _count("test_sdk_aio.py")),
+        Client("azure-servicebus, Python, blocking", sdk, _count("test_sdk_sync.py")),
+        Client(
+            "@azure/service-bus, JavaScript", _stated("node/package.json", r'service-bus": "\^?'), len(test_node.CHECKS)
+        ),
+        Client("azservicebus, Go", _stated("go/go.mod", r"/azservicebus v"), len(test_go.CHECKS)),
+        Client("azure-messaging-servicebus, Java", _stated("java/pom.xml", "<version>(?=7)"), len(java_client.CHECKS)),
+        Client("qpid-proton, Python", proton, _count("test_proton.py"), "plain, TLS; it has no WebSockets"),
+    ]
+
+
+def _count(name: str) -> int:
+    """Return how many checks a file has, without the tests that report the checks that ran at once."""
+    return len(re.findall(r"^(?:async )?def (?:check|test(?!_sdk))_", (HERE / name).read_text(), re.M))
+
+
+def _stated(name: str, before: str) -> str:
+    found = re.search(before + r"([\d.]+)", (HERE / name).read_text())
+    assert found is not None
+    return found[1]
+
+
+def table() -> str:
+    """Return the table with its markers."""
+    rows = "".join(f"| {each.name} | {each.version} | {each.check_count} | {each.transports} |\n" for each in clients())
+    return f"{BEGIN}| client | version | checks | transports |\n|---|---|---|---|\n{rows}{END}"
+
+
+def main() -> None:
+    """Write the table into the page."""
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    PAGE.write_text(before + table() + rest.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()
