@@ -12,30 +12,21 @@ consumer holds one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import (
-    BinaryType,
-    DayTimeIntervalType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from sbclient.client.client import ServiceBusClient
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
-from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.backlog import backlog_queue_names, primary_name_of, session_backlog_queue_names
-from sbclient.settings.table import suggestion
 from sbclient_spark.browsing import (
     FRAGMENT_BITS,
     FRAGMENTS,
@@ -51,51 +42,12 @@ from sbclient_spark.browsing import (
 )
 from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions
 from sbclient_spark.credentials import connection_string_of
-from sbclient_spark.property_types import name_of, text_of
+from sbclient_spark.read_columns import checked_columns, record_batch
 from sbclient_spark.read_options import ReadOptions, SubQueueWord
-from sbclient_spark.schema import READ_ONLY
 from sbclient_spark.worker_clients import open_client, worker_clients
 
 SESSIONS_AT_ONCE: Final = 32
 """Sessions that one task locks at the same time, where that is necessary."""
-
-_TEXTS: Final = (
-    "message_id",
-    "session_id",
-    "partition_key",
-    "correlation_id",
-    "subject",
-    "content_type",
-    "reply_to",
-    "reply_to_session_id",
-    "to",
-)
-
-READ_SCHEMA: Final = StructType(
-    [
-        StructField("body", BinaryType()),
-        StructField("application_properties", MapType(StringType(), StringType())),
-        StructField("property_types", MapType(StringType(), StringType())),
-        *(StructField(name, StringType()) for name in _TEXTS),
-        StructField("time_to_live", DayTimeIntervalType()),
-        StructField("scheduled_enqueue_time", TimestampType()),
-        StructField("queue", StringType()),
-        *(StructField(name, kind) for name, kind in READ_ONLY.items()),
-    ]
-)
-"""The columns of a read. Columns that a write accepts have the same names and meaning."""
-
-_ARROW: Final[dict[str, pa.DataType]] = {
-    "body": pa.binary(),
-    "application_properties": pa.map_(pa.string(), pa.string()),
-    "property_types": pa.map_(pa.string(), pa.string()),
-    "time_to_live": pa.duration("us"),
-    "scheduled_enqueue_time": pa.timestamp("us", tz="UTC"),
-    "sequence_number": pa.int64(),
-    "enqueued_time": pa.timestamp("us", tz="UTC"),
-    "expires_at": pa.timestamp("us", tz="UTC"),
-    "delivery_count": pa.int32(),
-}
 
 
 @dataclass(frozen=True)
@@ -327,76 +279,3 @@ async def _sessions_of(client: ServiceBusClient, path: str, word: SubQueueWord) 
     finally:
         await receiver.close()
     return [None]
-
-
-def _body(message: ServiceBusReceivedMessage) -> bytes:
-    """Return the bytes of a body. The AMQP values of other clients become text."""
-    return bytes(message) if message.body_type is AmqpMessageBodyType.DATA else str(message.body).encode()
-
-
-_VALUES: Final[dict[str, Callable[[ServiceBusReceivedMessage], Any]]] = {
-    "body": _body,
-    "application_properties": lambda message: {
-        name: text_of(value) for name, value in message.application_properties.items()
-    },
-    "property_types": lambda message: _property_types(message) or None,
-    "time_to_live": lambda message: _time_to_live(message.time_to_live),
-    "scheduled_enqueue_time": lambda message: message.scheduled_enqueue_time_utc,
-    "enqueued_time": lambda message: message.enqueued_time_utc,
-    "expires_at": lambda message: message.expires_at_utc,
-    "state": lambda message: message.state.name.lower(),
-}
-
-
-def _property_types(message: ServiceBusReceivedMessage) -> dict[str, str]:
-    """Return the AMQP types of the application properties that are not strings."""
-    names = {name: name_of(value) for name, value in message.application_properties.items()}
-    return {name: kind for name, kind in names.items() if kind is not None}
-
-
-def _time_to_live(value: timedelta | None) -> timedelta | None:
-    """Return None for a duration of more than 292,471 years, the limit of Spark."""
-    return None if value is None or value > timedelta(days=106_751_990) else value
-
-
-def checked_columns(schema: StructType) -> list[StructField]:
-    """Return the columns of a read after checking their names and types, before any task.
-
-    Raises:
-        InvalidOperationError: a read has no such column, or the column has another type.
-    """
-    types = {column.name: column.dataType for column in READ_SCHEMA}
-    for column in schema:
-        name = column.name.lower()
-        if name not in types:
-            near = suggestion(column.name, list(types))
-            raise InvalidOperationError(f"a read has no column {column.name!r}: {near}")
-        allowed = [types[name], *([StringType()] if name == "body" else [])]
-        if column.dataType not in allowed:
-            names = " or ".join(kind.simpleString() for kind in allowed)
-            raise InvalidOperationError(
-                f"column {column.name!r} is of type {column.dataType.simpleString()} in the schema of the read: it is "
-                f"{names}; cast it after the read"
-            )
-    return list(schema)
-
-
-def record_batch(
-    messages: list[ServiceBusReceivedMessage], path: str, columns: list[StructField], *, in_backlog: bool = False
-) -> pa.RecordBatch:
-    """Return messages as rows with some columns; only these parts of the messages are converted."""
-    arrays: list[pa.Array] = []
-    for column in columns:
-        name = column.name.lower()
-        kind = _ARROW.get(name, pa.string())
-        if name in ("queue", "backlog_queue"):
-            values: list[Any] = [path if name == "queue" or in_backlog else None] * len(messages)
-        elif name == "body" and isinstance(column.dataType, StringType):
-            kind, values = pa.string(), [_body(message).decode(errors="replace") for message in messages]
-        else:
-            value_of = _VALUES.get(name)
-            values = [getattr(message, name) if value_of is None else value_of(message) for message in messages]
-        if pa.types.is_map(kind):
-            values = [None if value is None else list(value.items()) for value in values]
-        arrays.append(pa.array(values, type=kind))
-    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])

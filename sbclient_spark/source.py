@@ -16,8 +16,9 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient.errors import InvalidOperationError
+from sbclient_spark.read_columns import READ_SCHEMA
 from sbclient_spark.read_options import READ_TABLE, read_options
-from sbclient_spark.reader import READ_SCHEMA, FilteringReader, PeekReader
+from sbclient_spark.reader import FilteringReader, PeekReader
 from sbclient_spark.receive_stream import ReceiveStreamReader
 from sbclient_spark.reports import log_event, publish, summary
 from sbclient_spark.stream_reader import PeekStreamReader, ServiceBusStreamReader

@@ -37,8 +37,8 @@ from sbclient_spark.browsing import (
     fragment_of,
     open_receiver,
 )
+from sbclient_spark.read_columns import checked_columns, record_batch
 from sbclient_spark.read_options import LATEST, ReadOptions
-from sbclient_spark.reader import checked_columns, record_batch
 from sbclient_spark.reports import log_event
 from sbclient_spark.stream_offsets import QueueOffset, StreamOffset
 from sbclient_spark.worker_clients import open_client, worker_clients

@@ -13,8 +13,9 @@ from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, SessionLockLostError
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.browsing import ahead
+from sbclient_spark.read_columns import READ_SCHEMA
 from sbclient_spark.read_options import read_options
-from sbclient_spark.reader import READ_SCHEMA, FilteringReader, PeekReader
+from sbclient_spark.reader import FilteringReader, PeekReader
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
 from tests.spark.emulated import EmulatedPair
 

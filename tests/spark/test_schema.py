@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.reader import READ_SCHEMA
+from sbclient_spark.read_columns import READ_SCHEMA
 from sbclient_spark.rows import Destination, RowPlan
 from sbclient_spark.schema import row_plan
 from sbclient_spark.write_options import write_options

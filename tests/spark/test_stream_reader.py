@@ -12,8 +12,8 @@ from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
+from sbclient_spark.read_columns import READ_SCHEMA
 from sbclient_spark.read_options import read_options
-from sbclient_spark.reader import READ_SCHEMA
 from sbclient_spark.receive_stream import ReceiveStreamReader
 from sbclient_spark.stream_reader import PeekStreamReader, ServiceBusStreamReader
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
