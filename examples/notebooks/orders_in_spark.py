@@ -67,7 +67,7 @@ print("archived:", archived)
 spark.conf.set("spark.servicebus.connectionStringFile", str(folder / "primary"))
 sbclient_spark.register(spark)
 spark.sql("CREATE OR REPLACE TEMPORARY VIEW orders USING servicebus OPTIONS (queue 'orders', bodyType 'string')")
-largest = spark.sql("SELECT max(CAST(body:total AS INT)) AS largest FROM (SELECT parse_json(body) AS body FROM orders)")
+largest = spark.sql("SELECT max(variant_get(parse_json(body), '$.total', 'int')) AS largest FROM orders")
 largest_total = largest.collect()[0].largest
 print("largest total:", largest_total)
 

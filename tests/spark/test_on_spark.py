@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import sbclient_spark
 from tests.spark.emulated import SECONDARY, EmulatedPair
+from tests.spark.versions import PARTIAL_INSERTS, TIMES
 
 WINDOW: Final[dict[str, Any]] = {
     "requires_duplicate_detection": True,
@@ -75,6 +76,7 @@ def test_the_same_job_twice_is_one_set_of_messages(spark: SparkSession, pair: Em
     assert len(pair.take(orders)) == 600
 
 
+@TIMES
 def test_a_variant_and_a_time_of_day_are_part_of_a_json_body(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     df = frame(spark, 1, "parse_json('{\"a\":[1]}') as v", "array(parse_json('2')) as deep", "time'01:02:03' as t")
@@ -116,6 +118,7 @@ def test_columns_become_json_bodies(spark: SparkSession, pair: EmulatedPair) -> 
     assert {"number": 2, "price": 0.5} in found
 
 
+@PARTIAL_INSERTS
 def test_sql_inserts_rows(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
     orders = pair.create_queue("orders")
     secret = tmp_path / "primary"

@@ -73,14 +73,14 @@ def test_the_documented_stream_with_reports_runs(spark: SparkSession, pair: Emul
     (tmp_path / "input" / "one.txt").write_text("first\nsecond\n")
     readings = pair.create_queue("readings")
     rows = spark.readStream.text(str(tmp_path / "input")).withColumnRenamed("value", "body")
-    spark.conf.set("fs.viewfs.mounttable.default.link./out", tmp_path.as_uri())
-    query = shown("start_with_reports")(rows, pair.primary, readings, "viewfs:///out")
+    spark.conf.set("fs.viewfs.mounttable.readings.link./out", tmp_path.as_uri())
+    query = shown("start_with_reports")(rows, pair.primary, readings, "viewfs://readings/out")
     try:
         query.processAllAvailable()
     finally:
         query.stop()
     assert sorted(str(message) for message in pair.take(readings)) == ["first", "second"]
-    (line,) = (json.loads(row.value) for row in spark.read.text("viewfs:///out/metrics").collect())
+    (line,) = (json.loads(row.value) for row in spark.read.text("viewfs://readings/out/metrics").collect())
     assert (line["outcome"], line["sent"]) == ("commit", 2)
 
 

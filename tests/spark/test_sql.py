@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
@@ -17,10 +16,8 @@ import sbclient_spark
 from sbclient.errors import InvalidOperationError
 from sbclient_spark.table_options import defaults_of, merged
 from tests.spark.emulated import EmulatedPair
+from tests.spark.versions import PARTIAL_INSERTS
 
-partial_inserts = pytest.mark.skipif(
-    pyspark.__version__.startswith("4.0."), reason="PySpark 4.0 requires all columns of a table in an INSERT"
-)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
@@ -46,7 +43,7 @@ def statements() -> list[str]:
     return [one.strip() for block in blocks for one in block.split(";") if one.strip()]
 
 
-@partial_inserts
+@PARTIAL_INSERTS
 def test_the_documented_statements_work(configured: SparkSession, pair: EmulatedPair) -> None:
     orders, invoices = pair.create_queue("orders"), pair.create_queue("invoices")
     results: list[list[Any]] = []
@@ -62,7 +59,7 @@ def test_the_documented_statements_work(configured: SparkSession, pair: Emulated
     assert pair.count(orders) == 2
 
 
-@partial_inserts
+@PARTIAL_INSERTS
 def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: SparkSession, pair: EmulatedPair) -> None:
     one, other = pair.create_queue("one"), pair.create_queue("other")
     for name, queue in (("one_table", one), ("other_table", other)):
@@ -93,7 +90,7 @@ def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: Spar
         pytest.param(
             "INSERT OVERWRITE emptied (body, message_id) VALUES ('a', '1')",
             "cannot be overwritten|does not support",
-            marks=partial_inserts,
+            marks=PARTIAL_INSERTS,
         ),
         ("DELETE FROM emptied", "DELETE|does not support"),
         ("UPDATE emptied SET body = 'x'", "UPDATE|does not support"),
