@@ -263,7 +263,7 @@ def send(
         if bulk.tally.read or bulk.tally.unsent:
             _report(bulk.tally, as_json)
         if body is None and not as_json:
-            _show_rest(context, bulk, source, failed, skip=skip, is_typed=is_typed)
+            _show_rest(context, bulk, source, has_file=failed is not None, skip=skip, is_typed=is_typed)
         raise
     _report(bulk.tally, as_json)
     if bulk.tally.refused:
@@ -286,19 +286,19 @@ async def _check_primary(client: ServiceBusClient, sender: ServiceBusSender) -> 
 
 
 def _show_rest(
-    context: typer.Context, bulk: BulkSender, source: str, failed: Path | None, *, skip: int, is_typed: bool
+    context: typer.Context, bulk: BulkSender, source: str, *, has_file: bool, skip: int, is_typed: bool
 ) -> None:
     """Print how to send the records that were not accepted."""
     tally = bulk.tally
     if not tally.read:
         return
     if source == STDIN:
-        if failed is None and not is_typed:
+        if not has_file and not is_typed:
             print_note("input that was read and not sent is lost; --failed FILE keeps it")
         return
     after = skip + tally.read
-    if failed is not None and tally.failed:
-        print_note(f"{failed} has the messages that were not accepted: send them with --format messages")
+    if bulk.failed is not None and tally.failed:
+        print_note(f"{bulk.failed.path} has the messages that were not accepted: send them with --format messages")
     elif bulk.unaccepted is not None:
         after = bulk.unaccepted - 1
         if again := tally.read - tally.failed - tally.refused - (after - skip):

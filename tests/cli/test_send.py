@@ -229,6 +229,16 @@ def test_full_disk_does_not_hide_the_first_error() -> None:
     assert "No space left" in call("send", "--queue", "q", "--failed", "/dev/full", status=2, stdin="x\n" * 3).stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is full")
+def test_full_disk_makes_the_printed_command_repeat_the_messages_that_failed(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("x\n" * 10)
+    result = call("send", "--queue", "missing", "--failed", "/dev/full", "--input", str(path), status=5)
+    assert "has the messages that were not accepted" not in result.stderr
+    assert "records of in.txt after 0 were not sent" in result.stderr
+    assert "--skip 0" in result.stderr
+
+
 def test_only_the_first_rejections_are_printed() -> None:
     make("q", requires_session=True)
     result = call("send", "--queue", "q", status=1, stdin="x\n" * 50)
