@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -13,19 +14,35 @@ from sbclient.message import ServiceBusMessage
 from sbclient.message_json import content_json
 
 
-def _private(path: Path) -> int:
-    """Open a file that only its owner may read, because it contains messages. A link is not followed."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    if hasattr(os, "fchmod"):
-        os.fchmod(descriptor, 0o600)
-    return descriptor
+def _open_private(path: Path) -> tuple[int, bool]:
+    """Open a file for writing; return its descriptor, and whether this created it. Symbolic links are refused.
+
+    Only its owner may read the file, because it contains messages. This also applies to an empty file that exists,
+    but not to a device or a pipe, which belongs to other programs too.
+    """
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), True
+    except FileExistsError:
+        descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        status = os.fstat(descriptor)
+        if status.st_size:
+            raise InvalidOperationError(f"--failed {path} is not empty: send its messages, or name another file")
+        if stat.S_ISREG(status.st_mode) and hasattr(os, "fchmod"):
+            os.fchmod(descriptor, 0o600)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, False
 
 
 class FailedFile:
-    """Opened before the first send, and removed at the end if it is new and empty.
+    """A file for messages that were not accepted. It is opened before the first send.
+
+    If it is new and still empty at the end, it is removed.
 
     Args:
-        path: a file that does not exist or is empty, so that no input and no earlier result is overwritten.
+        path: a file that does not exist or is empty, so that neither the input nor an earlier result is overwritten.
 
     Raises:
         InvalidOperationError: the file is not empty, or it cannot be written.
@@ -34,25 +51,23 @@ class FailedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._was_there = path.exists()
-            if self._was_there and path.stat().st_size:
-                raise InvalidOperationError(f"--failed {path} is not empty: send its messages, or name another file")
-            self._file = os.fdopen(
-                _private(path), "w", encoding="utf-8", errors="surrogateescape", buffering=1
-            )  # writes each line at once, and bytes that could not be decoded as they were
+            descriptor, self._is_new = _open_private(path)
         except OSError as error:
             raise InvalidOperationError(
                 f"--failed {path} cannot be written ({error.strerror}): name another file"
             ) from error
+        # Each line is written at once. `surrogateescape` writes bytes that could not be decoded unchanged.
+        self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape", buffering=1)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # what a failed write left in the buffer; the write has raised
+        with suppress(OSError):  # writes the buffer of a failed write again; that write has raised the error
             self._file.close()
-        if not self._was_there and not self.path.stat().st_size:
-            self.path.unlink()
+        with suppress(FileNotFoundError):  # the user may have moved the file
+            if self._is_new and not self.path.stat().st_size:
+                self.path.unlink()
 
     def write(self, unsent: ServiceBusMessage | str) -> None:
         """Write a message as JSON with its message id, or a line of input unchanged. May raise OSError."""

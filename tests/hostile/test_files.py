@@ -28,6 +28,31 @@ def test_file_of_failed_messages_is_readable_by_its_owner_only(tmp_path: Path, i
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_permissions_of_a_device_or_pipe_for_failed_messages_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    path.chmod(0o644)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with FailedFile(path) as failed:
+        failed.write("a line")
+
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.read(reader, 100) == b"a line\n"
+    os.close(reader)
+
+
+def test_directory_is_not_a_file_for_failed_messages(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOperationError, match=r"cannot be written \(Is a directory\)"):
+        FailedFile(tmp_path)
+
+
+def test_file_of_failed_messages_may_be_removed_while_it_is_open(tmp_path: Path) -> None:
+    with FailedFile(tmp_path / "failed.jsonl") as failed:
+        failed.path.unlink()
+
+    assert not failed.path.exists()
+
+
 def test_file_of_failed_messages_follows_no_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "failed.jsonl"
     target.touch()
