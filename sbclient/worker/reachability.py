@@ -50,30 +50,39 @@ class Reachability:
         self._error: OngoingError | None = None
 
     def health(self) -> NamespaceHealth:
-        """Return the current health."""
+        """Return the current health. An answer to the syphon after the error means that the namespace is reachable."""
         heard_at = self._heard_at()
-        if self._error is not None and heard_at is not None and heard_at > self._probed_at:
-            self.answered()
+        error = self._error if heard_at is None or heard_at <= self._probed_at else None
         known = [at for at in (self._answered_at, heard_at) if at is not None]
-        return NamespaceHealth(self._namespace, max(known, default=None), self._error)
+        return NamespaceHealth(self._namespace, max(known, default=None), error)
 
     def answered(self, error: ServiceBusError | None = None) -> None:
         """Record an answer; an error may mean that the namespace is unreachable."""
         if error is not None and is_unreachable(error):
             self.failed(error)
             return
-        now = self._probed_at = self._clock.monotonic()
+        self._probed_at = self._answered_at = self._clock.monotonic()
+        self._end_error(self._answered_at)
+
+    def _note_answer(self) -> None:
+        """End the error if the syphon has received an answer since the last probe."""
+        health = self.health()
+        if health.error is None and health.reached_at is not None:
+            self._end_error(health.reached_at)
+
+    def _end_error(self, answered_at: float) -> None:
         if self._error is not None:
             log.info(
                 "worker.reachable",
                 "the {side} is reachable again after {seconds} s",
                 side=self._side,
-                seconds=round(now - self._error.since_at, 1),
+                seconds=round(answered_at - self._error.since_at, 1),
             )
-        self._answered_at, self._error = now, None
+            self._error = None
 
     def failed(self, error: ServiceBusError) -> None:
         """Record that the namespace is unusable."""
+        self._note_answer()
         self._probed_at = self._clock.monotonic()
         if self._error is None:
             log.warning(
@@ -85,17 +94,20 @@ class Reachability:
             )
         self._error = OngoingError.of(error, self._probed_at, self._error)
 
+    def _next_probe_at(self) -> float:
+        health = self.health()
+        if health.error is not None:
+            return self._probed_at + min(AGAIN_S, self._interval_s)
+        return float("-inf") if health.reached_at is None else health.reached_at + self._interval_s
+
     async def keep(self) -> None:
         """Probe the namespace whenever it has not answered for a while; runs until cancelled."""
         while True:
-            health = self.health()
-            if health.error is not None:
-                await self._clock.sleep(min(AGAIN_S, self._interval_s))
-            elif health.reached_at is not None:
-                left_s = health.reached_at + self._interval_s - self._clock.monotonic()
-                if left_s > 0:
-                    await self._clock.sleep(left_s)
-                    continue
+            self._note_answer()
+            left_s = self._next_probe_at() - self._clock.monotonic()
+            if left_s > 0:
+                await self._clock.sleep(left_s)
+                continue
             try:
                 await self._probe()
             except ServiceBusError as error:

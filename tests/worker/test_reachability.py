@@ -90,6 +90,34 @@ async def test_response_to_the_syphon_clears_the_error(
     assert reachability.health().error is None
 
 
+async def test_time_of_an_answer_to_the_syphon_is_reported(namespace: Namespace, clock: VirtualClock) -> None:
+    reachability = Reachability(
+        "primary", "contoso", clock, probe=namespace.ask, heard_at=lambda: namespace.heard_at, interval_s=60.0
+    )
+    await clock.sleep(10.0)
+    reachability.failed(ServiceBusConnectionError("it is down"))
+    namespace.heard_at = 12.0
+    await clock.sleep(490.0)
+    for _ in range(2):
+        health = reachability.health()
+        assert (health.reached_at, health.error) == (12.0, None)
+
+
+async def test_log_reports_the_time_until_the_syphon_got_an_answer(
+    reachability: Reachability, namespace: Namespace, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await clock.sleep(1.0)
+    namespace.error = ServiceBusConnectionError("it is down")
+    with caplog.at_level("INFO", logger="sbclient"):
+        await clock.sleep(60.0)
+        namespace.heard_at = 60.5
+        assert reachability.health().error is None
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        await clock.sleep(30.0)
+    assert caplog.records[-1].getMessage() == "the primary is reachable again after 0.5 s"
+    assert namespace.asked_at == [0.0, 60.0]
+
+
 @pytest.mark.parametrize("error", [MessagingEntityNotFoundError, ServiceBusServerBusyError])
 async def test_an_answer_of_the_service_is_an_answer(
     reachability: Reachability, namespace: Namespace, clock: VirtualClock, error: type[ServiceBusError]
