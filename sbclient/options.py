@@ -183,7 +183,7 @@ class RetryOptions:
             seconds = getattr(self, name)
             if not is_number(seconds) or not seconds >= 0:  # negated so that NaN is rejected
                 raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, 0 or more")
-        check_seconds("timeout", self.timeout)
+        _check_seconds("timeout", self.timeout)
 
 
 def is_number(value: object) -> bool:
@@ -197,7 +197,12 @@ def check_seconds(name: str, seconds: float | None) -> None:
     Raises:
         InvalidOperationError: it is no number, or not more than 0, or infinite.
     """
-    if seconds is not None and not (is_number(seconds) and 0 < seconds < math.inf):
+    if seconds is not None:
+        _check_seconds(name, seconds)
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    if not (is_number(seconds) and 0 < seconds < math.inf):
         raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, more than 0 and finite")
 
 

@@ -95,7 +95,7 @@ def test_options_cannot_be_changed_after_they_were_checked() -> None:
 
 @pytest.mark.parametrize("name", ["retry_total", "retry_backoff_factor", "retry_backoff_max", "timeout"])
 def test_f3_no_number_of_the_retry_policy_is_negative_or_not_a_number(name: str) -> None:
-    for wrong in (-1, float("nan")):
+    for wrong in (-1, float("nan"), None, "1"):
         settings: dict[str, Any] = {name: wrong}
         with pytest.raises(InvalidOperationError) as caught:
             RetryOptions(**settings)
