@@ -208,10 +208,11 @@ def _check_seconds(name: str, seconds: float) -> None:
 
 _REPLACEMENTS: Final = {
     "logging_enable": "set the level of the logger 'sbclient' instead",
+    "retry_mode": "remove it; retries always use exponential back-off",
     "socket_timeout": "remove it; the timeout of a call limits its time",
     "uamqp_transport": "remove it; this client has its own AMQP engine",
 }
-"""Options of azure-servicebus that only its own transport has."""
+"""Options of azure-servicebus that this client lacks, with what to do instead."""
 
 
 def unknown_option(name: str, known: Iterable[str]) -> InvalidOperationError:

@@ -138,7 +138,12 @@ def test_limits_of_a_syphon_keep_their_ranges(name: str, wrong: list[Any]) -> No
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [("logging_enable", "the logger 'sbclient'"), ("retry_totl", "'retry_total'"), ("colour", "use one of user_agent")],
+    [
+        ("logging_enable", "the logger 'sbclient'"),
+        ("retry_mode", "always use exponential back-off"),
+        ("retry_totl", "'retry_total'"),
+        ("colour", "use one of user_agent"),
+    ],
 )
 def test_unknown_option_has_advice(name: str, advice: str) -> None:
     error = unknown_option(name, ["user_agent"])
