@@ -108,7 +108,10 @@ class PairedNamespaceOptions:
                 raise InvalidOperationError(f"{name} is {getattr(self, name)!r}: it must be True or False")
         patterns = self.syphon_destinations
         if patterns is not None and (
-            isinstance(patterns, str) or not patterns or not all(isinstance(each, str) and each for each in patterns)
+            isinstance(patterns, str)
+            or not isinstance(patterns, Sequence)
+            or not patterns
+            or not all(isinstance(each, str) and each for each in patterns)
         ):
             raise InvalidOperationError(
                 f"syphon_destinations is {patterns!r}: give a list with at least one name or pattern, or None for all"

@@ -108,6 +108,13 @@ def test_f3_a_timeout_of_nothing_is_refused_but_no_retries_are_fine() -> None:
         RetryOptions(timeout=0)
 
 
+def test_destinations_of_a_syphon_are_a_list_of_names() -> None:
+    assert options_with("syphon_destinations", ["a", "b/*"]).syphon_destinations == ["a", "b/*"]
+    for wrong in (5, "a", b"a", [], ["a", ""], [1], (name for name in ("a", "b"))):
+        with pytest.raises(InvalidOperationError, match="syphon_destinations"):
+            options_with("syphon_destinations", wrong)
+
+
 def options_with(name: str, value: Any) -> PairedNamespaceOptions:
     return PairedNamespaceOptions(**{name: value})
 
