@@ -116,8 +116,8 @@ class PairedNamespaceOptions:
             raise InvalidOperationError(
                 f"syphon_destinations is {patterns!r}: give a list with at least one name or pattern, or None for all"
             )
-        if self.primary_name is not None and not isinstance(self.primary_name, str):
-            raise InvalidOperationError(f"primary_name is {self.primary_name!r}: give a str, or None for the default")
+        if self.primary_name is not None and not (isinstance(self.primary_name, str) and self.primary_name):
+            raise InvalidOperationError(f"primary_name is {self.primary_name!r}: give a name, or None for the default")
         if self.is_outage is not None and not callable(self.is_outage):
             raise InvalidOperationError(f"is_outage is {self.is_outage!r}: give a function of an error, or None")
 
@@ -150,7 +150,7 @@ class SyphonLimits:
     def __post_init__(self) -> None:
         for name in ("max_messages_per_second", "max_messages_per_second_per_destination"):
             rate = getattr(self, name)
-            if rate is not None and not (isinstance(rate, int | float) and 0 < rate < float("inf")):
+            if rate is not None and not (is_number(rate) and 0 < rate < math.inf):
                 raise InvalidOperationError(f"{name} is {rate!r}: it must be more than 0, or None for no limit")
         if self.max_queues_polled is not None:
             _count("max_queues_polled", self.max_queues_polled)
@@ -180,7 +180,7 @@ class RetryOptions:
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.retry_total, int) or self.retry_total < 0:
+        if not isinstance(self.retry_total, int) or isinstance(self.retry_total, bool) or self.retry_total < 0:
             raise InvalidOperationError(f"retry_total is {self.retry_total!r}: it must be a whole number, 0 or more")
         for name in ("retry_backoff_factor", "retry_backoff_max"):
             seconds = getattr(self, name)

@@ -95,7 +95,7 @@ def test_options_cannot_be_changed_after_they_were_checked() -> None:
 
 @pytest.mark.parametrize("name", ["retry_total", "retry_backoff_factor", "retry_backoff_max", "timeout"])
 def test_f3_no_number_of_the_retry_policy_is_negative_or_not_a_number(name: str) -> None:
-    for wrong in (-1, float("nan"), None, "1"):
+    for wrong in (-1, float("nan"), None, "1", True):
         settings: dict[str, Any] = {name: wrong}
         with pytest.raises(InvalidOperationError) as caught:
             RetryOptions(**settings)
@@ -115,6 +115,12 @@ def test_destinations_of_a_syphon_are_a_list_of_names() -> None:
             options_with("syphon_destinations", wrong)
 
 
+@pytest.mark.parametrize("wrong", ["", 5])
+def test_primary_name_is_a_text_that_is_not_empty(wrong: Any) -> None:
+    with pytest.raises(InvalidOperationError, match="primary_name"):
+        options_with("primary_name", wrong)
+
+
 def options_with(name: str, value: Any) -> PairedNamespaceOptions:
     return PairedNamespaceOptions(**{name: value})
 
@@ -129,7 +135,7 @@ def test_limits_of_a_syphon_at_their_ends() -> None:
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("max_messages_per_second", [0, -1.0, float("nan"), float("inf"), "10"]),
+        ("max_messages_per_second", [0, -1.0, float("nan"), float("inf"), "10", True]),
         ("max_messages_per_second_per_destination", [0, -1.0, float("nan"), float("inf"), "10"]),
         ("max_queues_polled", [0, 1.5, True]),
         ("max_messages_in_flight", [0, 5001, None]),
