@@ -94,7 +94,6 @@ class SdkLink(Generic[S]):
     Attributes:
         is_open: whether it was opened and not discarded.
         is_gone: whether it was discarded.
-        calls: the number of calls that run or wait.
 
     Args:
         sdk: the object, not opened yet.
@@ -129,7 +128,11 @@ class SdkLink(Generic[S]):
         self._disposal: asyncio.Task[None] | None = None
         self.is_open = False
         self.is_gone = False
-        self.calls = 0
+
+    @property
+    def calls(self) -> int:
+        """The number of calls that run or wait."""
+        return len(self._waiting) + self._is_in_use
 
     async def call(self, work: Callable[[S], Awaitable[R]], *, doing: str, timeout_s: float) -> R:
         """Wait until no other call runs, open the object if needed, and run `work` with it.
@@ -145,13 +148,9 @@ class SdkLink(Generic[S]):
             ServiceBusError: the error that the service returned.
         """
         deadline = self._clock.monotonic() + timeout_s
-        self.calls += 1
-        try:
-            await self._acquire(doing, timeout_s)
-            task = self.start(work, doing=doing)
-            return await self._watched(task, doing, timeout_s, deadline)
-        finally:
-            self.calls -= 1
+        await self.acquire(doing, timeout_s)
+        task = self.start(work, doing=doing)
+        return await self._watched(task, doing, timeout_s, deadline)
 
     async def _watched(self, task: asyncio.Task[R], doing: str, timeout_s: float, deadline: float) -> R:
         try:
@@ -179,13 +178,6 @@ class SdkLink(Generic[S]):
             LinkDiscardedError: the object was discarded.
             OperationTimeoutError: the other calls took longer than `timeout_s` seconds.
         """
-        self.calls += 1
-        try:
-            await self._acquire(doing, timeout_s)
-        finally:
-            self.calls -= 1
-
-    async def _acquire(self, doing: str, timeout_s: float) -> None:
         if self.is_gone:
             raise LinkDiscardedError(self._subject)
         self._stop_idle_timer()

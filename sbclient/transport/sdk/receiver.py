@@ -166,9 +166,11 @@ class SdkReceiver(ReceiverLink):
 
     async def _receive_once(self, max_message_count: int, left_s: float) -> list[ServiceBusReceivedMessage]:
         """Return the messages of one receive call of the SDK, which lasts at most 1 s."""
-        self._drop_silent_link()
         link = self._usable_link()
         await link.acquire("receive from", left_s + SLICE_GRACE_S)
+        if self._is_silent(link):  # checked when no other call runs, which `discard` would end
+            link.discard()
+            raise LinkDiscardedError(repr(self._path))
         if leftovers := self._take_leftovers(max_message_count):
             link.release()
             return [*leftovers]
@@ -200,12 +202,8 @@ class SdkReceiver(ReceiverLink):
         read = [received(each, is_locked=is_locked, has_session=has_session) for each in given]
         return [message for message in read if message is not None]
 
-    def _drop_silent_link(self) -> None:
-        link = self._link
-        if link is None or self._session is not None or link.calls or not link.is_open:
-            return
-        if self._clock.monotonic() - self._heard_at > SILENCE_S:
-            link.discard()
+    def _is_silent(self, link: SdkLink[Any]) -> bool:
+        return self._session is None and link.is_open and self._clock.monotonic() - self._heard_at > SILENCE_S
 
     def _take_back(self, task: asyncio.Task[list[SdkReceivedMessage]]) -> None:
         if self._receiving is task:

@@ -83,6 +83,18 @@ async def test_a_cancelled_waiting_call_does_not_run(link: SdkLink[SdkDouble], s
     assert link.is_open
 
 
+async def test_running_and_waiting_calls_are_counted(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
+    sdk.on_call = lambda _: asyncio.sleep(1.0)
+    await link.acquire("ask", 5.0)
+    assert link.calls == 1
+    task = link.start(lambda sdk: sdk.enter(1), doing="ask")
+    waiting = asyncio.create_task(call(link, 2))
+    await asyncio.sleep(0.1)
+    assert link.calls == 2
+    await asyncio.gather(task, waiting)
+    assert link.calls == 0
+
+
 async def test_a_call_cancelled_while_it_acquires_the_object_releases_it(
     link: SdkLink[SdkDouble], sdk: SdkDouble
 ) -> None:

@@ -204,6 +204,26 @@ async def test_a_link_without_messages_is_replaced(owner: Owner) -> None:
     assert owner.receivers[0].closed == 1
 
 
+async def test_a_link_without_messages_is_not_replaced_under_a_running_receive_call(owner: Owner) -> None:
+    receiver = receiver_of(owner)
+    sdk = await opened(receiver, owner)
+    waiting = asyncio.create_task(receive(receiver, wait_s=SILENCE_S + 60.0))
+    await asyncio.sleep(SILENCE_S + 0.5)
+    following = asyncio.create_task(receive(receiver, wait_s=60.0))
+    await asyncio.sleep(0.1)
+    assert sdk.closed == 0
+    sdk.arrive("first", "second")
+    assert [await waiting, await following] == [["first"], ["second"]]
+    assert len(owner.receivers) == 1
+
+
+async def test_a_link_without_messages_is_replaced_while_several_calls_receive(owner: Owner) -> None:
+    receiver = receiver_of(owner)
+    await opened(receiver, owner)
+    assert await asyncio.gather(*(receive(receiver, wait_s=SILENCE_S + 130.0) for _ in range(3))) == [[], [], []]
+    assert len(owner.receivers) == 2
+
+
 async def test_a_receive_call_without_an_answer_discards_the_link(owner: Owner, clock: VirtualClock) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
