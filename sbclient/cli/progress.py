@@ -21,8 +21,8 @@ DELAY_S: Final = 1.0
 """Work that ends sooner shows nothing."""
 
 REDRAW_S: Final = 0.2
-RATE_SAMPLES: Final = 25
-"""The rate is measured over this many redraws: five seconds."""
+RATE_REDRAWS: Final = 25
+"""The rate is that of this many redraws, which take five seconds."""
 
 _ERASE_LINE: Final = "\r\x1b[K"
 
@@ -52,7 +52,7 @@ class Progress:
     def __init__(self, text: str, *, is_wanted: bool = True) -> None:
         self._text = text
         self._amount: Callable[[], Amount] | None = None
-        self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES)
+        self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_REDRAWS + 1)
         self._is_wanted = is_wanted and sys.stderr.isatty()
         self._clock = Clock()
         self._began_at = 0.0
@@ -77,6 +77,7 @@ class Progress:
     def follow(self, amount: Callable[[], Amount]) -> None:
         """Show an amount, which each redraw asks for."""
         self._amount = amount
+        self._samples.clear()
 
     def note(self, line: str) -> None:
         """Print a line on stderr that stays above the progress line."""
@@ -114,8 +115,9 @@ class Progress:
 
 
 def span_text(seconds: float) -> str:
-    """Return a time as a person reads it: `12 s`, `3 min`, `2 h 5 min`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
+    """Return a duration as text: `12 s`, `3 min`, `2 h 5 min`. Up to 119 of a unit, the next larger one is not used."""
+    whole_seconds = round(seconds)
+    if whole_seconds < 120:
+        return f"{whole_seconds} s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbclient.cli.progress import Amount, Progress, span_text
+from sbclient.cli.progress import REDRAW_S, Amount, Progress, span_text
 
 
 def test_line_has_rate_and_remaining_time() -> None:
@@ -39,8 +39,38 @@ def test_rate_is_that_of_the_last_seconds() -> None:
     assert line == "received  99 s, 1 per second"
 
 
+def test_rate_is_measured_over_five_seconds() -> None:
+    done = 0
+    progress = Progress("receiving")
+    progress.follow(lambda: Amount("received", done))
+    for redraw in range(101):
+        done = 1000 if redraw > 75 else 0
+        line = progress.line(redraw * REDRAW_S)
+    assert line == "received  20 s, 200 per second"
+
+
+def test_rate_of_another_amount_starts_again() -> None:
+    progress = Progress("sending")
+    progress.follow(lambda: Amount("first", 1000))
+    progress.line(1)
+    progress.follow(lambda: Amount("second", 100))
+    assert progress.line(2) == "second  2 s"
+    assert progress.line(3) == "second  3 s, 0 per second"
+
+
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (120, "2 min"), (5900, "98 min"), (7500, "2 h 5 min")]
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (99.6, "100 s"),
+        (100, "100 s"),
+        (119.4, "119 s"),
+        (119.6, "2 min"),
+        (5900, "98 min"),
+        (7140, "119 min"),
+        (7200, "2 h 0 min"),
+        (7500, "2 h 5 min"),
+    ],
 )
 def test_time_is_short(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
