@@ -103,7 +103,7 @@ class Queue:
     def lose_front_end(self, front_end: int) -> None:
         """Drop the cache of a front end; its messages return when their locks end."""
         if self._cache is not None:
-            self._cache.lose(front_end)
+            self._cache.drop(front_end)
 
     @property
     def requires_session(self) -> bool:

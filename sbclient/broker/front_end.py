@@ -34,7 +34,12 @@ class FrontEndCache:
     def receive(
         self, call: Call, fragments: Sequence[Fragment], max_message_count: int, *, delete: bool
     ) -> list[Entry]:
-        """Take at most that many messages, cached ones first."""
+        """Take at most `max_message_count` messages, cached ones first.
+
+        Args:
+            fragments: the reachable fragments, in the order in which to query them; `Queue.receive` chooses both.
+            delete: whether the messages are deleted rather than locked.
+        """
         cached = self._cached.setdefault(call.front_end, deque())
         taken: list[Entry] = []
         while len(taken) < max_message_count:
@@ -46,7 +51,7 @@ class FrontEndCache:
                 taken.append(entry)
         return taken
 
-    def lose(self, front_end: int) -> None:
+    def drop(self, front_end: int) -> None:
         """Drop the cache of a front end."""
         self._cached.pop(front_end, None)
 
