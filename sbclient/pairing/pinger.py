@@ -100,8 +100,8 @@ class Pinger:
                 await link.send([self._message(self._with_session(keys))], timeout_s=PING_TIMEOUT_S)
         except ServiceBusError as error:
             log.info(
-                "failover.ping_refused",
-                "the primary rejected a ping to {path!r}: {error}",
+                "failover.ping_failed",
+                "a ping to {path!r} failed: {error}",
                 path=entity.path,
                 error=error,
             )
