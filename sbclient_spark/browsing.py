@@ -19,6 +19,7 @@ from sbclient.delivery import ServiceBusSubQueue
 from sbclient.entities import QueueProperties, SubscriptionProperties
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.rules.entity_path import split_subscription
 from sbclient_spark.read_options import SubQueueWord
 
 PAGE: Final = 250
@@ -26,7 +27,6 @@ FRAGMENTS: Final = 16
 """The usual number of fragments; further ones are found by browsing."""
 
 FRAGMENT_BITS: Final = 48
-SUBSCRIPTIONS: Final = "/Subscriptions/"
 
 Pages: TypeAlias = AsyncGenerator[list[ServiceBusReceivedMessage], None]
 """Messages in pages, some of which may be empty."""
@@ -63,14 +63,14 @@ def divided(ranges: Sequence[tuple[int, int]], count: int) -> list[tuple[int, in
 def open_receiver(
     client: ServiceBusClient, path: str, word: SubQueueWord = "none", session_id: str | None = None
 ) -> ServiceBusReceiver:
-    """Return a receiver of a queue, or of a subscription given as `topic/Subscriptions/name`."""
+    """Return a receiver of a queue or, given `topic/Subscriptions/name` in any case of letters, of a subscription."""
     sub_queue = {
         "none": None,
         "deadletter": ServiceBusSubQueue.DEAD_LETTER,
         "transferDeadletter": ServiceBusSubQueue.TRANSFER_DEAD_LETTER,
     }[word]
-    if SUBSCRIPTIONS in path:
-        topic, subscription = path.split(SUBSCRIPTIONS)
+    if (names := split_subscription(path)) is not None:
+        topic, subscription = names
         return client.get_subscription_receiver(topic, subscription, sub_queue=sub_queue, session_id=session_id)
     return client.get_queue_receiver(path, sub_queue=sub_queue, session_id=session_id)
 
@@ -100,8 +100,8 @@ async def entity_facts(client: ServiceBusClient, path: str, *, with_creation: bo
     created: datetime | None = None
     described: QueueProperties | SubscriptionProperties
     try:
-        if SUBSCRIPTIONS in path:
-            topic, subscription = path.split(SUBSCRIPTIONS)
+        if (names := split_subscription(path)) is not None:
+            topic, subscription = names
             partitioned = (await admin.get_topic(topic)).enable_partitioning
             described = await admin.get_subscription(topic, subscription)
             if with_creation:

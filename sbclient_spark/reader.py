@@ -27,10 +27,10 @@ from sbclient.client.client import ServiceBusClient
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.backlog import backlog_queue_names, primary_name_of, session_backlog_queue_names
+from sbclient.rules.entity_path import split_subscription
 from sbclient_spark.browsing import (
     FRAGMENT_BITS,
     FRAGMENTS,
-    SUBSCRIPTIONS,
     Extent,
     Pages,
     ahead,
@@ -272,8 +272,8 @@ async def _sessions_of(client: ServiceBusClient, path: str, word: SubQueueWord) 
     try:
         await receiver.peek_messages(1)
     except InvalidOperationError:
-        if SUBSCRIPTIONS in path:
-            topic, subscription = path.split(SUBSCRIPTIONS)
+        if (names := split_subscription(path)) is not None:
+            topic, subscription = names
             return [session async for session in client.list_subscription_sessions(topic, subscription)]
         return [session async for session in client.list_queue_sessions(path)]
     finally:

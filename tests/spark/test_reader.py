@@ -245,6 +245,19 @@ def test_a_subscription_with_sessions_of_a_partitioned_topic_is_read_once(client
         read(topic="prices", subscription="none")
 
 
+@pytest.mark.parametrize("name", ["all", "in-order"])
+def test_path_of_a_subscription_is_read_in_any_case_of_letters(clients: WorkerClients, name: str) -> None:
+    async def fill() -> None:
+        options = read_options({"connectionString": "memory://read", "queue": "q"}).connection
+        async with open_client(options, paired=False, clock=clients.clock) as client:
+            await client.administration.create_topic("prices")
+            await client.administration.create_subscription("prices", name, requires_session=name == "in-order")
+            await client.get_topic_sender("prices").send_messages(ServiceBusMessage("1", session_id="s"))
+
+    clients.run(fill())
+    assert bodies(path=f"prices/subscriptions/{name}") == ["1"]
+
+
 def test_sessions_are_read_once_over_the_network(clients: WorkerClients, pair: EmulatedPair) -> None:
     queue = pair.create_queue("parts", enable_partitioning=True, requires_session=True)
 
