@@ -1,4 +1,4 @@
-"""The client's end of one AMQP link, from the attach to the end of its session."""
+"""The client side of one AMQP link, from attach until it is detached."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Wire(Protocol):
 
 
 class LinkEnd(Generic[L]):
-    """One link. The connection calls the `on_` methods; subclasses extend those that they need.
+    """One link. The connection calls the `on_` methods; subclasses override them.
 
     Args:
         wire: the connection.
         doing: the operation and its object, for errors: `attach to 'orders'`.
-        owns_session: whether the link has its AMQP session to itself, which then ends with it.
+        owns_session: whether the AMQP session has no other link; it is then ended together with the link.
 
     Attributes:
         link: the link of the engine; set by `start`.
-        is_open: whether messages may pass.
+        is_open: whether the link is attached, so that messages can be transferred.
     """
 
     link: L
@@ -53,6 +53,7 @@ class LinkEnd(Generic[L]):
         self.doing = doing
         self.owns_session = owns_session
         self._attached: asyncio.Future[Attach] = asyncio.get_running_loop().create_future()
+        self._has_started = False
         self._is_released = False
         self.is_open = False
 
@@ -64,16 +65,17 @@ class LinkEnd(Generic[L]):
         return session
 
     def start(self, link: L) -> None:
-        """Take a link for which the engine has written an attach; `attached` waits for the answer."""
+        """Use a link for which the engine has written an attach; `attached` waits for the response."""
         self.link = link
+        self._has_started = True
         link.owner = self
         self.wire.flush()
 
     async def attached(self) -> Attach:
-        """The service's answer.
+        """Wait for the response of the service and return it. If that fails, release the link.
 
         Raises:
-            ServiceBusError: the service refused the link, or the connection was lost; nothing is in doubt.
+            ServiceBusError: the service rejected the link, or the connection was lost; nothing is in doubt.
         """
         try:
             return await self._attached
@@ -83,14 +85,14 @@ class LinkEnd(Generic[L]):
 
     @property
     def is_released(self) -> bool:
-        """Whether the link has ended, or was given up."""
+        """Whether the link was detached or abandoned."""
         return self._is_released
 
     async def answered(self) -> None:
-        """Wait, as one of several, for the service's answer. Cancelling one of them does not affect the others.
+        """Wait for the response of the service. Several tasks may wait; cancelling one does not affect the others.
 
         Raises:
-            ServiceBusError: the service refused the link, or the connection was lost; nothing is in doubt.
+            ServiceBusError: the service rejected the link, or the connection was lost; nothing is in doubt.
         """
         try:
             await asyncio.shield(self._attached)
@@ -98,22 +100,21 @@ class LinkEnd(Generic[L]):
             raise own_error(error, is_in_doubt=False) from error.__cause__
 
     def refuse(self, error: ServiceBusError) -> None:
-        """Give the link up; those that wait for its attach get `error`."""
+        """Release the link, and raise `error` in the tasks that wait for its attach."""
         self.release()
         if not self._attached.done():
             self._attached.set_exception(error)
-            self._attached.exception()  # the ones who attach may have gone
+            self._attached.exception()  # no task may be waiting any more; this prevents a warning
 
     def release(self) -> None:
-        """End the link, with its session if that is its own. Does nothing if it is over already."""
+        """Detach the link, and end its session if it has no other link. Does nothing if it is released already."""
         if self._is_released:
             return
         self._is_released = True
         self.is_open = False
-        link = getattr(self, "link", None)
-        if link is None:
+        if not self._has_started:
             return
-        link.detach()
+        self.link.detach()
         if self.owns_session:
             self.session.end()
         self.wire.flush()
@@ -121,14 +122,14 @@ class LinkEnd(Generic[L]):
     # -- what the connection calls -------------------------------------------------------------------------------
 
     def on_attached(self, attach: Attach) -> None:
-        """The service has answered the attach. An answer without the terminus is a refusal; a detach follows it."""
+        """The service has responded to the attach. Without a terminus it rejects the link, and a detach follows."""
         terminus = attach.target if self.link.is_sender else attach.source
         if terminus is not None and not self._attached.done():
             self.is_open = not self._is_released
             self._attached.set_result(attach)
 
     def on_detached(self, error: AmqpError | None) -> None:
-        """The link is over: detached by the service, or lost with its session or connection."""
+        """The service has detached the link, or its session or connection was lost."""
         if self.owns_session and not self._is_released:
             self.session.end()
         self._is_released = True
@@ -137,7 +138,7 @@ class LinkEnd(Generic[L]):
             cause = self.error_of_end(error)
             cause.is_in_doubt = False
             self._attached.set_exception(cause)
-            self._attached.exception()  # the one who attaches may have gone
+            self._attached.exception()  # as in `refuse`
 
     def on_credit(self) -> None:
         """The service grants credit."""
@@ -149,7 +150,7 @@ class LinkEnd(Generic[L]):
         """The service has no more messages for the credit that was granted."""
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
-        """A message has come."""
+        """A message has arrived."""
 
     def on_disposition(self, event: DispositionReceived) -> None:
         """The service has stated the outcome of a delivery."""
@@ -160,7 +161,7 @@ class LinkEnd(Generic[L]):
             self.on_disposition(each)
 
     def error_of_end(self, error: AmqpError | None) -> ServiceBusError:
-        """The error for the end of this link; every condition of a lost connection is a connection error."""
+        """Return the error for a detach. Without a connection it is a connection error, whatever the condition."""
         if self.wire.is_over:
             said = "the connection is lost" if error is None else plain_text(error.description or error.condition)
             return ServiceBusConnectionError(f"{self.doing}: {said}")
@@ -170,5 +171,5 @@ class LinkEnd(Generic[L]):
 
 
 def inner_outcome(state: Any) -> Any:
-    """The outcome in a delivery state, that of a transactional state included."""
+    """Return the outcome of a delivery state, also if it is inside a transactional state."""
     return getattr(state, "outcome", state)
