@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from rich.table import Table
-
 from sbclient.cli.common import cell, make_console, print_line
 from sbclient.cli.json_values import plain
 
@@ -56,6 +54,8 @@ def _flat(description: dict[str, Any]) -> list[tuple[str, str]]:
 
 def print_list(kind: str, found: list[dict[str, Any]]) -> None:
     """Print a table with the main fields of each entity."""
+    from rich.table import Table  # only for tables: other commands start faster without it
+
     columns = _COLUMNS[kind]
     counts = _COUNTS if found and "runtime" in found[0] else ()
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -6,16 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias
-
-from rich.console import Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sbclient.backlog import BacklogQueueView, DestinationView
 from sbclient.cli.common import cell, make_console, print_json
 from sbclient.telemetry.log import shortened
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 Report: TypeAlias = dict[str, Any]
 
@@ -78,10 +77,14 @@ def _numbers(view: DestinationView, now: float) -> Report:
 @contextmanager
 def show_report(*, as_json: bool, is_live: bool) -> Iterator[Callable[[Report], None]]:
     """Yield a function that prints a report: as JSON, as tables, or as tables that update in place on a terminal."""
-    console = make_console()
     if as_json:
         yield print_json
-    elif is_live and console.is_terminal:
+        return
+    from rich.console import Group  # only for tables: the command starts faster without them
+    from rich.live import Live
+
+    console = make_console()
+    if is_live and console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             yield lambda report: live.update(Group(*_tables(report)), refresh=True)
     else:
@@ -89,6 +92,8 @@ def show_report(*, as_json: bool, is_live: bool) -> Iterator[Callable[[Report], 
 
 
 def _tables(report: Report) -> list[Table | Text]:
+    from rich.text import Text
+
     parts: list[Table | Text] = []
     if report["destinations"]:
         parts.append(backlog_table("destination", report["destinations"].items()))
@@ -105,6 +110,8 @@ def _has_messages(queue: Report) -> bool:
 
 def backlog_table(title: str, rows: Any) -> Table:
     """Return a table of destinations or queues; long names are shortened."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(title, overflow="fold")
     for column in ("waiting", "parked", "oldest"):

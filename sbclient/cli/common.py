@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -220,6 +221,51 @@ async def interruptible(stop: Callable[[], object]) -> AsyncIterator[None]:
         raise startup_signals.Terminated if received[0] == signal.SIGTERM else KeyboardInterrupt
 
 
+@asynccontextmanager
+async def ends_with_reader() -> AsyncIterator[None]:
+    """Cancel the body when stdout is a pipe whose reader has ended, also while nothing is printed.
+
+    Raises:
+        OutputClosed: after the body, if the reader has ended.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None  # a coroutine runs in a task
+    is_closed = False
+
+    def end() -> None:
+        nonlocal is_closed
+        loop.remove_reader(watched)
+        if _has_pipe():  # otherwise `_print` has noticed before
+            is_closed = True
+            task.cancel()
+
+    watched = -1
+    if _has_pipe():
+        watched = os.dup(sys.stdout.fileno())  # `_discard_stdout` replaces the original
+        with suppress(NotImplementedError):  # Windows
+            loop.add_reader(watched, end)  # a pipe for writing is "readable" when its reader has closed it
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not is_closed:
+            raise
+    finally:
+        if watched >= 0:
+            with suppress(NotImplementedError):
+                loop.remove_reader(watched)
+            os.close(watched)
+    if is_closed:
+        raise OutputClosed
+
+
+def _has_pipe() -> bool:
+    """Return whether stdout is a pipe."""
+    try:
+        return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # stdout may have no file descriptor
+        return False
+
+
 def is_interruption(end: typer.Exit) -> bool:
     """Return whether a signal ended the command."""
     return end.exit_code in (Exit.INTERRUPTED, Exit.TERMINATED)
@@ -325,6 +371,27 @@ def status_of(error: BaseException) -> Exit | None:
     return Exit.UNREACHABLE if isinstance(error, ServiceBusError | OSError) else None
 
 
+@contextmanager
+def explained_missing(primary: str, kind: str, *names: str) -> Iterator[None]:
+    """Say in the error of a missing entity what is missing, where, and what to do.
+
+    Args:
+        primary: the connection string.
+        kind: `queue`, `topic` or `subscription`.
+        names: of the entity, after that of its topic.
+    """
+    try:
+        yield
+    except MessagingEntityNotFoundError as error:
+        namespace = parse_connection_string(primary).namespace
+        given = shlex.join(names)
+        raise MessagingEntityNotFoundError(
+            f"there is no {kind} {'/'.join(names)!r} in {namespace}: check the name with "
+            f"`{shlex.join(['sbclient', 'admin', 'list', kind, *names[:-1]])}`, or create it with "
+            f"`sbclient admin create {kind} {given}`"
+        ) from error
+
+
 def required_secondary(secondary: str | None) -> str:
     """Return the connection string of the secondary.
 
@@ -395,6 +462,7 @@ def _print(line: str | bytes) -> None:
     try:
         typer.echo(line)
     except BrokenPipeError as error:
+        _discard_stdout()
         raise OutputClosed(*error.args) from error
 
 

@@ -42,7 +42,7 @@ def peek(
 
 
 async def _peek(primary: str, source: Source, count: int, first: int, progress: Progress) -> None:
-    with source.explained_errors():
+    with source.explained_errors(primary):
         async with open_client(primary) as client, source.receiver(client) as receiver:
             seen, number = 0, first
             progress.follow(lambda: Amount(f"peeked {seen:,}", seen, count))

@@ -12,6 +12,7 @@ from sbclient.cli.common import (
     AsJson,
     Exit,
     Primary,
+    ends_with_reader,
     interruptible,
     is_interruption,
     open_client,
@@ -74,8 +75,8 @@ def receive(
     async def work() -> None:
         task = asyncio.current_task()
         assert task is not None  # a coroutine runs in a task
-        with reception.source.explained_errors():
-            async with interruptible(task.cancel), open_client(primary) as client:
+        with reception.source.explained_errors(primary):
+            async with interruptible(task.cancel), ends_with_reader(), open_client(primary) as client:
                 await reception.run(client, sequence_number or [])
 
     try:

@@ -21,6 +21,7 @@ from sbclient.cli.common import (
     Exit,
     Primary,
     Secondary,
+    explained_missing,
     interruptible,
     open_client,
     print_json,
@@ -198,11 +199,13 @@ def send(
         began_at = clock.monotonic()
         async with open_client(primary, secondary, PAIRING, timeout=timeout) as client:
             sender = client.get_queue_sender(queue) if queue is not None else client.get_topic_sender(topic or "")
+            kind, name = ("topic", topic or "") if queue is None else ("queue", queue)
             try:
-                async with sender:
-                    if secondary and not divert_anyway:
-                        await _check_primary(client, sender)
-                    await bulk.send(sender, messages)
+                with explained_missing(primary, kind, name):
+                    async with sender:
+                        if secondary and not divert_anyway:
+                            await _check_primary(client, sender)
+                        await bulk.send(sender, messages)
             finally:
                 if secondary:
                     bulk.tally.diverted = sum(one.diverted for one in client.pair.status().entities.values())

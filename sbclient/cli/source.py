@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from sbclient.cli.common import explained_missing
 from sbclient.cli.completion import queues, subscriptions, topics
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
@@ -46,10 +47,12 @@ class Source:
         return self.dead_letter or self.transfer_dead_letter
 
     @contextmanager
-    def explained_errors(self) -> Iterator[None]:
-        """Name the option --session in the error of an entity that requires one."""
+    def explained_errors(self, primary: str) -> Iterator[None]:
+        """Name the option --session in the error of an entity that requires one, and an entity that is missing."""
+        names = [self.queue or ""] if self.topic is None else [self.topic, self.subscription or ""]
         try:
-            yield
+            with explained_missing(primary, "queue" if self.topic is None else "subscription", *names):
+                yield
         except InvalidOperationError as error:
             if self.session is not None or "session" not in error.message:
                 raise

@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
-import structlog
 import typer
 
 from sbclient.cli import startup_signals
@@ -241,6 +240,8 @@ class _Events(logging.Handler):
 @contextmanager
 def _events_on_stderr(level: str, progress: Progress) -> Iterator[None]:
     """Log events to stderr as JSON lines: time, level, event and facts."""
+    import structlog  # `--help` and `--check-config` start faster without it
+
     handler = _Events(progress)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

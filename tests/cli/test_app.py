@@ -46,6 +46,21 @@ UNREACHABLE: Final = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAcce
 STAYS: Final = ("emulator", "syphon", "demo", "verify", "fault")
 """Run until a signal, take long or need a network: each has tests of its own."""
 
+NOT_AT_START: Final = {
+    "aiohttp",
+    "azure.servicebus",
+    "cryptography",
+    "lark",
+    "opentelemetry",
+    "pyspark",
+    "requests",
+    "rich",
+    "structlog",
+    "trustme",
+    "wsproto.connection",
+}
+"""Modules that take long to import, and that a command imports when it first needs them."""
+
 
 def program(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -112,6 +127,16 @@ def test_help_is_equal_with_one_command_and_with_all() -> None:
         one = CliRunner().invoke(make_app([name, "--help"]), [name, "--help"]).output
         assert one == every
     assert all(name in CliRunner().invoke(make_app(), ["--help"]).output for name in COMMANDS)
+
+
+def test_commands_start_without_slow_modules() -> None:
+    loading = (
+        "import sys; from sbclient.cli.app import COMMANDS, make_app; "
+        "[make_app([name]) for name in COMMANDS if name != 'demo']; print(*sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", loading], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name for name in ended.stdout.split() if name in NOT_AT_START}
+    assert not loaded
 
 
 def test_version_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:

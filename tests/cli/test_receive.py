@@ -212,6 +212,26 @@ async def test_follow_continues_without_messages(clock: Any, monkeypatch: pytest
     assert printed == [b"0", b"late"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kind", "command"),
+    [
+        (("receive", "--queue", "no"), "queue 'no'", "sbclient admin create queue no"),
+        (("peek", "--queue", "no"), "queue 'no'", "sbclient admin create queue no"),
+        (("send", "--body", "x", "--queue", "no"), "queue 'no'", "sbclient admin create queue no"),
+        (("send", "--body", "x", "--topic", "no"), "topic 'no'", "sbclient admin create topic no"),
+        (
+            ("receive", "--topic", "t", "--subscription", "no"),
+            "subscription 't/no'",
+            "sbclient admin create subscription t no",
+        ),
+    ],
+)
+def test_error_of_a_missing_entity_says_what_to_do(arguments: tuple[str, ...], kind: str, command: str) -> None:
+    error = call(*arguments, status=5).stderr
+    assert f"there is no {kind} in {PRIMARY}: " in error
+    assert command in error
+
+
 def test_error_of_a_session_entity_names_the_option() -> None:
     make("s", requires_session=True)
     assert "--session" in call("receive", "--queue", "s", status=2).stderr

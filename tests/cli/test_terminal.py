@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -249,6 +251,23 @@ def test_closed_pipe_ends_the_command_quietly(emulator: Emulator, command: tuple
     process.stderr.close()
     assert process.wait(PATIENCE_S) == 1
     assert counts(emulator, "orders") > 0
+
+
+def test_receive_ends_with_its_reader_while_no_message_arrives(emulator: Emulator) -> None:
+    put(emulator, "one", "two", "three")
+    receive = [*PROGRAM, "receive", "--queue", "orders", "--follow"]
+    ended = subprocess.run(
+        ["bash", "-c", f"{shlex.join(receive)} | head -n 1; echo ${{PIPESTATUS[@]}}"],
+        capture_output=True,
+        text=True,
+        env=environment(emulator),
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    first, statuses = ended.stdout.splitlines()
+    assert json.loads(first)["body"] == "one"
+    assert (statuses, ended.stderr) == ("1 0", "")
+    assert counts(emulator, "orders") == 0  # all three were written
 
 
 def test_backlog_watch_follows_a_syphon(emulator: Emulator) -> None:
