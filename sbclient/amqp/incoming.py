@@ -50,7 +50,7 @@ class IncomingLink(Link):
         max_message_size: in bytes; larger messages are rejected.
     """
 
-    __slots__ = ("_partial", "_window", "credit", "delivery_count", "max_message_size")
+    __slots__ = ("_drain_limit", "_partial", "_window", "credit", "delivery_count", "max_message_size")
 
     def __init__(self, session: LinkSession, name: str, handle: int) -> None:
         super().__init__(session, name, handle, is_sender=False)
@@ -59,6 +59,7 @@ class IncomingLink(Link):
         self.max_message_size = session.options.max_message_size
         self._window = 0
         self._partial: _Partial | None = None
+        self._drain_limit: int | None = None
 
     def accept(
         self,
@@ -106,6 +107,8 @@ class IncomingLink(Link):
         """
         self.check_not_over()
         self.credit = credit
+        if drain and self._drain_limit is None:
+            self._drain_limit = serial.after(self.delivery_count, credit)
         self.session.write_flow(self.handle, self.delivery_count, credit, drain=drain)
 
     def settle(self, delivery: IncomingDelivery, state: DeliveryState | None, *, settled: bool) -> None:
@@ -125,8 +128,13 @@ class IncomingLink(Link):
     def on_flow(self, flow: Flow) -> None:
         """Process a flow of the sender; called by the session."""
         if flow.drain and flow.delivery_count is not None:
+            used = serial.distance(self.delivery_count, flow.delivery_count)
+            limit, self._drain_limit = self._drain_limit, None
+            is_returned = limit is not None and serial.distance(flow.delivery_count, limit) > 0
             self.delivery_count = flow.delivery_count
-            self.credit = flow.link_credit or 0
+            # A peer uses the credit up by advancing its count. A later grant may have crossed this answer: the peer
+            # continues with what is left of it. Some peers return the credit without advancing their count.
+            self.credit = flow.link_credit or 0 if is_returned else max(0, self.credit - used)
             if self.credit == 0:
                 self.session.emit(LinkDrained(self))
         if flow.echo and self.is_open:

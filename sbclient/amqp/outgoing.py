@@ -23,12 +23,13 @@ class OutgoingLink(Link):
         delivery_count: deliveries so far, modulo 2**32.
     """
 
-    __slots__ = ("_credit", "delivery_count")
+    __slots__ = ("_credit", "_is_drain_due", "delivery_count")
 
     def __init__(self, session: LinkSession, name: str, handle: int) -> None:
         super().__init__(session, name, handle, is_sender=True)
         self.delivery_count = 0
         self._credit = 0
+        self._is_drain_due = False
 
     @property
     def credit(self) -> int:
@@ -91,11 +92,22 @@ class OutgoingLink(Link):
         return delivery
 
     def drained(self) -> None:
-        """Return the credit that was granted with `drain`, because there are no more messages."""
-        if self.is_open:
+        """Return the credit that was granted with `drain`, because there are no more messages.
+
+        The peer learns it after the transfers that are held until its window opens.
+        """
+        if self.is_open and self.session.held_bytes:
+            self._is_drain_due = True
+        elif self.is_open:
             self.delivery_count = serial.after(self.delivery_count, max(0, self._credit))
             self._credit = 0
             self._write_flow(drain=True)
+
+    def on_window(self) -> None:
+        """Answer a drain after the held transfers; called by the session."""
+        if self._is_drain_due:
+            self._is_drain_due = False
+            self.drained()
 
     def settle(self, delivery: OutgoingDelivery, state: DeliveryState | None, *, settled: bool) -> None:
         """Confirm the outcome of a delivery; see `OutgoingDelivery.settle`."""
@@ -105,6 +117,7 @@ class OutgoingLink(Link):
     def on_flow(self, flow: Flow) -> None:
         """Process a flow of the receiver; called by the session."""
         if flow.link_credit is not None:
+            self._is_drain_due = False
             seen = 0 if flow.delivery_count is None else flow.delivery_count
             self._credit = flow.link_credit - max(0, serial.distance(seen, self.delivery_count))
             if self.is_open:

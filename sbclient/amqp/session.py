@@ -396,8 +396,14 @@ class Session:
     def release_frame(self) -> bool:
         """Send one held transfer frame, called by the connection; False if none is left or the window is closed."""
         if self._windows.release_frame() and not self._windows.held_bytes:
-            self.emit(WindowOpened(self))
+            self._window_opened()
         return self._windows.is_ready
+
+    def _window_opened(self) -> None:
+        self.emit(WindowOpened(self))
+        for link in self.links:
+            if isinstance(link, OutgoingLink):
+                link.on_window()
 
     def abandon(self, error: AmqpError | None) -> None:
         """End the session without a frame, because the connection is over."""
@@ -447,7 +453,7 @@ class Session:
         was_holding = self._windows.held_bytes > 0
         self._windows.on_flow(flow)
         if was_holding and not self._windows.held_bytes:
-            self.emit(WindowOpened(self))
+            self._window_opened()
         elif self._windows.is_ready:
             self._connection.hold(self)
         if flow.handle is not None:

@@ -556,6 +556,54 @@ def test_drain_uses_or_returns_the_credit() -> None:
     assert out.credit == 3
 
 
+def test_drain_that_is_answered_after_another_grant_leaves_the_rest_of_that_grant() -> None:
+    pipe = Pipe()
+    out, end = pipe.receiving(credit=10)
+    end.grant(10, drain=True)
+    pipe.flow()
+    out.send(MESSAGE, tag=b"1")
+    pipe.flow()
+    end.grant(12)  # up to the 13th message; the peer answers the drain before it reads this
+    out.drained()
+    pipe.flow()
+    assert (end.credit, end.delivery_count, out.delivery_count, out.credit) == (3, 10, 10, 3)
+    assert of_kind(pipe.client_events, LinkDrained) == []
+    for tag in (b"2", b"3", b"4"):
+        out.send(MESSAGE, tag=tag)
+    pipe.flow()
+    assert (end.credit, out.credit) == (0, 0)
+
+
+def test_drain_whose_credit_is_used_up_leaves_all_of_a_later_grant() -> None:
+    pipe = Pipe()
+    out, end = pipe.receiving(credit=2)
+    end.grant(2, drain=True)
+    pipe.flow()
+    out.send(MESSAGE, tag=b"1")
+    out.send(MESSAGE, tag=b"2")
+    pipe.flow()
+    end.grant(5)
+    end.grant(5, drain=True)  # a second drain before the answer to the first one
+    out.drained()
+    pipe.flow()
+    assert (end.credit, out.credit) == (5, 5)
+    for number in range(5):
+        out.send(MESSAGE, tag=bytes([number]))
+    out.drained()
+    pipe.flow()
+    assert (end.credit, end.delivery_count) == (0, 7)
+    assert len(of_kind(pipe.client_events, LinkDrained)) == 1
+
+
+def test_drain_may_return_the_credit_without_using_it_up() -> None:
+    peer = Peer()
+    link = peer.attached()
+    link.grant(5, drain=True)
+    peer.answers()
+    assert peer.send(Flow(0, 9, 0, 9, 0, 0, 0, drain=True)) == [LinkDrained(link)]
+    assert link.credit == 0
+
+
 def test_flow_with_echo_is_answered() -> None:
     peer = Peer()
     peer.attached(receives=True)
@@ -872,6 +920,20 @@ def test_frames_beyond_the_peers_window_are_held_in_order() -> None:
     pipe.flow()
     assert [event.delivery.payload[0] for event in of_kind(pipe.client_events, DeliveryReceived)] == list(range(20))
     assert pipe.server.pending_bytes == 0
+
+
+def test_answer_to_a_drain_follows_the_transfers_that_are_held() -> None:
+    pipe = Pipe(client=replace(CLIENT, incoming_window=4, max_frame_size=512))
+    out, end = pipe.receiving(credit=10)
+    end.grant(10, drain=True)
+    pipe.flow()
+    for number in range(7):
+        out.send(MESSAGE, tag=bytes([number]))
+    out.drained()
+    assert out.session.held_bytes
+    pipe.flow()
+    assert [type(event) for event in pipe.client_events[-8:]] == [*7 * [DeliveryReceived], LinkDrained]
+    assert (end.credit, end.delivery_count, out.credit, out.delivery_count) == (0, 10, 0, 10)
 
 
 def test_frames_in_flight_are_taken_off_the_window() -> None:

@@ -205,8 +205,9 @@ class Inbox:
                 self._keep_prefetching(end)  # what was fetched may have been released since
             elif link.credit < count or self._drain is not None:
                 # A drain that is not answered yet may never be; if it is after all, `drained` grants once more.
+                # Credit is never reduced, because messages may be on their way for it.
                 self._drain = None
-                link.grant(count)
+                link.grant(max(count, link.credit))
                 end.connection.flush()
             await arrival.future
             if not self._prefetch_count and len(self._queue) < count and end.is_open:
