@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import logging
 import os
 import re
@@ -459,8 +460,14 @@ def print_bodies(bodies: Iterable[bytes | str]) -> None:
 
 
 def _print(line: str | bytes) -> None:
+    output = getattr(sys.stdout, "buffer", None)
     try:
-        typer.echo(line)
+        if isinstance(output, io.RawIOBase):  # with PYTHONUNBUFFERED, which drops the rest of a partial write
+            rest = memoryview((line if isinstance(line, bytes) else line.encode(sys.stdout.encoding)) + b"\n")
+            while rest:
+                rest = rest[output.write(rest) or 0 :]
+        else:
+            typer.echo(line)
     except BrokenPipeError as error:
         _discard_stdout()
         raise OutputClosed(*error.args) from error

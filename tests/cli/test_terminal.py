@@ -270,6 +270,22 @@ def test_receive_ends_with_its_reader_while_no_message_arrives(emulator: Emulato
     assert counts(emulator, "orders") == 0  # all three were written
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_messages_that_do_not_fit_into_a_closed_pipe_are_not_completed(emulator: Emulator, unbuffered: str) -> None:
+    for _ in range(5):
+        put(emulator, *["x" * 5_000] * 30)
+    process = subprocess.Popen(
+        [*PROGRAM, "receive", "--queue", "orders", "--follow"],
+        stdout=subprocess.PIPE,
+        env=environment(emulator) | {"PYTHONUNBUFFERED": unbuffered},
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(PATIENCE_S) == 1
+    assert counts(emulator, "orders") > 0
+
+
 def test_backlog_watch_follows_a_syphon(emulator: Emulator) -> None:
     async def divert(client: ServiceBusClient) -> None:
         client.pair.force_failover("orders")
