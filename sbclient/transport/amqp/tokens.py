@@ -104,9 +104,7 @@ class Tokens:
             "name": audience,
             "expiration": datetime.fromtimestamp(min(token.expires_at, _LATEST), tz=UTC),
         }
-        await self._requests.ask(
-            "put-token", token.text, doing=f"put a token for {path!r}", timeout_s=PUT_S, arguments=arguments
-        )
+        await self._requests.ask("put-token", token.text, doing=f"open {path!r}", timeout_s=PUT_S, arguments=arguments)
         self._note(path, token)
 
     def _note(self, path: str, token: Token) -> None:
