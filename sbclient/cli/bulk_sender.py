@@ -139,14 +139,14 @@ class BulkSender:
                 if not self._keep_unsent(message):
                     return
         except (InvalidOperationError, OSError) as error:
-            self._progress.note(f"lines are kept unchanged from an invalid record on: {error}")
+            self._progress.print_above(f"lines are kept unchanged from an invalid record on: {error}")
         left = Feed(lines)
         try:
             async for line in _until_quiet(left, quiet_s):
                 if not self._keep_unsent(line):
                     return
         except (UnicodeDecodeError, OSError):
-            self._progress.note("the rest cannot be read and is not kept")
+            self._progress.print_above("the rest cannot be read and is not kept")
         finally:
             left.close()
 
@@ -174,9 +174,9 @@ class BulkSender:
     def _count_rejection(self, number: int, error: ServiceBusError) -> None:
         self.tally.refused += 1
         if self.tally.refused <= MAX_REPORTED:
-            self._progress.note(f"record {number}: {error}")
+            self._progress.print_above(f"record {number}: {error}")
         elif self.tally.refused == MAX_REPORTED + 1:
-            self._progress.note("further rejections are counted and not printed")
+            self._progress.print_above("further rejections are counted and not printed")
 
     def _keep_unsent(self, unsent: ServiceBusMessage | str) -> bool:
         is_kept = self._keep(unsent)
@@ -190,7 +190,9 @@ class BulkSender:
         try:
             self.failed.write(unsent)
         except OSError as error:
-            self._progress.note(f"{self.failed.path} cannot be written ({error.strerror}); no more messages are kept")
+            self._progress.print_above(
+                f"{self.failed.path} cannot be written ({error.strerror}); no more messages are kept"
+            )
             self.failed = None
             self._stopped_by = self._stopped_by or error
             return False

@@ -1,6 +1,6 @@
 """A progress line on stderr for a person at a terminal: text, time, rate and remaining time.
 
-It is shown after one second and erased at the end.
+The line is drawn after one second and erased at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sbclient.clock import Clock
 from sbclient.telemetry.log import printable
 
 DELAY_S: Final = 1.0
-"""Work that ends sooner shows nothing."""
+"""Work that ends sooner draws no line."""
 
 REDRAW_S: Final = 0.2
 RATE_REDRAWS: Final = 25
@@ -42,11 +42,11 @@ class Amount(NamedTuple):
 
 
 class Progress:
-    """A line with a text, the elapsed seconds and, of an amount, the rate. Shows nothing if stderr is not a terminal.
+    """A line with a text, the elapsed seconds and, of an amount, the rate. Drawn only if stderr is a terminal.
 
     Args:
         text: what the command does.
-        is_wanted: False shows nothing, for a command that prints to the same terminal.
+        is_wanted: False draws no line, for a command that reads from or prints to the same terminal.
     """
 
     def __init__(self, text: str, *, is_wanted: bool = True) -> None:
@@ -75,12 +75,12 @@ class Progress:
         self._text, self._amount = text, None
 
     def follow(self, amount: Callable[[], Amount]) -> None:
-        """Show an amount, which each redraw asks for."""
+        """Show an amount; `amount` is called for each redraw."""
         self._amount = amount
         self._samples.clear()
 
-    def note(self, line: str) -> None:
-        """Print a line on stderr that stays above the progress line."""
+    def print_above(self, line: str) -> None:
+        """Print a line on stderr, above the progress line if that is drawn."""
         self._erase()
         typer.echo(printable(line), err=True)
 
@@ -92,16 +92,20 @@ class Progress:
         self._timer = self._clock.call_later(REDRAW_S, self._draw)
 
     def line(self, now: float) -> str:
-        """Return the line for a time in monotonic seconds. The rate is that since the first of the last calls."""
+        """Add a sample for the rate, and return the line.
+
+        Args:
+            now: monotonic seconds.
+        """
         amount = self._amount() if self._amount is not None else None
         line = f"{self._text if amount is None else amount.text}  {now - self._began_at:.0f} s"
         if amount is None:
             return line
         self._samples.append((now, amount.done))
-        (began_at, before) = self._samples[0]
-        if now == began_at:
+        sampled_at, done = self._samples[0]
+        if now == sampled_at:
             return line
-        rate = (amount.done - before) / (now - began_at)
+        rate = (amount.done - done) / (now - sampled_at)
         line += f", {rate:,.0f} per second"
         if rate and amount.total is not None:
             line += f", {span_text(max(0.0, amount.total - amount.done) / rate)} left"

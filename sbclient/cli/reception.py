@@ -194,7 +194,7 @@ class Reception:
                 await receiver.complete_message(message)
         except ServiceBusError as error:
             self.unsettled += 1
-            self.progress.note(f"message {message.sequence_number} was printed but not settled: {error}")
+            self.progress.print_above(f"message {message.sequence_number} was printed but not settled: {error}")
 
     def _print(self, messages: list[ServiceBusReceivedMessage]) -> None:
         if not messages:

@@ -232,7 +232,7 @@ class _Events(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._progress.note(self.format(record))
+            self._progress.print_above(self.format(record))
         except Exception:
             self.handleError(record)  # logging must not raise
 

@@ -232,7 +232,7 @@ class Entities:
             await asyncio.gather(*creating, return_exceptions=True)
             await asyncio.gather(*(self._delete(name, check) for name, check in wanted.items()))
             for name in self.remaining:
-                self._progress.note(f"sbclient verify: {name} could not be deleted: use sbclient admin delete")
+                self._progress.print_above(f"sbclient verify: {name} could not be deleted: use sbclient admin delete")
 
     async def _create(self, name: str, check: Check, common: dict[str, Any]) -> None:
         async with self._permits:
