@@ -22,7 +22,7 @@ MAX_REPORTED: Final = 20
 """Rejections that are printed one by one; further ones are only counted."""
 
 QUIET_S: Final = 1.0
-"""After an interruption the input counts as ended when nothing arrives for this long: a pipe may never end."""
+"""How long to wait for more input after an interruption, because a pipe may never end."""
 
 
 @dataclass
@@ -53,35 +53,34 @@ class BulkSender:
 
     Args:
         progress: shows rejections.
-        first: the number of the first record, for reports.
+        first: the number of the first record.
 
     Attributes:
         in_flight: messages whose outcome is not known yet.
-        unaccepted: the number of the first record that was read and not accepted for another reason than the message
-            itself; None = none.
+        first_failed_record: the number of the first record counted in `tally.failed`; None = none.
         tally: the counts so far.
-        failed: receives the messages that are not accepted; None = no file.
+        failed_file: where to write the messages that are not accepted; None = nowhere, or writing has failed.
     """
 
-    def __init__(self, progress: Progress, failed: FailedFile | None = None, *, first: int = 1) -> None:
+    def __init__(self, progress: Progress, failed_file: FailedFile | None = None, *, first: int = 1) -> None:
         self.tally = Tally()
-        self.failed = failed
+        self.failed_file = failed_file
         self.in_flight = 0
-        self.unaccepted: int | None = None
+        self.first_failed_record: int | None = None
         self._first = first
         self._reading: asyncio.Task[None] | None = None
         self._progress = progress
         self._stopped_by: Exception | None = None
-        self._held: ServiceBusMessage | None = None
+        self._read_but_not_sent: ServiceBusMessage | None = None
 
     async def send(self, sender: ServiceBusSender, messages: AsyncIterator[ServiceBusMessage]) -> None:
         """Send messages until there are no more, or until `stop`. The messages in flight always complete.
 
-        A rejection of a single message is reported and counted; it is no error.
+        The rejection of a single message does not raise: it is printed and counted.
 
         Raises:
             ServiceBusError: the entity or the connection failed; the remaining messages were not read.
-            OSError, InvalidOperationError: the input cannot be read, or the file of failed messages not be written.
+            OSError, InvalidOperationError: the input cannot be read, or the file of failed messages cannot be written.
         """
         room = asyncio.Semaphore(IN_FLIGHT)
 
@@ -95,11 +94,11 @@ class BulkSender:
         async def read() -> None:
             try:
                 async for message in messages:
-                    self._held = message
+                    self._read_but_not_sent = message
                     await room.acquire()
                     if self._stopped_by is not None:
                         break
-                    self._held = None
+                    self._read_but_not_sent = None
                     self.in_flight += 1
                     group.create_task(send_one(self._first + self.tally.read, message))
                     self.tally.read += 1
@@ -112,41 +111,41 @@ class BulkSender:
             raise self._stopped_by
 
     def stop(self) -> bool:
-        """End `send` when the messages in flight have completed; return False if it has not begun."""
+        """Stop `send` after the messages in flight; return False if it has not begun."""
         if self._reading is None:
             return False
-        self._progress.show(f"ending: {self.in_flight:,} in flight; Ctrl-C again does not wait for them")
+        self._progress.show(f"stopping: waiting for {self.in_flight:,} messages; press Ctrl-C again to abandon them")
         self._reading.cancel()
         return True
 
-    async def keep_rest(
+    async def write_rest(
         self, messages: AsyncIterator[ServiceBusMessage], lines: Iterator[str], *, quiet_s: float | None
     ) -> None:
-        """Write and count the unsent rest of an input that cannot be read again.
+        """Write the rest of an input that cannot be read again to the file of failed messages, and count it.
 
         Args:
-            messages: the iterator that `send` received.
-            lines: the input from a record on that cannot be parsed; these lines are written unchanged.
-            quiet_s: stop when nothing arrives for so many seconds; None = at the end of the input.
+            messages: the iterator that `send` was called with.
+            lines: the lines of the input after an invalid record, including that record; they are written unchanged.
+            quiet_s: stop when nothing arrives for this many seconds; None = read to the end.
         """
-        if self.failed is None:
+        if self.failed_file is None:
             return
-        self._progress.show(f"writing the rest to {self.failed.path}")
-        if self._held is not None:
-            self._keep_unsent(self._held)
+        self._progress.show(f"writing the rest to {self.failed_file.path}")
+        if self._read_but_not_sent is not None:
+            self._write_unsent(self._read_but_not_sent)
         try:
             async for message in _until_quiet(messages, quiet_s):
-                if not self._keep_unsent(message):
+                if not self._write_unsent(message):
                     return
         except (InvalidOperationError, OSError) as error:
-            self._progress.print_above(f"lines are kept unchanged from an invalid record on: {error}")
+            self._progress.print_above(f"the lines from an invalid record on are written unchanged: {error}")
         left = Feed(lines)
         try:
             async for line in _until_quiet(left, quiet_s):
-                if not self._keep_unsent(line):
+                if not self._write_unsent(line):
                     return
         except (UnicodeDecodeError, OSError):
-            self._progress.print_above("the rest cannot be read and is not kept")
+            self._progress.print_above("the rest cannot be read and is not written")
         finally:
             left.close()
 
@@ -160,16 +159,17 @@ class BulkSender:
             else:
                 self._count_failure(number, is_in_doubt=error.is_in_doubt)
                 self._stopped_by = self._stopped_by or error
-            self._keep(message)
+            self._write(message)
         except asyncio.CancelledError:
             self._count_failure(number, is_in_doubt=True)
-            self._keep(message)
+            self._write(message)
             raise
 
     def _count_failure(self, number: int, *, is_in_doubt: bool) -> None:
         self.tally.failed += 1
-        self.tally.in_doubt += is_in_doubt
-        self.unaccepted = min(number, self.unaccepted or number)
+        if is_in_doubt:
+            self.tally.in_doubt += 1
+        self.first_failed_record = min(number, self.first_failed_record or number)
 
     def _count_rejection(self, number: int, error: ServiceBusError) -> None:
         self.tally.refused += 1
@@ -178,22 +178,23 @@ class BulkSender:
         elif self.tally.refused == MAX_REPORTED + 1:
             self._progress.print_above("further rejections are counted and not printed")
 
-    def _keep_unsent(self, unsent: ServiceBusMessage | str) -> bool:
-        is_kept = self._keep(unsent)
-        self.tally.unsent += is_kept
-        return is_kept
+    def _write_unsent(self, unsent: ServiceBusMessage | str) -> bool:
+        if not self._write(unsent):
+            return False
+        self.tally.unsent += 1
+        return True
 
-    def _keep(self, unsent: ServiceBusMessage | str) -> bool:
+    def _write(self, unsent: ServiceBusMessage | str) -> bool:
         """Write to the file and return True; if that fails, stop sending."""
-        if self.failed is None:
+        if self.failed_file is None:
             return False
         try:
-            self.failed.write(unsent)
+            self.failed_file.write(unsent)
         except OSError as error:
             self._progress.print_above(
-                f"{self.failed.path} cannot be written ({error.strerror}); no more messages are kept"
+                f"{self.failed_file.path} cannot be written ({error.strerror}); no more messages are written to it"
             )
-            self.failed = None
+            self.failed_file = None
             self._stopped_by = self._stopped_by or error
             return False
         return True

@@ -233,7 +233,7 @@ def send(
         progress.follow(lambda: Amount(f"accepted {bulk.tally.accepted:,}", bulk.tally.accepted, given.expected()))
         if is_typed:
             typer.echo("type one message per line; Ctrl-D ends", err=True)
-        with nullcontext() if failed is None else FailedFile(failed) as bulk.failed:
+        with nullcontext() if failed is None else FailedFile(failed) as bulk.failed_file:
             messages = Feed(given.messages())
             rest_s: float | None = None
             task = asyncio.current_task()
@@ -256,7 +256,7 @@ def send(
                         raise
                     finally:
                         if not is_sent and given.is_stdin and not is_typed:  # a pipe cannot be read again
-                            await bulk.keep_rest(messages, given.lines.rest(), quiet_s=rest_s)
+                            await bulk.write_rest(messages, given.lines.rest(), quiet_s=rest_s)
             finally:
                 messages.close()
 
@@ -300,10 +300,10 @@ def _show_rest(
             print_note("input that was read and not sent is lost; --failed FILE keeps it")
         return
     after = skip + tally.read
-    if bulk.failed is not None and tally.failed:
-        print_note(f"{bulk.failed.path} has the messages that were not accepted: send them with --format messages")
-    elif bulk.unaccepted is not None:
-        after = bulk.unaccepted - 1
+    if bulk.failed_file is not None and tally.failed:
+        print_note(f"{bulk.failed_file.path} has the messages that were not accepted: send them with --format messages")
+    elif bulk.first_failed_record is not None:
+        after = bulk.first_failed_record - 1
         if again := tally.read - tally.failed - tally.refused - (after - skip):
             print_note(f"{again:,} messages after record {after:,} were accepted and will be sent again")
     print_note(f"records of {Path(source).name} after {after:,} were not sent; resume with:")

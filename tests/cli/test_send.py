@@ -292,7 +292,7 @@ async def test_messages_read_before_an_interruption_are_kept(tmp_path: Path) -> 
 
     with FailedFile(kept) as failed:
         bulk = BulkSender(Progress("sending"), failed)
-        await bulk.keep_rest(Feed(messages()), iter(()), quiet_s=0.1)
+        await bulk.write_rest(Feed(messages()), iter(()), quiet_s=0.1)
     assert [json.loads(line)["body"] for line in kept.read_text().splitlines()] == ["1", "2"]
     assert bulk.tally.unsent == 2
     os.close(write)
