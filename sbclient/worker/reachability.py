@@ -1,4 +1,7 @@
-"""Whether one namespace is reachable: by the answers that the syphon receives and, if there are none, by probes."""
+"""Tracks whether a namespace is reachable.
+
+The responses to the syphon show that it is. If the syphon gets none for a while, the namespace is probed.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from sbclient.worker.readiness import NamespaceHealth
 
 log = get_logger(__name__)
 
-AGAIN_S: Final = 10.0
-"""Longest time between two probes of an unreachable namespace."""
+UNREACHABLE_PROBE_INTERVAL_S: Final = 10.0
+"""Longest pause between two probes of an unreachable namespace."""
 
 
 class Reachability:
@@ -24,9 +27,9 @@ class Reachability:
     Args:
         side: `"primary"` or `"secondary"`, for the log.
         namespace: its name.
-        probe: sends it a request.
-        heard_at: returns when the syphon last received an answer from it, in monotonic seconds; None = never.
-        interval_s: longest time without an answer before it is probed.
+        probe: sends a request to it.
+        reached_at: returns when the syphon last got a response from it, in monotonic seconds; None = never.
+        interval_s: time without a response after which it is probed.
     """
 
     def __init__(
@@ -36,53 +39,53 @@ class Reachability:
         clock: Clock,
         *,
         probe: Callable[[], Awaitable[None]],
-        heard_at: Callable[[], float | None],
+        reached_at: Callable[[], float | None],
         interval_s: float,
     ) -> None:
         self._side = side
         self._namespace = namespace
         self._clock = clock
         self._probe = probe
-        self._heard_at = heard_at
+        self._syphon_reached_at = reached_at
         self._interval_s = interval_s
         self._probed_at = float("-inf")
-        self._answered_at: float | None = None
+        self._probe_reached_at: float | None = None
         self._error: OngoingError | None = None
 
     def health(self) -> NamespaceHealth:
-        """Return the current health. An answer to the syphon after the error means that the namespace is reachable."""
-        heard_at = self._heard_at()
-        error = self._error if heard_at is None or heard_at <= self._probed_at else None
-        known = [at for at in (self._answered_at, heard_at) if at is not None]
+        """Return the current health. A response to the syphon after the error means that the namespace is reachable."""
+        syphon_reached_at = self._syphon_reached_at()
+        error = self._error if syphon_reached_at is None or syphon_reached_at <= self._probed_at else None
+        known = [at for at in (self._probe_reached_at, syphon_reached_at) if at is not None]
         return NamespaceHealth(self._namespace, max(known, default=None), error)
 
-    def answered(self, error: ServiceBusError | None = None) -> None:
-        """Record an answer; an error may mean that the namespace is unreachable."""
+    def record_result(self, error: ServiceBusError | None = None) -> None:
+        """Record a response (None), or an error, which may mean that the namespace is unreachable."""
         if error is not None and is_unreachable(error):
             self.failed(error)
             return
-        self._probed_at = self._answered_at = self._clock.monotonic()
-        self._end_error(self._answered_at)
+        self._probed_at = self._probe_reached_at = self._clock.monotonic()
+        self._end_error(self._probe_reached_at)
 
-    def _note_answer(self) -> None:
-        """End the error if the syphon has received an answer since the last probe."""
+    def _end_past_error(self) -> None:
+        """End the error if the syphon has got a response since the last probe."""
         health = self.health()
         if health.error is None and health.reached_at is not None:
             self._end_error(health.reached_at)
 
-    def _end_error(self, answered_at: float) -> None:
+    def _end_error(self, reached_at: float) -> None:
         if self._error is not None:
             log.info(
                 "worker.reachable",
                 "the {side} is reachable again after {seconds} s",
                 side=self._side,
-                seconds=round(answered_at - self._error.since_at, 1),
+                seconds=round(reached_at - self._error.since_at, 1),
             )
             self._error = None
 
     def failed(self, error: ServiceBusError) -> None:
-        """Record that the namespace is unusable."""
-        self._note_answer()
+        """Record that the namespace is unreachable."""
+        self._end_past_error()
         self._probed_at = self._clock.monotonic()
         if self._error is None:
             log.warning(
@@ -97,13 +100,13 @@ class Reachability:
     def _next_probe_at(self) -> float:
         health = self.health()
         if health.error is not None:
-            return self._probed_at + min(AGAIN_S, self._interval_s)
+            return self._probed_at + min(UNREACHABLE_PROBE_INTERVAL_S, self._interval_s)
         return float("-inf") if health.reached_at is None else health.reached_at + self._interval_s
 
-    async def keep(self) -> None:
-        """Probe the namespace whenever it has not answered for a while; runs until cancelled."""
+    async def probe_forever(self) -> None:
+        """Probe the namespace whenever it has not responded for a while; runs until cancelled."""
         while True:
-            self._note_answer()
+            self._end_past_error()
             left_s = self._next_probe_at() - self._clock.monotonic()
             if left_s > 0:
                 await self._clock.sleep(left_s)
@@ -111,6 +114,6 @@ class Reachability:
             try:
                 await self._probe()
             except ServiceBusError as error:
-                self.answered(error)
+                self.record_result(error)
             else:
-                self.answered()
+                self.record_result()

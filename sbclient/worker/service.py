@@ -101,7 +101,7 @@ class SyphonWorker:
             pair.state.primary.namespace,
             clock,
             probe=self._probe_primary,
-            heard_at=self._primary_heard_at,
+            reached_at=self._primary_reached_at,
             interval_s=settings.probe_interval,
         )
         self._secondary = Reachability(
@@ -109,7 +109,7 @@ class SyphonWorker:
             pair.state.secondary.namespace,
             clock,
             probe=self._probe_secondary,
-            heard_at=self._secondary_heard_at,
+            reached_at=self._secondary_reached_at,
             interval_s=settings.probe_interval,
         )
         self._missing: list[str] = []
@@ -276,8 +276,8 @@ class SyphonWorker:
         pair, chosen = self._pair, self._settings.queue
         await pair.state.backlog.wait(OPEN_S)
         self._missing = await check_queues(pair, chosen_queues(pair, chosen), are_chosen=chosen is not None)
-        self._secondary.answered()
-        self._primary.answered(await check_primary(pair, self._settings.probe_entity))
+        self._secondary.record_result()
+        self._primary.record_result(await check_primary(pair, self._settings.probe_entity))
         if self._missing:
             log.warning("worker.queues_missing", "backlog queues do not exist: {queues}", queues=self._missing)
 
@@ -290,14 +290,14 @@ class SyphonWorker:
         present = [queue for queue in chosen_queues(self._pair, self._settings.queue) if queue not in self._missing]
         await probe_queue(self._pair, present[0])
 
-    def _primary_heard_at(self) -> float | None:
+    def _primary_reached_at(self) -> float | None:
         status = self.syphon_status()
         return status.accepted[1] if status is not None and status.accepted is not None else None
 
-    def _secondary_heard_at(self) -> float | None:
+    def _secondary_reached_at(self) -> float | None:
         status = self.syphon_status()
-        heard = [queue.answered_at for queue in status.queues] if status is not None else []
-        return max((at for at in heard if at is not None), default=None)
+        times = [queue.answered_at for queue in status.queues] if status is not None else []
+        return max((at for at in times if at is not None), default=None)
 
     # -- the work ------------------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class SyphonWorker:
         """Run one syphon after the other, until a run until empty ends or the task is cancelled."""
         if self._settings.http_port is not None:
             for namespace in (self._primary, self._secondary):
-                self._background.start(namespace.keep(), name="reachability")
+                self._background.start(namespace.probe_forever(), name="reachability")
             self._background.start(self._survey(), name="survey")
         while True:
             if self._pause_requested.is_set():

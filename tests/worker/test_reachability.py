@@ -13,7 +13,7 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
-from sbclient.worker.reachability import AGAIN_S, Reachability
+from sbclient.worker.reachability import UNREACHABLE_PROBE_INTERVAL_S, Reachability
 
 
 class Namespace:
@@ -21,7 +21,7 @@ class Namespace:
 
     def __init__(self, clock: VirtualClock) -> None:
         self.error: ServiceBusError | None = None
-        self.heard_at: float | None = None
+        self.reached_at: float | None = None
         self.asked_at: list[float] = []
         self._clock = clock
 
@@ -39,9 +39,9 @@ def namespace(clock: VirtualClock) -> Namespace:
 @pytest.fixture
 async def reachability(clock: VirtualClock, namespace: Namespace) -> AsyncIterator[Reachability]:
     made = Reachability(
-        "primary", "contoso", clock, probe=namespace.ask, heard_at=lambda: namespace.heard_at, interval_s=60.0
+        "primary", "contoso", clock, probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0
     )
-    keeping = asyncio.ensure_future(made.keep())
+    keeping = asyncio.ensure_future(made.probe_forever())
     yield made
     keeping.cancel()
 
@@ -59,7 +59,7 @@ async def test_namespace_is_not_probed_while_the_syphon_gets_responses(
 ) -> None:
     for second in range(20):
         await clock.sleep(10.0)
-        namespace.heard_at = clock.monotonic()
+        namespace.reached_at = clock.monotonic()
         assert reachability.health().reached_at == 10.0 * (second + 1)
     assert namespace.asked_at == [0.0]
 
@@ -75,7 +75,7 @@ async def test_while_it_cannot_be_reached_it_is_asked_more_often(
     assert (error.since_at, error.text) == (60.0, "ServiceBusConnectionError: it is down")
     assert namespace.asked_at[-4:] == [70.0, 80.0, 90.0, 100.0]
     namespace.error = None
-    await clock.sleep(AGAIN_S)
+    await clock.sleep(UNREACHABLE_PROBE_INTERVAL_S)
     assert reachability.health().error is None
 
 
@@ -84,19 +84,19 @@ async def test_response_to_the_syphon_clears_the_error(
 ) -> None:
     namespace.error = ServiceBusConnectionError("it is down")
     await clock.sleep(75.0)
-    namespace.heard_at = 69.0
+    namespace.reached_at = 69.0
     assert reachability.health().error is not None
-    namespace.heard_at = 72.0
+    namespace.reached_at = 72.0
     assert reachability.health().error is None
 
 
 async def test_time_of_an_answer_to_the_syphon_is_reported(namespace: Namespace, clock: VirtualClock) -> None:
     reachability = Reachability(
-        "primary", "contoso", clock, probe=namespace.ask, heard_at=lambda: namespace.heard_at, interval_s=60.0
+        "primary", "contoso", clock, probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0
     )
     await clock.sleep(10.0)
     reachability.failed(ServiceBusConnectionError("it is down"))
-    namespace.heard_at = 12.0
+    namespace.reached_at = 12.0
     await clock.sleep(490.0)
     for _ in range(2):
         health = reachability.health()
@@ -110,7 +110,7 @@ async def test_log_reports_the_time_until_the_syphon_got_an_answer(
     namespace.error = ServiceBusConnectionError("it is down")
     with caplog.at_level("INFO", logger="sbclient"):
         await clock.sleep(60.0)
-        namespace.heard_at = 60.5
+        namespace.reached_at = 60.5
         assert reachability.health().error is None
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         await clock.sleep(30.0)
@@ -143,11 +143,11 @@ def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture, clock: Virtua
         next(times, None)
 
     async def talk() -> None:
-        made = Reachability("primary", "contoso", VirtualClock(), probe=ask, heard_at=lambda: None, interval_s=60.0)
+        made = Reachability("primary", "contoso", VirtualClock(), probe=ask, reached_at=lambda: None, interval_s=60.0)
         for _ in range(3):
-            made.answered(ServiceBusConnectionError("it is down"))
+            made.record_result(ServiceBusConnectionError("it is down"))
         for _ in range(3):
-            made.answered()
+            made.record_result()
 
     with caplog.at_level("INFO", logger="sbclient"):
         asyncio.run(talk())
